@@ -30,58 +30,62 @@ from benchmarks import (  # noqa: E402
     sqlite_benchmarks,
     temporal_benchmarks,
 )
-from benchmarks.sqlite_benchmarks import Line  # noqa: E402
+from benchmarks.sqlite_benchmarks import Measurement  # noqa: E402
 
-MEASURES = {
-    **sqlite_benchmarks.MEASURES,
-    **composition.MEASURES,
-    **agents.MEASURES,
-    **drivers.MEASURES,
-    **postgres_benchmarks.MEASURES,
-    **platform_load.MEASURES,
-    **temporal_benchmarks.MEASURES,
-    **dashboard.MEASURES,
-    **growth.MEASURES,
+BENCHMARKS = {
+    **sqlite_benchmarks.BENCHMARKS,
+    **composition.BENCHMARKS,
+    **agents.BENCHMARKS,
+    **drivers.BENCHMARKS,
+    **postgres_benchmarks.BENCHMARKS,
+    **platform_load.BENCHMARKS,
+    **temporal_benchmarks.BENCHMARKS,
+    **dashboard.BENCHMARKS,
+    **growth.BENCHMARKS,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which to measure: {', '.join(MEASURES)} (all unless given)")
+    parser.add_argument("names", nargs="*", help=f"which to measure: {', '.join(BENCHMARKS)} (all unless given)")
     parser.add_argument("--rounds", type=int, default=5, help="take the median of so many rounds")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    unknown = set(options.names) - set(MEASURES)
+    unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(MEASURES)}")
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}")
     if options.inner:
         [name] = options.names
-        print(json.dumps([asdict(line) for line in measure(name, options.rounds)]))
+        print(json.dumps([asdict(line) for line in run_benchmark(name, options.rounds)]))
         return
     print(f"Python {machine.python_version()}, SQLite {sqlite3.sqlite_version}, median of {options.rounds} rounds\n")
-    lines: list[Line] = []
-    for name in options.names or MEASURES:
+    lines: list[Measurement] = []
+    for name in options.names or BENCHMARKS:
         command = [sys.executable, "-m", "benchmarks", name, "--rounds", str(options.rounds), "--inner"]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
         for fields in json.loads(done.stdout):
-            lines.append(Line(**fields))
-            show(lines[-1])
+            lines.append(Measurement(**fields))
+            print_measurement(lines[-1])
     figures = [asdict(line) for line in lines]
     print("\n" + json.dumps(figures))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def measure(name: str, rounds: int) -> list[Line]:
+def run_benchmark(name: str, rounds: int) -> list[Measurement]:
     # Beside the project, not in the system's temporary folder: that one may lie in memory.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
-        return asyncio.run(MEASURES[name](Path(folder), rounds))
+        return asyncio.run(BENCHMARKS[name](Path(folder), rounds))
 
 
-def show(line: Line) -> None:
-    mark = {True: "ok", False: "MISSED", None: ""}[line.met]
-    print(f"{line.what:<44} {line.value:>9,.1f} {line.unit:<8} {line.beside:<44} {line.target:<18} {mark}", flush=True)
+def print_measurement(measurement: Measurement) -> None:
+    mark = {True: "ok", False: "MISSED", None: ""}[measurement.is_met]
+    print(
+        f"{measurement.title:<44} {measurement.value:>9,.1f} {measurement.unit:<8} {measurement.comparison:<44} "
+        f"{measurement.target:<18} {mark}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

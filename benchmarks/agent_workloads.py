@@ -31,19 +31,19 @@ from pydantic_ai.usage import RequestUsage
 
 from holdfast import Agent, Budget, Runtime, tool
 
-WIDTH = 200
+RESULT_CHARS = 200
 """Characters of a tool's result."""
 
 
-class Instant(Model):
+class InstantModel(Model):
     """Calls ``look_up`` in each turn but the last, and answers at once. It looks at nothing but how long a list is."""
 
-    def __init__(self, turns: int, words: int = 0) -> None:
+    def __init__(self, turns: int, text_chars: int = 0) -> None:
         super().__init__()
         self.turns = turns
-        self.words = words
+        self.text_chars = text_chars
         """Characters that it says before each call."""
-        self.asked: Callable[[int], Any] | None = None
+        self.on_turn: Callable[[int], Any] | None = None
         """Called with the number of each turn."""
 
     @property
@@ -61,28 +61,28 @@ class Instant(Model):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         turn = len(messages) // 2 + 1
-        if self.asked is not None:
-            waiting = self.asked(turn)
+        if self.on_turn is not None:
+            waiting = self.on_turn(turn)
             if waiting is not None:
                 await waiting
         usage = RequestUsage(input_tokens=100 * turn, output_tokens=20)
-        said = [TextPart("x" * self.words)] if self.words else []
+        said = [TextPart("x" * self.text_chars)] if self.text_chars else []
         if turn >= self.turns:
             return ModelResponse([TextPart("done")], usage=usage, model_name="instant")
         call = ToolCallPart("look_up", {"number": turn}, f"call-{turn}")
         return ModelResponse([*said, call], usage=usage, model_name="instant")
 
 
-PIECES = 20
+PIECE_COUNT = 20
 """In how many pieces an answer comes."""
 
 
-class Speaking(Instant):
+class StreamingModel(InstantModel):
     """The same, with a text of so many pieces, which can be asked for as a stream."""
 
-    def __init__(self, turns: int, *, assembled: bool = False) -> None:
-        super().__init__(turns, words=5 * PIECES)
-        self.assembled = assembled
+    def __init__(self, turns: int, *, is_assembled: bool = False) -> None:
+        super().__init__(turns, text_chars=5 * PIECE_COUNT)
+        self.is_assembled = is_assembled
         """The library puts the pieces together, as it does for providers; else they cost nothing to make."""
 
     @asynccontextmanager
@@ -94,18 +94,18 @@ class Speaking(Instant):
         run_context: Any = None,
     ) -> AsyncGenerator[StreamedResponse]:
         response = await self.request(messages, model_settings, model_request_parameters)
-        yield (Assembled if self.assembled else Spoken)(model_request_parameters, response)
+        yield (AssembledResponse if self.is_assembled else PreparedResponse)(model_request_parameters, response)
 
 
 @dataclass
-class Assembled(StreamedResponse):
+class AssembledResponse(StreamedResponse):
     """An answer in pieces, from which the library makes its events, and the answer."""
 
-    answer: ModelResponse
+    response: ModelResponse
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        self._usage = self.answer.usage
-        for index, part in enumerate(self.answer.parts):
+        self._usage = self.response.usage
+        for index, part in enumerate(self.response.parts):
             if isinstance(part, TextPart):
                 for at in range(0, len(part.content), 5):
                     piece = part.content[at : at + 5]
@@ -128,67 +128,67 @@ class Assembled(StreamedResponse):
 
     @property
     def timestamp(self) -> datetime:
-        return self.answer.timestamp
+        return self.response.timestamp
 
 
-SAID = [
+PREPARED_EVENTS = [
     PartStartEvent(index=0, part=TextPart("xxxxx")),
-    *[PartDeltaEvent(index=0, delta=TextPartDelta("xxxxx")) for _ in range(PIECES - 1)],
+    *[PartDeltaEvent(index=0, delta=TextPartDelta("xxxxx")) for _ in range(PIECE_COUNT - 1)],
 ]
 
 
-class Spoken(Assembled):
+class PreparedResponse(AssembledResponse):
     """The same, with events that are there already."""
 
     async def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        for event in SAID if self.answer.text != "done" else ():
+        for event in PREPARED_EVENTS if self.response.text != "done" else ():
             yield event
 
     def get(self) -> ModelResponse:
-        return self.answer
+        return self.response
 
 
 @tool
 async def look_up(number: int) -> str:
     """Look a number up."""
-    return f"{number:0{WIDTH}d}"
+    return f"{number:0{RESULT_CHARS}d}"
 
 
 @tool(name="look_up")
-async def look_up_much(number: int) -> str:
+async def look_up_large(number: int) -> str:
     """Look a number up: 2 KB."""
     return f"{number:02000d}"
 
 
-def agent(turns: int, name: str = "measured", *, budget: bool = False) -> Agent[str]:
+def make_agent(turns: int, name: str = "measured", *, has_budget: bool = False) -> Agent[str]:
     """An agent that makes so many turns; with a budget that it will not reach, if it is to have one."""
-    most = Budget(turns=10 * turns, tokens=10**12) if budget else None
-    return Agent(Instant(turns), name=f"{name}-{turns}", tools=[look_up], max_turns=turns, budget=most)
+    most = Budget(turns=10 * turns, tokens=10**12) if has_budget else None
+    return Agent(InstantModel(turns), name=f"{name}-{turns}", tools=[look_up], max_turns=turns, budget=most)
 
 
-def speaking(turns: int, *, stream: bool, assembled: bool = False) -> Agent[str]:
+def make_streaming_agent(turns: int, *, stream: bool, is_assembled: bool = False) -> Agent[str]:
     """An agent whose model says something in each turn."""
-    name = f"{'assembled' if assembled else 'streamed' if stream else 'whole'}-{turns}"
-    model = Speaking(turns, assembled=assembled)
+    name = f"{'assembled' if is_assembled else 'streamed' if stream else 'whole'}-{turns}"
+    model = StreamingModel(turns, is_assembled=is_assembled)
     return Agent(model, name=name, tools=[look_up], max_turns=turns, stream=stream)
 
 
-async def together(of: Agent[str], agents: int) -> float:
+async def time_concurrent_runs(agent: Agent[str], run_count: int) -> float:
     """The seconds that so many runs take which begin at once."""
-    run = of.options(new=True)
+    run = agent.options(new=True)
     started = time.perf_counter()
-    await asyncio.gather(*[run.run(f"Number {number}") for number in range(agents)])
+    await asyncio.gather(*[run.run(f"Number {number}") for number in range(run_count)])
     return time.perf_counter() - started
 
 
-async def _together(url: str, agents: int, turns: int) -> None:
-    short, measured = agent(2, "warm"), agent(turns)
+async def _main(url: str, run_count: int, turns: int) -> None:
+    short, measured = make_agent(2, "warm"), make_agent(turns)
     async with Runtime(url):
-        await together(short, 2)
+        await time_concurrent_runs(short, 2)
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-        print(await together(measured, agents), flush=True)
+        print(await time_concurrent_runs(measured, run_count), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(_together(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(_main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

@@ -15,11 +15,19 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks import sqlite_baseline
-from benchmarks.sqlite_benchmarks import ROOT, Line, environment, median, median_ratio, runtime, size_of
+from benchmarks.sqlite_benchmarks import (
+    ROOT,
+    Measurement,
+    build_environment,
+    get_database_size,
+    median,
+    median_ratio,
+    open_runtime,
+)
 from holdfast import Client, Runtime
 
 
-async def together(folder: Path, rounds: int) -> list[Line]:
+async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
     """50 agents of 100 turns: in one process, and 25 in each of two that share the file."""
     from benchmarks import agent_workloads
 
@@ -27,16 +35,16 @@ async def together(folder: Path, rounds: int) -> list[Line]:
     alone: list[float] = []
     shared: list[float] = []
     theirs: list[float] = []
-    measured = agent_workloads.agent(turns)
+    measured = agent_workloads.make_agent(turns)
     for number in range(rounds):
-        theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
-        async with runtime(folder, f"alone-{number}.db"):
-            await agent_workloads.together(agent_workloads.agent(2, f"warm-{number}"), 2)
-            alone.append(count * turns / await agent_workloads.together(measured, count))
-        shared.append(count * turns / _in_processes(2, folder / f"shared-{number}.db", count // 2, turns))
+        theirs.append(sqlite_baseline.measure_commit_rate(folder / "bare.db"))
+        async with open_runtime(folder, f"alone-{number}.db"):
+            await agent_workloads.time_concurrent_runs(agent_workloads.make_agent(2, f"warm-{number}"), 2)
+            alone.append(count * turns / await agent_workloads.time_concurrent_runs(measured, count))
+        shared.append(count * turns / _time_in_processes(2, folder / f"shared-{number}.db", count // 2, turns))
     bares = f"bare {median(theirs):,.0f} commits/s: "
     return [
-        Line(
+        Measurement(
             f"{count} agents x {turns} turns, {where}",
             median(ours),
             "turns/s",
@@ -48,12 +56,14 @@ async def together(folder: Path, rounds: int) -> list[Line]:
     ]
 
 
-def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
+def _time_in_processes(process_count: int, path: Path, run_count: int, turns: int) -> float:
     """The seconds until all of several processes have carried out their agents in the same file."""
-    command = [sys.executable, "-m", "benchmarks.agent_workloads", f"sqlite:///{path}", str(agents), str(turns)]
+    command = [sys.executable, "-m", "benchmarks.agent_workloads", f"sqlite:///{path}", str(run_count), str(turns)]
     processes = [
-        subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(count)
+        subprocess.Popen(
+            command, cwd=ROOT, env=build_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(process_count)
     ]
     for process in processes:
         assert process.stdout is not None
@@ -70,14 +80,14 @@ def _in_processes(count: int, path: Path, agents: int, turns: int) -> float:
     return max(times)
 
 
-async def long(folder: Path, rounds: int) -> list[Line]:
+async def measure_long(folder: Path, rounds: int) -> list[Measurement]:
     """Ten times 100 turns and once 1,000, there and back, so that drift cancels out."""
     from benchmarks import agent_workloads
 
-    short, lengthy = agent_workloads.agent(100), agent_workloads.agent(1000)
-    lines: list[Line] = []
-    async with runtime(folder):
-        await agent_workloads.together(short, 1)
+    short, lengthy = agent_workloads.make_agent(100), agent_workloads.make_agent(1000)
+    lines: list[Measurement] = []
+    async with open_runtime(folder):
+        await agent_workloads.time_concurrent_runs(short, 1)
         for agents, what in ((1, "one agent"), (5, "five agents")):
             ratios: list[float] = []
             rates: list[float] = []
@@ -85,37 +95,37 @@ async def long(folder: Path, rounds: int) -> list[Line]:
                 spent = {short: 0.0, lengthy: 0.0}
                 for one in (short, lengthy, lengthy, short):
                     for _ in range(10 if one is short else 1):
-                        spent[one] += await agent_workloads.together(one, agents)
+                        spent[one] += await agent_workloads.time_concurrent_runs(one, agents)
                 ratios.append(spent[short] / spent[lengthy])
                 rates.append(2 * 1000 * agents / spent[lengthy])
             ratio = median(ratios)
             beside = f"{ratio:.2f} of ten times 100 turns"
-            lines.append(Line(f"{what} x 1,000 turns", median(rates), "turns/s", beside, ">= 0.7", ratio >= 0.7))
-        lines.append(await _last_of(3000, rounds))
+            lines.append(Measurement(f"{what} x 1,000 turns", median(rates), "turns/s", beside, ">= 0.7", ratio >= 0.7))
+        lines.append(await _measure_last_tenth(3000, rounds))
     return lines
 
 
-async def _last_of(turns: int, rounds: int) -> Line:
+async def _measure_last_tenth(turns: int, rounds: int) -> Measurement:
     """Within one run: the last tenth of its turns beside the first."""
     from benchmarks import agent_workloads
 
     tenth = turns // 10
     rates: list[float] = []
     ratios: list[float] = []
-    measured = agent_workloads.agent(turns)
-    model: Any = measured.chain.models[0]
+    measured = agent_workloads.make_agent(turns)
+    model: Any = measured.model_chain.models[0]
     for _ in range(rounds):
         at: dict[int, float] = {}
         model.asked = lambda turn, at=at: at.__setitem__(turn, time.perf_counter())
-        await agent_workloads.together(measured, 1)
+        await agent_workloads.time_concurrent_runs(measured, 1)
         first, last = at[tenth + 1] - at[1], at[turns] - at[turns - tenth]
         rates.append(tenth / last)
         ratios.append(first / last)
     what = f"one agent, the last {tenth} of {turns:,} turns"
-    return Line(what, median(rates), "turns/s", f"{median(ratios):.2f} of its first {tenth}")
+    return Measurement(what, median(rates), "turns/s", f"{median(ratios):.2f} of its first {tenth}")
 
 
-async def stream(folder: Path, rounds: int) -> list[Line]:
+async def measure_streaming(folder: Path, rounds: int) -> list[Measurement]:
     """What it costs to have answers as streams of 20 pieces, told in the background; and that somebody reads along.
 
     The pieces themselves cost nothing here. What the model library does to put an answer together from pieces, whoever
@@ -124,11 +134,11 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
     from benchmarks import agent_workloads
 
     turns = 20
-    whole = agent_workloads.speaking(turns, stream=False)
-    streamed = agent_workloads.speaking(turns, stream=True)
-    assembled = agent_workloads.speaking(turns, stream=True, assembled=True)
-    lines: list[Line] = []
-    async with runtime(folder) as opened, Client(opened.url) as client:
+    whole = agent_workloads.make_streaming_agent(turns, stream=False)
+    streamed = agent_workloads.make_streaming_agent(turns, stream=True)
+    assembled = agent_workloads.make_streaming_agent(turns, stream=True, is_assembled=True)
+    lines: list[Measurement] = []
+    async with open_runtime(folder) as opened, Client(opened.url) as client:
 
         async def read(run_id: str) -> None:
             async for _ in client.events(run_id):
@@ -144,13 +154,13 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
             return spent
 
         for one in (whole, streamed, assembled):
-            await agent_workloads.together(one, 1)
+            await agent_workloads.time_concurrent_runs(one, 1)
         for agents, what in ((1, "one agent"), (50, "50 agents")):
             ways: dict[str, Callable[[], Awaitable[float]]] = {
-                "whole": partial(agent_workloads.together, whole, agents),
-                "streamed": partial(agent_workloads.together, streamed, agents),
+                "whole": partial(agent_workloads.time_concurrent_runs, whole, agents),
+                "streamed": partial(agent_workloads.time_concurrent_runs, streamed, agents),
                 f"streamed to {min(agents, 10)} readers": partial(followed, agents),
-                "put together by the library": partial(agent_workloads.together, assembled, agents),
+                "put together by the library": partial(agent_workloads.time_concurrent_runs, assembled, agents),
             }
             spent: dict[str, list[float]] = {way: [] for way in ways}
             # Many short ones in turn: what else the machine does meanwhile meets all of them.
@@ -162,33 +172,33 @@ async def stream(folder: Path, rounds: int) -> list[Line]:
                 rate = median([turns * agents / seconds for seconds in spent[way]])
                 kept = median_ratio(spent["whole"], spent[way])
                 aim = (">= 0.9", kept >= 0.9) if way == "streamed" else ("", None)
-                lines.append(Line(f"{what}, {way}", rate, "turns/s", f"{kept:.2f} of whole answers", *aim))
+                lines.append(Measurement(f"{what}, {way}", rate, "turns/s", f"{kept:.2f} of whole answers", *aim))
     return lines
 
 
-async def budget(folder: Path, rounds: int) -> list[Line]:
+async def measure_budget(folder: Path, rounds: int) -> list[Measurement]:
     """What it costs to reserve before each model call: one more commit, shared with others if there are others."""
     from benchmarks import agent_workloads
 
-    without, within = agent_workloads.agent(100), agent_workloads.agent(100, "within-budget", budget=True)
-    lines: list[Line] = []
-    async with runtime(folder):
-        await agent_workloads.together(without, 1)
+    without, within = agent_workloads.make_agent(100), agent_workloads.make_agent(100, "within-budget", has_budget=True)
+    lines: list[Measurement] = []
+    async with open_runtime(folder):
+        await agent_workloads.time_concurrent_runs(without, 1)
         for agents, what in ((1, "one agent"), (50, "50 agents")):
             rates: list[float] = []
             more: list[float] = []
             for _ in range(rounds):
                 spent = {without: 0.0, within: 0.0}
                 for one in (without, within, within, without):
-                    spent[one] += await agent_workloads.together(one, agents)
+                    spent[one] += await agent_workloads.time_concurrent_runs(one, agents)
                 rates.append(2 * 100 * agents / spent[within])
                 more.append(spent[within] / spent[without])
             beside = f"{median(more):.2f} times the time of none"
-            lines.append(Line(f"{what} x 100 turns, with a budget", median(rates), "turns/s", beside))
+            lines.append(Measurement(f"{what} x 100 turns, with a budget", median(rates), "turns/s", beside))
     return lines
 
 
-async def size(folder: Path, rounds: int) -> list[Line]:
+async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
     """Bytes a turn in the file, beside the messages as the model library writes them."""
     del rounds
     from pydantic_ai.messages import ModelMessagesTypeAdapter
@@ -197,21 +207,21 @@ async def size(folder: Path, rounds: int) -> list[Line]:
     from holdfast import Agent
 
     turns, agents = 100, 20
-    lines: list[Line] = []
-    for what, words, used in (("200-byte", 0, agent_workloads.look_up), ("2-KB", 2000, agent_workloads.look_up_much)):
+    lines: list[Measurement] = []
+    for what, words, used in (("200-byte", 0, agent_workloads.look_up), ("2-KB", 2000, agent_workloads.look_up_large)):
         path = folder / f"size-{words}.db"
         measured = Agent(
-            agent_workloads.Instant(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
-        ).options(new=True)
+            agent_workloads.InstantModel(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
+        ).options(definition=True)
         async with Runtime(f"sqlite:///{path}"):
             messages = (await measured.run("First")).messages
-        before = size_of(path)
+        before = get_database_size(path)
         async with Runtime(f"sqlite:///{path}"):
             await asyncio.gather(*[measured.run(f"Number {number}") for number in range(agents)])
-        each = (size_of(path) - before) / agents / turns
+        each = (get_database_size(path) - before) / agents / turns
         theirs = len(ModelMessagesTypeAdapter.dump_json(messages)) / turns
         lines.append(
-            Line(
+            Measurement(
                 f"bytes a turn in the file, {what} results",
                 each,
                 "bytes",
@@ -223,13 +233,13 @@ async def size(folder: Path, rounds: int) -> list[Line]:
     return lines
 
 
-async def resume(folder: Path, rounds: int) -> list[Line]:
+async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
     """A process that knows nothing takes up an agent with 1,000 recorded turns, and asks the model."""
     from benchmarks import agent_workloads
 
     turns = 1001
-    measured = agent_workloads.agent(turns, "resumed")
-    model: Any = measured.chain.models[0]
+    measured = agent_workloads.make_agent(turns, "resumed")
+    model: Any = measured.model_chain.models[0]
     times: list[float] = []
     for number in range(rounds):
         url = f"sqlite:///{folder / f'resume-{number}.db'}"
@@ -253,10 +263,10 @@ async def resume(folder: Path, rounds: int) -> list[Line]:
         assert len(asked) == 1
         times.append(asked[0] - started)
     beside = "opening the store to the next model call"
-    return [Line("resume of an agent with 1,000 turns", median(times) * 1e3, "ms", beside)]
+    return [Measurement("resume of an agent with 1,000 turns", median(times) * 1e3, "ms", beside)]
 
 
-async def first_call(folder: Path, rounds: int) -> list[Line]:
+async def measure_first_call(folder: Path, rounds: int) -> list[Measurement]:
     """A fresh process: until the first request reaches the model's provider, all imports included."""
     arrived: list[float] = []
 
@@ -274,7 +284,7 @@ async def first_call(folder: Path, rounds: int) -> list[Line]:
     async def timed(*arguments: str) -> float:
         started = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, cwd=ROOT, env={**environment(), **known}
+            sys.executable, *arguments, cwd=ROOT, env={**build_environment(), **known}
         )
         await process.wait()
         return time.perf_counter() - started
@@ -290,10 +300,10 @@ async def first_call(folder: Path, rounds: int) -> list[Line]:
             await timed("-m", "benchmarks.first_call", url, "openai:gpt-4o-mini")
             ours.append(arrived[0] - started)
     beside = f"importing the model library and openai: {median(theirs) * 1e3:,.0f} ms"
-    return [Line("a fresh process until its first model call", median(ours) * 1e3, "ms", beside)]
+    return [Measurement("a fresh process until its first model call", median(ours) * 1e3, "ms", beside)]
 
 
-async def first_record(folder: Path, rounds: int) -> list[Line]:
+async def measure_first_record(folder: Path, rounds: int) -> list[Measurement]:
     """A fresh process: from the provider's last byte until the record of the answer is durable. Who dies there pays
     for the answer twice."""
     sys.path.insert(0, str(ROOT / "tests" / "agents"))
@@ -318,13 +328,13 @@ async def first_record(folder: Path, rounds: int) -> list[Line]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.first_record", f"sqlite:///{folder / f'{uuid4()}.db'}", *arguments),
             cwd=ROOT,
-            env={**environment(), **server.address.environment},
+            env={**build_environment(), **server.address.environment},
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await process.communicate()
         return float(out.split()[0]) - answered[0]
 
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     with Timed(script, folder / "ledger") as server:
         for model in ("openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-5"):
             for how in ("stream", "whole"):
@@ -334,11 +344,11 @@ async def first_record(folder: Path, rounds: int) -> list[Line]:
                     f"longest {max(gaps) * 1e3:,.0f} ms; loaded when the answer comes: {median(lazy) * 1e3:,.0f} ms"
                 )
                 what = f"last byte to record, first answer of a process, {model.partition(':')[0]}, {how}"
-                lines.append(Line(what, median(gaps) * 1e3, "ms", beside))
+                lines.append(Measurement(what, median(gaps) * 1e3, "ms", beside))
     return lines
 
 
-async def library(folder: Path, rounds: int) -> list[Line]:
+async def measure_model_library(folder: Path, rounds: int) -> list[Measurement]:
     """For the record: the model library's own loop, which keeps nothing, with the same model and tool."""
     del folder
     from pydantic_ai import Agent, UsageLimits
@@ -346,29 +356,31 @@ async def library(folder: Path, rounds: int) -> list[Line]:
     from benchmarks import agent_workloads
 
     async def look_up(number: int) -> str:
-        return f"{number:0{agent_workloads.WIDTH}d}"
+        return f"{number:0{agent_workloads.RESULT_CHARS}d}"
 
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     for turns in (100, 1000):
-        agent = Agent(agent_workloads.Instant(turns), tools=[look_up])
+        agent = Agent(agent_workloads.InstantModel(turns), tools=[look_up])
         rates: list[float] = []
         for _ in range(min(rounds, 3)):
             started = time.perf_counter()
             await agent.run("Go", usage_limits=UsageLimits(request_limit=None))
             rates.append(turns / (time.perf_counter() - started))
-        lines.append(Line(f"pydantic-ai's own loop, {turns:,} turns", median(rates), "turns/s", "nothing is kept"))
+        lines.append(
+            Measurement(f"pydantic-ai's own loop, {turns:,} turns", median(rates), "turns/s", "nothing is kept")
+        )
     return lines
 
 
-MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
-    "agents": together,
-    "agents-long": long,
-    "agents-stream": stream,
-    "agents-budget": budget,
-    "agents-size": size,
-    "agents-resume": resume,
-    "agents-library": library,
+BENCHMARKS: dict[str, Callable[[Path, int], Awaitable[list[Measurement]]]] = {
+    "agents": measure_concurrent,
+    "agents-long": measure_long,
+    "agents-stream": measure_streaming,
+    "agents-budget": measure_budget,
+    "agents-size": measure_size,
+    "agents-resume": measure_resume,
+    "agents-library": measure_model_library,
 }
 if find_spec("openai") is not None:
-    MEASURES["agents-first-call"] = first_call
-    MEASURES["agents-first-record"] = first_record
+    BENCHMARKS["agents-first-call"] = measure_first_call
+    BENCHMARKS["agents-first-record"] = measure_first_record

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks import sqlite_baseline, workloads
-from benchmarks.sqlite_benchmarks import Line, median, median_ratio, runtime
+from benchmarks.sqlite_benchmarks import Measurement, median, median_ratio, open_runtime
 
 
-async def children(folder: Path, rounds: int) -> list[Line]:
+async def measure_children(folder: Path, rounds: int) -> list[Measurement]:
     """One run starts ten thousand at once, each with one step, and waits for all of them."""
     size = 10_000
     rounds = min(rounds, 3)
@@ -21,8 +21,8 @@ async def children(folder: Path, rounds: int) -> list[Line]:
     before = psutil.Process().memory_info().rss
     most = 0
     for number in range(rounds):
-        async with runtime(folder, f"children-{number}.db"):
-            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
+        async with open_runtime(folder, f"children-{number}.db"):
+            theirs.append(sqlite_baseline.measure_commit_rate(folder / "bare.db"))
             started = time.perf_counter()
             handle = await workloads.parent.options(new=True).start(size)
             while not (await handle.info()).state.is_terminal:
@@ -32,20 +32,20 @@ async def children(folder: Path, rounds: int) -> list[Line]:
             ours.append(size / (time.perf_counter() - started))
     ratio = median_ratio(ours, theirs)
     return [
-        Line(
+        Measurement(
             "10,000 children of one run, one step each",
             size / median(ours),
             "s",
             f"{median(ours):,.0f} children/s; bare {median(theirs):,.0f} commits/s: {ratio:.2f}",
         ),
-        Line("memory above the start, meanwhile", (most - before) / 1e6, "MB"),
+        Measurement("memory above the start, meanwhile", (most - before) / 1e6, "MB"),
     ]
 
 
-async def class_form(folder: Path, rounds: int) -> list[Line]:
+async def measure_class_form(folder: Path, rounds: int) -> list[Measurement]:
     """The same chain of 20 steps as a class and as a function, by turns; alone, and fifty together."""
-    lines: list[Line] = []
-    async with runtime(folder):
+    lines: list[Measurement] = []
+    async with open_runtime(folder):
         declared, function = workloads.Chained.options(new=True), workloads.chained.options(new=True)
         for what, at_once in (("alone", 1), ("fifty together", 50)):
             ratios: list[float] = []
@@ -62,9 +62,11 @@ async def class_form(folder: Path, rounds: int) -> list[Line]:
             ratio = median(ratios)
             beside = f"{ratio:.2f} times the same function workflow"
             lines.append(
-                Line(f"class workflow of 20 steps, {what}", median(ours) * 1e3, "ms", beside, "<= 1.3", ratio <= 1.3)
+                Measurement(
+                    f"class workflow of 20 steps, {what}", median(ours) * 1e3, "ms", beside, "<= 1.3", ratio <= 1.3
+                )
             )
     return lines
 
 
-MEASURES = {"children": children, "class": class_form}
+BENCHMARKS = {"children": measure_children, "class": measure_class_form}

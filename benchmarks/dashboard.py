@@ -18,85 +18,85 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.drivers import server
-from benchmarks.platform_load import Server
-from benchmarks.sqlite_benchmarks import MILLION, Line, median
+from benchmarks.drivers import run_server
+from benchmarks.platform_load import ServerProcess
+from benchmarks.sqlite_benchmarks import LARGE_RUN_COUNT, Measurement, median
 from holdfast.codec import encode_error
 from holdfast.stores.contract import NewWorker, WorkflowSpec
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 
 DAYS = 30
 WORKFLOWS = ("onboarding", "invoices", "digest", "etl", "support", "researcher", "triage", "writer")
 AGENTS = WORKFLOWS[4:]
-STATES = {
+STATE_WEIGHTS = {
     "completed": 900, "failed": 55, "cancelled": 8, "dead": 2, "waiting": 28, "pending": 5, "running": 2
 }  # fmt: skip
 """Of a thousand."""
-FAULTS = (
+ERRORS = (
     TimeoutError("the model did not answer"), ValueError("no such customer"), ConnectionError("refused by the peer")
 )  # fmt: skip
-RARE = "xylophone"
+RARE_WORD = "xylophone"
 """In the errors of three runs."""
-WORKER = 1
-COLUMNS = """
-    key id workflow queue state epoch owner deliveries max_deliveries ready wake_at waits_for priority unclaimed cancel
-    python created_at began_at finished_at parent forked_from rewound digest seed tags inputs output error session
-    previous has_budget version
+WORKER_ID = 1
+RUN_COLUMNS = """
+    key id workflow queue state epoch owner delivery_count max_deliveries ready_state wake_at waits_for priority
+    result_claim cancel_state python_version created_at clock_started_at finished_at parent forked_from rewind_points
+    digest seed tags inputs output error session previous_run has_budget version
 """
-USAGES = """
-    run above calls input_tokens output_tokens cached_tokens nano_usd unpriced seconds reserved_calls reserved_tokens
-    reserved_nano_usd budget short
+USAGE_COLUMNS = """
+    run parent_key calls input_tokens output_tokens cached_tokens nano_usd unpriced seconds reserved_calls
+    reserved_tokens reserved_nano_usd budget short_positions
 """
-APPROVALS = """
-    id run position state asked_at expires_at asked_of reminders answered_by answered_at withdrawn_in question form
-    arguments answer
+APPROVAL_COLUMNS = """
+    id run position state requested_at expires_at assignee reminder_count answered_by answered_at withdrawn_epoch
+    request form_schema arguments answer
 """
-SPENDING = "day workflow model calls input_tokens output_tokens cached_tokens nano_usd unpriced"
+SPENDING_COLUMNS = "day workflow model calls input_tokens output_tokens cached_tokens nano_usd unpriced"
 
 
-class Rows:
+class TableRows:
     """The rows of all tables, the same ones each time."""
 
     def __init__(self, count: int, now: float) -> None:
-        self.count = count
+        self.run_count = count
         self.now = now
 
-    def runs(self) -> Iterator[tuple[Any, ...]]:
+    def iter_runs(self) -> Iterator[tuple[Any, ...]]:
         dice = random.Random(17)
-        states, weights = list(STATES), list(STATES.values())
+        states, weights = list(STATE_WEIGHTS), list(STATE_WEIGHTS.values())
         span = DAYS * 86400.0
-        *faults, unusual = [encode_error(one) for one in (*FAULTS, LookupError(f"no {RARE} in stock"))]
-        rare = (self.count // 3, self.count // 2, self.count - self.count // 5)
-        for key in range(1, self.count + 1):
+        *faults, unusual = [encode_error(one) for one in (*ERRORS, LookupError(f"no {RARE_WORD} in stock"))]
+        rare = (self.run_count // 3, self.run_count // 2, self.run_count - self.run_count // 5)
+        for key in range(1, self.run_count + 1):
             workflow = WORKFLOWS[dice.randrange(len(WORKFLOWS))]
             [state] = ["failed"] if key in rare else dice.choices(states, weights)
-            created = self.now - span * (self.count - key) / self.count
+            created = self.now - span * (self.run_count - key) / self.run_count
             ended = state in ("completed", "failed", "cancelled", "dead")
-            parent = self._id(key - 1) if key % 10 == 0 else ""
+            parent = self._make_id(key - 1) if key % 10 == 0 else ""
             error = None
             if state in ("failed", "dead"):
                 error = unusual if key in rare else faults[dice.randrange(len(faults))]
             yield (
-                key, self._id(key), workflow, "default", state, 0 if state == "pending" else 1,
-                WORKER if state == "running" else None, 0, 3, 1 if state == "pending" else None,
+                key, self._make_id(key), workflow, "default", state, 0 if state == "pending" else 1,
+                WORKER_ID if state == "running" else None, 0, 3, 1 if state == "pending" else None,
                 created if state == "pending" else None, "signal 'paid'" if state == "waiting" else "", 0, 0, "",
                 "3.12",
                 created, created, created + dice.random() * 60 if ended else None, parent, "", "[]", b"d" * 16,
-                b"s" * 16, json.dumps(self._tags(key)), b'{"customer": "acme", "amount": 17}',
+                b"s" * 16, json.dumps(self._make_tags(key)), b'{"customer": "acme", "amount": 17}',
                 b'"done"' if state == "completed" else None, error, "", "", 0, "",
             )  # fmt: skip
 
-    def tags(self) -> Iterator[tuple[str, int]]:
-        for key in range(1, self.count + 1):
-            for tag in self._tags(key):
+    def iter_tags(self) -> Iterator[tuple[str, int]]:
+        for key in range(1, self.run_count + 1):
+            for tag in self._make_tags(key):
                 yield tag, key
 
-    def usages(self) -> Iterator[tuple[Any, ...]]:
-        for key in range(3, self.count + 1, 3):
+    def iter_usages(self) -> Iterator[tuple[Any, ...]]:
+        for key in range(3, self.run_count + 1, 3):
             yield key, None, 4, 5200, 900, 0, 13_000_000, 0, 0.0, 0, 0, 0, None, ""
 
-    def approvals(self) -> Iterator[tuple[Any, ...]]:
-        for number in range(self.count // 50):
+    def iter_approvals(self) -> Iterator[tuple[Any, ...]]:
+        for number in range(self.run_count // 50):
             key, is_open = 1 + number * 50, number % 200 == 0
             question = json.dumps(["Refund it?", "", [], "", ""])
             yield (
@@ -105,20 +105,20 @@ class Rows:
                 None if is_open else b'{"approved": true}',
             )  # fmt: skip
 
-    def spending(self) -> Iterator[tuple[Any, ...]]:
+    def iter_spending(self) -> Iterator[tuple[Any, ...]]:
         for day in range(DAYS):
             for workflow in AGENTS:
                 at = time.strftime("%Y-%m-%d", time.gmtime(self.now - day * 86400))
                 yield at, workflow, "openai:gpt-5-mini", 4000, 5_200_000, 900_000, 0, 13_000_000_000, 0
 
-    def _id(self, key: int) -> str:
+    def _make_id(self, key: int) -> str:
         return f"run-{key * 2654435761 % 2**32:08x}-{key}"
 
-    def _tags(self, key: int) -> list[str]:
+    def _make_tags(self, key: int) -> list[str]:
         return [f"customer-{key * 7919 % 2000}", *(["trial"] if key % 4 == 0 else [])]
 
 
-def fill_sqlite(path: Path, rows: Rows) -> None:
+def fill_sqlite(path: Path, rows: TableRows) -> None:
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA synchronous = OFF")
 
@@ -126,13 +126,13 @@ def fill_sqlite(path: Path, rows: Rows) -> None:
         marks = ", ".join("?" * len(columns))
         connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
 
-    _fill(put, rows)
+    _fill_tables(put, rows)
     connection.execute("ANALYZE")
     connection.commit()
     connection.close()
 
 
-def fill_postgres(url: str, rows: Rows) -> None:
+def fill_postgres(url: str, rows: TableRows) -> None:
     import psycopg
 
     with psycopg.connect(url) as connection:
@@ -145,31 +145,33 @@ def fill_postgres(url: str, rows: Rows) -> None:
                 for row in values:
                     writer.write_row(row)
 
-        _fill(put, rows)
-        connection.execute("SELECT setval('holdfast.run_keys', %s)", (rows.count + 1,))
+        _fill_tables(put, rows)
+        connection.execute("SELECT setval('holdfast.run_keys', %s)", (rows.run_count + 1,))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
 
 
-def _fill(put: Callable[[str, Sequence[str], Iterator[tuple[Any, ...]]], None], rows: Rows) -> None:
-    put("runs", COLUMNS.split(), rows.runs())
-    put("run_tags", ("tag", "run"), rows.tags())
-    put("usages", USAGES.split(), rows.usages())
-    put("approvals", APPROVALS.split(), rows.approvals())
-    put("spending", SPENDING.split(), rows.spending())
+def _fill_tables(insert: Callable[[str, Sequence[str], Iterator[tuple[Any, ...]]], None], rows: TableRows) -> None:
+    insert("runs", RUN_COLUMNS.split(), rows.iter_runs())
+    insert("run_tags", ("tag", "run"), rows.iter_tags())
+    insert("usages", USAGE_COLUMNS.split(), rows.iter_usages())
+    insert("approvals", APPROVAL_COLUMNS.split(), rows.iter_approvals())
+    insert("spending", SPENDING_COLUMNS.split(), rows.iter_spending())
 
 
-async def prepare(url: str) -> None:
+async def prepare_store(url: str) -> None:
     """The tables, and what a worker has announced."""
-    store = open_store(url)
+    store = create_store(url)
     await store.open()
-    worker = await store.register_worker(NewWorker("worker-1", "host-1", 1, WORKFLOWS, by_lease=True), 10 * 86400)
-    assert worker == WORKER
-    await store.publish([WorkflowSpec(name, ("customer",), is_agent=name in AGENTS) for name in WORKFLOWS], worker)
+    worker = await store.register_worker(NewWorker("worker-1", "host-1", 1, WORKFLOWS, is_listener=True), 10 * 86400)
+    assert worker == WORKER_ID
+    await store.publish_workflows(
+        [WorkflowSpec(name, ("customer",), is_agent=name in AGENTS) for name in WORKFLOWS], worker
+    )
     await store.close()
 
 
-def asked(rows: Rows) -> dict[str, str]:
+def list_requests(rows: TableRows) -> dict[str, str]:
     """What the pages ask for."""
     hour = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rows.now - 3600))
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rows.now - 86400))
@@ -189,17 +191,17 @@ def asked(rows: Rows) -> dict[str, str]:
         "runs: of the last hour": f"/v1/runs?created_after={hour}",
         "runs: of the last day, failed": f"/v1/runs?created_after={day}&state=failed",
         "runs: of the last week, dead": f"/v1/runs?created_after={week}&state=dead",
-        "runs: of a parent": f"/v1/runs?parent={rows._id(rows.count - rows.count % 10 - 1)}",
+        "runs: of a parent": f"/v1/runs?parent={rows._make_id(rows.run_count - rows.run_count % 10 - 1)}",
         "runs: text of many": "/v1/runs?text=timeout",
-        "runs: text of three": f"/v1/runs?text={RARE}",
+        "runs: text of three": f"/v1/runs?text={RARE_WORD}",
         "runs: text of none": "/v1/runs?text=nowhere",
         "runs: text of none, among failed": "/v1/runs?text=nowhere&state=failed",
         "runs: text of none, among a tag": "/v1/runs?text=nowhere&tag=trial",
         "runs: text of none, not ASCII": "/v1/runs?text=n%C3%B6where",
-        "dead": "/v1/dead",
+        "dead": "/v1/dead-runs",
         "agents": "/v1/agents",
         "approvals": "/v1/approvals",
-        "approvals: all": "/v1/approvals?all=true",
+        "approvals: all": "/v1/approvals?include_closed=true",
         "usage": "/v1/usage",
         "queues": "/v1/queues",
         "workers": "/v1/workers",
@@ -207,13 +209,13 @@ def asked(rows: Rows) -> dict[str, str]:
     }
 
 
-async def measure(name: str, url: str, folder: Path, rows: Rows, rounds: int) -> list[Line]:
-    serving = Server(url, folder / "server.log")
+async def measure_requests(name: str, url: str, folder: Path, rows: TableRows, rounds: int) -> list[Measurement]:
+    serving = ServerProcess(url, folder / "server.log")
     serving.start()
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     try:
-        async with httpx2.AsyncClient(base_url=serving.address, timeout=120) as client:
-            for what, path in asked(rows).items():
+        async with httpx2.AsyncClient(base_url=serving.base_url, timeout=120) as client:
+            for what, path in list_requests(rows).items():
                 times: list[float] = []
                 for _ in range(2 * rounds + 1):
                     began = time.perf_counter()
@@ -222,40 +224,40 @@ async def measure(name: str, url: str, folder: Path, rows: Rows, rounds: int) ->
                     assert answer.status_code == 200, (path, answer.text)
                 beside = f"first {times[0]:,.0f}, slowest {max(times):,.0f}, {len(answer.content):,} bytes"
                 met = median(times) <= 100 and max(times) <= 300
-                lines.append(Line(f"{name}: {what}", median(times), "ms", beside, "<= 100, none > 300", met))
-            lines.append(await _search_to_the_end(name, client))
+                lines.append(Measurement(f"{name}: {what}", median(times), "ms", beside, "<= 100, none > 300", met))
+            lines.append(await _measure_full_search(name, client))
     finally:
         serving.stop()
     return lines
 
 
-async def _search_to_the_end(name: str, client: httpx2.AsyncClient) -> Line:
+async def _measure_full_search(name: str, client: httpx2.AsyncClient) -> Measurement:
     """Three runs among a million, as a page looks for them: piece by piece."""
     began, pieces, found, cursor = time.perf_counter(), 0, 0, None
     slowest = 0.0
     while pieces == 0 or cursor is not None:
         at = time.perf_counter()
-        params = {"text": RARE} if cursor is None else {"text": RARE, "cursor": cursor}
+        params = {"text": RARE_WORD} if cursor is None else {"text": RARE_WORD, "cursor": cursor}
         told = (await client.get("/v1/runs", params=params)).json()
         slowest = max(slowest, time.perf_counter() - at)
         pieces, found, cursor = pieces + 1, found + len(told["items"]), told["next"]
     took = time.perf_counter() - began
     beside = f"{found} found in {pieces} pieces, slowest {slowest * 1e3:,.0f} ms"
-    return Line(f"{name}: all runs searched for a text", took, "s", beside)
+    return Measurement(f"{name}: all runs searched for a text", took, "s", beside)
 
 
-async def dashboard(folder: Path, rounds: int) -> list[Line]:
-    rows = Rows(MILLION, time.time())
+async def measure_dashboard(folder: Path, rounds: int) -> list[Measurement]:
+    rows = TableRows(LARGE_RUN_COUNT, time.time())
     path = folder / "runs.db"
-    await prepare(f"sqlite:///{path}")
+    await prepare_store(f"sqlite:///{path}")
     await asyncio.to_thread(fill_sqlite, path, rows)
-    lines = await measure("SQLite", f"sqlite:///{path}", folder, rows, rounds)
+    lines = await measure_requests("SQLite", f"sqlite:///{path}", folder, rows, rounds)
     path.unlink()
-    async with server(folder) as url:
-        await prepare(url)
+    async with run_server(folder) as url:
+        await prepare_store(url)
         await asyncio.to_thread(fill_postgres, url, rows)
-        lines += await measure("Postgres", url, folder, rows, rounds)
+        lines += await measure_requests("Postgres", url, folder, rows, rounds)
     return lines
 
 
-MEASURES = {"dashboard": dashboard}
+BENCHMARKS = {"dashboard": measure_dashboard}

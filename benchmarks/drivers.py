@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sqlite_benchmarks import Line, median, median_ratio
+from benchmarks.sqlite_benchmarks import Measurement, median, median_ratio
 
 PAYLOAD = bytes(range(200))
-ONCE = 200
+COMMITS_PER_ROUND = 200
 """Commits of one row in a round."""
-READ = 5000
-TYPES = ["int8"] * 5 + ["float8"] * 2 + ["int8"] * 3 + ["text"] * 2 + ["bytea"]
+READ_COUNT = 5000
+COLUMN_TYPES = ["int8"] * 5 + ["float8"] * 2 + ["int8"] * 3 + ["text"] * 2 + ["bytea"]
 COLUMNS = "key, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, preview, payload"
-TABLE = """
+CREATE_TABLES = """
 CREATE SCHEMA IF NOT EXISTS holdfast_drivers;
 DROP TABLE IF EXISTS holdfast_drivers.records;
 CREATE TABLE holdfast_drivers.records (
@@ -38,14 +38,14 @@ DROP TABLE IF EXISTS holdfast_drivers.runs;
 CREATE TABLE holdfast_drivers.runs (key bigint PRIMARY KEY, epoch bigint, state text COLLATE "C");
 INSERT INTO holdfast_drivers.runs SELECT n, 1, 'running' FROM generate_series(1, 100) n;
 """
-RECORDS = "holdfast_drivers.records"
-RUNS = "holdfast_drivers.runs"
+RECORDS_TABLE = "holdfast_drivers.records"
+RUNS_TABLE = "holdfast_drivers.runs"
 
-Way = Callable[[], Awaitable[None]]
+Variant = Callable[[], Awaitable[None]]
 Row = tuple[Any, ...]
 
 
-class Rows:
+class RecordSource:
     """Records that nobody has written yet."""
 
     def __init__(self) -> None:
@@ -60,25 +60,25 @@ class Rows:
         ]
 
 
-def marks(style: Callable[[int, str], str]) -> str:
-    return ", ".join(style(number, kind) for number, kind in enumerate(TYPES, 1))
+def format_placeholders(style: Callable[[int, str], str]) -> str:
+    return ", ".join(style(number, kind) for number, kind in enumerate(COLUMN_TYPES, 1))
 
 
-ONE_ASYNCPG = f"INSERT INTO {RECORDS} ({COLUMNS}) VALUES ({marks(lambda n, _: f'${n}')})"
-ONE_PSYCOPG = f"INSERT INTO {RECORDS} ({COLUMNS}) VALUES ({marks(lambda *_: '%s')})"
-MANY = f"INSERT INTO {RECORDS} ({COLUMNS}) SELECT * FROM unnest({{}})"
-MANY_ASYNCPG = MANY.format(marks(lambda n, kind: f"${n}::{kind}[]"))
-MANY_TEXT = MANY.format(marks(lambda _, kind: f"%t::{kind}[]"))
-MANY_BINARY = MANY.format(marks(lambda _, kind: f"%b::{kind}[]"))
-MANY_OURS = MANY.format(marks(lambda *_: "%s"))
-ALL = f"SELECT {COLUMNS} FROM {RECORDS} WHERE key = "
-LOCK = f"SELECT epoch, state FROM {RUNS} WHERE key = ANY({{}}) ORDER BY key FOR NO KEY UPDATE"
-LOOK = f"SELECT seq, epoch FROM {RECORDS} WHERE key = {{}} AND seq = {{}}"
-MOVE = f"UPDATE {RUNS} SET epoch = epoch + {{}} WHERE key = {{}}"
+INSERT_ONE_ASYNCPG = f"INSERT INTO {RECORDS_TABLE} ({COLUMNS}) VALUES ({format_placeholders(lambda n, _: f'${n}')})"
+INSERT_ONE_PSYCOPG = f"INSERT INTO {RECORDS_TABLE} ({COLUMNS}) VALUES ({format_placeholders(lambda *_: '%s')})"
+INSERT_MANY = f"INSERT INTO {RECORDS_TABLE} ({COLUMNS}) SELECT * FROM unnest({{}})"
+INSERT_MANY_ASYNCPG = INSERT_MANY.format(format_placeholders(lambda n, kind: f"${n}::{kind}[]"))
+INSERT_MANY_TEXT = INSERT_MANY.format(format_placeholders(lambda _, kind: f"%t::{kind}[]"))
+INSERT_MANY_BINARY = INSERT_MANY.format(format_placeholders(lambda _, kind: f"%b::{kind}[]"))
+INSERT_MANY_ADAPTED = INSERT_MANY.format(format_placeholders(lambda *_: "%s"))
+SELECT_RECORDS = f"SELECT {COLUMNS} FROM {RECORDS_TABLE} WHERE key = "
+LOCK_RUNS = f"SELECT epoch, state FROM {RUNS_TABLE} WHERE key = ANY({{}}) ORDER BY key FOR NO KEY UPDATE"
+SELECT_RECORD = f"SELECT seq, epoch FROM {RECORDS_TABLE} WHERE key = {{}} AND seq = {{}}"
+INCREASE_EPOCH = f"UPDATE {RUNS_TABLE} SET epoch = epoch + {{}} WHERE key = {{}}"
 
 
 @asynccontextmanager
-async def server(folder: Path) -> AsyncIterator[str]:
+async def run_server(folder: Path) -> AsyncIterator[str]:
     url = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if url:
         yield url
@@ -94,72 +94,72 @@ async def server(folder: Path) -> AsyncIterator[str]:
         running.cleanup()
 
 
-class Candidates:
+class DriverConnections:
     """The connections of all of them."""
 
-    def __init__(self, url: str, rows: Rows, *, is_new: bool = True) -> None:
+    def __init__(self, url: str, rows: RecordSource, *, is_new: bool = True) -> None:
         self._url = url
         self._is_new = is_new
         self.rows = rows
         self.executor = ThreadPoolExecutor(1)
 
-    async def __aenter__(self) -> Candidates:
+    async def __aenter__(self) -> DriverConnections:
         import asyncpg
         import psycopg
 
         from holdfast.stores.postgres import adapters
-        from holdfast.stores.postgres.connection_worker import Hand
+        from holdfast.stores.postgres.connection_worker import JobThread
 
-        self.hand = Hand("drivers")
+        self.connection_thread = JobThread("drivers")
         if self._is_new:
             with psycopg.connect(self._url, autocommit=True) as connection:
-                connection.execute(TABLE)
+                connection.execute(CREATE_TABLES)
         self.asyncpg = await asyncpg.connect(self._url)
-        self.sync = psycopg.connect(self._url, autocommit=True, prepare_threshold=0)
-        self.ours = psycopg.connect(self._url, autocommit=True, prepare_threshold=0)
-        adapters.register(self.ours)
-        self.unprepared = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
-        adapters.register(self.unprepared)
-        self.asynchronous = await psycopg.AsyncConnection.connect(self._url, autocommit=True, prepare_threshold=0)
+        self.plain_psycopg = psycopg.connect(self._url, autocommit=True, prepare_threshold=0)
+        self.adapted_psycopg = psycopg.connect(self._url, autocommit=True, prepare_threshold=0)
+        adapters.register_adapters(self.adapted_psycopg)
+        self.unprepared_psycopg = psycopg.connect(self._url, autocommit=True, prepare_threshold=None)
+        adapters.register_adapters(self.unprepared_psycopg)
+        self.async_psycopg = await psycopg.AsyncConnection.connect(self._url, autocommit=True, prepare_threshold=0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.asyncpg.close()
-        await self.asynchronous.close()
-        for connection in (self.sync, self.ours, self.unprepared):
+        await self.async_psycopg.close()
+        for connection in (self.plain_psycopg, self.adapted_psycopg, self.unprepared_psycopg):
             connection.close()
         self.executor.shutdown()
-        self.hand.rest()
+        self.connection_thread.stop()
 
-    def threaded(self, work: Callable[..., Any], *values: Any) -> Awaitable[Any]:
+    def run_in_thread(self, work: Callable[..., Any], *values: Any) -> Awaitable[Any]:
         """In a thread, in the way of the store's lines."""
-        return self.hand.do(partial(work, *values))
+        return self.connection_thread.run(partial(work, *values))
 
-    def one(self) -> dict[str, Way]:
+    def list_insert_one_variants(self) -> dict[str, Variant]:
         async def asyncpg() -> None:
-            for row in self.rows.take(ONCE):
-                await self.asyncpg.execute(ONE_ASYNCPG, *row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                await self.asyncpg.execute(INSERT_ONE_ASYNCPG, *row)
 
         async def here() -> None:
-            for row in self.rows.take(ONCE):
-                self.ours.execute(ONE_PSYCOPG, row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                self.adapted_psycopg.execute(INSERT_ONE_PSYCOPG, row)
 
         async def thread() -> None:
-            for row in self.rows.take(ONCE):
-                await self.threaded(self.ours.execute, ONE_PSYCOPG, row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                await self.run_in_thread(self.adapted_psycopg.execute, INSERT_ONE_PSYCOPG, row)
 
         async def executor() -> None:
             loop = asyncio.get_running_loop()
-            for row in self.rows.take(ONCE):
-                await loop.run_in_executor(self.executor, self.ours.execute, ONE_PSYCOPG, row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                await loop.run_in_executor(self.executor, self.adapted_psycopg.execute, INSERT_ONE_PSYCOPG, row)
 
         async def unprepared() -> None:
-            for row in self.rows.take(ONCE):
-                await self.threaded(self.unprepared.execute, ONE_PSYCOPG, row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                await self.run_in_thread(self.unprepared_psycopg.execute, INSERT_ONE_PSYCOPG, row)
 
         async def asynchronous() -> None:
-            for row in self.rows.take(ONCE):
-                await self.asynchronous.execute(ONE_PSYCOPG, row)
+            for row in self.rows.take(COMMITS_PER_ROUND):
+                await self.async_psycopg.execute(INSERT_ONE_PSYCOPG, row)
 
         return {
             "asyncpg": asyncpg,
@@ -170,30 +170,32 @@ class Candidates:
             "psycopg's AsyncConnection": asynchronous,
         }
 
-    def many(self, count: int) -> dict[str, Way]:
+    def list_insert_many_variants(self, count: int) -> dict[str, Variant]:
         def columns() -> list[list[Any]]:
             return [list(column) for column in zip(*self.rows.take(count), strict=True)]
 
         async def asyncpg() -> None:
-            await self.asyncpg.execute(MANY_ASYNCPG, *columns())
+            await self.asyncpg.execute(INSERT_MANY_ASYNCPG, *columns())
 
         async def text() -> None:
-            await self.threaded(lambda: self.sync.execute(MANY_TEXT, columns()))
+            await self.run_in_thread(lambda: self.plain_psycopg.execute(INSERT_MANY_TEXT, columns()))
 
         async def binary() -> None:
-            await self.threaded(lambda: self.sync.execute(MANY_BINARY, columns()))
+            await self.run_in_thread(lambda: self.plain_psycopg.execute(INSERT_MANY_BINARY, columns()))
 
         async def ours() -> None:
-            await self.threaded(lambda: self.ours.execute(MANY_OURS, typed(columns())))
+            await self.run_in_thread(
+                lambda: self.adapted_psycopg.execute(INSERT_MANY_ADAPTED, to_typed_arrays(columns()))
+            )
 
         async def pipeline() -> None:
             def write() -> None:
-                with self.ours.pipeline(), self.ours.cursor() as cursor:
-                    self.ours.execute("BEGIN")
-                    cursor.executemany(ONE_PSYCOPG, self.rows.take(count))
-                    self.ours.execute("COMMIT")
+                with self.adapted_psycopg.pipeline(), self.adapted_psycopg.cursor() as cursor:
+                    self.adapted_psycopg.execute("BEGIN")
+                    cursor.executemany(INSERT_ONE_PSYCOPG, self.rows.take(count))
+                    self.adapted_psycopg.execute("COMMIT")
 
-            await self.threaded(write)
+            await self.run_in_thread(write)
 
         return {
             "asyncpg": asyncpg,
@@ -203,43 +205,47 @@ class Candidates:
             "psycopg, row by row in a pipeline": pipeline,
         }
 
-    async def fill(self) -> None:
-        await self.asyncpg.executemany(ONE_ASYNCPG, self.rows.take(READ, key=2))
+    async def fill_records(self) -> None:
+        await self.asyncpg.executemany(INSERT_ONE_ASYNCPG, self.rows.take(READ_COUNT, key=2))
 
-    def reading(self) -> dict[str, Way]:
+    def list_read_variants(self) -> dict[str, Variant]:
         async def asyncpg() -> None:
-            rows = await self.asyncpg.fetch(ALL + "$1", 2)
-            assert len([tuple(row) for row in rows]) == READ
+            rows = await self.asyncpg.fetch(SELECT_RECORDS + "$1", 2)
+            assert len([tuple(row) for row in rows]) == READ_COUNT
 
         def read(connection: Any, binary: bool) -> None:
             with connection.cursor(binary=binary) as cursor:
-                assert len(cursor.execute(ALL + "%s", (2,)).fetchall()) == READ
+                assert len(cursor.execute(SELECT_RECORDS + "%s", (2,)).fetchall()) == READ_COUNT
 
         return {
             "asyncpg": asyncpg,
-            "psycopg as text": lambda: self.threaded(read, self.sync, False),
-            "psycopg in binary": lambda: self.threaded(read, self.sync, True),
-            "psycopg in binary, with our texts": lambda: self.threaded(read, self.ours, True),
+            "psycopg as text": lambda: self.run_in_thread(read, self.plain_psycopg, False),
+            "psycopg in binary": lambda: self.run_in_thread(read, self.plain_psycopg, True),
+            "psycopg in binary, with our texts": lambda: self.run_in_thread(read, self.adapted_psycopg, True),
         }
 
-    def transaction(self) -> dict[str, Way]:
+    def list_transaction_variants(self) -> dict[str, Variant]:
         keys = [3, 4]
 
         async def asyncpg() -> None:
             connection = self.asyncpg
             await connection.execute("BEGIN")
-            await connection.fetch(LOCK.format("$1::int8[]"), keys)
+            await connection.fetch(LOCK_RUNS.format("$1::int8[]"), keys)
             for seq in range(3):
-                await connection.fetch(LOOK.format("$1", "$2"), 2, seq)
+                await connection.fetch(SELECT_RECORD.format("$1", "$2"), 2, seq)
             for row in self.rows.take(2, key=3):
-                await connection.execute(ONE_ASYNCPG, *row)
+                await connection.execute(INSERT_ONE_ASYNCPG, *row)
             for key in keys:
-                await connection.execute(MOVE.format("$1", "$2"), 1, key)
+                await connection.execute(INCREASE_EPOCH.format("$1", "$2"), 1, key)
             await connection.execute("COMMIT")
 
         def write(piped: bool) -> None:
-            connection = self.ours
-            lock, look, move = LOCK.format("%s"), LOOK.format("%s", "%s"), MOVE.format("%s", "%s")
+            connection = self.adapted_psycopg
+            lock, look, move = (
+                LOCK_RUNS.format("%s"),
+                SELECT_RECORD.format("%s", "%s"),
+                INCREASE_EPOCH.format("%s", "%s"),
+            )
             rows = self.rows.take(2, key=3)
             if not piped:
                 connection.execute("BEGIN")
@@ -247,7 +253,7 @@ class Candidates:
                 for seq in range(3):
                     connection.execute(look, (2, seq)).fetchall()
                 for row in rows:
-                    connection.execute(ONE_PSYCOPG, row)
+                    connection.execute(INSERT_ONE_PSYCOPG, row)
                 for key in keys:
                     connection.execute(move, (1, key))
                 connection.execute("COMMIT")
@@ -260,65 +266,82 @@ class Candidates:
                 for cursor in asked:
                     cursor.fetchall()
                 for row in rows:
-                    connection.execute(ONE_PSYCOPG, row)
+                    connection.execute(INSERT_ONE_PSYCOPG, row)
                 for key in keys:
                     connection.execute(move, (1, key))
                 connection.execute("COMMIT")
 
         return {
             "asyncpg": asyncpg,
-            "psycopg": lambda: self.threaded(write, False),
-            "psycopg in a pipeline": lambda: self.threaded(write, True),
+            "psycopg": lambda: self.run_in_thread(write, False),
+            "psycopg in a pipeline": lambda: self.run_in_thread(write, True),
         }
 
 
-def typed(columns: Sequence[list[Any]]) -> list[list[Any]]:
-    from holdfast.stores.postgres.adapters import Blobs, Floats, Ints, Texts
+def to_typed_arrays(columns: Sequence[list[Any]]) -> list[list[Any]]:
+    from holdfast.stores.postgres.adapters import BytesArray, FloatArray, IntArray, TextArray
 
-    of = {"int8": Ints, "float8": Floats, "text": Texts, "bytea": Blobs}
-    return [of[kind](column) for kind, column in zip(TYPES, columns, strict=True)]
+    of = {"int8": IntArray, "float8": FloatArray, "text": TextArray, "bytea": BytesArray}
+    return [of[kind](column) for kind, column in zip(COLUMN_TYPES, columns, strict=True)]
 
 
-async def compare(shape: str, ways: dict[str, Way], rounds: int, times: int = 1, per: int = 1) -> list[Line]:
-    """Each way in turn, ``times`` in a round; microseconds for one of the ``per`` things that a call does."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
+async def compare_variants(
+    title: str, variants: dict[str, Variant], rounds: int, repeat_count: int = 1, items_per_call: int = 1
+) -> list[Measurement]:
+    """Each way in turn, ``times`` in a round.
+
+    Microseconds for one of the ``items_per_call`` things that a call does.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in variants}
+    for way in variants.values():
         await way()
     for number in range(rounds):
-        order = list(ways.items())
+        order = list(variants.items())
         for name, way in order if number % 2 else reversed(order):
             gc.collect()
             started = time.perf_counter()
-            for _ in range(times):
+            for _ in range(repeat_count):
                 await way()
-            taken[name].append((time.perf_counter() - started) / times / per * 1e6)
+            taken[name].append((time.perf_counter() - started) / repeat_count / items_per_call * 1e6)
     first = next(iter(taken.values()))
     return [
-        Line(f"{shape}: {name}", median(values), "us", f"{median_ratio(values, first):.2f} of asyncpg")
+        Measurement(f"{title}: {name}", median(values), "us", f"{median_ratio(values, first):.2f} of asyncpg")
         for name, values in taken.items()
     ]
 
 
-async def drivers(folder: Path, rounds: int) -> list[Line]:
+async def measure_drivers(folder: Path, rounds: int) -> list[Measurement]:
     gc.disable()  # candidates leave different numbers of objects behind, and the next one would pay for it
-    rows = Rows()
-    async with server(folder) as url, Candidates(url, rows) as candidates:
-        lines = await compare("insert + commit", candidates.one(), rounds, per=ONCE)
-        lines += await compare("50 records a commit", candidates.many(50), rounds, times=40)
-        lines += await compare("500 records a commit", candidates.many(500), rounds, times=10)
-        await candidates.fill()
-        lines += await compare("reading 5,000 records", candidates.reading(), rounds, times=5)
-        lines += await compare("lock, 3 reads, 4 writes", candidates.transaction(), rounds, times=100)
-        async with far_away(url, folder) as far, Candidates(far, rows, is_new=False) as candidates:
-            lines += await compare("the same, 2 ms away", candidates.transaction(), rounds, times=20)
+    rows = RecordSource()
+    async with run_server(folder) as url, DriverConnections(url, rows) as candidates:
+        lines = await compare_variants(
+            "insert + commit", candidates.list_insert_one_variants(), rounds, items_per_call=COMMITS_PER_ROUND
+        )
+        lines += await compare_variants(
+            "50 records a commit", candidates.list_insert_many_variants(50), rounds, repeat_count=40
+        )
+        lines += await compare_variants(
+            "500 records a commit", candidates.list_insert_many_variants(500), rounds, repeat_count=10
+        )
+        await candidates.fill_records()
+        lines += await compare_variants(
+            "reading 5,000 records", candidates.list_read_variants(), rounds, repeat_count=5
+        )
+        lines += await compare_variants(
+            "lock, 3 reads, 4 writes", candidates.list_transaction_variants(), rounds, repeat_count=100
+        )
+        async with run_distant_server(url, folder) as far, DriverConnections(far, rows, is_new=False) as candidates:
+            lines += await compare_variants(
+                "the same, 2 ms away", candidates.list_transaction_variants(), rounds, repeat_count=20
+            )
     return lines
 
 
-MEASURES = {"drivers": drivers}
+BENCHMARKS = {"drivers": measure_drivers}
 
 
 @asynccontextmanager
-async def far_away(url: str, folder: Path) -> AsyncIterator[str]:
+async def run_distant_server(url: str, folder: Path) -> AsyncIterator[str]:
     """The same server, but whatever is said takes a millisecond or more in each direction."""
     from psycopg.conninfo import conninfo_to_dict
 
@@ -337,7 +360,7 @@ async def far_away(url: str, folder: Path) -> AsyncIterator[str]:
         process.wait()
 
 
-async def delay(socket: str, host: str, port: str) -> None:
+async def run_delay_proxy(socket: str, host: str, port: str) -> None:
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             asyncio.get_running_loop().call_later(0.001, writer.write, data)
@@ -355,4 +378,4 @@ async def delay(socket: str, host: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(delay(*sys.argv[1:]))
+    asyncio.run(run_delay_proxy(*sys.argv[1:]))

@@ -15,17 +15,17 @@ from holdfast import Agent, Runtime, tool
 from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
-_recorded = Driver.recorded
+_original_recorded = Driver.on_recorded
 
 
-def recorded(self: Driver, record: Any, value: Any) -> None:
+def print_when_recorded(self: Driver, record: Any, value: Any) -> None:
     """Tell when a model's answer is durable, and go on."""
     if record.name == "model call":
         print(time.time(), flush=True)
-    _recorded(self, record, value)
+    _original_recorded(self, record, value)
 
 
-async def load_nothing(*_: Any, **__: Any) -> None:
+async def skip_loading(*_: Any, **__: Any) -> None:
     """In place of loading."""
 
 
@@ -36,7 +36,7 @@ async def look_up(number: int) -> str:
 
 
 async def main(url: str, model: str, stream: bool) -> None:
-    Driver.recorded = recorded
+    Driver.on_recorded = print_when_recorded
     clerk = Agent(model, name="clerk", tools=[look_up], instructions="You are script:clerk.", stream=stream)
     async with Runtime(url):
         await clerk.run("Look up 7.")
@@ -44,5 +44,5 @@ async def main(url: str, model: str, stream: bool) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:] == ["lazy"]:
-        model_call.load_decoding = load_nothing
+        model_call.warm_up_decoder = skip_loading
     asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] == "stream"))

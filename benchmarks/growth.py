@@ -18,43 +18,55 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.drivers import server
-from benchmarks.sqlite_benchmarks import Line
+from benchmarks.drivers import run_server
+from benchmarks.sqlite_benchmarks import Measurement
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.contract import NewWorker, RunFilter, Store
-from holdfast.stores.retention import START, Pruning
+from holdfast.stores.retention import PRUNE_START, PruneRequest
 from holdfast.stores.sqlite import SqliteStore
 
-FACTORS = (10, int(os.environ.get("HOLDFAST_BENCHMARK_FACTOR", "1000")))
-FLAT = 2.0
+SIZE_FACTORS = (10, int(os.environ.get("HOLDFAST_BENCHMARK_FACTOR", "1000")))
+MAX_FLAT_RATIO = 2.0
 """Times as much work as at the smaller size that is still called flat: trees of indexes become a little deeper."""
-NOW = 1_700_000_000.0
-LISTED = 5
+BASE_TIMESTAMP = 1_700_000_000.0
+LISTED_RUN_COUNT = 5
 """Runs in a list on Temporal."""
-_STEPS = 20
+_PROGRESS_INTERVAL = 20
 """Instructions between two calls of SQLite's progress handler."""
-_RUN = (
-    "key", "id", "workflow", "queue", "state", "epoch", "deliveries", "max_deliveries", "waits_for", "priority",
-    "unclaimed", "cancel", "python", "created_at", "began_at", "finished_at", "parent", "forked_from", "rewound",
-    "digest", "seed", "tags", "inputs", "session", "previous", "owner", "has_budget", "version",
+_RUN_COLUMNS = (
+    "key", "id", "workflow", "queue", "state", "epoch", "delivery_count", "max_deliveries", "waits_for", "priority",
+    "result_claim", "cancel_state", "python_version", "created_at", "clock_started_at", "finished_at", "parent",
+    "forked_from", "rewind_points", "digest", "seed", "tags", "inputs", "session", "previous_run", "owner",
+    "has_budget", "version",
 )  # fmt: skip
-_APPROVAL = (
-    "id", "run", "position", "state", "asked_at", "asked_of", "reminders", "answered_by", "answered_at", "withdrawn_in",
-    "question", "form", "arguments", "answer",
+_APPROVAL_COLUMNS = (
+    "id", "run", "position", "state", "requested_at", "assignee", "reminder_count", "answered_by", "answered_at",
+    "withdrawn_epoch", "request", "form_schema", "arguments", "answer",
 )  # fmt: skip
-_WORKER = ("token", "name", "host", "pid", "state", "workflows", "started_at", "lease_until", "beat_at")
+_WORKER_COLUMNS = (
+    "token",
+    "name",
+    "host",
+    "pid",
+    "state",
+    "workflows",
+    "started_at",
+    "lease_expires_at",
+    "heartbeat_at",
+)
 
 
-def run_row(key: int, **fields: Any) -> tuple[Any, ...]:
+def make_run_row(key: int, **fields: Any) -> tuple[Any, ...]:
     usual: dict[str, Any] = {
         "key": key, "id": f"run-{key}", "workflow": "flow", "queue": "default", "state": "completed", "epoch": 1,
-        "deliveries": 0, "max_deliveries": 3, "waits_for": "", "priority": 0, "unclaimed": 0, "cancel": "",
-        "python": "3.12", "created_at": NOW + key, "began_at": NOW + key, "finished_at": NOW + key, "parent": "",
-        "forked_from": "", "rewound": "[]", "digest": b"d" * 16, "seed": b"s" * 16, "tags": "[]", "inputs": b"{}",
-        "session": "", "previous": "", "owner": None, "has_budget": 0, "version": "",
+        "delivery_count": 0, "max_deliveries": 3, "waits_for": "", "priority": 0, "result_claim": 0,
+        "cancel_state": "", "python_version": "3.12", "created_at": BASE_TIMESTAMP + key,
+        "clock_started_at": BASE_TIMESTAMP + key, "finished_at": BASE_TIMESTAMP + key, "parent": "",
+        "forked_from": "", "rewind_points": "[]", "digest": b"d" * 16, "seed": b"s" * 16, "tags": "[]",
+        "inputs": b"{}", "session": "", "previous_run": "", "owner": None, "has_budget": 0, "version": "",
     }  # fmt: skip
-    return tuple({**usual, **fields}[name] for name in _RUN)
+    return tuple({**usual, **fields}[name] for name in _RUN_COLUMNS)
 
 
 # Stores whose work is counted
@@ -68,36 +80,36 @@ class CountedSqlite:
 
     def __init__(self, folder: Path) -> None:
         self.store: Store = SqliteStore(folder / "runs.db")
-        self._steps = 0
+        self._instruction_count = 0
 
     async def open(self) -> None:
         await self.store.open()
-        for line in self._lines():
-            line._connection.set_progress_handler(self._count, _STEPS)
+        for line in self._list_connections():
+            line._connection.set_progress_handler(self._count_instructions, _PROGRESS_INTERVAL)
 
-    def _lines(self) -> Iterator[Any]:
-        for name in ("_writing", "_reading", "_browsing"):
+    def _list_connections(self) -> Iterator[Any]:
+        for name in ("_write_worker", "_read_worker", "_client_read_worker"):
             yield getattr(self.store, name)
 
-    def _count(self) -> int:
-        self._steps += _STEPS
+    def _count_instructions(self) -> int:
+        self._instruction_count += _PROGRESS_INTERVAL
         return 0
 
-    async def put(self, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
+    async def insert_rows(self, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
         marks = ", ".join("?" * len(columns))
         with sqlite3.connect(self.store.path) as connection:  # type: ignore[attr-defined]
             connection.execute("PRAGMA synchronous = OFF")
             connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
         connection.close()
 
-    async def has_settled(self, table: str) -> bool:
+    async def is_visible(self, table: str) -> bool:
         return True
 
-    async def work(self, call: Callable[[], Awaitable[Any]]) -> dict[str, float]:
-        self._steps = 0
+    async def measure_work(self, call: Callable[[], Awaitable[Any]]) -> dict[str, float]:
+        self._instruction_count = 0
         started = time.perf_counter()
         await call()
-        return {self.unit: self._steps, "ms": (time.perf_counter() - started) * 1000}
+        return {self.unit: self._instruction_count, "ms": (time.perf_counter() - started) * 1000}
 
 
 class CountedPostgres:
@@ -109,12 +121,12 @@ class CountedPostgres:
         from holdfast.stores.postgres import PgStore
 
         self._url = url
-        self.store: Store = PgStore(url, namespace=namespace, look_every=0.0)
+        self.store: Store = PgStore(url, namespace=namespace, poll_interval_s=0.0)
 
     async def open(self) -> None:
         await self.store.open()
 
-    async def put(self, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
+    async def insert_rows(self, table: str, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
         import psycopg
 
         schema = self.store.schema  # type: ignore[attr-defined]
@@ -126,29 +138,29 @@ class CountedPostgres:
             connection.autocommit = True
             connection.execute(f"ANALYZE {schema}.{table}".encode())
 
-    async def has_settled(self, table: str) -> bool:
+    async def is_visible(self, table: str) -> bool:
         """Whether no transaction is open that is older than the rows, anywhere on the server: cursors stop at it."""
         store: Any = self.store
         is_older = f"SELECT max(xid) < pg_snapshot_xmin(pg_current_snapshot()) FROM {store.schema}.{table}"
-        return (await store._browse(lambda db: db.ask(is_older)))[0][0]
+        return (await store._read_for_client(lambda db: db.query(is_older)))[0][0]
 
-    async def work(self, call: Callable[[], Awaitable[Any]]) -> dict[str, float]:
+    async def measure_work(self, call: Callable[[], Awaitable[Any]]) -> dict[str, float]:
         await call()  # once for the plans, which are made from statistics
-        before = await self._read()
+        before = await self._count_rows_read()
         started = time.perf_counter()
-        with _counted_trips() as trips:
+        with _count_round_trips() as trips:
             await call()
         seconds = time.perf_counter() - started
-        return {"rows read": await self._read() - before, "round trips": len(trips), "ms": seconds * 1000}
+        return {"rows read": await self._count_rows_read() - before, "round trips": len(trips), "ms": seconds * 1000}
 
-    async def _read(self) -> int:
+    async def _count_rows_read(self) -> int:
         """How many rows were read of the tables of the schema, as far as every connection has reported it."""
         store: Any = self.store
         for _ in range(2):
-            for line in (store._write, store._read, store._browse):
-                await line(lambda db: db.ask("SELECT pg_stat_force_next_flush()"))
-        found = await store._browse(
-            lambda db: db.ask(
+            for line in (store._write, store._read, store._read_for_client):
+                await line(lambda db: db.query("SELECT pg_stat_force_next_flush()"))
+        found = await store._read_for_client(
+            lambda db: db.query(
                 "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables "
                 "WHERE schemaname = %s",
                 (store.schema,),
@@ -158,92 +170,98 @@ class CountedPostgres:
 
 
 @contextmanager
-def _counted_trips() -> Iterator[list[int]]:
+def _count_round_trips() -> Iterator[list[int]]:
     """How many statements there were in each round trip of this process."""
-    from holdfast.stores.postgres.pipeline import Trips
+    from holdfast.stores.postgres.pipeline import Pipeline
 
     trips: list[int] = []
-    real = Trips.steps
+    real = Pipeline.run_nonblocking
 
-    def steps(self: Trips, sent: Sequence[Any]) -> Any:
+    def steps(self: Pipeline, sent: Sequence[Any]) -> Any:
         trips.append(len(sent))
         return real(self, sent)
 
-    Trips.steps = steps  # type: ignore[method-assign]
+    Pipeline.run_nonblocking = steps  # type: ignore[method-assign]
     try:
         yield trips
     finally:
-        Trips.steps = real  # type: ignore[method-assign]
+        Pipeline.run_nonblocking = real  # type: ignore[method-assign]
 
 
-Counted = CountedSqlite | CountedPostgres
-Fill = Callable[[Counted, int], Awaitable[None]]
-Call = Callable[[Store], Awaitable[Any]]
+CountedStore = CountedSqlite | CountedPostgres
+FillFunction = Callable[[CountedStore, int], Awaitable[None]]
+StoreCall = Callable[[Store], Awaitable[Any]]
 
 
-async def measure(folder: Path, what: str, base: int, fill: Fill, call: Call, *, each: bool = False) -> list[Line]:
+async def measure_growth(
+    folder: Path, title: str, base: int, fill: FillFunction, call: StoreCall, *, is_per_row: bool = False
+) -> list[Measurement]:
     """The work of a call at both sizes, on SQLite and on PostgreSQL; ``each``: for one of the rows."""
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     folder.mkdir(exist_ok=True)
-    async with server(folder) as url:
+    async with run_server(folder) as url:
         found: dict[str, list[dict[str, float]]] = {}
-        for factor in FACTORS:
+        for factor in SIZE_FACTORS:
             count = base * factor
             place = folder / str(factor)
             place.mkdir()
             for counted in (CountedSqlite(place), CountedPostgres(url, f"rows_{secrets.token_hex(4)}")):
                 await counted.open()
                 await fill(counted, count)
-                work = await counted.work(lambda counted=counted: call(counted.store))
-                share = count if each else 1
+                work = await counted.measure_work(lambda counted=counted: call(counted.store))
+                share = count if is_per_row else 1
                 found.setdefault(counted.name, []).append({unit: value / share for unit, value in work.items()})
                 await counted.store.close()
     for name, (few, many) in found.items():
         times = f"{few.pop('ms'):,.2f} and {many.pop('ms'):,.2f} ms"
         for unit, value in many.items():
             ratio = value / (few[unit] or 1.0)
-            told = f"at {FACTORS[0]} times {few[unit]:,.1f}: {ratio:.1f} times ({times})"
-            is_flat = value <= max(few[unit] * FLAT, few[unit] + 10)
-            lines.append(Line(f"{what}, {name}", value, unit, told, "flat", is_flat))
+            told = f"at {SIZE_FACTORS[0]} times {few[unit]:,.1f}: {ratio:.1f} times ({times})"
+            is_flat = value <= max(few[unit] * MAX_FLAT_RATIO, few[unit] + 10)
+            lines.append(Measurement(f"{title}, {name}", value, unit, told, "flat", is_flat))
     return lines
 
 
 # Pruning a session
 
 
-async def _fill_session(counted: Counted, count: int) -> None:
-    rows = (run_row(key, session="s", previous=f"run-{key - 1}" if key > 1 else "") for key in range(1, count + 1))
-    await counted.put("runs", _RUN, rows)
+async def _fill_session(counted: CountedStore, count: int) -> None:
+    rows = (
+        make_run_row(key, session="s", previous_run=f"run-{key - 1}" if key > 1 else "") for key in range(1, count + 1)
+    )
+    await counted.insert_rows("runs", _RUN_COLUMNS, rows)
 
 
-async def _fill_session_that_stays(counted: Counted, count: int) -> None:
+async def _fill_open_session(counted: CountedStore, count: int) -> None:
     await _fill_session(counted, count)
-    last = run_row(count + 1, session="s", state="waiting", finished_at=None)
-    await counted.put("runs", _RUN, iter([last]))
+    last = make_run_row(count + 1, session="s", state="waiting", finished_at=None)
+    await counted.insert_rows("runs", _RUN_COLUMNS, iter([last]))
 
 
-async def _prune(store: Store, *, dry_run: bool = False) -> None:
-    place = START
+async def _prune_all(store: Store, *, dry_run: bool = False) -> None:
+    place = PRUNE_START
     while place is not None:
-        place = (await store.prune(Pruning(NOW * 2, dry_run=dry_run), place, 100)).place
+        place = (await store.prune_runs(PruneRequest(BASE_TIMESTAMP * 2, dry_run=dry_run), place, 100)).cursor
 
 
-async def prune(folder: Path, rounds: int) -> list[Line]:
+async def measure_prune(folder: Path, rounds: int) -> list[Measurement]:
     async def dry(store: Store) -> None:
-        await _prune(store, dry_run=True)
+        await _prune_all(store, dry_run=True)
 
     return [
-        *await measure(folder / "dry", "pruning a session (dry), a run", 10, _fill_session, dry, each=True),
-        *await measure(
-            folder / "stays", "a session that stays, a run", 10, _fill_session_that_stays, _prune, each=True
+        *await measure_growth(
+            folder / "dry", "pruning a session (dry), a run", 10, _fill_session, dry, is_per_row=True
+        ),
+        *await measure_growth(
+            folder / "stays", "a session that stays, a run", 10, _fill_open_session, _prune_all, is_per_row=True
         ),
     ]
 
 
-async def prune_lock(folder: Path, rounds: int) -> list[Line]:
+async def measure_prune_lock(folder: Path, rounds: int) -> list[Measurement]:
     """How long others wait for SQLite's write lock while a session is pruned."""
-    lines: list[Line] = []
-    for factor in FACTORS:
+    lines: list[Measurement] = []
+    for factor in SIZE_FACTORS:
         place = folder / str(factor)
         place.mkdir()
         counted = CountedSqlite(place)
@@ -252,151 +270,166 @@ async def prune_lock(folder: Path, rounds: int) -> list[Line]:
         other = SqliteStore(place / "runs.db")
         await other.open()
         longest = 0.0
-        pruning = asyncio.create_task(_prune(counted.store))
+        pruning = asyncio.create_task(_prune_all(counted.store))
         while not pruning.done():
             started = time.perf_counter()
             try:
-                await other.switch_off("x")
-                await other.switch_on("x")
+                await other.disable_workflow("x")
+                await other.enable_workflow("x")
             except Exception:
                 pass
             longest = max(longest, time.perf_counter() - started)
             await asyncio.sleep(0.001)
         await pruning
-        lines.append(Line(f"pruning a session of {10 * factor:,} runs", longest * 1000, "ms", "longest wait to write"))
+        lines.append(
+            Measurement(f"pruning a session of {10 * factor:,} runs", longest * 1000, "ms", "longest wait to write")
+        )
         await other.close()
         await counted.store.close()
-    per_run = [line.value / (10 * factor) for line, factor in zip(lines, FACTORS, strict=True)]
-    lines[-1].target, lines[-1].met = "a run: flat", per_run[1] <= max(per_run[0] * FLAT, 0.2)
+    per_run = [line.value / (10 * factor) for line, factor in zip(lines, SIZE_FACTORS, strict=True)]
+    lines[-1].target, lines[-1].is_met = "a run: flat", per_run[1] <= max(per_run[0] * MAX_FLAT_RATIO, 0.2)
     return lines
 
 
 # Workers that are gone
 
 
-async def _fill_workers(counted: Counted, count: int) -> None:
+async def _fill_workers(counted: CountedStore, count: int) -> None:
     def rows() -> Iterator[tuple[Any, ...]]:
         for number in range(count):
-            yield f"t{number}", "w", "host", 1, "retired" if number % 2 else "dead", "[]", NOW, NOW, NOW
+            yield (
+                f"t{number}",
+                "w",
+                "host",
+                1,
+                "retired" if number % 2 else "dead",
+                "[]",
+                BASE_TIMESTAMP,
+                BASE_TIMESTAMP,
+                BASE_TIMESTAMP,
+            )
 
-    await counted.put("runs", _RUN, iter([run_row(1)]))
-    await counted.put("workers", _WORKER, rows())
+    await counted.insert_rows("runs", _RUN_COLUMNS, iter([make_run_row(1)]))
+    await counted.insert_rows("workers", _WORKER_COLUMNS, rows())
 
 
-async def workers(folder: Path, rounds: int) -> list[Line]:
+async def measure_workers(folder: Path, rounds: int) -> list[Measurement]:
     async def seen(store: Store) -> None:
-        await store.workers([1])
+        await store.list_workers([1])
 
-    return await measure(folder, "workers of a run, many are gone", 20, _fill_workers, seen)
+    return await measure_growth(folder, "workers of a run, many are gone", 20, _fill_workers, seen)
 
 
 # Closed approvals
 
 
-async def _fill_approvals(counted: Counted, count: int) -> None:
+async def _fill_approvals(counted: CountedStore, count: int) -> None:
     def rows() -> Iterator[tuple[Any, ...]]:
         question = json.dumps(["Refund it?", "", [], "", ""])
         for number in range(count):
-            at = NOW + number
+            at = BASE_TIMESTAMP + number
             yield (
                 f"a{number}", 1, number, "answered", at, "", 0, "ada", at, 0, question, b"", b"", b'{"approved": true}'
             )  # fmt: skip
 
-    await counted.put("runs", _RUN, iter([run_row(1)]))
-    await counted.put("approvals", _APPROVAL, rows())
+    await counted.insert_rows("runs", _RUN_COLUMNS, iter([make_run_row(1)]))
+    await counted.insert_rows("approvals", _APPROVAL_COLUMNS, rows())
 
 
-async def approvals(folder: Path, rounds: int) -> list[Line]:
+async def measure_approvals(folder: Path, rounds: int) -> list[Measurement]:
     async def closed(store: Store) -> None:
-        assert len(await store.approvals(ApprovalFilter(only_open=False, only_closed=True), limit=20)) == 20
+        assert len(await store.list_approvals(ApprovalFilter(only_open=False, only_closed=True), limit=20)) == 20
 
     async def all_of_them(store: Store) -> None:
-        assert len(await store.approvals(ApprovalFilter(only_open=False), limit=20)) == 20
+        assert len(await store.list_approvals(ApprovalFilter(only_open=False), limit=20)) == 20
 
     return [
-        *await measure(folder / "closed", "a page of closed approvals", 100, _fill_approvals, closed),
-        *await measure(folder / "all", "a page of all approvals", 100, _fill_approvals, all_of_them),
+        *await measure_growth(folder / "closed", "a page of closed approvals", 100, _fill_approvals, closed),
+        *await measure_growth(folder / "all", "a page of all approvals", 100, _fill_approvals, all_of_them),
     ]
 
 
 # Lists by state
 
 
-async def _fill_workflows(counted: Counted, count: int) -> None:
+async def _fill_workflows(counted: CountedStore, count: int) -> None:
     states = ("completed", "failed", "waiting")
-    rows = (run_row(key, workflow=f"flow-{key // 3}", state=states[key % 3]) for key in range(1, 3 * count + 1))
-    await counted.put("runs", _RUN, rows)
+    rows = (make_run_row(key, workflow=f"flow-{key // 3}", state=states[key % 3]) for key in range(1, 3 * count + 1))
+    await counted.insert_rows("runs", _RUN_COLUMNS, rows)
 
 
-async def listing(folder: Path, rounds: int) -> list[Line]:
+async def measure_listing(folder: Path, rounds: int) -> list[Measurement]:
     async def failed(store: Store) -> None:
         states = (RunState.FAILED, RunState.DEAD, RunState.CANCELLED)
         assert len(await store.list_runs(RunFilter(states=states), limit=10)) == 10
 
-    return await measure(folder, "a page by state, many workflows", 2, _fill_workflows, failed)
+    return await measure_growth(folder, "a page by state, many workflows", 2, _fill_workflows, failed)
 
 
 # Signals to others
 
 
-async def _fill_signals(counted: Counted, count: int) -> None:
+async def _fill_signals(counted: CountedStore, count: int) -> None:
     store = counted.store
     for name in ("a", "b"):
         await store.register_worker(NewWorker(name, "host", 1), 1e9)
-    mine, theirs = (run_row(key, state="running", finished_at=None, owner=key) for key in (1, 2))
-    await counted.put("runs", _RUN, iter([mine, theirs]))
+    mine, theirs = (make_run_row(key, state="running", finished_at=None, owner=key) for key in (1, 2))
+    await counted.insert_rows("runs", _RUN_COLUMNS, iter([mine, theirs]))
     columns = ("run", "name", "sent_at", "payload")
-    await counted.put("signals", columns, ((2, "go", NOW, b"1") for _ in range(count)))
+    await counted.insert_rows("signals", columns, ((2, "go", BASE_TIMESTAMP, b"1") for _ in range(count)))
 
 
-async def signals(folder: Path, rounds: int) -> list[Line]:
+async def measure_signals(folder: Path, rounds: int) -> list[Measurement]:
     cursors: dict[int, int] = {}
 
     async def look(store: Store) -> None:
-        found = await store.new_signals(1, cursors.get(id(store), 0))
+        found = await store.get_new_signals(1, cursors.get(id(store), 0))
         assert not found.signals
         cursors[id(store)] = found.cursor
 
-    async def fill(counted: Counted, count: int) -> None:
+    async def fill(counted: CountedStore, count: int) -> None:
         await _fill_signals(counted, count)
-        while not await counted.has_settled("signals"):
+        while not await counted.is_visible("signals"):
             await asyncio.sleep(0.05)
         await look(counted.store)  # what is there already is passed by once
 
-    return await measure(folder, "a look for signals, others have many", 10, fill, look)
+    return await measure_growth(folder, "a look for signals, others have many", 10, fill, look)
 
 
 # A fleet, and the locks of everything else on the server
 
 
-async def fleet(folder: Path, rounds: int) -> list[Line]:
+async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
     """What a worker's regular look reads, in a fleet and beside other users of the server."""
     import psycopg
 
     found: list[dict[str, float]] = []
-    async with server(folder) as url:
-        for factor in FACTORS:
+    async with run_server(folder) as url:
+        for factor in SIZE_FACTORS:
             counted = CountedPostgres(url, f"rows_{secrets.token_hex(4)}")
             await counted.open()
             store: Any = counted.store
             me = await store.register_worker(NewWorker("me", "host", 1), 1e9)
-            live = ((f"t{n}", "w", "host", 1, "live", "[]", NOW, NOW * 2, NOW * 2) for n in range(2 * factor))
-            await counted.put("workers", _WORKER, live)
+            live = (
+                (f"t{n}", "w", "host", 1, "live", "[]", BASE_TIMESTAMP, BASE_TIMESTAMP * 2, BASE_TIMESTAMP * 2)
+                for n in range(2 * factor)
+            )
+            await counted.insert_rows("workers", _WORKER_COLUMNS, live)
             with psycopg.connect(url, autocommit=True) as others:
                 others.execute("SELECT count(pg_advisory_lock(7, n)) FROM generate_series(1, %s) n", (2 * factor,))
-                found.append(await counted.work(lambda store=store, me=me: store._seen(me)))
+                found.append(await counted.measure_work(lambda store=store, me=me: store._run_poll_query(me)))
             await store.close()
     few, many = found
     times = f"{few.pop('ms'):,.2f} and {many.pop('ms'):,.2f} ms"
-    what = f"a worker's look, fleet of {2 * FACTORS[1]:,}"
+    what = f"a worker's look, fleet of {2 * SIZE_FACTORS[1]:,}"
     return [
-        Line(
+        Measurement(
             what,
             many[unit],
             unit,
-            f"at {2 * FACTORS[0]} {few[unit]:,.0f} ({times})",
+            f"at {2 * SIZE_FACTORS[0]} {few[unit]:,.0f} ({times})",
             "flat",
-            many[unit] <= few[unit] * FLAT,
+            many[unit] <= few[unit] * MAX_FLAT_RATIO,
         )
         for unit in many
     ]
@@ -405,7 +438,7 @@ async def fleet(folder: Path, rounds: int) -> list[Line]:
 # Lists on Temporal
 
 
-async def temporal(folder: Path, rounds: int) -> list[Line]:
+async def measure_temporal(folder: Path, rounds: int) -> list[Measurement]:
     """What a list reads of runs with short and with long histories."""
     from temporalio.service import ServiceClient
 
@@ -424,17 +457,20 @@ async def temporal(folder: Path, rounds: int) -> list[Line]:
         return call
 
     found: list[tuple[float, float]] = []
-    async with server_of.server(folder) as address, Runtime(f"temporal://{address}/default"):
-        for factor in FACTORS:
-            handles = [await bench_temporal.options(new=True, id=f"{factor}-{n}").start(factor) for n in range(LISTED)]
+    async with server_of.run_server(folder) as address, Runtime(f"temporal://{address}/default"):
+        for factor in SIZE_FACTORS:
+            handles = [
+                await bench_temporal.options(new=True, id=f"{factor}-{n}").start(factor)
+                for n in range(LISTED_RUN_COUNT)
+            ]
             for handle in handles:
                 await handle.result()
             client = Client(f"temporal://{address}/default")
 
             async def listed(client: Client = client, factor: int = factor) -> int:
-                return len(await client.list(id_prefix=f"{factor}-", state=RunState.COMPLETED, limit=LISTED))
+                return len(await client.list(id_prefix=f"{factor}-", state=RunState.COMPLETED, limit=LISTED_RUN_COUNT))
 
-            while await listed() < LISTED:  # the visibility store is a moment behind
+            while await listed() < LISTED_RUN_COUNT:  # the visibility store is a moment behind
                 await asyncio.sleep(0.1)
             await client.close()  # it has kept what it has read
             store: Any = await client._backend.connections.store()
@@ -443,27 +479,34 @@ async def temporal(folder: Path, rounds: int) -> list[Line]:
             service._rpc_call = counted(real)  # type: ignore[method-assign]
             answers.clear()
             await listed()
-            found.append((sum(answers) / LISTED, len(answers) / LISTED))
+            found.append((sum(answers) / LISTED_RUN_COUNT, len(answers) / LISTED_RUN_COUNT))
             service._rpc_call = real  # type: ignore[method-assign]
             await client.close()
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     for unit, few, many in zip(("bytes", "requests"), *found, strict=True):
-        told = f"at {FACTORS[0]} steps {few:,.1f}: {many / few:.1f} times"
+        told = f"at {SIZE_FACTORS[0]} steps {few:,.1f}: {many / few:.1f} times"
         lines.append(
-            Line(f"Temporal: a listed run of {FACTORS[1]:,} steps", many, unit, told, "flat", many <= few * FLAT)
+            Measurement(
+                f"Temporal: a listed run of {SIZE_FACTORS[1]:,} steps",
+                many,
+                unit,
+                told,
+                "flat",
+                many <= few * MAX_FLAT_RATIO,
+            )
         )
     return lines
 
 
-MEASURES = {
-    "growth-prune": prune,
-    "growth-prune-lock": prune_lock,
-    "growth-workers": workers,
-    "growth-approvals": approvals,
-    "growth-listing": listing,
-    "growth-signals": signals,
-    "growth-fleet": fleet,
-    "growth-temporal": temporal,
+BENCHMARKS = {
+    "growth-prune": measure_prune,
+    "growth-prune-lock": measure_prune_lock,
+    "growth-workers": measure_workers,
+    "growth-approvals": measure_approvals,
+    "growth-listing": measure_listing,
+    "growth-signals": measure_signals,
+    "growth-fleet": measure_fleet,
+    "growth-temporal": measure_temporal,
 }
-SLOW = ("growth-prune-lock", "growth-temporal")
+SLOW_BENCHMARKS = ("growth-prune-lock", "growth-temporal")
 """Those that are not for a test: they measure time, or need another server."""

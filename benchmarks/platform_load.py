@@ -2,8 +2,8 @@
 
 The server is a process of its own (`holdfast serve`), the listeners are another one, and the submissions come from this
 one. Each listener notes in a file, outside the database, when a delivery reached it and when it did its one step; so
-what is measured is what a user sees: from the moment before a submission is sent until a listener has it. ``kills``
-says how often the server is killed (SIGKILL) and started again meanwhile.
+what is measured is what a user sees: from the moment before a submission is sent until a listener has it.
+``kill_count`` says how often the server is killed (SIGKILL) and started again meanwhile.
 
 Run by itself it is the process of the listeners: ``python -m benchmarks.platform_load URL ADDRESS COUNT LEDGER``.
 """
@@ -25,33 +25,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import sqlite_baseline
-from benchmarks.sqlite_benchmarks import ROOT, Line, median
+from benchmarks.sqlite_benchmarks import ROOT, Measurement, median
 from holdfast import Client
 
 ADDRESS = "load"
-STARTS = 30.0
+START_TIMEOUT_S = 30.0
 """Seconds that a process has to be there."""
 
 
 @dataclass
-class Load:
+class LoadResult:
     """What came of it."""
 
-    runs: int
-    completed: int
-    handled: Counter[str]
+    run_count: int
+    completed_count: int
+    step_counts: Counter[str]
     """How often each run's step was done."""
-    waits: list[float]
+    delivery_delays_s: list[float]
     """Seconds from submission to delivery, of each run."""
-    seconds: float
-    kills: int
+    duration_s: float
+    kill_count: int
 
-    def quantile(self, part: float) -> float:
-        ordered = sorted(self.waits)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+    def get_quantile(self, fraction: float) -> float:
+        ordered = sorted(self.delivery_delays_s)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
 
 
-class Server:
+class ServerProcess:
     """`holdfast serve` as a process."""
 
     def __init__(self, url: str, log: Path) -> None:
@@ -63,14 +63,14 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def address(self) -> str:
+    def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         command = [sys.executable, "-m", "holdfast.cli", "serve", "--url", self.url, "--port", str(self.port)]
         with self._log.open("ab") as out:
             self._process = subprocess.Popen([*command, "--rate", "100000"], stdout=out, stderr=out)
-        until = time.monotonic() + STARTS
+        until = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < until:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 1):
@@ -93,13 +93,21 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, listeners: int, url: str | None = None) -> Generator[tuple[Server, Path]]:
+def run_server(folder: Path, listener_count: int, url: str | None = None) -> Generator[tuple[ServerProcess, Path]]:
     """A server, and listeners in a process of their own; and the file in which they note what they do."""
-    server = Server(url or f"sqlite:///{folder / 'runs.db'}", folder / "server.log")
+    server = ServerProcess(url or f"sqlite:///{folder / 'runs.db'}", folder / "server.log")
     server.start()
     ledger = folder / "ledger"
     ledger.touch()
-    command = [sys.executable, "-m", "benchmarks.platform_load", server.address, ADDRESS, str(listeners), str(ledger)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.platform_load",
+        server.base_url,
+        ADDRESS,
+        str(listener_count),
+        str(ledger),
+    ]
     with (folder / "listeners.log").open("wb") as out:
         hands = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
     try:
@@ -110,13 +118,15 @@ def serving(folder: Path, listeners: int, url: str | None = None) -> Generator[t
         server.stop()
 
 
-async def run_load(folder: Path, *, listeners: int, runs: int, kills: int, url: str | None = None) -> Load:
-    """Submit ``runs`` at once, let so many listeners take them, and kill the server so often on the way."""
+async def run_load(
+    folder: Path, *, listener_count: int, run_count: int, kill_count: int, url: str | None = None
+) -> LoadResult:
+    """Submit ``run_count`` at once, let so many listeners take them, and kill the server so often on the way."""
     sent: dict[str, float] = {}
     places = asyncio.Semaphore(50)
-    with serving(folder, listeners, url) as (server, ledger):
-        async with Client(server.address) as client:
-            await _wait_for_listeners(client, listeners)
+    with run_server(folder, listener_count, url) as (server, ledger):
+        async with Client(server.base_url) as client:
+            await _wait_for_listeners(client, listener_count)
 
             async def submit(number: int) -> str:
                 async with places:
@@ -127,31 +137,33 @@ async def run_load(folder: Path, *, listeners: int, runs: int, kills: int, url: 
 
             began = time.monotonic()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_kill(server, ledger, runs, kills))
-                ids = await asyncio.gather(*(submit(number) for number in range(runs)))
+                tasks.create_task(_kill_repeatedly(server, ledger, run_count, kill_count))
+                ids = await asyncio.gather(*(submit(number) for number in range(run_count)))
                 results = await asyncio.gather(*(client.wait(run_id) for run_id in ids))
             seconds = time.monotonic() - began
     completed = sum(result == {"number": number} for number, result in enumerate(results))
-    return _told(ledger, sent, completed, seconds, kills)
+    return _read_result(ledger, sent, completed, seconds, kill_count)
 
 
-async def run_load_calmly(folder: Path, *, listeners: int, runs: int) -> Load:
+async def run_sequential_load(folder: Path, *, listener_count: int, run_count: int) -> LoadResult:
     """One submission after the other: each is done before the next is sent."""
     sent: dict[str, float] = {}
-    with serving(folder, listeners) as (server, ledger):
-        async with Client(server.address) as client:
-            await _wait_for_listeners(client, listeners)
+    with run_server(folder, listener_count) as (server, ledger):
+        async with Client(server.base_url) as client:
+            await _wait_for_listeners(client, listener_count)
             began = time.monotonic()
-            for number in range(runs):
+            for number in range(run_count):
                 at = time.time()
                 handle = await client.send(ADDRESS, {"number": number})
                 sent[handle.run_id] = at
                 await handle.result()
             seconds = time.monotonic() - began
-    return _told(ledger, sent, runs, seconds, 0)
+    return _read_result(ledger, sent, run_count, seconds, 0)
 
 
-def _told(ledger: Path, sent: dict[str, float], completed: int, seconds: float, kills: int) -> Load:
+def _read_result(
+    ledger: Path, sent: dict[str, float], completed_count: int, duration_s: float, kill_count: int
+) -> LoadResult:
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     first: dict[str, float] = {}
     for line in lines:
@@ -159,23 +171,23 @@ def _told(ledger: Path, sent: dict[str, float], completed: int, seconds: float, 
             first.setdefault(line["run"], line["at"])
     waits = [first[run_id] - at for run_id, at in sent.items() if run_id in first]
     done = Counter(line["run"] for line in lines if line["what"] == "done")
-    return Load(len(sent), completed, done, waits, seconds, kills)
+    return LoadResult(len(sent), completed_count, done, waits, duration_s, kill_count)
 
 
-async def _wait_for_listeners(client: Client, listeners: int) -> None:
-    until = time.monotonic() + STARTS + listeners * 0.2
+async def _wait_for_listeners(client: Client, listener_count: int) -> None:
+    until = time.monotonic() + START_TIMEOUT_S + listener_count * 0.2
     while time.monotonic() < until:
         known = {one.name: one for one in await client.health()}
-        if ADDRESS in known and known[ADDRESS].workers >= listeners:
+        if ADDRESS in known and known[ADDRESS].worker_count >= listener_count:
             return
         await asyncio.sleep(0.2)
     raise RuntimeError("the listeners did not start")
 
 
-async def _kill(server: Server, ledger: Path, runs: int, kills: int) -> None:
+async def _kill_repeatedly(server: ServerProcess, ledger: Path, run_count: int, kill_count: int) -> None:
     """Kill the server each time when another part of the work is done, and start it again."""
-    for number in range(1, kills + 1):
-        while ledger.read_text().count('"done"') < runs * number // (kills + 1):
+    for number in range(1, kill_count + 1):
+        while ledger.read_text().count('"done"') < run_count * number // (kill_count + 1):
             await asyncio.sleep(0.02)
         await asyncio.to_thread(server.kill)
         await asyncio.sleep(0.5)
@@ -185,7 +197,7 @@ async def _kill(server: Server, ledger: Path, runs: int, kills: int) -> None:
 # The listeners
 
 
-async def listen(url: str, address: str, count: int, ledger: Path) -> None:
+async def run_listeners(url: str, address: str, count: int, ledger: Path) -> None:
     """So many listeners, each with a connection of its own."""
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND)
 
@@ -212,28 +224,32 @@ async def listen(url: str, address: str, count: int, ledger: Path) -> None:
 # The measure
 
 
-async def platform(folder: Path, rounds: int) -> list[Line]:
+async def measure_platform(folder: Path, rounds: int) -> list[Measurement]:
     """Submit-to-delivery with 200 listeners, idle and in a rush; beside one commit of the bare database."""
-    commit = 1 / sqlite_baseline.commits_per_second(folder / "bare.db")
+    commit = 1 / sqlite_baseline.measure_commit_rate(folder / "bare.db")
     (folder / "calm").mkdir()
-    calm = await run_load_calmly(folder / "calm", listeners=200, runs=100)
-    loads: list[Load] = []
+    calm = await run_sequential_load(folder / "calm", listener_count=200, run_count=100)
+    loads: list[LoadResult] = []
     for number in range(max(1, rounds // 2)):
         (folder / str(number)).mkdir()
-        loads.append(await run_load(folder / str(number), listeners=200, runs=1000, kills=0))
-    rate = median([load.runs / load.seconds for load in loads])
+        loads.append(await run_load(folder / str(number), listener_count=200, run_count=1000, kill_count=0))
+    rate = median([load.run_count / load.duration_s for load in loads])
     beside = f"one commit of SQLite {commit * 1000:.1f} ms"
     return [
-        Line("submit to delivery, one at a time, p50", calm.quantile(0.5) * 1000, "ms", beside),
-        Line("submit to delivery, one at a time, p99", calm.quantile(0.99) * 1000, "ms"),
-        Line("1,000 submissions at once, 200 listeners", rate, "runs/s"),
-        Line("the same, submit to delivery, p50", median([load.quantile(0.5) for load in loads]) * 1000, "ms"),
-        Line("the same, submit to delivery, p99", median([load.quantile(0.99) for load in loads]) * 1000, "ms"),
+        Measurement("submit to delivery, one at a time, p50", calm.get_quantile(0.5) * 1000, "ms", beside),
+        Measurement("submit to delivery, one at a time, p99", calm.get_quantile(0.99) * 1000, "ms"),
+        Measurement("1,000 submissions at once, 200 listeners", rate, "runs/s"),
+        Measurement(
+            "the same, submit to delivery, p50", median([load.get_quantile(0.5) for load in loads]) * 1000, "ms"
+        ),
+        Measurement(
+            "the same, submit to delivery, p99", median([load.get_quantile(0.99) for load in loads]) * 1000, "ms"
+        ),
     ]
 
 
-MEASURES = {"platform": platform}
+BENCHMARKS = {"platform": measure_platform}
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    asyncio.run(listen(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))
+    asyncio.run(run_listeners(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])))

@@ -11,15 +11,22 @@ import time
 from pathlib import Path
 
 from benchmarks import workloads
-from benchmarks.drivers import server
-from benchmarks.sqlite_benchmarks import MILLION, Line, median, median_ratio, takeover_on, worker
+from benchmarks.drivers import run_server
+from benchmarks.sqlite_benchmarks import (
+    LARGE_RUN_COUNT,
+    Measurement,
+    measure_takeover_on,
+    median,
+    median_ratio,
+    run_worker,
+)
 from holdfast import Client, Runtime
 
 PAYLOAD = b"x" * 200
-FEW = 10_000
+SMALL_RUN_COUNT = 10_000
 
 
-class Bare:
+class PostgresBaseline:
     """The yardstick: one connection, one row a commit, a prepared statement, and nothing else."""
 
     def __init__(self, url: str) -> None:
@@ -31,7 +38,7 @@ class Bare:
             "output bytea, at float8)"
         )
 
-    def commits_per_second(self, count: int = 200) -> float:
+    def measure_commit_rate(self, count: int = 200) -> float:
         started = time.perf_counter()
         for number in range(count):
             self._connection.execute(
@@ -43,53 +50,57 @@ class Bare:
         self._connection.close()
 
 
-async def sequential(folder: Path, rounds: int) -> list[Line]:
+async def measure_sequential(folder: Path, rounds: int) -> list[Measurement]:
     ours: list[float] = []
     theirs: list[float] = []
-    async with server(folder) as url, Runtime(url):
-        bare = Bare(url)
+    async with run_server(folder) as url, Runtime(url):
+        bare = PostgresBaseline(url)
         run = workloads.sequence.options(new=True)
         await run(20)
         for _ in range(rounds):
-            theirs.append(bare.commits_per_second())
+            theirs.append(bare.measure_commit_rate())
             started = time.perf_counter()
             await run(200)
             ours.append(200 / (time.perf_counter() - started))
         bare.close()
     ratio = median_ratio(ours, theirs)
     beside = f"bare {median(theirs):,.0f} commits/s: {ratio:.2f}"
-    return [Line("Postgres: 200 sequential steps", median(ours), "steps/s", beside, ">= 0.5 of bare", ratio >= 0.5)]
+    return [
+        Measurement("Postgres: 200 sequential steps", median(ours), "steps/s", beside, ">= 0.5 of bare", ratio >= 0.5)
+    ]
 
 
-async def together(folder: Path, rounds: int) -> list[Line]:
+async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
     ours: list[float] = []
     theirs: list[float] = []
-    async with server(folder) as url, Runtime(url):
-        bare = Bare(url)
+    async with run_server(folder) as url, Runtime(url):
+        bare = PostgresBaseline(url)
         run = workloads.sequence.options(new=True)
         await asyncio.gather(*[run(2) for _ in range(200)])
         for _ in range(rounds):
-            theirs.append(bare.commits_per_second())
+            theirs.append(bare.measure_commit_rate())
             started = time.perf_counter()
             await asyncio.gather(*[run(10) for _ in range(200)])
             ours.append(2000 / (time.perf_counter() - started))
         bare.close()
     ratio = median_ratio(ours, theirs)
     beside = f"bare {median(theirs):,.0f} commits/s: {ratio:.1f}"
-    return [Line("Postgres: 200 runs x 10 steps", median(ours), "steps/s", beside, ">= 5 times bare", ratio >= 5)]
+    return [
+        Measurement("Postgres: 200 runs x 10 steps", median(ours), "steps/s", beside, ">= 5 times bare", ratio >= 5)
+    ]
 
 
-async def fleet(folder: Path, rounds: int) -> list[Line]:
+async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
     """As much work for each of two worker processes, started in bulk by a third one that executes nothing."""
     ours: list[float] = []
     theirs: list[float] = []
-    async with server(folder) as url:
-        bare = Bare(url)
-        with worker(url), worker(url):
+    async with run_server(folder) as url:
+        bare = PostgresBaseline(url)
+        with run_worker(url), run_worker(url):
             async with Client(url) as client:
                 await client.run("sequence", 1)
                 for _ in range(rounds):
-                    theirs.append(bare.commits_per_second())
+                    theirs.append(bare.measure_commit_rate())
                     started = time.perf_counter()
                     runs = await client.start_many("sequence", [(10,)] * 400)
                     await asyncio.gather(*map(client.wait, runs))
@@ -97,15 +108,15 @@ async def fleet(folder: Path, rounds: int) -> list[Line]:
         bare.close()
     ratio = median_ratio(ours, theirs)
     beside = f"bare {median(theirs):,.0f} commits/s: {ratio:.1f}"
-    return [Line("Postgres: 400 runs x 10 steps, two workers", median(ours), "steps/s", beside)]
+    return [Measurement("Postgres: 400 runs x 10 steps, two workers", median(ours), "steps/s", beside)]
 
 
-async def latency(folder: Path, rounds: int) -> list[Line]:
+async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
     """What somebody waits for: a run from start to result, and the answer to a signal from another process."""
     starts: list[float] = []
     wakes: list[float] = []
-    async with server(folder) as url:
-        with worker(url):
+    async with run_server(folder) as url:
+        with run_worker(url):
             async with Client(url) as client:
                 await client.run("sequence", 1)
                 for number in range(20 * rounds):
@@ -121,87 +132,96 @@ async def latency(folder: Path, rounds: int) -> list[Line]:
                     await client.wait(f"parked-{number}")
                     wakes.append(time.perf_counter() - started)
     return [
-        Line(
+        Measurement(
             "Postgres: one-step run in another process, p50", median(starts) * 1e3, "ms", f"max {max(starts) * 1e3:.0f}"
         ),
-        Line("Postgres: waking a parked run there, p50", median(wakes) * 1e3, "ms", f"max {max(wakes) * 1e3:.0f}"),
+        Measurement(
+            "Postgres: waking a parked run there, p50", median(wakes) * 1e3, "ms", f"max {max(wakes) * 1e3:.0f}"
+        ),
     ]
 
 
-async def takeover(folder: Path, rounds: int) -> list[Line]:
-    async with server(folder) as url:
-        [line] = await takeover_on(url, folder, rounds)
-    line.what = f"Postgres: {line.what}"
+async def measure_takeover(folder: Path, rounds: int) -> list[Measurement]:
+    async with run_server(folder) as url:
+        [line] = await measure_takeover_on(url, folder, rounds)
+    line.title = f"Postgres: {line.title}"
     return [line]
 
 
-async def idle(folder: Path, rounds: int) -> list[Line]:
+async def measure_idle(folder: Path, rounds: int) -> list[Measurement]:
     """Statements that an idle worker sends, counted in the server's log (so it must be a server of our own)."""
     del rounds
     import psycopg
 
-    async with server(folder) as url:
+    async with run_server(folder) as url:
         with psycopg.connect(url, autocommit=True) as watcher:
             [place] = watcher.execute("SHOW data_directory").fetchone() or ()
             watcher.execute("ALTER SYSTEM SET log_min_duration_statement = 0")
             watcher.execute("SELECT pg_reload_conf()")
         log = Path(place) / "log"
-        with worker(url):
+        with run_worker(url):
             await asyncio.sleep(3)
             before, began = log.stat().st_size, time.perf_counter()
             await asyncio.sleep(20)
             told, took = log.read_bytes()[before:].decode(), time.perf_counter() - began
     rate = len(re.findall(r"duration: [0-9.]+ ms  (?:execute|statement)", told)) / took
-    return [Line("Postgres: an idle worker's queries", rate, "a second", "", "<= 2", rate <= 2)]
+    return [Measurement("Postgres: an idle worker's queries", rate, "a second", "", "<= 2", rate <= 2)]
 
 
-async def million(folder: Path, rounds: int) -> list[Line]:
+async def measure_parked_runs(folder: Path, rounds: int) -> list[Measurement]:
     """Runs parked on a signal: does it matter to a claim and to a wake-up how many there are?"""
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     claims: dict[int, float] = {}
     wakes: dict[int, float] = {}
     done = 0
-    async with server(folder) as url, Client(url) as client:
+    async with run_server(folder) as url, Client(url) as client:
         async with Runtime(url):
             pass  # the workflows are known now
-        for count in (FEW, MILLION):
+        for count in (SMALL_RUN_COUNT, LARGE_RUN_COUNT):
             began = time.perf_counter()
             await client.start_many("parked", ((number,) for number in range(done, count)))
             started = time.perf_counter()
-            with worker(url), worker(url):
-                while await _unparked(client):
+            with run_worker(url), run_worker(url):
+                while await _has_unparked(client):
                     await asyncio.sleep(0.5)
             parked = time.perf_counter()
             rate, pace = (count - done) / (started - began), (count - done) / (parked - started)
             beside = f"bulk start {rate:,.0f} a second, then parked {pace:,.0f} a second by two workers"
-            lines.append(Line(f"Postgres: {count:,} runs parked", parked - began, "s", beside))
+            lines.append(Measurement(f"Postgres: {count:,} runs parked", parked - began, "s", beside))
             done = count
-            claims[count], wakes[count] = await _latencies(url, count, 40 * rounds)
+            claims[count], wakes[count] = await _measure_latencies(url, count, 40 * rounds)
     for what, times in (("claim", claims), ("wake-up", wakes)):
-        ratio = times[MILLION] / times[FEW]
-        beside = f"at {FEW:,}: {times[FEW] * 1e3:.1f} ms, {ratio:.2f} times"
+        ratio = times[LARGE_RUN_COUNT] / times[SMALL_RUN_COUNT]
+        beside = f"at {SMALL_RUN_COUNT:,}: {times[SMALL_RUN_COUNT] * 1e3:.1f} ms, {ratio:.2f} times"
         lines.append(
-            Line(f"Postgres: {what} among {MILLION:,}, p50", times[MILLION] * 1e3, "ms", beside, "< 2 times", ratio < 2)
+            Measurement(
+                f"Postgres: {what} among {LARGE_RUN_COUNT:,}, p50",
+                times[LARGE_RUN_COUNT] * 1e3,
+                "ms",
+                beside,
+                "< 2 times",
+                ratio < 2,
+            )
         )
     return lines
 
 
-async def _unparked(client: Client) -> bool:
+async def _has_unparked(client: Client) -> bool:
     return bool(await client.list(state=["pending", "running"], workflow="parked", limit=1))
 
 
-async def _latencies(url: str, count: int, times: int) -> tuple[float, float]:
+async def _measure_latencies(url: str, count: int, times: int) -> tuple[float, float]:
     """From a start by a client, and from a signal by a client, to the end of the run in a worker."""
     claims: list[float] = []
     wakes: list[float] = []
-    with worker(url):
+    with run_worker(url):
         async with Client(url) as client:
             await client.run("sequence", 1)
             for number in range(times):
                 started = time.perf_counter()
                 await client.run("sequence", 1)
                 claims.append(time.perf_counter() - started)
-                chosen = f"parked-{number * (count // times) + (count > FEW)}"  # others than among the few
+                chosen = f"parked-{number * (count // times) + (count > SMALL_RUN_COUNT)}"  # others than among the few
                 started = time.perf_counter()
                 await client.signal(chosen, "go", "woken")
                 await client.wait(chosen)
@@ -209,12 +229,12 @@ async def _latencies(url: str, count: int, times: int) -> tuple[float, float]:
     return median(claims), median(wakes)
 
 
-MEASURES = {
-    "postgres-sequential": sequential,
-    "postgres-together": together,
-    "postgres-fleet": fleet,
-    "postgres-latency": latency,
-    "postgres-takeover": takeover,
-    "postgres-idle": idle,
-    "postgres-million": million,
+BENCHMARKS = {
+    "postgres-sequential": measure_sequential,
+    "postgres-together": measure_concurrent,
+    "postgres-fleet": measure_fleet,
+    "postgres-latency": measure_latency,
+    "postgres-takeover": measure_takeover,
+    "postgres-idle": measure_idle,
+    "postgres-million": measure_parked_runs,
 }

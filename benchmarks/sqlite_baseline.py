@@ -21,7 +21,7 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def commits_per_second(path: Path, count: int = 200) -> float:
+def measure_commit_rate(path: Path, count: int = 200) -> float:
     """Insert and commit one row after the other."""
     connection = connect(path)
     started = time.perf_counter()

@@ -22,21 +22,21 @@ from benchmarks import sqlite_baseline, workloads
 from holdfast import Client, Runtime
 
 ROOT = Path(__file__).parent.parent
-MILLION = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
+LARGE_RUN_COUNT = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
 """How many runs there are in the largest measurements."""
 
 
 @dataclass
-class Line:
+class Measurement:
     """One figure of the table."""
 
-    what: str
+    title: str
     value: float
     unit: str
-    beside: str = ""
+    comparison: str = ""
     """The bare database in the same run, and the ratio."""
     target: str = ""
-    met: bool | None = None
+    is_met: bool | None = None
 
 
 def median(values: list[float]) -> float:
@@ -49,25 +49,25 @@ def median_ratio(ours: list[float], theirs: list[float]) -> float:
 
 
 @asynccontextmanager
-async def runtime(folder: Path, name: str = "runs.db") -> AsyncIterator[Runtime]:
+async def open_runtime(folder: Path, name: str = "runs.db") -> AsyncIterator[Runtime]:
     async with Runtime(f"sqlite:///{folder / name}") as opened:
         yield opened
 
 
-async def sequential(folder: Path, rounds: int) -> list[Line]:
+async def measure_sequential(folder: Path, rounds: int) -> list[Measurement]:
     ours: list[float] = []
     theirs: list[float] = []
-    async with runtime(folder):
+    async with open_runtime(folder):
         run = workloads.sequence.options(new=True)
         await run(5)
         for _ in range(rounds):
-            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
+            theirs.append(sqlite_baseline.measure_commit_rate(folder / "bare.db"))
             started = time.perf_counter()
             await run(200)
             ours.append(200 / (time.perf_counter() - started))
     ratio = median_ratio(ours, theirs)
     return [
-        Line(
+        Measurement(
             "200 sequential steps in one run",
             median(ours),
             "steps/s",
@@ -78,20 +78,20 @@ async def sequential(folder: Path, rounds: int) -> list[Line]:
     ]
 
 
-async def together(folder: Path, rounds: int) -> list[Line]:
+async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
     ours: list[float] = []
     theirs: list[float] = []
-    async with runtime(folder):
+    async with open_runtime(folder):
         run = workloads.sequence.options(new=True)
         await asyncio.gather(*[run(2) for _ in range(50)])
         for _ in range(rounds):
-            theirs.append(sqlite_baseline.commits_per_second(folder / "bare.db"))
+            theirs.append(sqlite_baseline.measure_commit_rate(folder / "bare.db"))
             started = time.perf_counter()
             await asyncio.gather(*[run(10) for _ in range(200)])
             ours.append(2000 / (time.perf_counter() - started))
     ratio = median_ratio(ours, theirs)
     return [
-        Line(
+        Measurement(
             "200 runs x 10 steps together",
             median(ours),
             "steps/s",
@@ -102,14 +102,14 @@ async def together(folder: Path, rounds: int) -> list[Line]:
     ]
 
 
-async def latency(folder: Path, rounds: int) -> list[Line]:
+async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
     ours: list[float] = []
     theirs: list[float] = []
-    async with runtime(folder):
+    async with open_runtime(folder):
         run = workloads.sequence.options(new=True)
         await run(1)
         for _ in range(rounds):
-            theirs.append(1 / sqlite_baseline.commits_per_second(folder / "bare.db", 100))
+            theirs.append(1 / sqlite_baseline.measure_commit_rate(folder / "bare.db", 100))
             times: list[float] = []
             for _ in range(50):
                 started = time.perf_counter()
@@ -119,11 +119,13 @@ async def latency(folder: Path, rounds: int) -> list[Line]:
     commits = median_ratio(ours, theirs)
     beside = f"bare commit {median(theirs) * 1e6:,.0f} us: {commits:.1f} commits"
     return [
-        Line("one-step run, start to result, p50", median(ours) * 1e3, "ms", beside, "< 8 bare commits", commits < 8)
+        Measurement(
+            "one-step run, start to result, p50", median(ours) * 1e3, "ms", beside, "< 8 bare commits", commits < 8
+        )
     ]
 
 
-async def resume(folder: Path, rounds: int) -> list[Line]:
+async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
     """A process that knows nothing takes up a run with 5,000 recorded steps."""
     length = 5000
     url = f"sqlite:///{folder / 'resume.db'}"
@@ -141,32 +143,34 @@ async def resume(folder: Path, rounds: int) -> list[Line]:
             times.append(time.perf_counter() - started)
     beside = "signal to result, over another connection"
     return [
-        Line("resume of a run with 5,000 steps", median(times) * 1e3, "ms", beside, "< 500 ms", median(times) < 0.5)
+        Measurement(
+            "resume of a run with 5,000 steps", median(times) * 1e3, "ms", beside, "< 500 ms", median(times) < 0.5
+        )
     ]
 
 
-async def fan_out(folder: Path, rounds: int) -> list[Line]:
+async def measure_fan_out(folder: Path, rounds: int) -> list[Measurement]:
     """``map`` over 50,000 items, with the memory that is in use while it goes on."""
     del rounds
     process = psutil.Process()
-    lines: list[Line] = []
+    lines: list[Measurement] = []
     for length in (5_000, 50_000):
         gc.collect()
         before = process.memory_info().rss
         peak = 0
 
-        async with runtime(folder, f"map-{length}.db"):
+        async with open_runtime(folder, f"map-{length}.db"):
             task = asyncio.ensure_future(workloads.mapped.options(new=True)(length, 100))
             started = time.perf_counter()
             while not task.done():
                 await asyncio.wait([task], timeout=0.1)
                 peak = max(peak, process.memory_info().rss - before)
             took = time.perf_counter() - started
-        lines.append(Line(f"map over {length:,} items, 100 at once", took, "s", f"{length / took:,.0f} steps/s"))
+        lines.append(Measurement(f"map over {length:,} items, 100 at once", took, "s", f"{length / took:,.0f} steps/s"))
         # The list of results itself is the caller's: one 200-character string and a place in a list for each item.
-        results = length * (sys.getsizeof("x" * workloads.WIDTH) + 8)
+        results = length * (sys.getsizeof("x" * workloads.OUTPUT_CHARS) + 8)
         lines.append(
-            Line(
+            Measurement(
                 f"  memory above the start, {length:,} items",
                 peak / 1e6,
                 "MB",
@@ -176,18 +180,18 @@ async def fan_out(folder: Path, rounds: int) -> list[Line]:
     return lines
 
 
-async def size(folder: Path, rounds: int) -> list[Line]:
+async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
     del rounds
     path = folder / "size.db"
     async with Runtime(f"sqlite:///{path}"):
         run = workloads.sequence.options(new=True)
         await run(1)
-    empty = size_of(path)
+    empty = get_database_size(path)
     async with Runtime(f"sqlite:///{path}"):
         await asyncio.gather(*[run(100) for _ in range(100)])
-    each = (size_of(path) - empty) / 10_000
+    each = (get_database_size(path) - empty) / 10_000
     return [
-        Line(
+        Measurement(
             "bytes a step, 200-byte outputs",
             each,
             "bytes",
@@ -198,7 +202,7 @@ async def size(folder: Path, rounds: int) -> list[Line]:
     ]
 
 
-def size_of(path: Path) -> int:
+def get_database_size(path: Path) -> int:
     """Bytes of a database, with all that was written to it."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -206,7 +210,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size
 
 
-async def parking(folder: Path, rounds: int) -> list[Line]:
+async def measure_parking(folder: Path, rounds: int) -> list[Measurement]:
     """50,000 runs parked on a signal: memory, and the time to wake one."""
     count = 50_000
     process = psutil.Process()
@@ -231,7 +235,7 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
             await handle.result()
             here.append(time.perf_counter() - started)
     lines = [
-        Line(
+        Measurement(
             f"{count:,} runs parked: memory",
             grown,
             "MB",
@@ -239,7 +243,7 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
             "< 100 MB",
             grown < 100,
         ),
-        Line(
+        Measurement(
             "  waking one, same process, p50",
             median(here) * 1e3,
             "ms",
@@ -248,7 +252,7 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
             median(here) < 0.05,
         ),
     ]
-    with worker(url):
+    with run_worker(url):
         async with Client(url) as client:
             there: list[float] = []
             for number in range(1000, 1000 + 20 * rounds):
@@ -258,7 +262,7 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
                 there.append(time.perf_counter() - started)
     p50 = median(there)
     lines.append(
-        Line(
+        Measurement(
             "  waking one from another process, p50",
             p50 * 1e3,
             "ms",
@@ -270,51 +274,51 @@ async def parking(folder: Path, rounds: int) -> list[Line]:
     return lines
 
 
-async def takeover(folder: Path, rounds: int) -> list[Line]:
-    return await takeover_on(f"sqlite:///{folder / 'takeover.db'}", folder, rounds)
+async def measure_takeover(folder: Path, rounds: int) -> list[Measurement]:
+    return await measure_takeover_on(f"sqlite:///{folder / 'takeover.db'}", folder, rounds)
 
 
-async def takeover_on(url: str, folder: Path, rounds: int) -> list[Line]:
+async def measure_takeover_on(url: str, folder: Path, rounds: int) -> list[Measurement]:
     """SIGKILL a worker in the middle of a step; how long until a peer runs that step?"""
     gaps: list[float] = []
     for number in range(rounds):
         ledger = folder / f"ledger-{number}"
-        with worker(url) as one, worker(url) as other:
+        with run_worker(url) as one, run_worker(url) as other:
             async with Client(url) as client:
                 await client.start("lingering", number, str(ledger))
-                holder, _ = await _entry(ledger)
+                holder, _ = await _wait_for_entry(ledger)
                 (one if holder == one.pid else other).send_signal(signal.SIGKILL)
                 killed = time.time()
-                _, began = await _entry(ledger, other_than=holder)
+                _, began = await _wait_for_entry(ledger, excluded_pid=holder)
                 gaps.append(began - killed)
     beside = f"max {max(gaps) * 1e3:.0f} ms"
-    return [Line("takeover after SIGKILL, p50", median(gaps) * 1e3, "ms", beside, "< 1000 ms", max(gaps) < 1.0)]
+    return [Measurement("takeover after SIGKILL, p50", median(gaps) * 1e3, "ms", beside, "< 1000 ms", max(gaps) < 1.0)]
 
 
-async def idle(folder: Path, rounds: int) -> list[Line]:
+async def measure_idle(folder: Path, rounds: int) -> list[Measurement]:
     del rounds
     url = f"sqlite:///{folder / 'idle.db'}"
-    with worker(url) as process:
+    with run_worker(url) as process:
         watched = psutil.Process(process.pid)
         await asyncio.sleep(1)
         before = sum(watched.cpu_times()[:2])
         await asyncio.sleep(5)
         share = (sum(watched.cpu_times()[:2]) - before) / 5 * 100
-    return [Line("an idle worker's CPU", share, "%", "", "< 1 %", share < 1)]
+    return [Measurement("an idle worker's CPU", share, "%", "", "< 1 %", share < 1)]
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     """For processes that import these measurements, and the library beside them."""
     return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 
 @contextmanager
-def worker(url: str) -> Iterator[subprocess.Popen[str]]:
+def run_worker(url: str) -> Iterator[subprocess.Popen[str]]:
     """A worker process, for as long as the block lasts."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.worker", url],
         cwd=ROOT,
-        env=environment(),
+        env=build_environment(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -327,27 +331,27 @@ def worker(url: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-async def _entry(ledger: Path, other_than: int | None = None) -> tuple[int, float]:
+async def _wait_for_entry(ledger: Path, excluded_pid: int | None = None) -> tuple[int, float]:
     """The process that has first noted a step there, and when."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         if ledger.exists():
             lines = [line.split() for line in ledger.read_text().splitlines()]
-            entries = [(int(pid), float(at)) for pid, at in lines if int(pid) != other_than]
+            entries = [(int(pid), float(at)) for pid, at in lines if int(pid) != excluded_pid]
             if entries:
                 return entries[0]
         await asyncio.sleep(0.005)
     raise TimeoutError(f"nothing in {ledger}")
 
 
-MEASURES: dict[str, Callable[[Path, int], Awaitable[list[Line]]]] = {
-    "sequential": sequential,
-    "together": together,
-    "latency": latency,
-    "resume": resume,
-    "map": fan_out,
-    "size": size,
-    "parking": parking,
-    "takeover": takeover,
-    "idle": idle,
+BENCHMARKS: dict[str, Callable[[Path, int], Awaitable[list[Measurement]]]] = {
+    "sequential": measure_sequential,
+    "together": measure_concurrent,
+    "latency": measure_latency,
+    "resume": measure_resume,
+    "map": measure_fan_out,
+    "size": measure_size,
+    "parking": measure_parking,
+    "takeover": measure_takeover,
+    "idle": measure_idle,
 }

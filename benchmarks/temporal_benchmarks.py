@@ -23,11 +23,11 @@ from temporalio import workflow as temporal_workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from benchmarks.sqlite_benchmarks import Line, median
+from benchmarks.sqlite_benchmarks import Measurement, median
 from holdfast import Runtime, step, workflow
 
-STEPS = 50
-RUNS, EACH = 40, 10
+LONG_RUN_STEPS = 50
+RUN_COUNT, STEPS_EACH = 40, 10
 OUTPUT = "x" * 200
 
 
@@ -57,63 +57,76 @@ class BareTemporal:
         return steps
 
 
-async def temporal(folder: Path, rounds: int) -> list[Line]:
-    lines: list[Line] = []
-    async with server(folder) as address:
+async def measure_temporal(folder: Path, rounds: int) -> list[Measurement]:
+    lines: list[Measurement] = []
+    async with run_server(folder) as address:
         ours = Runtime(f"temporal://{address}/default")
         client = await Client.connect(address)
         bare = Worker(client, task_queue="bare", workflows=[BareTemporal], activities=[bare_activity])
         async with ours, bare:
             await bench_temporal(1)
-            await _bare(client, 1)
+            await _run_bare(client, 1)
             ours_one, bare_one, ours_many, bare_many = [], [], [], []
             for _ in range(rounds):
-                ours_one.append(STEPS / await _timed(bench_temporal.options(new=True)(STEPS)))
-                bare_one.append(STEPS / await _timed(_bare(client, STEPS)))
-                many = RUNS * EACH
-                ours_many.append(many / await _timed(_all(bench_temporal.options(new=True)(EACH) for _ in range(RUNS))))
-                bare_many.append(many / await _timed(_all(_bare(client, EACH) for _ in range(RUNS))))
+                ours_one.append(
+                    LONG_RUN_STEPS / await _measure_duration(bench_temporal.options(new=True)(LONG_RUN_STEPS))
+                )
+                bare_one.append(LONG_RUN_STEPS / await _measure_duration(_run_bare(client, LONG_RUN_STEPS)))
+                many = RUN_COUNT * STEPS_EACH
+                ours_many.append(
+                    many
+                    / await _measure_duration(
+                        _gather(bench_temporal.options(new=True)(STEPS_EACH) for _ in range(RUN_COUNT))
+                    )
+                )
+                bare_many.append(
+                    many / await _measure_duration(_gather(_run_bare(client, STEPS_EACH) for _ in range(RUN_COUNT)))
+                )
             one, bare_rate = median(ours_one), median(bare_one)
-            lines.append(Line("temporal: one run, steps a second", one, "1/s", f"bare SDK {bare_rate:,.1f}"))
+            lines.append(Measurement("temporal: one run, steps a second", one, "1/s", f"bare SDK {bare_rate:,.1f}"))
             some, bare_some = median(ours_many), median(bare_many)
-            lines.append(Line(f"temporal: {RUNS} runs x {EACH}, steps", some, "1/s", f"bare SDK {bare_some:,.1f}"))
-            size, bare_size = await _history(client, bench_temporal), await _bare_history(client)
-            lines.append(Line("temporal: history of a step, bytes", size, "B", f"bare SDK {bare_size:,.0f}"))
+            lines.append(
+                Measurement(
+                    f"temporal: {RUN_COUNT} runs x {STEPS_EACH}, steps", some, "1/s", f"bare SDK {bare_some:,.1f}"
+                )
+            )
+            size, bare_size = await _measure_history(client, bench_temporal), await _measure_bare_history(client)
+            lines.append(Measurement("temporal: history of a step, bytes", size, "B", f"bare SDK {bare_size:,.0f}"))
     return lines
 
 
-async def _bare(client: Client, steps: int) -> int:
+async def _run_bare(client: Client, steps: int) -> int:
     return await client.execute_workflow(BareTemporal.run, steps, id=f"bare-{uuid.uuid4()}", task_queue="bare")
 
 
-async def _all(calls) -> None:
+async def _gather(calls) -> None:
     await asyncio.gather(*calls)
 
 
-async def _timed(call) -> float:
+async def _measure_duration(call) -> float:
     begun = time.perf_counter()
     await call
     return time.perf_counter() - begun
 
 
-async def _history(client: Client, one) -> float:
-    handle = await one.options(new=True).start(STEPS)
+async def _measure_history(client: Client, one) -> float:
+    handle = await one.options(new=True).start(LONG_RUN_STEPS)
     await handle.result()
-    return await _bytes(client, handle.run_id) / STEPS
+    return await _read_history_size(client, handle.run_id) / LONG_RUN_STEPS
 
 
-async def _bare_history(client: Client) -> float:
+async def _measure_bare_history(client: Client) -> float:
     run_id = f"bare-{uuid.uuid4()}"
-    await client.execute_workflow(BareTemporal.run, STEPS, id=run_id, task_queue="bare")
-    return await _bytes(client, run_id) / STEPS
+    await client.execute_workflow(BareTemporal.run, LONG_RUN_STEPS, id=run_id, task_queue="bare")
+    return await _read_history_size(client, run_id) / LONG_RUN_STEPS
 
 
-async def _bytes(client: Client, run_id: str) -> int:
+async def _read_history_size(client: Client, run_id: str) -> int:
     told = await client.get_workflow_handle(run_id).describe()
     return told.raw_description.workflow_execution_info.history_size_bytes
 
 
-def _begin(folder: Path, program: str | None) -> tuple[str, subprocess.Popen[bytes]]:
+def _start_server(folder: Path, program: str | None) -> tuple[str, subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -124,9 +137,9 @@ def _begin(folder: Path, program: str | None) -> tuple[str, subprocess.Popen[byt
 
 
 @asynccontextmanager
-async def server(folder: Path, program: str | None = None) -> AsyncGenerator[str]:
+async def run_server(folder: Path, program: str | None = None) -> AsyncGenerator[str]:
     """A development server on a file in that folder; the command is ours unless another is given."""
-    address, process = _begin(folder, program)
+    address, process = _start_server(folder, program)
     try:
         for _ in range(300):
             try:
@@ -140,4 +153,4 @@ async def server(folder: Path, program: str | None = None) -> AsyncGenerator[str
         process.wait()
 
 
-MEASURES = {"temporal": temporal}
+BENCHMARKS = {"temporal": measure_temporal}

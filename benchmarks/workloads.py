@@ -7,12 +7,12 @@ import asyncio
 import holdfast
 from holdfast import step, workflow
 
-WIDTH = 200
+OUTPUT_CHARS = 200
 
 
 @step
 async def one(number: int) -> str:
-    return f"{number:0{WIDTH}d}"
+    return f"{number:0{OUTPUT_CHARS}d}"
 
 
 @workflow
@@ -24,7 +24,7 @@ async def sequence(length: int) -> int:
 
 @workflow
 async def mapped(length: int, concurrency: int) -> int:
-    return len(await holdfast.map(one, range(length), concurrency=concurrency))
+    return len(await holdfast.map(one, range(length), max_concurrency=concurrency))
 
 
 @workflow(id="held-{name}")
@@ -70,18 +70,18 @@ async def parent(size: int) -> int:
     return len(await asyncio.gather(*[child(number) for number in range(size)]))
 
 
-async def _next(number: int) -> int:
+async def _increment(number: int) -> int:
     return number + 1
 
 
-_LENGTH = 20
-_steps = [step(name=f"s{number}")(_next) for number in range(1, _LENGTH + 1)]
+_CHAIN_LENGTH = 20
+_chain_steps = [step(name=f"s{number}")(_increment) for number in range(1, _CHAIN_LENGTH + 1)]
 
 
 @workflow
 async def chained(number: int) -> int:
     """A chain of steps, as a function."""
-    for one_more in _steps:
+    for one_more in _chain_steps:
         number = await one_more(number)
     return number
 
@@ -94,7 +94,7 @@ class Chained:
     async def s1(self, number: int) -> int:
         return number + 1
 
-    for _number in range(2, _LENGTH + 1):
+    for _number in range(2, _CHAIN_LENGTH + 1):
 
         @step(_number, depends_on=_number - 1, name=f"s{_number}")
         async def _step(self, result: int) -> int:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from offline import arguments, model_for
-from scripts import REASON, REFUSED, SYNTHESIZE
+from offline import make_parser, model_for
+from scripts import REASON, REJECTED, SYNTHESIZE
 
 from holdfast import llm_step, step, workflow
 
-PRIMARY = model_for(REFUSED, "anthropic:claude-sonnet-5")
+PRIMARY = model_for(REJECTED, "anthropic:claude-sonnet-5")
 FALLBACK = model_for(REASON, "openai:gpt-4o")
 WRITER = model_for(SYNTHESIZE, "anthropic:claude-sonnet-5")
 
@@ -47,7 +47,7 @@ class AgentWorkflow:
 
 
 async def main() -> None:
-    parser = arguments(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--run-id", default="monday", help="another one is another run (%(default)s)")
     parser.add_argument("--prompt", default="Do I need a coat in Oslo today?")
     given = parser.parse_args()

@@ -13,23 +13,23 @@ import os
 import signal
 from pathlib import Path
 
-from offline import arguments, model_for
+from offline import make_parser, model_for
 from pydantic import BaseModel
-from scripts import ORDERS, untidy_orders
+from scripts import ORDERS, make_untidy_orders
 
 from holdfast import current_step, llm_step, step, workflow
 
 LOG = Path("steps.log")
 die_at = 0
-ran: list[int] = []
+executed_steps: list[int] = []
 """The steps that ran in this process."""
 
 
-def begin(number: int) -> None:
+def start_step(number: int) -> None:
     """What every step does first: it leaves a line in the log, and dies if it is told to."""
     with LOG.open("a") as log:
         log.write(f"{number} {current_step().name} {os.getpid()}\n")
-    ran.append(number)
+    executed_steps.append(number)
     print(f"step {number:>2} of 50: {current_step().name}\n", end="", flush=True)  # one write: steps run in threads
     if number == die_at:
         print(f"SIGKILL for process {os.getpid()}", flush=True)
@@ -50,14 +50,14 @@ class Remarks(BaseModel):
 @step(effect="read")
 def extract() -> list[str]:
     """Step 1: the orders as they come."""
-    begin(1)
-    return untidy_orders(45)
+    start_step(1)
+    return make_untidy_orders(45)
 
 
 @step
 def tidy(number: int, line: str) -> Order:
     """Steps 2 to 46: one order each."""
-    begin(1 + number)
+    start_step(1 + number)
     order, city, amount = (part.strip() for part in line.split("|"))
     return Order(number=int(order.lstrip("#")), city=city.title(), cents=round(float(amount.strip("€ ")) * 100))
 
@@ -65,7 +65,7 @@ def tidy(number: int, line: str) -> Order:
 @llm_step(model=model_for(ORDERS), output_type=Remarks, instructions="You write for a manager who has ten seconds.")
 async def remark(totals: dict[str, int]) -> str:
     """Step 47: what is returned is the prompt; the recorded output is the model's answer, of the ``output_type``."""
-    begin(47)
+    start_step(47)
     lines = "\n".join(f"{city}: {cents / 100:.2f} EUR" for city, cents in totals.items())
     return f"Sales by city:\n{lines}\n\nWrite a headline, and name the best city."
 
@@ -73,7 +73,7 @@ async def remark(totals: dict[str, int]) -> str:
 @step
 def check(remarks: Remarks, totals: dict[str, int]) -> Remarks:
     """Step 48: a model's word is checked."""
-    begin(48)
+    start_step(48)
     best = max(totals, key=totals.__getitem__)
     return remarks if remarks.best_city == best else remarks.model_copy(update={"best_city": best})
 
@@ -81,7 +81,7 @@ def check(remarks: Remarks, totals: dict[str, int]) -> Remarks:
 @step
 def write(remarks: Remarks, totals: dict[str, int]) -> str:
     """Step 49: the report, all or nothing."""
-    begin(49)
+    start_step(49)
     lines = [f"# {remarks.headline}", "", *(f"- {city}: {cents / 100:.2f} EUR" for city, cents in totals.items())]
     draft = Path("report.md.draft")
     draft.write_text("\n".join(lines) + "\n")
@@ -94,7 +94,7 @@ def publish(report: str) -> str:
     """Step 50: an e-mail. If the process dies here, the step is repeated with the same key: a mail service that is
     handed it sends only one.
     """
-    begin(50)
+    start_step(50)
     return f"sent {report} (key {current_step().idempotency_key[:8]})"
 
 
@@ -111,13 +111,13 @@ async def pipeline(day: str) -> str:
 
 def main() -> None:
     global die_at
-    parser = arguments(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--die-at", type=int, default=0, metavar="N", help="SIGKILL in the middle of step N")
     parser.add_argument("--day", default="monday", help="another day is another run")
     given = parser.parse_args()
     die_at = given.die_at
     result = pipeline.run_sync(day=given.day)
-    print(f"\n{result}\n{len(ran)} of 50 steps ran in this process")
+    print(f"\n{result}\n{len(executed_steps)} of 50 steps ran in this process")
 
 
 if __name__ == "__main__":

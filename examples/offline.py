@@ -13,14 +13,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-PACE = 0.3
+DEFAULT_PACE_S = 0.3
 """Seconds that a scripted model thinks, unless told otherwise."""
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
+def make_parser(description: str | None) -> argparse.ArgumentParser:
     """The command line of an example, with the options that all of them have."""
     return argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[_common()]
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[_make_common_parser()]
     )
 
 
@@ -29,34 +29,34 @@ def model_for(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
 
     ``name`` tells under which name, and at which prices, the scripted model answers.
     """
-    real = _real_model()
-    return real if real is not None else scripted(script, name)
+    real = _find_real_model()
+    return real if real is not None else make_scripted_model(script, name)
 
 
-def scripted(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
+def make_scripted_model(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
     """A model that answers by this script."""
     from holdfast.testing import ScriptedModel
 
     provider, _, model = name.partition(":")
-    return ScriptedModel([_thinking(turn) for turn in script], name=model, provider=provider)
+    return ScriptedModel([_with_delay(turn) for turn in script], name=model, provider=provider)
 
 
 def is_offline() -> bool:
     """Whether the scripted models are asked."""
-    return _real_model() is None
+    return _find_real_model() is None
 
 
-def _thinking(turn: Any) -> Any:
+def _with_delay(turn: Any) -> Any:
     async def think(messages: Any) -> Any:
-        await asyncio.sleep(_chosen().pace)
+        await asyncio.sleep(_parse_common_options().pace)
         return turn(messages) if callable(turn) else turn
 
     return think
 
 
-def _real_model() -> str | None:
-    if _chosen().model:
-        return _chosen().model
+def _find_real_model() -> str | None:
+    if _parse_common_options().model:
+        return _parse_common_options().model
     if os.environ.get("OPENAI_API_KEY"):
         return "openai:gpt-4o-mini"
     if os.environ.get("ANTHROPIC_API_KEY"):
@@ -64,13 +64,15 @@ def _real_model() -> str | None:
     return None
 
 
-def _chosen() -> argparse.Namespace:
+def _parse_common_options() -> argparse.MemoryNamespace:
     """The options as they stand on the command line: agents are defined before an example reads its own."""
-    return _common().parse_known_args()[0]
+    return _make_common_parser().parse_known_args()[0]
 
 
-def _common() -> argparse.ArgumentParser:
+def _make_common_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--model", metavar="PROVIDER:NAME", help="ask this model in place of the scripted one")
-    parser.add_argument("--pace", type=float, default=PACE, help="seconds that a scripted model thinks (%(default)s)")
+    parser.add_argument(
+        "--pace", type=float, default=DEFAULT_PACE_S, help="seconds that a scripted model thinks (%(default)s)"
+    )
     return parser

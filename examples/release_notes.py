@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from offline import arguments, model_for
+from offline import make_parser, model_for
 from scripts import RELEASE
 
 from holdfast import Agent, ModelRetry, Plan, skill, tool
@@ -24,7 +24,7 @@ CHANGES = {
     "c3": "Tests: run in parallel.",
     "d4": "Import: a file with a byte order mark is no longer taken for an empty one.",
 }
-MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
+STATUS_MARKS = {"open": "[ ]", "working": "[>]", "done": "[x]", "dropped": "[-]"}
 
 
 @tool(effect="read")
@@ -75,14 +75,14 @@ writer = Agent(
 
 
 async def main() -> None:
-    arguments(__doc__).parse_args()
+    make_parser(__doc__).parse_args()
     handle = await writer.options(id="release-2.0").start("Write and publish the notes of release 2.0.")
     following = asyncio.create_task(handle.result())
     shown = Plan()
     while not following.done():
         plan = await handle.plan()
         if plan != shown:
-            print("\n".join(f"{MARKS[item.status]} {item.task}" for item in plan), flush=True)
+            print("\n".join(f"{STATUS_MARKS[item.status]} {item.task}" for item in plan), flush=True)
             shown = plan
         await asyncio.wait([following], timeout=0.1)
     result = following.result()

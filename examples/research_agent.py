@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from offline import arguments, model_for
+from offline import make_parser, model_for
 from pydantic import BaseModel
 from scripts import BEES
 
@@ -68,7 +68,7 @@ researcher = Agent(
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("question", nargs="?", default="How do bees find their way?")
     question = parser.parse_args().question
     print(question)

@@ -27,7 +27,7 @@ BEES = [
 ]
 
 
-def untidy_orders(number: int) -> list[str]:
+def make_untidy_orders(number: int) -> list[str]:
     """Orders as they come from an old system."""
     cities = ["oslo", "LIMA ", " Turin", "kyoto", "oslo"]
     return [f" #{n:04} |{cities[n % 5]}| {n * 7 % 50 + 10}.{n % 100:02} €" for n in range(1, number + 1)]
@@ -35,7 +35,7 @@ def untidy_orders(number: int) -> list[str]:
 
 ORDERS = [answer(headline="Oslo leads the week", best_city="Oslo")]
 
-REFUSED = [ModelHTTPError(401, "claude-sonnet-5", {"error": {"message": "invalid x-api-key"}})]
+REJECTED = [ModelHTTPError(401, "claude-sonnet-5", {"error": {"message": "invalid x-api-key"}})]
 REASON = ["Oslo"]
 SYNTHESIZE = ["Yes: it is 14 °C in Oslo, so a light coat will do."]
 
@@ -56,19 +56,19 @@ _NOTES = """\
 """
 
 
-def _plan(read: str, write: str, publish: str) -> Any:
+def _write_plan(read: str, write: str, publish: str) -> Any:
     tasks = {"Read the changes": read, "Write the notes": write, "Publish them": publish}
     return call("write_plan", items=[{"task": task, "status": status} for task, status in tasks.items()])
 
 
 RELEASE = [
-    [_plan("working", "open", "open"), call("list_changes")],
+    [_write_plan("working", "open", "open"), call("list_changes")],
     [call("read_change", number=number) for number in ("a1", "b2", "c3", "d4")],
-    [_plan("done", "working", "open"), call("load_skill", name="release-notes")],
+    [_write_plan("done", "working", "open"), call("load_skill", name="release-notes")],
     call("read_skill_file", skill="release-notes", path="template.md"),
-    [_plan("done", "done", "working"), call("load_skill", name="publishing")],
+    [_write_plan("done", "done", "working"), call("load_skill", name="publishing")],
     call("publish_notes", text=_NOTES),
     "The notes are published.",  # with a task that is not done: it is sent back
-    _plan("done", "done", "done"),
+    _write_plan("done", "done", "done"),
     "The notes of release 2.0 are published: one change breaks, one is new, one is mended. c3 is left out.",
 ]

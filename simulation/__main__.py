@@ -10,12 +10,12 @@ import argparse
 import sys
 import time
 
-from simulation.mutants import MUTANTS, hunt, remember
-from simulation.seed_runner import Tally, run_many
-from simulation.sql_stores import opened, where_of
-from simulation.world import Broken, run_seed
+from simulation.mutants import MUTANTS, find_seed, write_found_seeds
+from simulation.seed_runner import SeedTotals, run_parallel
+from simulation.sql_stores import locate_store, open_store_factory
+from simulation.world import InvariantBroken, run_seed
 
-SHOWN = (
+REPORTED_COUNTS = (
     "runs",
     "writes checked",
     "answers compared",
@@ -68,56 +68,58 @@ def main() -> int:
     parser.add_argument("--store", choices=("memory", "sqlite", "postgres"), default="memory", help="on what they run")
     options = parser.parse_args()
     if options.mutants:
-        return show_mutants(options.within, keep=options.remember)
-    with where_of(options.store) as where:
+        return show_mutants(options.within, should_remember=options.remember)
+    with locate_store(options.store) as where:
         if options.seed is not None:
             return show_seed(options.seed, where)
-        return show_many(options.first, options.seeds or 1000, options.jobs, where)
+        return show_seeds(options.first, options.seeds or 1000, options.jobs, where)
 
 
-def show_seed(seed: int, where: str | None) -> int:
+def show_seed(seed: int, location: str | None) -> int:
     """One seed, and its story."""
     try:
-        with opened(where) as place:
+        with open_store_factory(location) as place:
             counts = run_seed(seed, print, place)
-    except Broken as broken:
+    except InvariantBroken as broken:
         print(f"\n{broken}")
         return 1
-    print(f"\nseed {seed} holds: " + ", ".join(f"{counts[name]} {name}" for name in SHOWN if counts[name]))
+    print(f"\nseed {seed} holds: " + ", ".join(f"{counts[name]} {name}" for name in REPORTED_COUNTS if counts[name]))
     return 0
 
 
-def show_many(first: int, seeds: int, jobs: int, where: str | None) -> int:
+def show_seeds(first: int, seed_count: int, jobs: int, location: str | None) -> int:
     """Many seeds, and what they add up to."""
-    tally, told, shown = Tally(), 0, time.monotonic()
-    for tally in run_many(first, seeds, jobs, where):
-        for broken in tally.broken[told:]:
+    tally, told, shown = SeedTotals(), 0, time.monotonic()
+    for tally in run_parallel(first, seed_count, jobs, location):
+        for broken in tally.failures[told:]:
             print(broken, flush=True)
-        told = len(tally.broken)
+        told = len(tally.failures)
         if time.monotonic() - shown > 30:
             shown = time.monotonic()
-            print(f"{tally.counts['seeds']:,} seeds, {told} broken, {tally.seconds:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{tally.counts['seeds']:,} seeds, {told} broken, {tally.duration_s:.0f} s", file=sys.stderr, flush=True
+            )
     done = tally.counts["seeds"]
-    print(f"seeds {first} to {first + done - 1}: {done:,}, of which {len(tally.broken)} break an invariant")
-    for name in SHOWN:
+    print(f"seeds {first} to {first + done - 1}: {done:,}, of which {len(tally.failures)} break an invariant")
+    for name in REPORTED_COUNTS:
         print(f"  {name:<17} {tally.counts[name]:>14,}")
-    print(f"  {'wall time':<17} {tally.seconds:>12,.1f} s, {done / max(tally.seconds, 1e-9):,.1f} seeds a second")
-    return 1 if tally.broken else 0
+    print(f"  {'wall time':<17} {tally.duration_s:>12,.1f} s, {done / max(tally.duration_s, 1e-9):,.1f} seeds a second")
+    return 1 if tally.failures else 0
 
 
-def show_mutants(within: int, *, keep: bool) -> int:
+def show_mutants(max_seeds: int, *, should_remember: bool) -> int:
     """Which seed finds which planted bug, as a Markdown table."""
     seeds: dict[str, int] = {}
     print("| planted bug | found at seed | by the invariant |\n|---|---|---|")
     for mutant in MUTANTS:
-        found = hunt(mutant, within)
+        found = find_seed(mutant, max_seeds)
         if found is None:
-            print(f"| {mutant.what} | not within {within} seeds | |", flush=True)
+            print(f"| {mutant.description} | not within {max_seeds} seeds | |", flush=True)
         else:
             seeds[mutant.name] = found.seed
-            print(f"| {mutant.what} | {found.seed} | {found.invariant} |", flush=True)
-    if keep:
-        remember(seeds)
+            print(f"| {mutant.description} | {found.seed} | {found.invariant} |", flush=True)
+    if should_remember:
+        write_found_seeds(seeds)
     return 0 if len(seeds) == len(MUTANTS) else 1
 
 

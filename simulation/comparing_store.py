@@ -4,7 +4,7 @@
 Whatever a world asks of its database is asked of both, at the same moment of its time, and both must say the same.
 The world goes on with what the memory said; so one seed is the same story on every store, and where a store on SQL
 departs from it, the seed is broken, with the moment and the request at which it happened. After every write all rows of
-runs are compared, and now and then (``LOOK_EVERY``), as well as at the end, everything else that can be read.
+runs are compared, and now and then (``COMPARE_EVERY``), as well as at the end, everything else that can be read.
 
 A commit of several operations is carried out one by one in memory, since the checker wants to know which of them has
 changed what; the other store gets all of them in one commit, as from a real process.
@@ -14,9 +14,11 @@ What the contract leaves to a store is not compared:
 - **Keys and ids.** Databases number runs, signals and notices in their own ways, with gaps. What is asked is asked with
   the numbers of the store that is asked: a run's key is known from the answer that created it, a signal by its place in
   its mailbox, which has the same order everywhere.
-- **The cursor of ``new_signals``** means what the store wants it to mean, and signals may be told again. So what has
+- **The cursor of ``get_new_signals``** means what the store wants it to mean, and signals may be told again. So what
+  has
   come since must be told, and nothing may be told that is not in a mailbox.
-- **``next_wake``** is compared as far as it is in the future; of a limited queue it may be too early, never too late.
+- **``get_next_wake_at``** is compared as far as it is in the future; of a limited queue it may be too early, never
+  too late.
 - **The order** in which workers are buried, and runs given that are asked for by id.
 """
 
@@ -32,59 +34,59 @@ from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import (
-    Found,
     History,
     NewSignals,
     NewWorker,
-    Reaped,
-    Request,
+    ReapResult,
     RunFilter,
+    RunRequests,
+    RunSearchPage,
     RunUsage,
     Worker,
     WorkflowSpec,
 )
-from holdfast.stores.daily_usage import DayRuns, DayUsage
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.live_events import Feed
+from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import Answer, AppendRecord, AwaitRun, Op, Run, Started, StartRun
-from holdfast.stores.queues import KeptQueue, NewQueue
-from simulation.sql_stores import Place
+from holdfast.stores.operations import AppendRecord, AwaitRun, Op, OpResult, Run, StartResult, StartRun
+from holdfast.stores.queues import NewQueue, QueueStatus
+from simulation.sql_stores import StoreFactory
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-LOOK_EVERY = 40
+COMPARE_EVERY = 40
 """Writes after which everything is compared."""
-_MANY = 10_000
-_EVER = ("0001-01-01", "9999-12-31")
-_NOWHERE = -1
+_LIST_LIMIT = 10_000
+_ALL_DAYS = ("0001-01-01", "9999-12-31")
+_UNKNOWN_KEY = -1
 """The number of nothing."""
 
 
-class Twin(MemoryStore):
+class ComparingStore(MemoryStore):
     """A store in memory that is held against another one at every step."""
 
-    def __init__(self, world: World, clock: Callable[[], float], place: Place) -> None:
+    def __init__(self, world: World, clock: Callable[[], float], store_factory: StoreFactory) -> None:
         super().__init__(clock=clock)
         self._world = world
-        self._other = place.fresh(clock)
-        self._keys_there: dict[int, int] = {}
+        self._other = store_factory.create_store(clock)
+        self._other_keys: dict[int, int] = {}
         """The keys that runs have in the other store."""
-        self._keys_here: dict[int, int] = {}
-        self._cursors: dict[tuple[int, int], tuple[int, int]] = {}
+        self._local_keys: dict[int, int] = {}
+        self._other_cursors: dict[tuple[int, int], tuple[int, int]] = {}
         """By worker and cursor: the cursor of the other store, and the last signal that there was then."""
-        self._gathered: list[Answer] | None = None
+        self._commit_answers: list[OpResult] | None = None
         """What was answered to the operations of a commit so far."""
-        self._writes = 0
+        self._write_count = 0
 
-    def end(self) -> None:
+    def dispose(self) -> None:
         """The world is over."""
-        self._other.end()
+        self._other.dispose()
 
     # Asking, and comparing
 
-    def _says(self, what: str, coro: Coroutine[Any, Any, Any]) -> Any:
+    def _call_other(self, operation: str, coro: Coroutine[Any, Any, Any]) -> Any:
         """What the other store answers."""
         if self._world.failure is not None:
             coro.close()
@@ -94,331 +96,381 @@ class Twin(MemoryStore):
         except StopIteration as done:
             return done.value
         except Exception as error:  # whatever it is, the store in memory has carried it out
-            self._world.fail("every store carries out what it is asked", f"{what}: {error!r}")
+            self._world.fail("every store carries out what it is asked", f"{operation}: {error!r}")
             return None
-        raise RuntimeError(f"{what} waited for something")
+        raise RuntimeError(f"{operation} waited for something")
 
-    def _compare(self, what: str, here: Any, there: Any) -> None:
+    def _compare(self, operation: str, ours: Any, theirs: Any) -> None:
         self._world.counts["answers compared"] += 1
-        if self._world.failure is None and here != there:
-            self._world.fail("all stores give the same answers", f"{what}: {difference(here, there)}")
+        if self._world.failure is None and ours != theirs:
+            self._world.fail("all stores give the same answers", f"{operation}: {describe_difference(ours, theirs)}")
 
-    def _same(self, what: str, here: Any, coro: Coroutine[Any, Any, Any]) -> Any:
+    def _compare_answer(self, operation: str, ours: Any, coro: Coroutine[Any, Any, Any]) -> Any:
         """What was answered here, which the other store must answer, too."""
-        self._compare(what, here, self._says(what, coro))
-        return here
+        self._compare(operation, ours, self._call_other(operation, coro))
+        return ours
 
-    def _run(self, run: Run | None) -> Run | None:
+    def _to_local_run(self, run: Run | None) -> Run | None:
         """A row of the other store, with the key that it has here."""
-        return run and replace(run, key=self._keys_here.get(run.key, _NOWHERE))
+        return run and replace(run, key=self._local_keys.get(run.key, _UNKNOWN_KEY))
 
-    def _runs_there(self, runs: Sequence[Run] | None) -> list[Run | None]:
-        return [self._run(run) for run in runs or ()]
+    def _to_local_runs(self, runs: Sequence[Run] | None) -> list[Run | None]:
+        return [self._to_local_run(run) for run in runs or ()]
 
-    def _key(self, key: int) -> int:
-        return self._keys_there.get(key, _NOWHERE)
+    def _to_other_key(self, key: int) -> int:
+        return self._other_keys.get(key, _UNKNOWN_KEY)
 
     # Writing
 
     @contextmanager
-    def together(self, ops: Sequence[Op]) -> Iterator[None]:
+    def single_commit(self, ops: Sequence[Op]) -> Iterator[None]:
         """These operations are one commit, though they are handed in one by one."""
-        theirs = [self._for_them(op) for op in ops]
-        self._gathered = answers = []
+        theirs = [self._to_other_op(op) for op in ops]
+        self._commit_answers = answers = []
         try:
             yield
         finally:
-            self._gathered = None
-        self._commit_there(answers, theirs)
+            self._commit_answers = None
+        self._commit_other(answers, theirs)
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        if self._gathered is None:
-            with self.together(ops):
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        if self._commit_answers is None:
+            with self.single_commit(ops):
                 return await self.commit(ops)
         answers = await super().commit(ops)
-        self._gathered += answers
+        self._commit_answers += answers
         return answers
 
-    def _for_them(self, op: Op) -> Op:
+    def _to_other_op(self, op: Op) -> Op:
         """An operation with the numbers of the other store."""
-        if isinstance(op, AppendRecord) and op.consume is not None:
-            op = op._replace(consume=self._signal(op.key, op.consume))
+        if isinstance(op, AppendRecord) and op.consumed_signal_id is not None:
+            op = op._replace(consumed_signal_id=self._to_other_signal(op.key, op.consumed_signal_id))
         if isinstance(op, StartRun | AwaitRun):
             link = op.link
-            return op if link is None else op._replace(link=link._replace(parent=self._key(link.parent)))
+            return (
+                op if link is None else op._replace(link=link._replace(parent_key=self._to_other_key(link.parent_key)))
+            )
         key = getattr(op, "key", None)
-        return op if key is None else op._replace(key=self._key(key))  # type: ignore[call-arg]
+        return op if key is None else op._replace(key=self._to_other_key(key))  # type: ignore[call-arg]
 
-    def _signal(self, key: int, signal: int) -> int:
+    def _to_other_signal(self, key: int, signal: int) -> int:
         mailbox = list(self._mailboxes.get(key, ()))
-        theirs = self._other.mailbox(self._key(key))
+        theirs = self._other.list_mailbox_ids(self._to_other_key(key))
         if signal not in mailbox:
-            return _NOWHERE
+            return _UNKNOWN_KEY
         self._compare(f"how much is in the mailbox of run {key}", len(mailbox), len(theirs))
-        return theirs[mailbox.index(signal)] if len(mailbox) == len(theirs) else _NOWHERE
+        return theirs[mailbox.index(signal)] if len(mailbox) == len(theirs) else _UNKNOWN_KEY
 
-    def _commit_there(self, answers: list[Answer], ops: Sequence[Op]) -> None:
-        theirs = self._says("commit", self._other.commit(ops)) or []
+    def _commit_other(self, answers: list[OpResult], ops: Sequence[Op]) -> None:
+        theirs = self._call_other("commit", self._other.commit(ops)) or []
         told: list[Any] = []
         for here, there in zip(answers, theirs, strict=False):
-            if isinstance(here, Started) and isinstance(there, Started) and here.run.id == there.run.id:
-                self._keys_there.setdefault(here.run.key, there.run.key)
-                self._keys_here.setdefault(there.run.key, here.run.key)
-            told.append(there._replace(run=self._run(there.run)) if isinstance(there, Started) else there)
+            if isinstance(here, StartResult) and isinstance(there, StartResult) and here.run.id == there.run.id:
+                self._other_keys.setdefault(here.run.key, there.run.key)
+                self._local_keys.setdefault(there.run.key, here.run.key)
+            told.append(there._replace(run=self._to_local_run(there.run)) if isinstance(there, StartResult) else there)
         kinds = ", ".join(type(op).__name__ for op in ops)
         self._compare(f"the answer to {kinds}", answers, told)
-        self._written()
+        self._after_write()
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """Something was written: compare the rows, and sometimes everything."""
-        self._writes += 1
-        if self._writes % LOOK_EVERY:
-            self._look_at_rows()
+        self._write_count += 1
+        if self._write_count % COMPARE_EVERY:
+            self._compare_rows()
         else:
-            self.look()
+            self.compare_all()
 
     # Workers
 
-    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
         # Both are new, and number workers from 1.
-        here = await super().register_worker(worker, lease)
-        return self._same("register_worker", here, self._other.register_worker(worker, lease))
+        here = await super().register_worker(worker, lease_s)
+        return self._compare_answer("register_worker", here, self._other.register_worker(worker, lease_s))
 
-    def renew_lease(self, worker: int, lease: float) -> bool:
-        here = super().renew_lease(worker, lease)
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
+        here = super().renew_lease(worker, lease_s)
 
         async def renew() -> bool:
-            return self._other.renew_lease(worker, lease)
+            return self._other.renew_lease(worker, lease_s)
 
-        return self._same("renew_lease", here, renew())
+        return self._compare_answer("renew_lease", here, renew())
 
     async def retire_worker(self, worker: int) -> None:
-        self._same("retire_worker", await super().retire_worker(worker), self._other.retire_worker(worker))
-        self._written()
+        self._compare_answer("retire_worker", await super().retire_worker(worker), self._other.retire_worker(worker))
+        self._after_write()
 
-    def kill_worker(self, worker: int) -> None:
-        super().kill_worker(worker)
+    def simulate_worker_death(self, worker: int) -> None:
+        super().simulate_worker_death(worker)
         self._other.kill_worker(worker)
 
-    async def keep_worker(self, worker: int, lease: float) -> bool:
-        return self._same(
-            "keep_worker", await super().keep_worker(worker, lease), self._other.keep_worker(worker, lease)
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
+        return self._compare_answer(
+            "renew_listener_lease",
+            await super().renew_listener_lease(worker, lease_s),
+            self._other.renew_listener_lease(worker, lease_s),
         )
 
-    async def expire(self, limit: int = 100) -> list[str]:
-        return self._same("expire", await super().expire(limit), self._other.expire(limit))
+    async def expire_runs(self, limit: int = 100) -> list[str]:
+        return self._compare_answer("expire_runs", await super().expire_runs(limit), self._other.expire_runs(limit))
 
-    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
-        here = await super().reap(me, window, by_lease=by_lease)
-        there = self._says("reap", self._other.reap(me, window, by_lease=by_lease))
-        self._compare("reap", _sorted(here), there and _sorted(there))
-        if here.workers:
-            self._written()
+    async def reap_dead_workers(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        here = await super().reap_dead_workers(except_worker, window, include_listeners=include_listeners)
+        there = self._call_other(
+            "reap_dead_workers",
+            self._other.reap_dead_workers(except_worker, window, include_listeners=include_listeners),
+        )
+        self._compare("reap_dead_workers", _sort_reaped(here), there and _sort_reaped(there))
+        if here.worker_ids:
+            self._after_write()
         return here
 
-    async def workers(self, also: Collection[int] = ()) -> list[Worker]:
-        return self._same("workers", await super().workers(also), self._other.workers(also))
+    async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
+        return self._compare_answer(
+            "list_workers", await super().list_workers(extra_ids), self._other.list_workers(extra_ids)
+        )
 
     # Claims
 
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
-        wanted: Any = {"workflows": workflows, "queues": queues, "limit": limit, "suspects_after": suspects_after}
-        here = await super().claim(worker, **wanted)
-        there = self._says("claim", self._other.claim(worker, **wanted))
-        self._compare("claim", here, self._runs_there(there))
+        wanted: Any = {"workflows": workflows, "queues": queues, "limit": limit, "suspect_delay_s": suspect_delay_s}
+        here = await super().claim_runs(worker, **wanted)
+        there = self._call_other("claim_runs", self._other.claim_runs(worker, **wanted))
+        self._compare("claim_runs", here, self._to_local_runs(there))
         if here:
-            self._written()
+            self._after_write()
         return here
 
-    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        here = await super().next_wake(workflows=workflows, queues=queues)
-        there = self._says("next_wake", self._other.next_wake(workflows=workflows, queues=queues))
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        here = await super().get_next_wake_at(workflows=workflows, queues=queues)
+        there = self._call_other("get_next_wake_at", self._other.get_next_wake_at(workflows=workflows, queues=queues))
         now = self.now()
         ours, theirs = (None if time is None else max(time, now) for time in (here, there))
         if self._queues and theirs is not None and (ours is None or theirs < ours):
             theirs = ours
-        self._compare("next_wake", ours, theirs)
+        self._compare("get_next_wake_at", ours, theirs)
         return here
 
-    async def histories(self, keys: Sequence[int]) -> list[History]:
-        here = await super().histories(keys)
-        there = self._says("histories", self._other.histories([self._key(key) for key in keys]))
-        self._compare("histories", [_history(one) for one in here], [_history(one) for one in there or ()])
+    async def get_histories(self, keys: Sequence[int]) -> list[History]:
+        here = await super().get_histories(keys)
+        there = self._call_other("get_histories", self._other.get_histories([self._to_other_key(key) for key in keys]))
+        self._compare(
+            "get_histories", [_normalize_history(one) for one in here], [_normalize_history(one) for one in there or ()]
+        )
         return here
 
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
-        here = await super().new_signals(worker, after)
-        cursor, last = self._cursors.get((worker, after), (0, 0))
-        there = self._says("new_signals", self._other.new_signals(worker, cursor))
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        here = await super().get_new_signals(worker, after)
+        cursor, last = self._other_cursors.get((worker, after), (0, 0))
+        there = self._call_other("get_new_signals", self._other.get_new_signals(worker, cursor))
         if there is None:
             return here
-        self._cursors[worker, here.cursor] = (there.cursor, self._last_signal)
-        all_here = await super().new_signals(worker, 0)
+        self._other_cursors[worker, here.cursor] = (there.cursor, self._last_signal_id)
+        all_here = await super().get_new_signals(worker, 0)
         if not all_here.signals:
-            self._compare("new_signals", [], list(there.signals))
+            self._compare("get_new_signals", [], list(there.signals))
             return here
-        everything = self._says("new_signals from the beginning", self._other.new_signals(worker, 0))
-        self._compare("new_signals from the beginning", _mail(all_here.signals), self._mail_there(everything))
+        everything = self._call_other("get_new_signals from the beginning", self._other.get_new_signals(worker, 0))
+        self._compare(
+            "get_new_signals from the beginning", _normalize_mail(all_here.signals), self._to_local_mail(everything)
+        )
         if self._world.failure is None:
             # In a mailbox they have the same order in both.
-            pairs = zip(_by_run(all_here.signals), _by_run(everything.signals, self._keys_here), strict=True)
+            pairs = zip(
+                _group_by_run(all_here.signals), _group_by_run(everything.signals, self._local_keys), strict=True
+            )
             known = {theirs.id: ours.id for (_, ours), (_, theirs) in pairs}
-            told = [known.get(signal.id, _NOWHERE) for _, signal in there.signals]
+            told = [known.get(signal.id, _UNKNOWN_KEY) for _, signal in there.signals]
             missed = [signal.id for _, signal in all_here.signals if signal.id > last and signal.id not in told]
-            self._compare("new_signals, of which none may be missing or made up", [], [*missed, *_unknown(told)])
+            self._compare(
+                "get_new_signals, of which none may be missing or made up", [], [*missed, *_keep_unknown(told)]
+            )
         return here
 
-    def _mail_there(self, found: NewSignals | None) -> Any:
+    def _to_local_mail(self, found: NewSignals | None) -> Any:
         return (
-            None if found is None else _mail([(self._keys_here.get(key, _NOWHERE), one) for key, one in found.signals])
+            None
+            if found is None
+            else _normalize_mail([(self._local_keys.get(key, _UNKNOWN_KEY), one) for key, one in found.signals])
         )
 
-    async def requests(self, worker: int) -> list[Request]:
-        here, there = await super().requests(worker), self._says("requests", self._other.requests(worker))
-        theirs = [one._replace(key=self._keys_here.get(one.key, _NOWHERE)) for one in there or ()]
-        self._compare("requests", here, theirs)
+    async def get_run_requests(self, worker: int) -> list[RunRequests]:
+        here, there = (
+            await super().get_run_requests(worker),
+            self._call_other("get_run_requests", self._other.get_run_requests(worker)),
+        )
+        theirs = [one._replace(key=self._local_keys.get(one.key, _UNKNOWN_KEY)) for one in there or ()]
+        self._compare("get_run_requests", here, theirs)
         return here
 
     # The switch
 
-    async def switch_off(self, workflow: str) -> bool:
-        return self._same("switch_off", await super().switch_off(workflow), self._other.switch_off(workflow))
+    async def disable_workflow(self, workflow: str) -> bool:
+        return self._compare_answer(
+            "disable_workflow", await super().disable_workflow(workflow), self._other.disable_workflow(workflow)
+        )
 
-    async def switch_on(self, workflow: str) -> bool:
-        return self._same("switch_on", await super().switch_on(workflow), self._other.switch_on(workflow))
+    async def enable_workflow(self, workflow: str) -> bool:
+        return self._compare_answer(
+            "enable_workflow", await super().enable_workflow(workflow), self._other.enable_workflow(workflow)
+        )
 
-    async def switched_off(self) -> Mapping[str, float]:
-        return self._same("switched_off", await super().switched_off(), self._other.switched_off())
+    async def get_disabled_workflows(self) -> Mapping[str, float]:
+        return self._compare_answer(
+            "get_disabled_workflows", await super().get_disabled_workflows(), self._other.get_disabled_workflows()
+        )
 
     # Reading
 
-    async def get(self, run_id: str) -> Run | None:
-        here, there = await super().get(run_id), self._says("get", self._other.get(run_id))
-        self._compare(f"get {run_id}", here, self._run(there))
+    async def get_run(self, run_id: str) -> Run | None:
+        here, there = await super().get_run(run_id), self._call_other("get_run", self._other.get_run(run_id))
+        self._compare(f"get_run {run_id}", here, self._to_local_run(there))
         return here
 
-    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
-        here, there = await super().get_many(run_ids), self._says("get_many", self._other.get_many(run_ids))
-        self._compare("get_many", sorted(here, key=_age), sorted(self._runs_there(there), key=_age))
+    async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
+        here, there = await super().get_runs(run_ids), self._call_other("get_runs", self._other.get_runs(run_ids))
+        self._compare("get_runs", sorted(here, key=_get_run_key), sorted(self._to_local_runs(there), key=_get_run_key))
         return here
 
-    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        here = await super().list_runs(where, limit=limit, before=before)
-        theirs = None if before is None else self._key(before)
-        there = self._says("list_runs", self._other.list_runs(where, limit=limit, before=theirs))
-        self._compare("list_runs", here, self._runs_there(there))
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
+        here = await super().list_runs(where, limit=limit, before_key=before_key)
+        theirs = None if before_key is None else self._to_other_key(before_key)
+        there = self._call_other("list_runs", self._other.list_runs(where, limit=limit, before_key=theirs))
+        self._compare("list_runs", here, self._to_local_runs(there))
         return here
 
     async def search_runs(
-        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
-    ) -> Found:
-        here = await super().search_runs(where, limit=limit, before=before, most=most)
-        theirs = None if before is None else self._key(before)
-        there = self._says("search_runs", self._other.search_runs(where, limit=limit, before=theirs, most=most))
+        self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
+    ) -> RunSearchPage:
+        here = await super().search_runs(where, limit=limit, before_key=before_key, max_scanned=max_scanned)
+        theirs = None if before_key is None else self._to_other_key(before_key)
+        there = self._call_other(
+            "search_runs", self._other.search_runs(where, limit=limit, before_key=theirs, max_scanned=max_scanned)
+        )
         # How far each has come in one piece is its own affair; what is within both must be the same.
         number = min(len(here.runs), len(there.runs))
-        self._compare("search_runs", here.runs[:number], self._runs_there(there.runs)[:number])
+        self._compare("search_runs", here.runs[:number], self._to_local_runs(there.runs)[:number])
         return here
 
-    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        return self._same("usages", await super().usages(run_ids), self._other.usages(run_ids))
+    async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return self._compare_answer("get_usages", await super().get_usages(run_ids), self._other.get_usages(run_ids))
 
-    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
-        return self._same("count_runs", await super().count_runs(most), self._other.count_runs(most))
+    async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return self._compare_answer(
+            "count_runs", await super().count_runs(max_ended), self._other.count_runs(max_ended)
+        )
 
-    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
-        there = self._other.count_unfinished(workflows)
-        return self._same("count_unfinished", await super().count_unfinished(workflows), there)
+    async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        there = self._other.count_unfinished_runs(workflows)
+        return self._compare_answer("count_unfinished_runs", await super().count_unfinished_runs(workflows), there)
 
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        here = await super().last_record(run_id, name)
-        return self._same("last_record", here, self._other.last_record(run_id, name))
+    async def get_last_record(self, run_id: str, name: str) -> Record | None:
+        here = await super().get_last_record(run_id, name)
+        return self._compare_answer("get_last_record", here, self._other.get_last_record(run_id, name))
 
-    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
-        here = await super().feed(run_id, after_seq, after_notice, limit)
-        there = self._says("feed", self._other.feed(run_id, after_seq, 0, _MANY))
+    async def get_run_updates(
+        self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
+    ) -> RunUpdates | None:
+        here = await super().get_run_updates(run_id, after_seq, after_event_id, limit)
+        there = self._call_other("get_run_updates", self._other.get_run_updates(run_id, after_seq, 0, _LIST_LIMIT))
         if here is None or there is None:
-            self._compare(f"feed {run_id}", here, there)
+            self._compare(f"get_run_updates {run_id}", here, there)
             return here
-        skipped = sum(number <= after_notice for number in self._notices.get(here.run.key, ()))
-        told = [notice for _, notice in there.notices][skipped:]
+        skipped = sum(number <= after_event_id for number in self._live_events.get(here.run.key, ()))
+        told = [notice for _, notice in there.live_events][skipped:]
         self._compare(
-            f"feed {run_id}",
-            (here.run, list(here.records), [notice for _, notice in here.notices]),
-            (self._run(there.run), list(there.records)[:limit], told[:limit]),
+            f"get_run_updates {run_id}",
+            (here.run, list(here.records), [notice for _, notice in here.live_events]),
+            (self._to_local_run(there.run), list(there.records)[:limit], told[:limit]),
         )
         return here
 
-    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        return self._same("approvals", await super().approvals(where, limit), self._other.approvals(where, limit))
+    async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return self._compare_answer(
+            "list_approvals", await super().list_approvals(where, limit), self._other.list_approvals(where, limit)
+        )
 
     # Workflows and queues
 
-    async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
-        self._same("publish", await super().publish(specs, worker), self._other.publish(specs, worker))
+    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+        self._compare_answer(
+            "publish_workflows",
+            await super().publish_workflows(specs, worker),
+            self._other.publish_workflows(specs, worker),
+        )
 
-    async def specs(self) -> Mapping[str, WorkflowSpec]:
-        return self._same("specs", await super().specs(), self._other.specs())
+    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+        return self._compare_answer(
+            "get_workflow_specs", await super().get_workflow_specs(), self._other.get_workflow_specs()
+        )
 
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
-        self._same("put_queues", await super().put_queues(queues), self._other.put_queues(queues))
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
+        self._compare_answer("declare_queues", await super().declare_queues(queues), self._other.declare_queues(queues))
 
-    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
-        return self._same("set_queue", await super().set_queue(name, limits), self._other.set_queue(name, limits))
+    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
+        return self._compare_answer(
+            "set_queue_limits", await super().set_queue_limits(name, limits), self._other.set_queue_limits(name, limits)
+        )
 
-    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
-        return self._same("queues", await super().queues(names), self._other.queues(names))
+    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
+        return self._compare_answer("list_queues", await super().list_queues(names), self._other.list_queues(names))
 
     # Spending
 
-    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
-        here = await super().usage_by_day(since, until, workflow=workflow)
-        return self._same("usage_by_day", here, self._other.usage_by_day(since, until, workflow=workflow))
+    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
+        here = await super().get_daily_usage(since, until, workflow=workflow)
+        return self._compare_answer(
+            "get_daily_usage", here, self._other.get_daily_usage(since, until, workflow=workflow)
+        )
 
-    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
-        here = await super().runs_by_day(since, until, workflow=workflow)
-        return self._same("runs_by_day", here, self._other.runs_by_day(since, until, workflow=workflow))
+    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
+        here = await super().get_daily_run_counts(since, until, workflow=workflow)
+        return self._compare_answer(
+            "get_daily_run_counts", here, self._other.get_daily_run_counts(since, until, workflow=workflow)
+        )
 
     # Looking
 
-    def _look_at_rows(self) -> None:
-        _at_once(self.list_runs(RunFilter(), limit=_MANY))
+    def _compare_rows(self) -> None:
+        _run_sync(self.list_runs(RunFilter(), limit=_LIST_LIMIT))
 
-    def look(self) -> None:
+    def compare_all(self) -> None:
         """Compare everything that can be read."""
-        _at_once(self._look())
+        _run_sync(self._compare_all())
 
-    async def _look(self) -> None:
-        runs = await self.list_runs(RunFilter(), limit=_MANY)
+    async def _compare_all(self) -> None:
+        runs = await self.list_runs(RunFilter(), limit=_LIST_LIMIT)
         ids = [run.id for run in runs]
-        await self.get_many(ids)
-        await self.histories([run.key for run in runs])
+        await self.get_runs(ids)
+        await self.get_histories([run.key for run in runs])
         for run_id in ids:
-            await self.feed(run_id, -1, 0)
-        await self.usages(ids)
-        await self.usage_by_day(*_EVER)
-        await self.runs_by_day(*_EVER)
+            await self.get_run_updates(run_id, -1, 0)
+        await self.get_usages(ids)
+        await self.get_daily_usage(*_ALL_DAYS)
+        await self.get_daily_run_counts(*_ALL_DAYS)
         await self.count_runs()
-        await self.count_unfinished()
-        await self.approvals(ApprovalFilter())
-        await self.approvals(ApprovalFilter(only_open=False))
-        await self.switched_off()
-        await self.queues()
-        for worker in await self.workers():
-            await self.requests(worker.id)
-        served = [*await self.specs()]
-        await self.next_wake(workflows=served, queues=None)
+        await self.count_unfinished_runs()
+        await self.list_approvals(ApprovalFilter())
+        await self.list_approvals(ApprovalFilter(only_open=False))
+        await self.get_disabled_workflows()
+        await self.list_queues()
+        for worker in await self.list_workers():
+            await self.get_run_requests(worker.id)
+        served = [*await self.get_workflow_specs()]
+        await self.get_next_wake_at(workflows=served, queues=None)
 
 
-def _at_once(coro: Coroutine[Any, Any, Any]) -> None:
+def _run_sync(coro: Coroutine[Any, Any, Any]) -> None:
     try:
         coro.send(None)
     except StopIteration:
@@ -429,15 +481,15 @@ def _at_once(coro: Coroutine[Any, Any, Any]) -> None:
 # What is compared of an answer
 
 
-def _age(run: Run | None) -> int:
-    return _NOWHERE if run is None else run.key
+def _get_run_key(run: Run | None) -> int:
+    return _UNKNOWN_KEY if run is None else run.key
 
 
-def _sorted(reaped: Reaped) -> Reaped:
-    return replace(reaped, workers=tuple(sorted(reaped.workers)), dead=tuple(sorted(reaped.dead)))
+def _sort_reaped(reaped: ReapResult) -> ReapResult:
+    return replace(reaped, worker_ids=tuple(sorted(reaped.worker_ids)), dead_run_ids=tuple(sorted(reaped.dead_run_ids)))
 
 
-def _history(history: History) -> History:
+def _normalize_history(history: History) -> History:
     """A history, with all signals numbered by their places."""
     ids = [signal.id for signal in history.signals]
     return History(
@@ -448,42 +500,50 @@ def _history(history: History) -> History:
     )
 
 
-def _by_run(signals: Sequence[tuple[int, Signal]], keys: Mapping[int, int] | None = None) -> list[tuple[int, Signal]]:
+def _group_by_run(
+    signals: Sequence[tuple[int, Signal]], keys: Mapping[int, int] | None = None
+) -> list[tuple[int, Signal]]:
     """Signals of the same run together, the oldest run first, with the keys that these stand for."""
-    named = [(key if keys is None else keys.get(key, _NOWHERE), signal) for key, signal in signals]
+    named = [(key if keys is None else keys.get(key, _UNKNOWN_KEY), signal) for key, signal in signals]
     return sorted(named, key=lambda pair: pair[0])
 
 
-def _mail(signals: Sequence[tuple[int, Signal]]) -> list[tuple[int, Signal]]:
+def _normalize_mail(signals: Sequence[tuple[int, Signal]]) -> list[tuple[int, Signal]]:
     """What is in the mailboxes, without ids."""
-    return [(key, signal._replace(id=0)) for key, signal in _by_run(signals)]
+    return [(key, signal._replace(id=0)) for key, signal in _group_by_run(signals)]
 
 
-def _unknown(told: Sequence[int]) -> list[int]:
-    return [signal for signal in told if signal == _NOWHERE]
+def _keep_unknown(signal_ids: Sequence[int]) -> list[int]:
+    return [signal for signal in signal_ids if signal == _UNKNOWN_KEY]
 
 
 # What to say of it
 
 
-def difference(here: Any, there: Any) -> str:
+def describe_difference(ours: Any, theirs: Any) -> str:
     """In which part two answers differ: in memory, and in the other store."""
-    if type(here) is type(there):
-        if is_dataclass(here) and not isinstance(here, type):
-            return _first((f".{f.name}", getattr(here, f.name), getattr(there, f.name)) for f in fields(here))
-        if isinstance(here, tuple) and hasattr(here, "_fields"):
-            return _first((f".{name}", getattr(here, name), getattr(there, name)) for name in here._fields)
-        if isinstance(here, list | tuple) and len(here) == len(there):
-            return _first((f"[{at}]", *pair) for at, pair in enumerate(zip(here, there, strict=True)))
-        if isinstance(here, dict) and here.keys() == there.keys():
-            return _first((f"[{key!r}]", value, there[key]) for key, value in here.items())
-    return f" is {_short(here)} in memory, and {_short(there)} in the other store"
+    if type(ours) is type(theirs):
+        if is_dataclass(ours) and not isinstance(ours, type):
+            return _describe_first_difference(
+                (f".{f.name}", getattr(ours, f.name), getattr(theirs, f.name)) for f in fields(ours)
+            )
+        if isinstance(ours, tuple) and hasattr(ours, "_fields"):
+            return _describe_first_difference(
+                (f".{name}", getattr(ours, name), getattr(theirs, name)) for name in ours._fields
+            )
+        if isinstance(ours, list | tuple) and len(ours) == len(theirs):
+            return _describe_first_difference(
+                (f"[{at}]", *pair) for at, pair in enumerate(zip(ours, theirs, strict=True))
+            )
+        if isinstance(ours, dict) and ours.keys() == theirs.keys():
+            return _describe_first_difference((f"[{key!r}]", value, theirs[key]) for key, value in ours.items())
+    return f" is {_shorten(ours)} in memory, and {_shorten(theirs)} in the other store"
 
 
-def _first(parts: Iterator[tuple[str, Any, Any]]) -> str:
-    return next(name + difference(ours, theirs) for name, ours, theirs in parts if ours != theirs)
+def _describe_first_difference(parts: Iterator[tuple[str, Any, Any]]) -> str:
+    return next(name + describe_difference(ours, theirs) for name, ours, theirs in parts if ours != theirs)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     words = repr(value)
     return words if len(words) < 300 else f"{words[:300]}…"

@@ -9,28 +9,30 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from holdfast.codec import describe_error
-from holdfast.core.records import Kind, Record
+from holdfast.codec import read_error_info
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.operations import Run
-from simulation.expectations import undoes
+from simulation.expectations import is_undoable
 
 if TYPE_CHECKING:
-    from simulation.invariants import Checker, RunModel
+    from simulation.invariants import InvariantChecker, RunModel
 
 
-class Sagas:
+class CompensationChecker:
     """Compensations, and whether they are the right ones."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: InvariantChecker) -> None:
         self._checker = checker
 
-    def issued(self, run_id: str, seen: int, arguments: str) -> None:
+    def check_compensation(self, run_id: str, last_seq: int, arguments: str) -> None:
         """Workflow code that has seen the records up to ``seen`` asks for a compensation."""
-        model = self._checker.by_id[run_id]
-        undone = self._undone(model, [r for r in model.journal if r.seq <= seen])
+        model = self._checker.runs_by_id[run_id]
+        undone = self._list_compensated(model, [r for r in model.journal if r.seq <= last_seq])
         todo = [
-            label for label in self._done(model, [r for r in model.journal if r.seq <= seen]) if label not in undone
+            label
+            for label in self._list_done(model, [r for r in model.journal if r.seq <= last_seq])
+            if label not in undone
         ]
         label = json.loads(arguments)[1]["label"]
         if not todo or todo[-1] != label:
@@ -38,10 +40,10 @@ class Sagas:
                 "steps are undone in reverse order", f"{run_id} undoes {label}; to be undone are {todo}, the last first"
             )
 
-    def ended(self, model: RunModel, row: Run) -> None:
+    def check_run_end(self, model: RunModel, row: Run) -> None:
         """A run has ended by its own code."""
-        done, undone = self._done(model, model.journal), self._undone(model, model.journal)
-        compensations = [record for record in model.journal if record.kind is Kind.COMPENSATION]
+        done, undone = self._list_done(model, model.journal), self._list_compensated(model, model.journal)
+        compensations = [record for record in model.journal if record.kind is RecordKind.COMPENSATION]
         told = f"{row.id} is {row.state.value}; done: {done}, undone: {undone}"
         if len(undone) != len(set(undone)):
             self._checker.fail("a step is undone once", told)
@@ -52,7 +54,7 @@ class Sagas:
                 self._checker.fail("nothing is undone in a run that completes", told)
             return
         failed = [record for record in compensations if not record.ok]
-        stands = row.error is not None and describe_error(row.error).type.endswith(".CompensationFailed")
+        stands = row.error is not None and read_error_info(row.error).type.endswith(".CompensationFailed")
         if failed:
             if not stands or len(failed) > 1 or compensations[-1] is not failed[0]:
                 self._checker.fail("a compensation that failed stops the others, and ends the run", told)
@@ -60,13 +62,13 @@ class Sagas:
             self._checker.fail("every step that can be undone is, if the run does not complete", told)
         self._checker.world.counts["steps undone"] += len(undone)
 
-    def _done(self, model: RunModel, journal: list[Record]) -> list[str]:
-        return [self.label(model, r) for r in journal if undoes(r.kind, r.name) and r.ok]
+    def _list_done(self, model: RunModel, journal: list[Record]) -> list[str]:
+        return [self.get_label(model, r) for r in journal if is_undoable(r.kind, r.name) and r.ok]
 
-    def _undone(self, model: RunModel, journal: list[Record]) -> list[str]:
-        return [self.label(model, r) for r in journal if r.kind is Kind.COMPENSATION and r.ok]
+    def _list_compensated(self, model: RunModel, journal: list[Record]) -> list[str]:
+        return [self.get_label(model, r) for r in journal if r.kind is RecordKind.COMPENSATION and r.ok]
 
-    def label(self, model: RunModel, record: Record) -> str:
+    def get_label(self, model: RunModel, record: Record) -> str:
         """The label of a step that is recorded: its preview begins with the arguments."""
         args, kwargs = json.loads(self._checker.commands[model.row.id, record.position][2])
         return str(args[0] if args else kwargs["label"])

@@ -13,19 +13,19 @@ from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.journal_engine import JournalEngine
-from holdfast.engine.journal_writer import Writer
+from holdfast.engine.journal_writer import JournalWriter
 from holdfast.engine.mailbox import Mailbox
 from holdfast.engine.membership import Membership
 from holdfast.engine.recorder import Recorder
 from holdfast.engine.step_run import StepRun
 from holdfast.engine.steps_in_flight import StepsInFlight
-from holdfast.engine.timers import Timers
-from holdfast.stores.operations import AppendRecord, NoteAttempt, Run, Verdict
-from simulation.mutant_registry import mutant
+from holdfast.engine.timers import ClockTimers
+from holdfast.stores.operations import AppendRecord, OpStatus, Run, SaveAttempt
+from simulation.mutant_registry import register_mutant
 from simulation.process_store import ProcessStore
 
 
-@mutant("a record is delivered before it is committed")
+@register_mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
     """The workflow goes on while the write is on its way."""
     real = Recorder._submit
@@ -39,47 +39,47 @@ def delivered_before_commit() -> Iterator[None]:
         yield
 
 
-@mutant("the lease is not renewed")
+@register_mutant("the lease is not renewed")
 def lease_not_renewed() -> Iterator[None]:
     """The pulse beats, and does nothing."""
     with patch.object(ProcessStore, "renew_lease", lambda self, worker, lease: True):
         yield
 
 
-@mutant("leases count while the database was away")
-def outage_counted() -> Iterator[None]:
+@register_mutant("leases count while the database was away")
+def lease_counted_during_outage() -> Iterator[None]:
     """Whoever is the first to reach it again declares the others dead."""
-    with patch.object(Membership, "window", lambda self: None):
+    with patch.object(Membership, "get_lease_window", lambda self: None):
         yield
 
 
-@mutant("a worker trusts its lease for ever")
-def lease_trusted_for_ever() -> Iterator[None]:
+@register_mutant("a worker trusts its lease for ever")
+def lease_never_expires() -> Iterator[None]:
     """After a long pause it begins steps of runs that others hold."""
-    with patch.object(Membership, "holds_lease", lambda self: True):
+    with patch.object(Membership, "has_lease", lambda self: True):
         yield
 
 
-@mutant("no intent is written before a `once` step")
-def no_intent() -> Iterator[None]:
+@register_mutant("no intent is written before a `once` step")
+def intent_not_written() -> Iterator[None]:
     """It is begun like any other step."""
 
     def start(self: StepsInFlight, command: Any) -> None:
-        known, driver = self.known.pop(command.position, None), self._driver
-        step = self.begun[command.position] = StepRun(driver.host, driver, command, known)
+        known, driver = self.earlier_attempts.pop(command.position, None), self._driver
+        step = self.started[command.position] = StepRun(driver.host, driver, command, known)
         step.launch()
 
     with patch.object(StepsInFlight, "start", start):
         yield
 
 
-@mutant("a `once` step begins while its intent is still being written")
+@register_mutant("a `once` step begins while its intent is still being written")
 def intent_not_awaited() -> Iterator[None]:
     """The intent is there in time, nearly always."""
     real = Recorder._submit
 
     def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
-        if isinstance(op, NoteAttempt) and then is not None:
+        if isinstance(op, SaveAttempt) and then is not None:
             real(self, op, None)
             then()
         else:
@@ -89,108 +89,108 @@ def intent_not_awaited() -> Iterator[None]:
         yield
 
 
-@mutant("the run's own lost fence goes unnoticed")
-def fence_unnoticed() -> Iterator[None]:
+@register_mutant("the run's own lost fence goes unnoticed")
+def fence_ignored() -> Iterator[None]:
     """A worker that was answered `fenced` goes on with its steps."""
-    real = Recorder._committed
+    real = Recorder._on_committed
 
     def committed(self: Recorder, then: Any, position: int | None, answer: Any) -> None:
-        real(self, then, position, Verdict.DONE if answer is Verdict.FENCED else answer)
+        real(self, then, position, OpStatus.DONE if answer is OpStatus.FENCED else answer)
 
-    with patch.object(Recorder, "_committed", committed):
+    with patch.object(Recorder, "_on_committed", committed):
         yield
 
 
-@mutant("steps go on when their run is lost")
+@register_mutant("steps go on when their run is lost")
 def steps_not_cancelled() -> Iterator[None]:
     """They end by themselves, some time."""
-    with patch.object(StepsInFlight, "cancel", lambda self: self.begun.clear()):
+    with patch.object(StepsInFlight, "cancel_all", lambda self: self.started.clear()):
         yield
 
 
-@mutant("the time to wake is forgotten after a park")
-def next_wake_forgotten() -> Iterator[None]:
+@register_mutant("the time to wake is forgotten after a park")
+def next_wake_not_noted() -> Iterator[None]:
     """A run that is parked until a timer is due is parked for ever."""
     real = Driver.park
 
     def park(self: Driver) -> None:
-        with patch.object(Timers, "next_due", lambda _: None):
+        with patch.object(ClockTimers, "get_next_due_at", lambda _: None):
             real(self)
 
     with patch.object(Driver, "park", park):
         yield
 
 
-@mutant("timers that are due together fire in the wrong order")
+@register_mutant("timers that are due together fire in the wrong order")
 def timers_reversed() -> Iterator[None]:
     """The latest first."""
-    real = RunLoop.take_due
-    with patch.object(RunLoop, "take_due", lambda self, now: real(self, now)[::-1]):
+    real = RunLoop.take_due_timers
+    with patch.object(RunLoop, "take_due_timers", lambda self, now: real(self, now)[::-1]):
         yield
 
 
-@mutant("timers fire a little early")
+@register_mutant("timers fire a little early")
 def timers_early() -> Iterator[None]:
     """Half a second before they are due."""
-    real = RunLoop.take_due
-    with patch.object(RunLoop, "take_due", lambda self, now: real(self, now + 0.5)):
+    real = RunLoop.take_due_timers
+    with patch.object(RunLoop, "take_due_timers", lambda self, now: real(self, now + 0.5)):
         yield
 
 
-@mutant("a failed commit is not repeated")
+@register_mutant("a failed commit is not repeated")
 def failed_commit_dropped() -> Iterator[None]:
     """What was in it is lost, and nobody is told."""
-    real = Writer._hold
+    real = JournalWriter._handle_store_failure
 
-    async def hold(self: Writer, batch: Any, error: Any) -> None:
+    async def hold(self: JournalWriter, batch: Any, error: Any) -> None:
         await real(self, [one for one in batch if not isinstance(one[0], AppendRecord)], error)
 
-    with patch.object(Writer, "_hold", hold):
+    with patch.object(JournalWriter, "_handle_store_failure", hold):
         yield
 
 
-@mutant("a commit of unknown outcome is repeated under new numbers")
-def repeated_as_new() -> Iterator[None]:
+@register_mutant("a commit of unknown outcome is repeated under new numbers")
+def commit_repeated_as_new() -> Iterator[None]:
     """The first try was written too."""
-    real = Writer._hold
+    real = JournalWriter._handle_store_failure
 
-    async def hold(self: Writer, batch: Any, error: Any) -> None:
-        await real(self, [(_renumbered(op), done) for op, done in batch], error)
+    async def hold(self: JournalWriter, batch: Any, error: Any) -> None:
+        await real(self, [(_renumber(op), done) for op, done in batch], error)
 
-    with patch.object(Writer, "_hold", hold):
+    with patch.object(JournalWriter, "_handle_store_failure", hold):
         yield
 
 
-@mutant("a commit that failed in a way that no store should is taken to be impossible")
+@register_mutant("a commit that failed in a way that no store should is taken to be impossible")
 def unknown_outcome_is_a_failure() -> Iterator[None]:
     """The run fails, although it may have been written, and would be at the next try."""
     with patch.object(journal_writer, "MAX_TRIES", 1):
         yield
 
 
-def _renumbered(op: Any) -> Any:
+def _renumber(op: Any) -> Any:
     if not isinstance(op, AppendRecord):
         return op
     return op._replace(record=op.record._replace(seq=op.record.seq + 1))
 
 
-@mutant("a worker that was declared dead keeps its runs")
-def dead_keeps_runs() -> Iterator[None]:
+@register_mutant("a worker that was declared dead keeps its runs")
+def dead_worker_keeps_runs() -> Iterator[None]:
     """It registers anew, and goes on where it was."""
-    real = Membership._declared_dead
+    real = Membership._on_declared_dead
 
     def declared_dead(self: Membership) -> None:
-        with patch.object(self._member, "drivers", list):
+        with patch.object(self._host, "list_drivers", list):
             real(self)
 
-    with patch.object(Membership, "_declared_dead", declared_dead):
+    with patch.object(Membership, "_on_declared_dead", declared_dead):
         yield
 
 
-@mutant("a run is read before it is claimed")
-def history_before_claim() -> Iterator[None]:
+@register_mutant("a run is read before it is claimed")
+def history_read_before_claim() -> Iterator[None]:
     """What its last holder wrote in between is missing."""
-    real_next, real_histories = ProcessStore.next_wake, ProcessStore.histories
+    real_next, real_histories = ProcessStore.get_next_wake_at, ProcessStore.get_histories
 
     async def next_wake(self: ProcessStore, **options: Any) -> Any:
         self.read_early = {}  # type: ignore[attr-defined]
@@ -202,28 +202,31 @@ def history_before_claim() -> Iterator[None]:
         known = self.read_early  # type: ignore[attr-defined]
         return [known[key] if key in known else (await real_histories(self, [key]))[0] for key in keys]
 
-    with patch.object(ProcessStore, "next_wake", next_wake), patch.object(ProcessStore, "histories", histories):
+    with (
+        patch.object(ProcessStore, "get_next_wake_at", next_wake),
+        patch.object(ProcessStore, "get_histories", histories),
+    ):
         yield
 
 
-@mutant("steps in flight start again before timers that are due have fired")
+@register_mutant("steps in flight start again before timers that are due have fired")
 def steps_before_timers() -> Iterator[None]:
     """A paid call begins, only to be cancelled."""
-    real = Driver.begin
+    real = Driver.start
 
     def begin(self: Driver, history: Any) -> None:
-        self._resuming = False
+        self._is_resuming = False
         real(self, history)
 
-    with patch.object(Driver, "begin", begin):
+    with patch.object(Driver, "start", begin):
         yield
 
 
-@mutant("signals are handed to waits newest first")
+@register_mutant("signals are handed to waits newest first")
 def signals_newest_first() -> Iterator[None]:
     """A stack where a queue was meant."""
 
-    real = Mailbox.answers
+    real = Mailbox.take_answers
 
     def answers(self: Mailbox, execution: Any) -> Any:
         for waiting in self._signals.values():
@@ -232,83 +235,86 @@ def signals_newest_first() -> Iterator[None]:
         for waiting in self._signals.values():
             waiting.reverse()
 
-    with patch.object(Mailbox, "answers", answers):
+    with patch.object(Mailbox, "take_answers", answers):
         yield
 
 
-@mutant("the signal cursor skips runs that are only just being taken up")
-def cursor_skips() -> Iterator[None]:
+@register_mutant("the signal cursor skips runs that are only just being taken up")
+def cursor_skips_starting_runs() -> Iterator[None]:
     """A signal that came in that moment is never looked for again."""
 
     async def fetch(self: Claims) -> None:
-        holder = self._holder
-        found = await holder.store.new_signals(holder.worker, self._signal_cursor)
+        holder = self._host
+        found = await holder.store.get_new_signals(holder.worker_id, self._signal_cursor)
         self._signal_cursor = found.cursor
-        drivers = [holder.driver_of(key) for key, _ in found.signals]
+        drivers = [holder.get_driver(key) for key, _ in found.signals]
         await self._fetch_requests()
         for driver, (_, signal) in zip(drivers, found.signals, strict=True):
             if driver is not None:
                 driver.add_signals([signal])
 
-    with patch.object(Claims, "fetch_news", fetch):
+    with patch.object(Claims, "fetch_changes", fetch):
         yield
 
 
-@mutant("a worker takes other runs beside one that is to be tried alone")
-def never_alone() -> Iterator[None]:
+@register_mutant("a worker takes other runs beside one that is to be tried alone")
+def isolation_not_kept() -> Iterator[None]:
     """Its deaths never count, and it kills for ever."""
     with patch.object(Isolation, "is_exclusive", False):
         yield
 
 
-@mutant("a run given in an answer that got lost stays where it is")
-def unheard_kept() -> Iterator[None]:
+@register_mutant("a run given in an answer that got lost stays where it is")
+def unacknowledged_claim_kept() -> Iterator[None]:
     """Held by a worker that does not know, and so by nobody."""
 
     async def look(self: Claims) -> None:
         """Which would find it, a minute later."""
 
-    with patch.object(Claims, "doubt", lambda self: None), patch.object(Claims, "look_for_unheld", look):
+    with (
+        patch.object(Claims, "note_unacknowledged", lambda self: None),
+        patch.object(Claims, "release_unacknowledged", look),
+    ):
         yield
 
 
-@mutant("the lease is let go before the hand-over is done")
-def pulse_stopped_early() -> Iterator[None]:
+@register_mutant("the lease is let go before the hand-over is done")
+def heartbeat_stopped_early() -> Iterator[None]:
     """A slow hand-over is taken for a death."""
-    real = JournalEngine._hand_over
+    real = JournalEngine._retire
 
     async def hand_over(self: JournalEngine) -> None:
-        self._pulse.stop()
+        self._heartbeat.stop()
         await real(self)
 
-    with patch.object(JournalEngine, "_hand_over", hand_over):
+    with patch.object(JournalEngine, "_retire", hand_over):
         yield
 
 
-@mutant("a run claimed by the worker that was declared dead is taken up by the one it became")
-def stale_claim_taken() -> Iterator[None]:
+@register_mutant("a run claimed by the worker that was declared dead is taken up by the one it became")
+def stale_claim_accepted() -> Iterator[None]:
     """The answer came late; the new registration seems to cover it."""
-    real = JournalEngine.take
+    real = JournalEngine.load_run
 
     def take(self: JournalEngine, run: Any, definition: Any, history: Any) -> None:
-        with patch.object(self.membership, "is_coming_back", False):
-            real(self, replace(run, owner=self.worker), definition, history)
+        with patch.object(self.membership, "is_reregistering", False):
+            real(self, replace(run, owner=self.worker_id), definition, history)
 
-    with patch.object(JournalEngine, "take", take):
+    with patch.object(JournalEngine, "load_run", take):
         yield
 
 
-@mutant("nobody looks for the next run of a limited queue when one has left")
-def freed_place_is_unnoticed() -> Iterator[None]:
+@register_mutant("nobody looks for the next run of a limited queue when one has left")
+def freed_slot_not_noticed() -> Iterator[None]:
     """A worker hears only of what others write."""
-    real = JournalEngine.run_over
+    real = JournalEngine.on_run_closed
 
     def run_over(self: JournalEngine, driver: Driver, run: Run | None) -> None:
-        with patch.object(self, "nudge", lambda: None):
+        with patch.object(self, "wake", lambda: None):
             real(self, driver, run)
 
     with (
-        patch.object(JournalEngine, "run_over", run_over),
-        patch.object(JournalEngine, "_may_have_place", lambda self: False),
+        patch.object(JournalEngine, "on_run_closed", run_over),
+        patch.object(JournalEngine, "_should_poll_freed_slots", lambda self: False),
     ):
         yield

@@ -1,7 +1,7 @@
 """What a program must come to.
 
-``fits`` knows what a run's result must look like, and leaves open only what a race, a crash or a person may decide (the
-replay of the journal decides that, see ``endings``).
+``is_valid_result`` knows what a run's result must look like, and leaves open only what a race, a crash or a person may
+decide (the replay of the journal decides that, see ``endings``).
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from simulation.workloads import RETRIES, SIGNALS, Node
 
 MAX_KILLS = 20
 """More processes than one run kills before it is dead."""
 
 
-class Whose(NamedTuple):
+class ResultOwner(NamedTuple):
     """Whose result it is."""
 
-    ids: Collection[str]
+    run_ids: Collection[str]
     """The run, and those that it was forked from, whose outcomes are in its journal."""
-    forced: bool = False
+    has_given_output: bool = False
     """Somebody gave a step's outcome by hand."""
 
 
-def waits(node: Node) -> dict[str, int]:
+def count_signal_waits(node: Node) -> dict[str, int]:
     """How many waits for each signal a program may come to, without those of its children."""
     found = dict.fromkeys(SIGNALS, 0)
-    for one in _walk(node, children=False):
+    for one in _list_nodes(node, include_children=False):
         if one[0] == "signal":
             found[one[1]] += 1
     return found
 
 
-def longest(node: Node) -> float:
+def estimate_max_duration_s(node: Node) -> float:
     """More virtual seconds than the program can take when nothing disturbs it."""
     total = 1.0
-    for one in _walk(node):
+    for one in _list_nodes(node):
         if one[0] == "step":
             total += (one[3] + 1.0) * (RETRIES[one[1]] + 1)
         elif one[0] == "undoable":
@@ -54,19 +54,19 @@ def longest(node: Node) -> float:
     return total
 
 
-def kills(node: Node, *, children: bool = False) -> bool:
+def has_kill(node: Node, *, include_children: bool = False) -> bool:
     """Whether the program kills its process, itself or (with ``children``) by a run that it starts."""
-    return any(one[0] == "kill" for one in _walk(node, children=children))
+    return any(one[0] == "kill" for one in _list_nodes(node, include_children=include_children))
 
 
 def can_swallow(node: Node) -> bool:
     """Whether the program may go on after it was cancelled."""
     # A clean-up that raises puts its own exception in the place of the cancellation, and that may be caught.
-    parts = _walk(node, children=False)
+    parts = _list_nodes(node, include_children=False)
     return any(one[0] == "swallow" or (one[0] == "finally" and can_fail(one[2])) for one in parts)
 
 
-def _walk(node: Node, *, children: bool = True) -> list[Node]:
+def _list_nodes(node: Node, *, include_children: bool = True) -> list[Node]:
     below: list[Node] = []
     match node:
         case ["seq" | "gather" | "race", parts]:
@@ -75,9 +75,9 @@ def _walk(node: Node, *, children: bool = True) -> list[Node]:
             below = [part]
         case ["finally", part, last]:
             below = [part, last]
-        case ["child", _, part, _] if children:
+        case ["child", _, part, _] if include_children:
             below = [part]
-    return [node, *(one for part in below for one in _walk(part, children=children))]
+    return [node, *(one for part in below for one in _list_nodes(part, include_children=include_children))]
 
 
 def must_fail(node: Node) -> bool:
@@ -117,64 +117,66 @@ def can_fail(node: Node) -> bool:
     return False
 
 
-def fits(node: Node, value: Any, whose: Whose) -> bool:
+def is_valid_result(node: Node, value: Any, owner: ResultOwner) -> bool:
     """Whether a program of this run may have returned this."""
     match node:
         case ["step", kind, label, _, fails, _]:
-            return (fails <= RETRIES[kind] or kind == "flaky" or whose.forced) and _mine(value, whose, f"/{label}")
+            return (fails <= RETRIES[kind] or kind == "flaky" or owner.has_given_output) and _is_own_value(
+                value, owner, f"/{label}"
+            )
         case ["undoable", label, _, fails, _]:
-            return (fails <= RETRIES["undoable"] or whose.forced) and _mine(value, whose, f"/{label}")
+            return (fails <= RETRIES["undoable"] or owner.has_given_output) and _is_own_value(value, owner, f"/{label}")
         case ["seq" | "gather", parts]:
             return len(value) == len(parts) and all(
-                fits(part, one, whose) for part, one in zip(parts, value, strict=True)
+                is_valid_result(part, one, owner) for part, one in zip(parts, value, strict=True)
             )
         case ["sleep", _]:
             return value == "slept"
         case ["timeout", _, part]:
-            return value == "timed out" or (value is not None and fits(part, value, whose))
+            return value == "timed out" or (value is not None and is_valid_result(part, value, owner))
         case ["signal", name, seconds]:
-            sent = isinstance(value, str) and any(value.startswith(f"{one}:{name}:") for one in whose.ids)
+            sent = isinstance(value, str) and any(value.startswith(f"{one}:{name}:") for one in owner.run_ids)
             return sent or (value == "no signal" and seconds is not None)
         case ["ask", _, seconds, _]:
             return value.startswith("said ") or (value == "nobody" and seconds is not None)
         case ["race", parts]:
-            return fits(parts[value[0]], value[1], whose)
+            return is_valid_result(parts[value[0]], value[1], owner)
         case ["map", labels, _]:
             return len(value) == len(labels) and all(
-                _mine(one, whose, f"/{label}") for one, label in zip(value, labels, strict=True)
+                _is_own_value(one, owner, f"/{label}") for one, label in zip(value, labels, strict=True)
             )
         case ["catch", part]:
             if isinstance(value, list) and value[:1] == ["caught"]:
                 return can_fail(part)
-            return fits(part, value, whose)
+            return is_valid_result(part, value, owner)
         case ["swallow", part]:
-            return value == "swallowed" or fits(part, value, whose)
+            return value == "swallowed" or is_valid_result(part, value, owner)
         case ["finally", part, _]:
-            return fits(part, value, whose)
+            return is_valid_result(part, value, owner)
         case ["draw"]:
-            return value[0] in whose.ids
+            return value[0] in owner.run_ids
         case ["named", part]:
-            return value[0] in whose.ids and fits(part, value[1], whose)
+            return value[0] in owner.run_ids and is_valid_result(part, value[1], owner)
         case ["child", label, part, "joined"]:
-            return fits(part, value, Whose({label}))
+            return is_valid_result(part, value, ResultOwner({label}))
         case ["child", label, part, how]:
-            if not _is_child(value[0], label, how, whose):
+            if not _is_child_id(value[0], label, how, owner):
                 return False
-            return how == "alone" or fits(part, value, Whose({value[0]}))
+            return how == "alone" or is_valid_result(part, value, ResultOwner({value[0]}))
     return False
 
 
-def _mine(value: Any, whose: Whose, rest: str) -> bool:
-    return any(value == f"{one}{rest}" for one in whose.ids)
+def _is_own_value(value: Any, owner: ResultOwner, suffix: str) -> bool:
+    return any(value == f"{one}{suffix}" for one in owner.run_ids)
 
 
-def _is_child(run_id: str, label: str, how: str, whose: Whose) -> bool:
-    if how == "shared":
+def _is_child_id(run_id: str, label: str, mode: str, owner: ResultOwner) -> bool:
+    if mode == "shared":
         return run_id == f"shared-{label}"
     name = "other" if label.endswith("o") else "simulated"
-    return any(re.fullmatch(rf"{re.escape(one)}:{name}-\d+(\.\d+)?", run_id) for one in whose.ids)
+    return any(re.fullmatch(rf"{re.escape(one)}:{name}-\d+(\.\d+)?", run_id) for one in owner.run_ids)
 
 
-def undoes(kind: Kind, name: str) -> bool:
+def is_undoable(kind: RecordKind, name: str) -> bool:
     """Whether a record of this kind and name is of a step that can be undone."""
-    return kind is Kind.STEP and name == "undoable"
+    return kind is RecordKind.STEP and name == "undoable"

@@ -1,8 +1,8 @@
 """What must hold at every write.
 
-``Checker`` keeps a model of its own beside the database: every row, journal and mailbox as it was after the last
-atomic operation. After each operation it compares, and asks of everything that changed whether this operation, by this
-worker, was entitled to change it. So a broken promise is found where it is broken, not when its consequence shows.
+``InvariantChecker`` keeps a model of its own beside the database: every row, journal and mailbox as it was after the
+last atomic operation. After each operation it compares, and asks of everything that changed whether this operation, by
+this worker, was entitled to change it. So a broken promise is found where it is broken, not when its consequence shows.
 
 The promises are those of ``docs/architecture.md``, by number: recorded outcomes never change (P1), one ending written
 by the holder (P2), nothing recorded runs again (P3), only what was in flight runs again (P4), live is as replay (P5).
@@ -16,37 +16,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.records import Kind, Record, Signal
+from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
-from holdfast.stores.contract import Reaped
+from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
+from holdfast.stores.contract import ReapResult
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,
-    Cancel,
     CancelRun,
+    CancelState,
     FinishRun,
     ForkRun,
-    NoteAttempt,
+    OpStatus,
     ParkRun,
     PauseRun,
     ReleaseRun,
     ReopenRun,
     ResumeRun,
     Run,
+    SaveAttempt,
     SendSignal,
-    Started,
+    StartResult,
     StartRun,
-    Verdict,
 )
-from holdfast.stores.rules import isolation_leases
-from simulation.approval_checks import Questions
-from simulation.compensation_checks import Sagas
-from simulation.execution_checks import Doing, row_in_words
+from holdfast.stores.rules import get_isolation_leases
+from simulation.approval_checks import ApprovalChecker
+from simulation.compensation_checks import CompensationChecker
+from simulation.execution_checks import ExecutionChecker, describe_row
 from simulation.expectations import can_swallow
-from simulation.link_checks import Family
-from simulation.request_checks import Asking
+from simulation.link_checks import LinkChecker
+from simulation.request_checks import RequestChecker
 
 if TYPE_CHECKING:
     from simulation.process import Process
@@ -62,21 +62,21 @@ class RunModel:
         self.outcomes: set[tuple[bool, int]] = set()
         self.mailbox: dict[int, Signal] = {}
         self.attempts: dict[int, Any] = {}
-        self.accepted = 0
-        self.consumed = 0
-        self.last_consumed: dict[str, int] = {}
-        self.dedup: dict[str, bytes] = {}
-        self.deaths = 0
+        self.accepted_signal_count = 0
+        self.consumed_signal_count = 0
+        self.last_consumed_ids: dict[str, int] = {}
+        self.payloads_by_dedup_key: dict[str, bytes] = {}
+        self.death_count = 0
         """Deaths of workers that held nothing but this run, without a record in between."""
-        self.cancel_accepted = False
+        self.is_cancel_accepted = False
         """Somebody was told that the run will be cancelled."""
-        self.cancel_recorded = False
-        self.cancelled_by: set[str] = set()
-        self.reopened_at = -1
+        self.is_cancel_recorded = False
+        self.cancel_sources: set[str] = set()
+        self.reopened_epoch = -1
         """The epoch under which it had ended when it was last reopened."""
-        self.parked_by: int | None = None
+        self.parked_by_worker: int | None = None
         """The worker that parked it while there were signals in its mailbox."""
-        self.inherited = 0
+        self.inherited_count = 0
         """How many records it shares with the run that it was forked from."""
 
     @property
@@ -85,301 +85,308 @@ class RunModel:
         return json.loads(self.row.inputs)["program"]
 
 
-class Checker:
+class InvariantChecker:
     """The model, and the questions asked of every change."""
 
     def __init__(self, world: World, database: MemoryStore) -> None:
         self.world = world
         self.database = database
-        self.family = Family(self)
-        self.asking = Asking(self)
-        self.questions = Questions(self)
-        self.sagas = Sagas(self)
-        self.doing = Doing(self)
+        self.link_checker = LinkChecker(self)
+        self.request_checker = RequestChecker(self)
+        self.approval_checker = ApprovalChecker(self)
+        self.compensation_checker = CompensationChecker(self)
+        self.execution_checker = ExecutionChecker(self)
         self.runs: dict[int, RunModel] = {}
-        self.by_id: dict[str, RunModel] = {}
-        self.begun: dict[tuple[int, int, str], int] = {}
-        self.commands: dict[tuple[str, int], tuple[Kind, str, str]] = {}
-        self.keys: dict[tuple[str, str], str] = {}
-        self.beats: dict[str, list[Any]] = {}
+        self.runs_by_id: dict[str, RunModel] = {}
+        self.step_start_counts: dict[tuple[int, int, str], int] = {}
+        self.commands: dict[tuple[str, int], tuple[RecordKind, str, str]] = {}
+        self.idempotency_keys: dict[tuple[str, str], str] = {}
+        self.heartbeats: dict[str, list[Any]] = {}
         """Progress that attempts handed in, by the idempotency key of the call."""
-        self.attempts_begun: Counter[str] = Counter()
+        self.attempt_counts: Counter[str] = Counter()
         """By the idempotency key of the call."""
         self.key_owners: dict[str, str] = {}
         """Which run an idempotency key belongs to."""
-        self.rewound: set[str] = set()
+        self.rewound_run_ids: set[str] = set()
         """Runs of which a retry has taken records away."""
-        self.tried_alone: dict[int, tuple[float, set[int]]] = {}
+        self.isolated_claims: dict[int, tuple[float, set[int]]] = {}
         """By worker: until when it takes nothing but isolated runs, and the keys of those that it has taken."""
-        self.checked = 0
+        self.check_count = 0
         """Atomic operations that changed, or could have changed, something."""
 
-    def fail(self, invariant: str, what: str) -> None:
+    def fail(self, invariant: str, details: str) -> None:
         """A promise is broken."""
-        self.world.fail(invariant, what)
+        self.world.fail(invariant, details)
 
     # Operations of a commit
 
-    def operation(self, process: Process | None, op: Any, answer: Any) -> None:
+    def check_operation(self, process: Process | None, op: Any, answer: Any) -> None:
         """One operation of a commit has been carried out."""
-        self.checked += 1
+        self.check_count += 1
         match op:
             case StartRun():
-                self._started(op, answer)
+                self._check_start(op, answer)
             case AwaitRun():
-                if isinstance(answer, Started):
-                    self.family.asked(op.link, answer)
+                if isinstance(answer, StartResult):
+                    self.link_checker.check_link(op.link, answer)
             case SendSignal():
-                self._sent(op, answer)
+                self._check_signal_sent(op, answer)
             case CancelRun():
-                self.asking.cancelled(op, answer)
+                self.request_checker.check_cancel(op, answer)
             case PauseRun() | ResumeRun():
-                self.asking.paused(op, answer)
+                self.request_checker.check_pause(op, answer)
             case ReopenRun():
-                self.asking.reopened(op, answer)
+                self.request_checker.check_reopen(op, answer)
             case ForkRun():
-                self.asking.forked(op, answer)
+                self.request_checker.check_fork(op, answer)
             case AnswerApproval():
-                self.questions.answered(op, answer)
+                self.approval_checker.check_answer(op, answer)
             case _:
-                self._held_operation(process, op, answer)
-        self._nothing_else_changed()
+                self._check_claimed_operation(process, op, answer)
+        self._check_nothing_else_changed()
 
-    def _held_operation(self, process: Process | None, op: Any, answer: Verdict) -> None:
+    def _check_claimed_operation(self, process: Process | None, op: Any, answer: OpStatus) -> None:
         model = self.runs.get(op.key)
         if model is None:
             self.fail("P2", f"{op!r} names a run that does not exist")
             return
         before, after = model.row, self.database._runs[op.key]
         epoch = op.record.epoch if isinstance(op, AppendRecord) else op.epoch
-        mine = process is not None and before.owner in process.workers
+        mine = process is not None and before.owner in process.worker_ids
         holder = before.state is RunState.RUNNING and before.epoch == epoch and mine
-        told = f"{_words(op)} by {process} under epoch {epoch} ({row_in_words(before)}) was answered {answer.value}"
+        told = (
+            f"{_describe_op(op)} by {process} under epoch {epoch} ({describe_row(before)}) was answered {answer.value}"
+        )
         last = model.journal[-1].seq if model.journal else -1
         delayed = isinstance(op, ParkRun) and op.next_seq is not None and op.next_seq <= last
-        delayed |= isinstance(op, FinishRun) and op.heed_cancel and before.cancel is Cancel.RECORDED
-        if holder and answer is Verdict.FENCED and not delayed:
+        delayed |= isinstance(op, FinishRun) and op.respect_cancel and before.cancel_state is CancelState.RECORDED
+        if holder and answer is OpStatus.FENCED and not delayed:
             self.fail("P2 the holder is not fenced", told)
-        if delayed and self._changed(model):
+        if delayed and self._has_changed(model):
             self.fail("a park or an end that comes too late does nothing", told)
-        if not holder and self._changed(model):
+        if not holder and self._has_changed(model):
             self.fail("P2 only the holder changes a run", told)
         if isinstance(op, AppendRecord):
-            self._appended(process, model, op, answer, told)
-        elif isinstance(op, NoteAttempt):
+            self._check_append(process, model, op, answer, told)
+        elif isinstance(op, SaveAttempt):
             model.attempts = dict(self.database._attempts.get(op.key, {}))
         elif isinstance(op, FinishRun):
-            self._finished(model, op, answer, after, told)
+            self._check_finish(model, op, answer, after, told)
         elif isinstance(op, ParkRun):
-            self._parked(process, model, op, answer, after, told)
-        elif isinstance(op, AskApproval | RemindApproval | WithdrawApproval):
-            self.questions.held(op, answer, told)
+            self._check_park(process, model, op, answer, after, told)
+        elif isinstance(op, RequestApproval | RemindApproval | WithdrawApproval):
+            self.approval_checker.check_claimed_operation(op, answer, told)
         elif isinstance(op, ReleaseRun) and holder and after.state is not RunState.PENDING:
             self.fail("a released run can be claimed", told)
-        self.row_changed(model, after, told)
+        self.update_row(model, after, told)
 
-    def _finished(self, model: RunModel, op: FinishRun, answer: Verdict, after: Run, told: str) -> None:
-        if answer not in (Verdict.DONE, Verdict.TOLD):
+    def _check_finish(self, model: RunModel, op: FinishRun, answer: OpStatus, after: Run, context: str) -> None:
+        if answer not in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
             return
         if (after.state, after.output) != (op.state, op.output):
-            self.fail("P2 an ending that was answered as done is there", told)
+            self.fail("P2 an ending that was answered as done is there", context)
         if after is model.row:
             return  # it was there before
-        if model.row.cancel is Cancel.ASKED and op.heed_cancel:
-            self.fail("a run does not end before its cancellation is recorded", told)
-        if op.state is RunState.COMPLETED and model.cancel_accepted and not can_swallow(model.program):
-            self.fail("a run whose cancellation was accepted does not complete", told)
-        if answer is Verdict.DONE and self.family.is_awaited(op.key):
-            self.fail("whoever ends a run hears that somebody waited for it", told)
-        self.sagas.ended(model, after)
-        self.family.left_alone(model, told)
+        if model.row.cancel_state is CancelState.REQUESTED and op.respect_cancel:
+            self.fail("a run does not end before its cancellation is recorded", context)
+        if op.state is RunState.COMPLETED and model.is_cancel_accepted and not can_swallow(model.program):
+            self.fail("a run whose cancellation was accepted does not complete", context)
+        if answer is OpStatus.DONE and self.link_checker.is_awaited(op.key):
+            self.fail("whoever ends a run hears that somebody waited for it", context)
+        self.compensation_checker.check_run_end(model, after)
+        self.link_checker.check_abandoned_children(model, context)
 
-    def _appended(self, process: Process | None, model: RunModel, op: AppendRecord, answer: Verdict, told: str) -> None:
+    def _check_append(
+        self, process: Process | None, model: RunModel, op: AppendRecord, answer: OpStatus, context: str
+    ) -> None:
         journal = self.database._records.get(op.key, [])
         record = op.record
         if journal[: len(model.journal)] != model.journal:
-            self.fail("P1 records never change", told)
+            self.fail("P1 records never change", context)
         new = journal[len(model.journal) :]
-        if answer is Verdict.DONE and record not in (new or model.journal):
-            self.fail("P1 a record that was answered as written is there as it was handed in", told)
+        if answer is OpStatus.DONE and record not in (new or model.journal):
+            self.fail("P1 a record that was answered as written is there as it was handed in", context)
         if new:
-            self._new_record(process, model, op, new, told)
+            self._check_new_record(process, model, op, new, context)
         elif op.clear_attempt and model.row.state is RunState.RUNNING and model.row.epoch == record.epoch:
             # A repeated record takes the row of its attempt with it once more: the note of it may have been repeated.
             model.attempts = {at: one for at, one in model.attempts.items() if at != record.position}
-        if answer is not Verdict.DONE and new:
-            self.fail("P1 a refused record changes nothing", told)
+        if answer is not OpStatus.DONE and new:
+            self.fail("P1 a refused record changes nothing", context)
 
-    def _new_record(
-        self, process: Process | None, model: RunModel, op: AppendRecord, new: Sequence[Record], told: str
+    def _check_new_record(
+        self, process: Process | None, model: RunModel, op: AppendRecord, new: Sequence[Record], context: str
     ) -> None:
         record = op.record
         if new != [record]:
-            self.fail("P1 journals grow by what is appended", told)
+            self.fail("P1 journals grow by what is appended", context)
         if record.seq != (model.journal[-1].seq + 1 if model.journal else 0):
-            self.fail("P1 a journal has no gaps", told)
-        if len(model.journal) > model.inherited and record.epoch < model.journal[-1].epoch:
-            self.fail("P1 epochs in a journal never fall", told)
-        outcome = (record.kind is Kind.TIMER, record.position)
-        if record.kind is Kind.CANCEL:
-            if model.cancel_recorded:
-                self.fail("a cancellation is recorded once", told)
-            if not model.cancel_accepted:
-                self.fail("only what somebody asked for is cancelled", told)
-            model.cancel_recorded = True
-            self.world.occasion("cancelling", process, model.row.id)
-            if self.database._runs[op.key].cancel is not Cancel.RECORDED:
-                self.fail("the row tells that a cancellation is recorded", told)
-        elif record.kind is not Kind.DEADLINE:
+            self.fail("P1 a journal has no gaps", context)
+        if len(model.journal) > model.inherited_count and record.epoch < model.journal[-1].epoch:
+            self.fail("P1 epochs in a journal never fall", context)
+        outcome = (record.kind is RecordKind.TIMER, record.position)
+        if record.kind is RecordKind.CANCEL:
+            if model.is_cancel_recorded:
+                self.fail("a cancellation is recorded once", context)
+            if not model.is_cancel_accepted:
+                self.fail("only what somebody asked for is cancelled", context)
+            model.is_cancel_recorded = True
+            self.world.reach_action_point("cancelling", process, model.row.id)
+            if self.database._runs[op.key].cancel_state is not CancelState.RECORDED:
+                self.fail("the row tells that a cancellation is recorded", context)
+        elif record.kind is not RecordKind.DEADLINE:
             if outcome in model.outcomes:
-                self.fail("P1 no command has two outcomes", told)
+                self.fail("P1 no command has two outcomes", context)
             model.outcomes.add(outcome)
-        if process is not None and record.at > process.clock.latest():
+        if process is not None and record.at > process.clock.get_max_now():
             self.fail(
-                "timers never fire early", f"{told}: its time is {record.at - process.clock.latest():.3f} s ahead"
+                "timers never fire early",
+                f"{context}: its time is {record.at - process.clock.get_max_now():.3f} s ahead",
             )
         mailbox = self.database._mailboxes.get(op.key, {})
-        if record.kind is Kind.SIGNAL:
-            self._consumed(model, op, mailbox, told)
-        elif record.kind is Kind.CHILD:
-            self.family.recorded(model, op, mailbox, told)
-        elif record.kind is Kind.APPROVAL:
-            self.questions.recorded(model, op, mailbox, told)
-        elif record.kind is Kind.STEP:
-            self.questions.step_recorded(record, told)
+        if record.kind is RecordKind.SIGNAL:
+            self._check_signal_consumed(model, op, mailbox, context)
+        elif record.kind is RecordKind.CHILD:
+            self.link_checker.check_record(model, op, mailbox, context)
+        elif record.kind is RecordKind.APPROVAL:
+            self.approval_checker.check_record(model, op, mailbox, context)
+        elif record.kind is RecordKind.STEP:
+            self.approval_checker.check_step_record(record, context)
         model.mailbox = dict(mailbox)
         model.attempts = dict(self.database._attempts.get(op.key, {}))
         model.journal = [*model.journal, record]
-        model.deaths = 0
+        model.death_count = 0
         if self.database._runs[op.key].suspicion:
-            self.fail("a run that has recorded something is not suspected", told)
+            self.fail("a run that has recorded something is not suspected", context)
 
-    def _consumed(self, model: RunModel, op: AppendRecord, mailbox: dict[int, Signal], told: str) -> None:
-        signal = None if op.consume is None else model.mailbox.get(op.consume)
+    def _check_signal_consumed(
+        self, model: RunModel, op: AppendRecord, mailbox: dict[int, Signal], context: str
+    ) -> None:
+        signal = None if op.consumed_signal_id is None else model.mailbox.get(op.consumed_signal_id)
         if signal is None:
-            self.fail("a signal is consumed at most once", told)
+            self.fail("a signal is consumed at most once", context)
             return
         if (signal.name, signal.payload) != (op.record.name, op.record.payload):
-            self.fail("a signal is recorded as it was sent", told)
+            self.fail("a signal is recorded as it was sent", context)
         if signal.id in mailbox:
-            self.fail("a signal is consumed by its record", told)
-        if signal.id < model.last_consumed.get(signal.name, 0) or any(
+            self.fail("a signal is consumed by its record", context)
+        if signal.id < model.last_consumed_ids.get(signal.name, 0) or any(
             other.name == signal.name and other.id < signal.id and other.position is None
             for other in model.mailbox.values()
         ):
-            self.fail("signals come in the order they were sent", told)
-        model.last_consumed[signal.name] = signal.id
-        model.consumed += 1
+            self.fail("signals come in the order they were sent", context)
+        model.last_consumed_ids[signal.name] = signal.id
+        model.consumed_signal_count += 1
 
-    def _parked(
-        self, process: Process | None, model: RunModel, op: ParkRun, answer: Verdict, after: Run, told: str
+    def _check_park(
+        self, process: Process | None, model: RunModel, op: ParkRun, answer: OpStatus, after: Run, context: str
     ) -> None:
-        self.world.moment("parked", process, model.row.id)
-        if answer is not Verdict.DONE or after is model.row:
+        self.world.reach_fault_point("parked", process, model.row.id)
+        if answer is not OpStatus.DONE or after is model.row:
             return
-        if model.row.cancel is Cancel.ASKED:
-            self.fail("a run does not park before its cancellation is recorded", told)
-        if op.paused != (model.row.paused_at is not None) and op.paused:
-            self.fail("a run that was resumed does not park as paused", told)
+        if model.row.cancel_state is CancelState.REQUESTED:
+            self.fail("a run does not park before its cancellation is recorded", context)
+        if op.is_pause != (model.row.paused_at is not None) and op.is_pause:
+            self.fail("a run that was resumed does not park as paused", context)
         if after.wake_at != op.wake_at:
-            self.fail("a parked run wakes when its next timer is due", told)
-        model.parked_by = model.row.owner if model.mailbox and not op.paused else None
-        if op.paused:
+            self.fail("a parked run wakes when its next timer is due", context)
+        model.parked_by_worker = model.row.owner if model.mailbox and not op.is_pause else None
+        if op.is_pause:
             return  # what it waits for does not matter
-        if any(signal.name in op.signals for signal in model.mailbox.values() if signal.position is None):
-            self.fail("no signal falls between a wait and its park", told)
-        self.family.parked(model, op, told)
-        self.questions.parked(model, op, told)
+        if any(signal.name in op.signal_names for signal in model.mailbox.values() if signal.position is None):
+            self.fail("no signal falls between a wait and its park", context)
+        self.link_checker.check_park(model, op, context)
+        self.approval_checker.check_park(model, op, context)
 
-    def new_model(self, row: Run) -> RunModel:
+    def add_model(self, row: Run) -> RunModel:
         """A run is there for the first time."""
-        model = self.runs[row.key] = self.by_id[row.id] = RunModel(row)
+        model = self.runs[row.key] = self.runs_by_id[row.id] = RunModel(row)
         return model
 
-    def _started(self, op: StartRun, answer: Started | Verdict) -> None:
-        known = self.by_id.get(op.run.id)
+    def _check_start(self, op: StartRun, answer: StartResult | OpStatus) -> None:
+        known = self.runs_by_id.get(op.run.id)
         link = op.link
-        if not isinstance(answer, Started):
-            self._not_started(op, answer)
+        if not isinstance(answer, StartResult):
+            self._check_start_refused(op, answer)
             return
         if link is not None:
-            parent = self.runs[link.parent].row
+            parent = self.runs[link.parent_key].row
             if parent.state is not RunState.RUNNING or parent.epoch != link.epoch:
                 self.fail("P2 only the holder of a run starts others for it", f"{op.run.id} for {parent.id}")
         if known is None:
-            if op.run.workflow in self.asking.switched_since:
+            if op.run.workflow in self.request_checker.disabled_since:
                 self.fail("no run of a workflow starts that is switched off", op.run.id)
-            model = self.new_model(answer.run)
-            if not answer.created or answer.run.digest != op.run.digest:
+            model = self.add_model(answer.run)
+            if not answer.is_new or answer.run.digest != op.run.digest:
                 self.fail("starting is creating", f"the first start of {op.run.id} was answered {answer}")
-            self.row_changed(model, answer.run, "start")
-            self.world.run_created(answer.run)
-        elif answer.created and known.row.seed != op.run.seed:
+            self.update_row(model, answer.run, "start")
+            self.world.on_run_created(answer.run)
+        elif answer.is_new and known.row.seed != op.run.seed:
             self.fail("a run is started once", f"{op.run.id} was started again")
-        elif link is not None and op.run.id.startswith(f"{self.runs[link.parent].row.id}:") and not answer.created:
+        elif link is not None and op.run.id.startswith(f"{self.runs[link.parent_key].row.id}:") and not answer.is_new:
             self.fail("a run that is started again is the same run", f"{op.run.id} has another seed")
         if link is not None:
-            self.family.asked(link, answer)
+            self.link_checker.check_link(link, answer)
 
-    def _not_started(self, op: StartRun, answer: Verdict) -> None:
-        if answer is Verdict.SWITCHED_OFF and op.run.workflow in self.asking.switched_since:
+    def _check_start_refused(self, op: StartRun, answer: OpStatus) -> None:
+        if answer is OpStatus.WORKFLOW_DISABLED and op.run.workflow in self.request_checker.disabled_since:
             return
-        parent = None if op.link is None else self.runs[op.link.parent].row
+        parent = None if op.link is None else self.runs[op.link.parent_key].row
         if parent is None or (parent.state is RunState.RUNNING and op.link and parent.epoch == op.link.epoch):
             self.fail("a run can be started", f"{op.run.id} was answered {answer}")
 
-    def _sent(self, op: SendSignal, answer: Verdict) -> None:
-        model = self.by_id.get(op.run_id)
+    def _check_signal_sent(self, op: SendSignal, answer: OpStatus) -> None:
+        model = self.runs_by_id.get(op.run_id)
         if model is None:
-            if answer is not Verdict.UNKNOWN_RUN:
+            if answer is not OpStatus.UNKNOWN_RUN:
                 self.fail("signals go to runs", f"a signal to {op.run_id}, which is not there, was answered {answer}")
             return
         mailbox = self.database._mailboxes.get(model.row.key, {})
         added = [signal for signal in mailbox.values() if signal.id not in model.mailbox]
-        told = f"signal {op.name} to {op.run_id} with key {op.dedup} was answered {answer.value}"
-        if len(added) != (answer is Verdict.DONE):
+        told = f"signal {op.name} to {op.run_id} with key {op.dedup_key} was answered {answer.value}"
+        if len(added) != (answer is OpStatus.DONE):
             self.fail("an accepted signal is in the mailbox, once", told)
-        if op.dedup is not None and (op.dedup in model.dedup) != (answer is Verdict.DUPLICATE):
+        if op.dedup_key is not None and (op.dedup_key in model.payloads_by_dedup_key) != (answer is OpStatus.DUPLICATE):
             self.fail("a signal with a known key counts once", told)
-        if answer is Verdict.DONE:
-            model.accepted += 1
-            if op.dedup is not None:
-                model.dedup[op.dedup] = op.payload
+        if answer is OpStatus.DONE:
+            model.accepted_signal_count += 1
+            if op.dedup_key is not None:
+                model.payloads_by_dedup_key[op.dedup_key] = op.payload
             model.mailbox = dict(mailbox)
             after = self.database._runs[model.row.key]
             asleep = after.state is RunState.WAITING and after.paused_at is None
             if asleep and (after.wake_at is None or after.wake_at > self.database.now()):
                 self.fail("a signal wakes a parked run", told)
-            self.row_changed(model, after, told)
+            self.update_row(model, after, told)
 
     # Everything else that a store does
 
-    def claimed(self, process: Process, worker: int, runs: Sequence[Run]) -> None:
+    def check_claim(self, process: Process, worker: int, runs: Sequence[Run]) -> None:
         """``claim`` has been carried out."""
-        self.checked += 1
+        self.check_count += 1
         now = self.database.now()
         for run in runs:
             model = self.runs[run.key]
             before = model.row
-            told = f"{process} claimed {run.id} as worker {worker} ({row_in_words(before)})"
+            told = f"{process} claimed {run.id} as worker {worker} ({describe_row(before)})"
             if before.state not in (RunState.PENDING, RunState.WAITING) or run.epoch != before.epoch + 1:
                 self.fail("P2 a claim takes what nobody holds, under the next epoch", told)
             if before.wake_at is None or before.wake_at > now:
                 self.fail("a claim takes what is due", told)
-            if before.paused_at is not None or before.workflow in self.asking.switched_since:
+            if before.paused_at is not None or before.workflow in self.request_checker.disabled_since:
                 self.fail("nobody claims what is paused or switched off", told)
-            self.world.occasion("claimed", process, run.id)
-            self.row_changed(model, run, told)
-        self._keeps_apart(process, worker, runs)
-        self._keeps_to_places(process)
-        self._nothing_else_changed()
+            self.world.reach_action_point("claimed", process, run.id)
+            self.update_row(model, run, told)
+        self._check_isolation(process, worker, runs)
+        self._check_queue_limit(process)
+        self._check_nothing_else_changed()
 
-    def _keeps_apart(self, process: Process, worker: int, claimed: Sequence[Run]) -> None:
+    def _check_isolation(self, process: Process, worker: int, claimed: Sequence[Run]) -> None:
         new = {run.key for run in claimed}
         held = {model.row.key for model in self.runs.values() if model.row.owner == worker} - new
-        until, tried = self.tried_alone.get(worker, (0.0, set[int]()))
+        until, tried = self.isolated_claims.get(worker, (0.0, set[int]()))
         plan = self.world.plan
-        if plan.has_killer and not plan.late and not plan.unknown and held and held <= tried:
+        if plan.has_killer and not plan.late_ratio and not plan.lost_answer_ratio and held and held <= tried:
             unclear = [self.runs[key].row.id for key in held if self.runs[key].row.suspicion > 1]
             if unclear and self.world.time < until:
                 told = f"{process} claimed {[run.id for run in claimed]} beside {unclear}"
@@ -388,7 +395,7 @@ class Checker:
         if not levels:
             return
         if not held:
-            self.tried_alone[worker] = (self.world.time + isolation_leases(0) * plan.lease, new)
+            self.isolated_claims[worker] = (self.world.time + get_isolation_leases(0) * plan.lease_s, new)
         tried.update(new)
         self.world.counts["isolated claims"] += 1
         told = f"{process} claimed {[(run.id, run.suspicion) for run in claimed]}"
@@ -397,22 +404,22 @@ class Checker:
         if len(claimed) > {2: 50, 3: 10}.get(claimed[0].suspicion, 1):
             self.fail("isolated runs are claimed few at a time, then alone", told)
 
-    def _keeps_to_places(self, process: Process) -> None:
+    def _check_queue_limit(self, process: Process) -> None:
         # Those that are to be cancelled are let through in any case.
         rows = [model.row for model in self.runs.values()]
-        executed = [row.id for row in rows if row.state is RunState.RUNNING and row.cancel is Cancel.NO]
-        places = self.world.plan.places
+        executed = [row.id for row in rows if row.state is RunState.RUNNING and row.cancel_state is CancelState.NONE]
+        places = self.world.plan.max_running
         if places is not None:
             self.world.counts["places taken"] += 1
             if len(executed) > places:
                 self.fail("no more are executed than there are places", f"after {process}: {executed} of {places}")
 
-    def reaped(self, process: Process, answer: Reaped) -> None:
+    def check_reap(self, process: Process, answer: ReapResult) -> None:
         """``reap`` has been carried out."""
-        self.checked += 1
-        for worker in answer.workers:
-            owner = self.world.owner_of(worker)
-            if not owner.disturbed:
+        self.check_count += 1
+        for worker in answer.worker_ids:
+            owner = self.world.get_process(worker)
+            if not owner.can_be_declared_dead:
                 self.fail("only a worker that died, stood still or was cut off is declared dead", f"{owner} was")
             held = [
                 model
@@ -420,80 +427,83 @@ class Checker:
                 if model.row.owner == worker and model.row.state is RunState.RUNNING
             ]
             for model in held:
-                self._lost_its_worker(model, len(held), f"reap by {process}")
-            self._lost_its_parker(worker, f"reap by {process}")
-        self._nothing_else_changed()
+                self._check_worker_death(model, len(held), f"reap by {process}")
+            self._check_parker_gone(worker, f"reap by {process}")
+        self._check_nothing_else_changed()
 
-    def _lost_its_worker(self, model: RunModel, held: int, told: str) -> None:
+    def _check_worker_death(self, model: RunModel, claimed_count: int, context: str) -> None:
         """The worker of a run was declared dead, while it held so many."""
         after = self.database._runs[model.row.key]
-        model.deaths += held == 1
-        spent = held == 1 and model.deaths >= model.row.max_deliveries
+        model.death_count += claimed_count == 1
+        spent = claimed_count == 1 and model.death_count >= model.row.max_deliveries
         if after.state is not (RunState.DEAD if spent else RunState.PENDING):
             self.fail(
                 "P2 dead after so many deaths alone without a record, and only then",
-                f"{after.id} is {after.state} after {model.deaths} deaths of {after.max_deliveries}, held with {held}",
+                f"{after.id} is {after.state} after {model.death_count} deaths of {after.max_deliveries}, held with "
+                f"{claimed_count}",
             )
         if not spent and after.suspicion <= model.row.suspicion:
-            self.fail("a run whose worker died is suspected", f"{told}: {after.id} has suspicion {after.suspicion}")
-        self.row_changed(model, after, told, by_death=True)
+            self.fail("a run whose worker died is suspected", f"{context}: {after.id} has suspicion {after.suspicion}")
+        self.update_row(model, after, context, is_death=True)
 
-    def retired(self, process: Process, worker: int) -> None:
+    def check_retire(self, process: Process, worker: int) -> None:
         """``retire_worker`` has been carried out."""
-        self.checked += 1
+        self.check_count += 1
         for model in self.runs.values():
             after = self.database._runs[model.row.key]
             if model.row.owner == worker and after is not model.row:
-                self.row_changed(model, after, f"{process} retired")
-        self._lost_its_parker(worker, f"{process} retired")
-        self._nothing_else_changed()
+                self.update_row(model, after, f"{process} retired")
+        self._check_parker_gone(worker, f"{process} retired")
+        self._check_nothing_else_changed()
 
-    def _lost_its_parker(self, worker: int, told: str) -> None:
+    def _check_parker_gone(self, worker: int, context: str) -> None:
         """A worker is gone: other code may wait for the signals that were there when it parked runs."""
         for model in self.runs.values():
             before, after = model.row, self.database._runs[model.row.key]
-            if model.parked_by != worker or before.state is not RunState.WAITING or before.paused_at is not None:
+            if model.parked_by_worker != worker or before.state is not RunState.WAITING or before.paused_at is not None:
                 continue
-            model.parked_by = None
+            model.parked_by_worker = None
             self.world.counts["looked at again"] += 1
             if after != replace(before, wake_at=self.database._clock()):
-                self.fail("a run with unread signals is looked at again when the worker that parked it is gone", told)
-            self.row_changed(model, after, told)
+                self.fail(
+                    "a run with unread signals is looked at again when the worker that parked it is gone", context
+                )
+            self.update_row(model, after, context)
 
-    def row_changed(
-        self, model: RunModel, after: Run, told: str, *, by_death: bool = False, by_request: bool = False
+    def update_row(
+        self, model: RunModel, after: Run, context: str, *, is_death: bool = False, is_request: bool = False
     ) -> None:
         """A row is another one than before: see whether it may be, and take it into the model."""
         before = model.row
         if after is before and after.epoch:
             return
-        if after.paused_at != before.paused_at and not (by_request or after.state.is_terminal):
-            self.fail("a run is paused until somebody resumes or cancels it", told)
-        if after.cancel is Cancel.NO and before.cancel is not Cancel.NO:
-            self.fail("a cancel that was accepted stands", told)
+        if after.paused_at != before.paused_at and not (is_request or after.state.is_terminal):
+            self.fail("a run is paused until somebody resumes or cancels it", context)
+        if after.cancel_state is CancelState.NONE and before.cancel_state is not CancelState.NONE:
+            self.fail("a cancel that was accepted stands", context)
         if before.state.is_terminal and after is not before:
             self.fail(
-                "P2 a run that has ended has ended", f"{told}: {row_in_words(before)} became {row_in_words(after)}"
+                "P2 a run that has ended has ended", f"{context}: {describe_row(before)} became {describe_row(after)}"
             )
         if after.epoch < before.epoch:
-            self.fail("P2 epochs never fall", told)
-        if after.deliveries != model.deaths:
+            self.fail("P2 epochs never fall", context)
+        if after.delivery_count != model.death_count:
             self.fail(
                 "the delivery counter counts deaths alone since the last record",
-                f"{told}: it is {after.deliveries} after {model.deaths} deaths",
+                f"{context}: it is {after.delivery_count} after {model.death_count} deaths",
             )
-        if after.suspicion > before.suspicion and not by_death:
-            self.fail("only a death makes a run suspicious", told)
-        if after.state is RunState.DEAD and not by_death:
-            self.fail("P2 dead comes from deaths alone", told)
+        if after.suspicion > before.suspicion and not is_death:
+            self.fail("only a death makes a run suspicious", context)
+        if after.state is RunState.DEAD and not is_death:
+            self.fail("P2 dead comes from deaths alone", context)
         model.row = after
         if after.state.is_terminal and after is not before:
-            self.asking.paused_since.pop(after.key, None)
-            self.world.run_ended(after)
-            self.family.ended(after)
-            self.questions.ended(after)
+            self.request_checker.paused_since.pop(after.key, None)
+            self.world.on_run_ended(after)
+            self.link_checker.check_end(after)
+            self.approval_checker.check_run_end(after)
 
-    def _changed(self, model: RunModel) -> bool:
+    def _has_changed(self, model: RunModel) -> bool:
         key, database = model.row.key, self.database
         return (
             database._runs[key] is not model.row
@@ -502,18 +512,18 @@ class Checker:
             or database._mailboxes.get(key, {}).keys() != model.mailbox.keys()
         )
 
-    def _nothing_else_changed(self) -> None:
+    def _check_nothing_else_changed(self) -> None:
         for model in self.runs.values():
-            if self._changed(model):
+            if self._has_changed(model):
                 after = self.database._runs[model.row.key]
                 self.fail(
                     "P1 nothing changes but what was asked for",
-                    f"{model.row.id}: {row_in_words(model.row)} became {row_in_words(after)}, "
+                    f"{model.row.id}: {describe_row(model.row)} became {describe_row(after)}, "
                     f"its mailbox {list(model.mailbox)} became {list(self.database._mailboxes.get(model.row.key, {}))}",
                 )
 
 
-def _words(op: Any) -> str:
+def _describe_op(op: Any) -> str:
     if isinstance(op, AppendRecord):
         record = op.record
         return f"append {record.seq} ({record.kind.label} {record.name} #{record.position + 1})"

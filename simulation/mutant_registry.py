@@ -13,18 +13,18 @@ class Mutant:
     """A bug that can be planted."""
 
     name: str
-    what: str
-    planted: Callable[[], AbstractContextManager[Any]]
+    description: str
+    plant: Callable[[], AbstractContextManager[Any]]
 
 
 MUTANTS: list[Mutant] = []
 
 
-def mutant(what: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
+def register_mutant(description: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     """Enter a bug under the name of its function."""
 
     def enter(function: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        MUTANTS.append(Mutant(function.__name__, what, contextmanager(function)))
+        MUTANTS.append(Mutant(function.__name__, description, contextmanager(function)))
         return function
 
     return enter

@@ -1,7 +1,7 @@
 """Known bugs, planted one at a time: a simulator that does not find them is not worth its time.
 
-Each mutant patches the real engine or store in this process, as a plausible mistake would have written it. ``hunt``
-runs seeds until one breaks an invariant.
+Each mutant patches the real engine or store in this process, as a plausible mistake would have written it.
+``find_seed`` runs seeds until one breaks an invariant.
 
 Some bugs show in one seed of hundreds. ``found.json`` says which seed found each when somebody last looked
 (``python -m simulation --mutants --remember``), and that one is tried before all others: a hunt is as thorough as
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from simulation import approval_mutants, child_and_request_mutants, engine_mutants, store_mutants
 from simulation.mutant_registry import MUTANTS, Mutant
-from simulation.world import Broken, run_seed
+from simulation.world import InvariantBroken, run_seed
 
 __all__ = [
     "MUTANTS",
@@ -25,42 +25,45 @@ __all__ = [
     "approval_mutants",
     "child_and_request_mutants",
     "engine_mutants",
-    "hunt",
-    "hunt_by_name",
-    "remember",
-    "remembered",
+    "find_seed",
+    "find_seed_by_name",
+    "read_found_seeds",
     "store_mutants",
+    "write_found_seeds",
 ]
 
-FOUND = Path(__file__).parent / "found.json"
+FOUND_SEEDS_FILE = Path(__file__).parent / "found.json"
 
 
-def hunt(mutant: Mutant, within: int, first: int = 1) -> Broken | None:
+def find_seed(mutant: Mutant, max_seeds: int, first: int = 1) -> InvariantBroken | None:
     """The first seed that finds it, or nothing."""
-    with mutant.planted():
-        for seed in range(first, first + within):
+    with mutant.plant():
+        for seed in range(first, first + max_seeds):
             try:
                 run_seed(seed)
-            except Broken as broken:
+            except InvariantBroken as broken:
                 return broken
     return None
 
 
-def hunt_by_name(name: str, within: int) -> Broken | None:
-    """As ``hunt``, beginning with the seed that is remembered; by name, because a name can be sent to a process."""
+def find_seed_by_name(name: str, max_seeds: int) -> InvariantBroken | None:
+    """As ``find_seed``, beginning with the seed that is remembered.
+
+    By name, because a name can be sent to a process.
+    """
     [found] = [mutant for mutant in MUTANTS if mutant.name == name]
-    known = remembered().get(name, 0)
-    if 1 <= known <= within and (broken := hunt(found, 1, first=known)):
+    known = read_found_seeds().get(name, 0)
+    if 1 <= known <= max_seeds and (broken := find_seed(found, 1, first=known)):
         return broken
-    return hunt(found, within)
+    return find_seed(found, max_seeds)
 
 
 @cache
-def remembered() -> dict[str, int]:
+def read_found_seeds() -> dict[str, int]:
     """The seed that found each bug when somebody last looked."""
-    return json.loads(FOUND.read_text())
+    return json.loads(FOUND_SEEDS_FILE.read_text())
 
 
-def remember(seeds: dict[str, int]) -> None:
+def write_found_seeds(seeds: dict[str, int]) -> None:
     """Note which seed finds each bug."""
-    FOUND.write_text(json.dumps(seeds, indent=1) + "\n")
+    FOUND_SEEDS_FILE.write_text(json.dumps(seeds, indent=1) + "\n")

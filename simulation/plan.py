@@ -11,16 +11,16 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulation.expectations import waits
-from simulation.program_generator import Author, add_clean_up, add_questions
+from simulation.expectations import count_signal_waits
+from simulation.program_generator import ProgramGenerator, add_approvals, add_cleanup
 from simulation.workloads import SIGNALS, Node
 
-FAULTS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")
-ACTIONS = ("cancel", "cancel", "pause", "retry", "fork", "switch")
-"""What people do to runs (see ``people``)."""
-MOMENTS = ("attempt", "sent", "carried out", "claimed", "delivered", "parked", "registered")
+FAULT_KINDS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")
+USER_ACTIONS = ("cancel", "cancel", "pause", "retry", "fork", "switch")
+"""What people do to runs (see ``scheduled_actions``)."""
+FAULT_POINTS = ("attempt", "sent", "carried out", "claimed", "delivered", "parked", "registered")
 """An attempt has begun; a commit has left; it has been carried out and nobody knows yet; and so on."""
-OCCASIONS = (
+ACTION_POINTS = (
     *("attempt", "claimed", "parking", "parked", "started", "finishing", "ended"),
     *("undoing", "told", "cancelling"),
 )
@@ -45,31 +45,31 @@ class Plan:
     """Everything that is drawn before the world begins."""
 
     seed: int
-    workers: int
-    lease: float
+    worker_count: int
+    lease_s: float
     concurrency: int
-    latency: tuple[float, ...]
-    slow: float
+    latencies_s: tuple[float, ...]
+    slow_ratio: float
     """The share of requests and answers that take long."""
-    unknown: float
+    lost_answer_ratio: float
     """The share of requests that are carried out and reported as failed."""
-    late: float
+    late_ratio: float
     """The share of commits and claims that are reported as failed and carried out afterwards."""
-    skews: list[float]
-    chaos: float
+    skews_s: list[float]
+    fault_phase_s: float
     """Until when faults happen."""
     faults: list[tuple[float, str]] = field(default_factory=list)
-    ambushes: dict[tuple[str, int], str] = field(default_factory=dict)
+    triggered_faults: dict[tuple[str, int], str] = field(default_factory=dict)
     """Faults that wait for a moment at which they hurt: the n-th time that something happens, to whoever does it."""
-    retries: int = 0
+    max_retries: int = 0
     """How often a person reopens a run that has failed."""
-    child_deliveries: int = 3
+    child_max_deliveries: int = 3
     """After how many deaths in a row without a record a child is dead."""
-    people: list[tuple[float, str]] = field(default_factory=list)
+    scheduled_actions: list[tuple[float, str]] = field(default_factory=list)
     """When somebody does something to some run."""
-    occasions: dict[tuple[str, int], str] = field(default_factory=dict)
+    triggered_actions: dict[tuple[str, int], str] = field(default_factory=dict)
     """What somebody does to a run at the n-th time that something happens to any."""
-    places: int | None = None
+    max_running: int | None = None
     """How many runs may be executed at the same time by all together; ``None``: their queue has no limits."""
     runs: list[PlannedRun] = field(default_factory=list)
     has_killer: bool = False
@@ -78,7 +78,9 @@ class Plan:
     @property
     def is_calm(self) -> bool:
         """Whether nothing goes wrong, so that whoever is told something does it soon."""
-        return not (self.faults or self.ambushes or self.slow or self.unknown or self.late)
+        return not (
+            self.faults or self.triggered_faults or self.slow_ratio or self.lost_answer_ratio or self.late_ratio
+        )
 
 
 def draw_plan(seed: int) -> Plan:
@@ -87,109 +89,119 @@ def draw_plan(seed: int) -> Plan:
     workers = chance.choice([1, 2, 2, 3, 3])
     lease = chance.choice([1.0, 2.0, 3.0])
     chaos = chance.uniform(3.0, 9.0)
-    kinds = [kind for kind in FAULTS if chance.random() < 0.5]
+    kinds = [kind for kind in FAULT_KINDS if chance.random() < 0.5]
     calm = chance.random() < 0.15
     if calm:
         kinds = []
     plan = Plan(
         seed=seed,
-        workers=workers,
-        lease=lease,
+        worker_count=workers,
+        lease_s=lease,
         concurrency=chance.choice([1000, 1000, 2]),
-        latency=chance.choice([(0.0,), (0.0, 0.001), (0.001, 0.002, 0.005), (0.001, 0.01, 0.05)]),
-        slow=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
-        unknown=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
-        late=0.0 if calm else chance.choice([0.0, 0.0, 0.03, 0.1]),
-        skews=[chance.choice([0.0, 0.0, -3.0, -0.5, 0.5, 3.0]) for _ in range(4)],
-        chaos=chaos,
+        latencies_s=chance.choice([(0.0,), (0.0, 0.001), (0.001, 0.002, 0.005), (0.001, 0.01, 0.05)]),
+        slow_ratio=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
+        lost_answer_ratio=0.0 if calm else chance.choice([0.0, 0.0, 0.02, 0.1]),
+        late_ratio=0.0 if calm else chance.choice([0.0, 0.0, 0.03, 0.1]),
+        skews_s=[chance.choice([0.0, 0.0, -3.0, -0.5, 0.5, 3.0]) for _ in range(4)],
+        fault_phase_s=chaos,
     )
     if kinds:
         for _ in range(chance.choice([1, 2, 4, 6])):
             plan.faults.append((chance.uniform(0.1, chaos), chance.choice(kinds)))
     if kinds:
         for _ in range(chance.choice([0, 1, 2, 4])):
-            plan.ambushes[chance.choice(MOMENTS), int(chance.expovariate(0.15)) + 1] = chance.choice(kinds)
-    plan.retries = chance.choice([0, 0, 1, 2])
-    actions = [action for action in ACTIONS if chance.random() < 0.35]
+            plan.triggered_faults[chance.choice(FAULT_POINTS), int(chance.expovariate(0.15)) + 1] = chance.choice(kinds)
+    plan.max_retries = chance.choice([0, 0, 1, 2])
+    actions = [action for action in USER_ACTIONS if chance.random() < 0.35]
     if calm:
         actions += ["pause", "switch"]  # only where nothing goes wrong can be told how soon they must be heard of
     if actions:
         for _ in range(chance.choice([0, 1, 2, 4])):
-            plan.people.append((chance.uniform(0.1, chaos), chance.choice(actions)))
+            plan.scheduled_actions.append((chance.uniform(0.1, chaos), chance.choice(actions)))
         for _ in range(chance.choice([0, 1, 2, 3])):
-            plan.occasions[chance.choice(OCCASIONS), int(chance.expovariate(0.3)) + 1] = chance.choice(actions)
+            plan.triggered_actions[chance.choice(ACTION_POINTS), int(chance.expovariate(0.3)) + 1] = chance.choice(
+                actions
+            )
     if calm:
-        plan.occasions["attempt", chance.randint(1, 5)] = "pause"
-    plan.child_deliveries = chance.choice([1, 2, 3, 3])
-    author = Author(chance, lease)
+        plan.triggered_actions["attempt", chance.randint(1, 5)] = "pause"
+    plan.child_max_deliveries = chance.choice([1, 2, 3, 3])
+    author = ProgramGenerator(chance, lease)
     for number in range(chance.randint(1, 4)):
         plan.runs.append(_draw_run(chance, author, f"r{number + 1}", chaos))
-    plan.places = random.Random(f"queue {seed}").choice([None, None, None, 1, 2, 3])
+    plan.max_running = random.Random(f"queue {seed}").choice([None, None, None, 1, 2, 3])
     asks = random.Random(f"questions {seed}")
     if asks.random() < 0.3:
         for run in plan.runs:
-            add_questions(asks, run.program, lease)
+            add_approvals(asks, run.program, lease)
     cleans = random.Random(f"clean up {seed}")
     for run in plan.runs:
         if cleans.random() < 0.15:
-            add_clean_up(cleans, run.program)
+            add_cleanup(cleans, run.program)
     kills = random.Random(f"killer {seed}")
     if kills.random() < 0.08:
         _add_killer(kills, plan)
     return plan
 
 
-def _add_killer(chance: random.Random, plan: Plan) -> None:
+def _add_killer(rng: random.Random, plan: Plan) -> None:
     """Let one of the runs kill its process, or start one that does, in a world in which nothing else goes that wrong.
 
     Drawn apart from the rest, so that seeds without such a run are what they were before there were any.
     """
     plan.has_killer = True
-    plan.faults, plan.ambushes, plan.people, plan.occasions, plan.retries = [], {}, [], {}, 0
-    if chance.random() < 0.5:
-        plan.late = plan.unknown = 0.0
-    for number in range(len(plan.runs), chance.randint(2, 6)):
-        work: Node = ["seq", [["step", "work", f"w{number}-{at}", 0.3, 0, 0] for at in range(chance.randint(1, 4))]]
+    plan.faults, plan.triggered_faults, plan.scheduled_actions, plan.triggered_actions, plan.max_retries = (
+        [],
+        {},
+        [],
+        {},
+        0,
+    )
+    if rng.random() < 0.5:
+        plan.late_ratio = plan.lost_answer_ratio = 0.0
+    for number in range(len(plan.runs), rng.randint(2, 6)):
+        work: Node = ["seq", [["step", "work", f"w{number}-{at}", 0.3, 0, 0] for at in range(rng.randint(1, 4))]]
         plan.runs.append(PlannedRun(f"r{number + 1}", work, dict(plan.runs[0].options), [*plan.runs[0].starts], []))
-    kill: Node = ["kill", "k", chance.choice([0.0, 0.0, 0.05, 1.0, plan.lease * 2, plan.lease * 8])]
-    if chance.random() < 0.3:
+    kill: Node = ["kill", "k", rng.choice([0.0, 0.0, 0.05, 1.0, plan.lease_s * 2, plan.lease_s * 8])]
+    if rng.random() < 0.3:
         kill = ["child", "kc", ["named", ["seq", [["draw"], kill]]], "call"]
     # One that no other run joins: that would start it with the program that it had before.
     programs = json.dumps([run.program for run in plan.runs])
-    killer = chance.choice([run for run in plan.runs if json.dumps(["child", run.id])[:-1] not in programs])
+    killer = rng.choice([run for run in plan.runs if json.dumps(["child", run.id])[:-1] not in programs])
     killer.program, killer.signals = ["seq", [["step", "work", "k1", 0.05, 0, 0], kill]], []
     for run in plan.runs:
         run.options["timeout"] = None
 
 
-def _draw_run(chance: random.Random, author: Author, run_id: str, chaos: float) -> PlannedRun:
-    program = author.program()
-    author.publish(run_id, program)
+def _draw_run(rng: random.Random, generator: ProgramGenerator, run_id: str, fault_phase_s: float) -> PlannedRun:
+    program = generator.generate_program()
+    generator.add_joinable_run(run_id, program)
     options = {
-        "delay": chance.choice([0.0, 0.0, 0.0, 1.5]),
-        "priority": chance.choice([0, 0, 5]),
-        "timeout": chance.choice([None, None, None, None, 2.0, 6.0]),
-        "max_deliveries": chance.choice([1, 2, 3, 3, 3, 5]),
+        "delay": rng.choice([0.0, 0.0, 0.0, 1.5]),
+        "priority": rng.choice([0, 0, 5]),
+        "timeout": rng.choice([None, None, None, None, 2.0, 6.0]),
+        "max_deliveries": rng.choice([1, 2, 3, 3, 3, 5]),
     }
-    start = chance.uniform(0.0, chaos / 2)
-    starts = [(start, chance.randrange(8))]
-    while chance.random() < 0.3:
-        starts.append((start + chance.choice([0.0, 0.001, 0.5]), chance.randrange(8)))
-    return PlannedRun(run_id, program, options, starts, draw_signals(chance, run_id, program, start, chaos))
+    start = rng.uniform(0.0, fault_phase_s / 2)
+    starts = [(start, rng.randrange(8))]
+    while rng.random() < 0.3:
+        starts.append((start + rng.choice([0.0, 0.001, 0.5]), rng.randrange(8)))
+    return PlannedRun(run_id, program, options, starts, draw_signals(rng, run_id, program, start, fault_phase_s))
 
 
 def draw_signals(
-    chance: random.Random, run_id: str, program: Node, start: float, chaos: float
+    rng: random.Random, run_id: str, program: Node, start: float, fault_phase_s: float
 ) -> list[tuple[float, int, str, str]]:
     """As many signals for a run as it may wait for, some more, and some of them twice."""
     signals: list[tuple[float, int, str, str]] = []
-    counts = waits(program)
+    counts = count_signal_waits(program)
     for name in SIGNALS:
-        for number in range(counts[name] + (chance.random() < 0.2)):
+        for number in range(counts[name] + (rng.random() < 0.2)):
             # Some are there as soon as the run is, or sooner.
-            at = start + chance.choice([chance.uniform(0.0, chaos), chance.uniform(0.0, chaos), 0.0, 0.001, 0.01])
+            at = start + rng.choice(
+                [rng.uniform(0.0, fault_phase_s), rng.uniform(0.0, fault_phase_s), 0.0, 0.001, 0.01]
+            )
             key = f"{run_id}:{name}:{number}"
-            signals.append((at, chance.randrange(8), name, key))
-            while chance.random() < 0.3:  # sent twice, as people do who got no answer
-                signals.append((at + chance.choice([0.0, 0.001, 0.3]), chance.randrange(8), name, key))
+            signals.append((at, rng.randrange(8), name, key))
+            while rng.random() < 0.3:  # sent twice, as people do who got no answer
+                signals.append((at + rng.choice([0.0, 0.001, 0.3]), rng.randrange(8), name, key))
     return signals

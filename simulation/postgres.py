@@ -16,104 +16,107 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres.connection_worker import Line
+from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.worker_session import SERVER_BEGAN
-from holdfast.stores.postgres.workers import lock_class
-from simulation.sql_stores import Place, SqlTwin
+from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
+from holdfast.stores.postgres.workers import compute_lock_class
+from simulation.sql_stores import InlineSqlStore, StoreFactory
 
 T = TypeVar("T")
 
-ELSEWHERE = "HOLDFAST_TEST_POSTGRES"
+SERVER_VARIABLE = "HOLDFAST_TEST_POSTGRES"
 """Names a server to be used instead of the one from the wheel, as for the tests."""
 
 
-class LineHere(Line[PgDatabase]):
+class InlineConnectionWorker(ConnectionWorker[PgDatabase]):
     """A connection that is used here and now."""
 
-    def on_loop(self, work: Any) -> None:
+    def run_on_loop(self, work: Any) -> None:
         """There is no loop that could wait for a socket."""
 
-    async def do(self, work: Callable[[PgDatabase], T]) -> T:
+    async def run_in_thread(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work, on this thread."""
-        return self.blocking(work)
+        return self.run_blocking(work)
 
 
-class Locks:
-    """The keeper's locks without its thread and its news."""
+class WorkerLocks:
+    """The locks of a worker session, without its thread and its change feed."""
 
     is_listening = False
 
-    def __init__(self, line: LineHere, schema: str) -> None:
-        self._line = line
-        self._class = lock_class(schema)
-        self._held: set[int] = set()
+    def __init__(self, connection_worker: InlineConnectionWorker, schema: str) -> None:
+        self._connection_worker = connection_worker
+        self._lock_class = compute_lock_class(schema)
+        self._locked_workers: set[int] = set()
 
     def notify(self, channel: str) -> None:
         """Nobody listens."""
 
-    def run(self, work: Callable[[PgDatabase], T]) -> T:
+    def run_blocking(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work in the session that has the locks."""
-        return self._line.blocking(work)
+        return self._connection_worker.run_blocking(work)
 
-    async def hold(self, worker: int) -> float:
+    async def lock_worker(self, worker: int) -> float:
         """Take a worker's lock; since when this server has its sessions."""
-        take = f"SELECT pg_advisory_lock(%s::int4, %s::int4), {SERVER_BEGAN}"
-        [(_, began)] = self.run(lambda db: db.ask(take, (self._class, worker)))
-        self._held.add(worker)
+        take = f"SELECT pg_advisory_lock(%s::int4, %s::int4), {SERVER_STARTED_AT}"
+        [(_, began)] = self.run_blocking(lambda db: db.query(take, (self._lock_class, worker)))
+        self._locked_workers.add(worker)
         return began
 
-    async def let_go(self, worker: int) -> None:
+    async def unlock_worker(self, worker: int) -> None:
         """Let go of a worker's lock."""
-        self.drop(worker)
+        self.release(worker)
 
-    def drop(self, worker: int) -> None:
+    def release(self, worker: int) -> None:
         """The same, for those that did not mean to."""
-        if worker in self._held:
-            self._held.discard(worker)
-            self.run(lambda db: db.ask("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (self._class, worker)))
+        if worker in self._locked_workers:
+            self._locked_workers.discard(worker)
+            unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
+            self.run_blocking(lambda db: db.query(unlock, (self._lock_class, worker)))
 
 
-class Untold(Notifier):
+class SilentNotifier(Notifier):
     """Tells nobody of commits: the world does."""
 
-    def tell(self, ops: Any, answers: Any) -> None:
+    def notify_commit(self, ops: Any, answers: Any) -> None:
         """Nothing."""
 
 
-class PgAtOnce(PgStore, SqlTwin):
+class InlinePgStore(PgStore, InlineSqlStore):
     """A PostgreSQL database, written by whoever asks."""
 
-    def __init__(self, url: str, clock: Callable[[], float], writing: LineHere, reading: LineHere) -> None:
-        super().__init__(url, clock=clock, look_every=0.0)
-        self._writing, self._reading, self._browsing = writing, reading, reading
-        self._locks = Locks(writing, self.schema)
-        self._keeping = self._locks  # type: ignore[assignment]
-        self._notifier = Untold(self.schema, self._notify)
+    def __init__(
+        self, url: str, clock: Callable[[], float], writer: InlineConnectionWorker, reader: InlineConnectionWorker
+    ) -> None:
+        super().__init__(url, clock=clock, poll_interval_s=0.0)
+        self._write_worker, self._read_worker, self._client_read_worker = writer, reader, reader
+        self._locks = WorkerLocks(writer, self.schema)
+        self._worker_session = self._locks  # type: ignore[assignment]
+        self._notifier = SilentNotifier(self.schema, self._notify)
 
-    async def _look(self, me: int | None) -> None:
+    async def _poll(self, me: int | None) -> None:
         """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""
-        await super()._look(me)
-        self._doubtful.sort()
+        await super()._poll(me)
+        self._presumed_dead.sort()
 
-    def mailbox(self, key: int) -> list[int]:
+    def list_mailbox_ids(self, key: int) -> list[int]:
         """The ids of what is in a run's mailbox."""
-        assert self._reading is not None
-        return [row[0] for row in self._reading.blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
+        assert self._read_worker is not None
+        return [row[0] for row in self._read_worker.run_blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
 
     def kill_worker(self, worker: int) -> None:
         """Let go of the session's lock."""
-        self._locks.drop(worker)
+        self._locks.release(worker)
 
-    def end(self) -> None:
+    def dispose(self) -> None:
         """The next world empties the tables, and uses the same connections."""
 
 
-class PgPlace(Place):
+class PgStoreFactory(StoreFactory):
     """A database of its own on a server; its tables are emptied for each world."""
 
     name = "postgres"
@@ -121,47 +124,48 @@ class PgPlace(Place):
     def __init__(self, server: str) -> None:
         self._server = server
         self._database = f"holdfast_simulation_{secrets.token_hex(6)}"
-        self._on_server(f"CREATE DATABASE {self._database}")
+        self._execute_on_server(f"CREATE DATABASE {self._database}")
         parts = urlsplit(server)
         url = urlunsplit(parts._replace(path=f"/{self._database}"))
         self._url = url if "://" in url else url.replace(":", "://", 1)  # a URL without a host
         store = PgStore(self._url)
         self.schema = store.schema
-        self._writing, self._reading = (
-            LineHere(partial(connect, store._target), store._wrapped, store.url, name) for name in ("writer", "reader")
+        self._writer, self._reader = (
+            InlineConnectionWorker(partial(connect, store._libpq_url), store._make_database, store.url, name)
+            for name in ("writer", "reader")
         )
-        self._writing.blocking(lambda db: migrate(db.connection, self.schema))
+        self._writer.run_blocking(lambda db: migrate(db.connection, self.schema))
         tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'meta'"
-        found = self._writing.blocking(lambda db: db.ask(tables, (self.schema,)))
-        self._empty = f"TRUNCATE {', '.join(f'{self.schema}.{name}' for (name,) in found)} RESTART IDENTITY"
+        found = self._writer.run_blocking(lambda db: db.query(tables, (self.schema,)))
+        self._truncate_sql = f"TRUNCATE {', '.join(f'{self.schema}.{name}' for (name,) in found)} RESTART IDENTITY"
 
     @property
     def statements(self) -> PgStatements:
         """Those that its worlds use."""
-        return self._writing.blocking(lambda db: db.sql)
+        return self._writer.run_blocking(lambda db: db.sql)
 
-    def fresh(self, clock: Callable[[], float]) -> SqlTwin:
+    def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
         """The same database, with nothing in it."""
-        self._writing.blocking(lambda db: db.ask("SELECT pg_advisory_unlock_all()"))
-        self._writing.blocking(lambda db: db.change(self._empty))
-        return PgAtOnce(self._url, clock, self._writing, self._reading)
+        self._writer.run_blocking(lambda db: db.query("SELECT pg_advisory_unlock_all()"))
+        self._writer.run_blocking(lambda db: db.execute(self._truncate_sql))
+        return InlinePgStore(self._url, clock, self._writer, self._reader)
 
     def close(self) -> None:
         """Drop the database."""
-        self._writing.close()
-        self._reading.close()
-        self._on_server(f"DROP DATABASE {self._database} WITH (FORCE)")
+        self._writer.close()
+        self._reader.close()
+        self._execute_on_server(f"DROP DATABASE {self._database} WITH (FORCE)")
 
-    def _on_server(self, statement: str) -> None:
+    def _execute_on_server(self, statement: str) -> None:
         with psycopg.connect(self._server, autocommit=True) as connection:
             connection.execute(statement)
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def run_server() -> Iterator[str]:
     """A server, as the URL of its own database: from the wheel, unless another one is named."""
-    if os.environ.get(ELSEWHERE):
-        yield os.environ[ELSEWHERE]
+    if os.environ.get(SERVER_VARIABLE):
+        yield os.environ[SERVER_VARIABLE]
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a machine without a folder for sockets

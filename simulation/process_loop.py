@@ -21,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
 
-EPOCH = 1_000_000.0
+START_TIMESTAMP = 1_000_000.0
 """The wall clock at the beginning of every seed. Small, so that a float still holds fractions of a microsecond."""
 
 
-class Times(Protocol):
+class TimeSource(Protocol):
     """Whoever knows what time it is in the world."""
 
     time: float
@@ -56,22 +56,22 @@ class NumberedTask(asyncio.Task[Any]):
 class ProcessLoop(asyncio.AbstractEventLoop):
     """A FIFO queue of callbacks, and timers by virtual time."""
 
-    def __init__(self, world: Times, number: int, on_error: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, world: TimeSource, number: int, on_error: Callable[[dict[str, Any]], None]) -> None:
         self.ready: deque[asyncio.Handle] = deque()
         self._world = world
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._timers_made = 0
+        self._timer_count = 0
         self._on_error = on_error
-        self._numbers = number << 24
+        self._last_number = number << 24
 
     def next_number(self) -> int:
         """A number for a task or future, unlike any other of the world."""
-        self._numbers += 1
-        return self._numbers
+        self._last_number += 1
+        return self._last_number
 
     # What the world does with it
 
-    def run_one(self) -> None:
+    def run_next(self) -> None:
         """Run the callback that has waited longest."""
         handle = self.ready.popleft()
         if handle._cancelled:  # type: ignore[attr-defined]
@@ -82,27 +82,27 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(None)
 
-    def next_timer(self) -> float:
+    def get_next_due(self) -> float:
         """When the next timer is due; infinity when there is none."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
             heapq.heappop(timers)
         return timers[0][0] if timers else math.inf
 
-    def ring(self) -> None:
+    def queue_due_timers(self) -> None:
         """Make the callbacks of timers that are due ready, in the order in which they are due."""
         now = self._world.time
-        while self.next_timer() <= now:
+        while self.get_next_due() <= now:
             timer = heapq.heappop(self._timers)[2]
             timer._scheduled = False  # type: ignore[attr-defined]
             self.ready.append(timer)
 
-    def forget_everything(self) -> None:
+    def close_all_tasks(self) -> None:
         """The seed is over: end every coroutine here and now, and not when the collector comes by."""
         self._on_error = lambda _: None
         closed: set[asyncio.Task[Any]] = set()
         while tasks := asyncio.all_tasks(self) - closed:  # a `finally` block may make another one
-            for task in sorted(tasks, key=_number):
+            for task in sorted(tasks, key=_get_number):
                 closed.add(task)
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
@@ -164,8 +164,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         timer._scheduled = True  # type: ignore[attr-defined]
-        self._timers_made += 1
-        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when, self._timer_count, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -179,30 +179,30 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._on_error(context)
 
 
-def _number(task: asyncio.Task[Any]) -> int:
+def _get_number(task: asyncio.Task[Any]) -> int:
     return getattr(task, "number", 0)
 
 
 class ProcessClock:
     """Time and chance as one process sees them: its wall clock may be wrong, its monotonic clock is not."""
 
-    def __init__(self, world: Times, loop: ProcessLoop, chance: random.Random) -> None:
+    def __init__(self, world: TimeSource, loop: ProcessLoop, rng: random.Random) -> None:
         self._world = world
         self._loop = loop
-        self._chance = chance
-        self._latest = 0.0
-        self.skew = 0.0
+        self._rng = rng
+        self._max_now = 0.0
+        self.skew_s = 0.0
         """Seconds by which the wall clock is ahead; may change while the process lives."""
 
     def now(self) -> float:
         """Seconds since 1970, as this machine believes."""
-        now = EPOCH + self._world.time + self.skew
-        self._latest = max(self._latest, now)
+        now = START_TIMESTAMP + self._world.time + self.skew_s
+        self._max_now = max(self._max_now, now)
         return now
 
-    def latest(self) -> float:
+    def get_max_now(self) -> float:
         """The latest time that this wall clock has ever shown, should it have been set back since."""
-        return max(self._latest, self.now())
+        return max(self._max_now, self.now())
 
     def monotonic(self) -> float:
         """Seconds since the world began."""
@@ -210,7 +210,7 @@ class ProcessClock:
 
     def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         """Call back at ``when`` by this wall clock as it goes now, as the engine's own clock does."""
-        offset = EPOCH + self.skew
+        offset = START_TIMESTAMP + self.skew_s
         target = when - offset
         while target + offset < when:  # rounding must not ring it too early for ever
             target = math.nextafter(target, math.inf)
@@ -220,6 +220,6 @@ class ProcessClock:
         """Let time pass."""
         await asyncio.sleep(seconds)
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         """A random number in [0, 1)."""
-        return self._chance.random()
+        return self._rng.random()

@@ -19,37 +19,37 @@ from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.archives import Archived, Belongings
-from holdfast.stores.audit_log import Audit, NewAudit
+from holdfast.stores.archives import ArchivedRun, RunExtras
+from holdfast.stores.audit_log import AuditEvent, AuditRow
 from holdfast.stores.contract import (
-    Found,
     History,
     NewSignals,
     NewWorker,
-    Reaped,
+    ReapResult,
     RunFilter,
+    RunSearchPage,
     RunUsage,
     Store,
     Worker,
     WorkflowSpec,
 )
-from holdfast.stores.contract import Request as Asked
-from holdfast.stores.daily_usage import DayRuns, DayUsage
+from holdfast.stores.contract import RunRequests as Asked
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.live_events import Feed
+from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memories import Memory
-from holdfast.stores.operations import Answer, Op, Run, StartRun
-from holdfast.stores.queues import KeptQueue, NewQueue
-from holdfast.stores.retention import START, Place, Pruned, Pruning, Swept
-from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.operations import Op, OpResult, Run, StartRun
+from holdfast.stores.queues import NewQueue, QueueStatus
+from holdfast.stores.retention import PRUNE_START, PruneCursor, PruneRequest, PruneResult, SweepResult
+from holdfast.stores.schedules import Schedule, ScheduleDefinition
 
 if TYPE_CHECKING:
     from simulation.process import Process
     from simulation.world import World
 
 
-def at_once(coro: Coroutine[Any, Any, Any]) -> Any:
+def run_sync(coro: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine that waits for nothing, as those of ``MemoryStore`` are."""
     try:
         coro.send(None)
@@ -58,7 +58,7 @@ def at_once(coro: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("the database waited for something")
 
 
-class Request:
+class StoreRequest:
     """Something that a process asked of the database."""
 
     __slots__ = ("call", "future", "name", "ops", "process")
@@ -77,13 +77,13 @@ class Request:
         self.future = future
         self.ops = ops
 
-    def answer(self, result: Any) -> None:
+    def deliver_answer(self, result: Any) -> None:
         """The answer has arrived at the process."""
-        if not self.process.is_gone:
-            self.process.loop.call_soon(_settle, self.future, result)
+        if not self.process.is_dead:
+            self.process.loop.call_soon(_resolve_future, self.future, result)
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _resolve_future(future: asyncio.Future[Any], result: Any) -> None:
     if future.done():
         return
     if isinstance(result, BaseException):
@@ -102,12 +102,12 @@ class ProcessStore(Store):
         self._process = process
         self._database = world.database
         self._checker = world.checker
-        self._seen = 0
-        self._waiter: asyncio.Future[bool] | None = None
-        self.written_by_others = 0
+        self._seen_write_count = 0
+        self._change_waiter: asyncio.Future[bool] | None = None
+        self.foreign_write_count = 0
 
-    async def _ask(self, name: str, call: Callable[[], Any], ops: Sequence[Op] = ()) -> Any:
-        request = Request(self._process, name, call, self._process.loop.create_future(), ops)
+    async def _send_request(self, name: str, call: Callable[[], Any], ops: Sequence[Op] = ()) -> Any:
+        request = StoreRequest(self._process, name, call, self._process.loop.create_future(), ops)
         self._world.send(request)
         return await request.future
 
@@ -125,202 +125,221 @@ class ProcessStore(Store):
 
     # Writing
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        ops = [self._as_configured(op) for op in ops]  # as it is now: what is on its way cannot be changed any more
-        return await self._ask("commit", lambda: self._commit(ops), ops)
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        ops = [self._apply_plan(op) for op in ops]  # as it is now: what is on its way cannot be changed any more
+        return await self._send_request("commit", lambda: self._commit_checked(ops), ops)
 
-    def _as_configured(self, op: Op) -> Op:
+    def _apply_plan(self, op: Op) -> Op:
         """Some worlds allow children fewer deaths than the three that they have."""
         if not isinstance(op, StartRun) or op.link is None:
             return op
-        return op._replace(run=replace(op.run, max_deliveries=self._world.plan.child_deliveries))
+        return op._replace(run=replace(op.run, max_deliveries=self._world.plan.child_max_deliveries))
 
-    def _commit(self, ops: Sequence[Op]) -> list[Answer]:
-        answers: list[Answer] = []
-        with self._world.together(ops):
+    def _commit_checked(self, ops: Sequence[Op]) -> list[OpResult]:
+        answers: list[OpResult] = []
+        with self._world.single_commit(ops):
             for op in ops:  # one moment for all of them; the checker wants to know which of them changed what
-                [answer] = at_once(self._database.commit([op]))
-                self._world.story(self._process, "commit", op, answer)
-                self._checker.operation(self._process, op, answer)
+                [answer] = run_sync(self._database.commit([op]))
+                self._world.log_write(self._process, "commit", op, answer)
+                self._checker.check_operation(self._process, op, answer)
                 answers.append(answer)
-        self._world.written(self._process)
+        self._world.on_write(self._process)
         return answers
 
     # Workers
 
-    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
         def call() -> int:
-            number = at_once(self._database.register_worker(worker, lease))
-            self._world.registered(self._process, number)
-            self._world.moment("registered", self._process)
-            self._world.written(self._process)
+            number = run_sync(self._database.register_worker(worker, lease_s))
+            self._world.on_worker_registered(self._process, number)
+            self._world.reach_fault_point("registered", self._process)
+            self._world.on_write(self._process)
             return number
 
-        return await self._ask("register", call)
+        return await self._send_request("register_worker", call)
 
-    def renew_lease(self, worker: int, lease: float) -> bool:
-        if not self._world.reachable(self._process):
-            if self._world.is_cut_off(self._process):
-                self._process.disturbed = True  # but not by an outage, in which nobody can renew
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
+        if not self._world.is_reachable(self._process):
+            if self._world.is_partitioned(self._process):
+                self._process.can_be_declared_dead = True  # but not by an outage, in which nobody can renew
             raise StoreUnavailable("the database cannot be reached")
-        return self._database.renew_lease(worker, lease)
+        return self._database.renew_lease(worker, lease_s)
 
     async def retire_worker(self, worker: int) -> None:
         def call() -> None:
-            at_once(self._database.retire_worker(worker))
-            self._world.story(self._process, "retire", worker, None)
-            self._checker.retired(self._process, worker)
-            self._world.written(self._process)
+            run_sync(self._database.retire_worker(worker))
+            self._world.log_write(self._process, "retire", worker, None)
+            self._checker.check_retire(self._process, worker)
+            self._world.on_write(self._process)
 
-        await self._ask("retire", call)
+        await self._send_request("retire_worker", call)
 
-    async def keep_worker(self, worker: int, lease: float) -> bool:
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
         raise NotImplementedError("there is no server here that speaks for others")
 
-    async def expire(self, limit: int = 100) -> list[str]:
+    async def expire_runs(self, limit: int = 100) -> list[str]:
         raise NotImplementedError("there is no server here that delivers runs")
 
-    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
-        def call() -> Reaped:
-            answer = at_once(self._database.reap(me, window, by_lease=by_lease))
-            if answer.workers:
-                self._world.story(self._process, "reap", answer.workers, answer.dead)
-                self._checker.reaped(self._process, answer)
-                self._world.written(self._process)
+    async def reap_dead_workers(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        def call() -> ReapResult:
+            answer = run_sync(
+                self._database.reap_dead_workers(except_worker, window, include_listeners=include_listeners)
+            )
+            if answer.worker_ids:
+                self._world.log_write(self._process, "reap", answer.worker_ids, answer.dead_run_ids)
+                self._checker.check_reap(self._process, answer)
+                self._world.on_write(self._process)
             return answer
 
-        return await self._ask("reap", call)
+        return await self._send_request("reap_dead_workers", call)
 
-    async def workers(self, also: Collection[int] = ()) -> list[Worker]:
-        return await self._ask("workers", lambda: at_once(self._database.workers(also)))
+    async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
+        return await self._send_request("list_workers", lambda: run_sync(self._database.list_workers(extra_ids)))
 
     # Claims
 
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
         def call() -> list[Run]:
-            claim = self._database.claim(
-                worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+            claim = self._database.claim_runs(
+                worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
             )
-            runs = at_once(claim)
+            runs = run_sync(claim)
             if runs:
-                self._world.story(self._process, "claim", [run.id for run in runs], [run.epoch for run in runs])
-                self._checker.claimed(self._process, worker, runs)
-                self._world.moment("claimed", self._process)
-                self._world.written(self._process)
+                self._world.log_write(self._process, "claim", [run.id for run in runs], [run.epoch for run in runs])
+                self._checker.check_claim(self._process, worker, runs)
+                self._world.reach_fault_point("claimed", self._process)
+                self._world.on_write(self._process)
             return runs
 
-        return await self._ask("claim", call)
+        return await self._send_request("claim_runs", call)
 
-    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        return await self._ask(
-            "next_wake", lambda: at_once(self._database.next_wake(workflows=workflows, queues=queues))
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        return await self._send_request(
+            "get_next_wake_at", lambda: run_sync(self._database.get_next_wake_at(workflows=workflows, queues=queues))
         )
 
-    async def histories(self, keys: Sequence[int]) -> list[History]:
-        return await self._ask("histories", lambda: at_once(self._database.histories(keys)))
+    async def get_histories(self, keys: Sequence[int]) -> list[History]:
+        return await self._send_request("get_histories", lambda: run_sync(self._database.get_histories(keys)))
 
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
-        return await self._ask("new_signals", lambda: at_once(self._database.new_signals(worker, after)))
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        return await self._send_request(
+            "get_new_signals", lambda: run_sync(self._database.get_new_signals(worker, after))
+        )
 
-    async def requests(self, worker: int) -> list[Asked]:
-        return await self._ask("requests", lambda: at_once(self._database.requests(worker)))
+    async def get_run_requests(self, worker: int) -> list[Asked]:
+        return await self._send_request("get_run_requests", lambda: run_sync(self._database.get_run_requests(worker)))
 
     # The switch
 
-    async def switch_off(self, workflow: str) -> bool:
+    async def disable_workflow(self, workflow: str) -> bool:
         raise NotImplementedError("people switch, from outside")
 
-    async def switch_on(self, workflow: str) -> bool:
+    async def enable_workflow(self, workflow: str) -> bool:
         raise NotImplementedError("people switch, from outside")
 
-    async def switched_off(self) -> Mapping[str, float]:
-        off = await self._ask("switched_off", lambda: at_once(self._database.switched_off()))
+    async def get_disabled_workflows(self) -> Mapping[str, float]:
+        off = await self._send_request(
+            "get_disabled_workflows", lambda: run_sync(self._database.get_disabled_workflows())
+        )
         # From here on nothing of these begins here, until this process hears that they are switched on again.
-        still = self._process.to_stand_still
-        for driver in self._process.engine.drivers():
+        still = self._process.disabled_claims
+        for driver in self._process.engine.list_drivers():
             (still.add if driver.run.workflow in off else still.discard)((driver.run.key, driver.run.epoch))
         return off
 
     # Reading
 
-    async def get(self, run_id: str) -> Run | None:
-        return await self._ask("get", lambda: at_once(self._database.get(run_id)))
+    async def get_run(self, run_id: str) -> Run | None:
+        return await self._send_request("get_run", lambda: run_sync(self._database.get_run(run_id)))
 
-    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
-        return await self._ask("get_many", lambda: at_once(self._database.get_many(run_ids)))
+    async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
+        return await self._send_request("get_runs", lambda: run_sync(self._database.get_runs(run_ids)))
 
-    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        return await self._ask(
-            "list_runs", lambda: at_once(self._database.list_runs(where, limit=limit, before=before))
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
+        return await self._send_request(
+            "list_runs", lambda: run_sync(self._database.list_runs(where, limit=limit, before_key=before_key))
         )
 
     async def search_runs(
-        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
-    ) -> Found:
-        return await self._ask(
+        self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
+    ) -> RunSearchPage:
+        return await self._send_request(
             "search_runs",
-            lambda: at_once(self._database.search_runs(where, limit=limit, before=before, most=most)),
+            lambda: run_sync(
+                self._database.search_runs(where, limit=limit, before_key=before_key, max_scanned=max_scanned)
+            ),
         )
 
-    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        return await self._ask("usages", lambda: at_once(self._database.usages(run_ids)))
+    async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._send_request("get_usages", lambda: run_sync(self._database.get_usages(run_ids)))
 
-    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
-        return await self._ask("count_runs", lambda: at_once(self._database.count_runs(most)))
+    async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return await self._send_request("count_runs", lambda: run_sync(self._database.count_runs(max_ended)))
 
-    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
-        return await self._ask("count_unfinished", lambda: at_once(self._database.count_unfinished(workflows)))
+    async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        return await self._send_request(
+            "count_unfinished_runs", lambda: run_sync(self._database.count_unfinished_runs(workflows))
+        )
 
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        return await self._ask("last_record", lambda: at_once(self._database.last_record(run_id, name)))
+    async def get_last_record(self, run_id: str, name: str) -> Record | None:
+        return await self._send_request(
+            "get_last_record", lambda: run_sync(self._database.get_last_record(run_id, name))
+        )
 
-    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
-        return await self._ask("feed", lambda: at_once(self._database.feed(run_id, after_seq, after_notice, limit)))
+    async def get_run_updates(
+        self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
+    ) -> RunUpdates | None:
+        return await self._send_request(
+            "get_run_updates",
+            lambda: run_sync(self._database.get_run_updates(run_id, after_seq, after_event_id, limit)),
+        )
 
-    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        return await self._ask("approvals", lambda: at_once(self._database.approvals(where, limit)))
+    async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+        return await self._send_request("list_approvals", lambda: run_sync(self._database.list_approvals(where, limit)))
 
     # Memories
 
     async def get_memory(self, namespace: str, key: str) -> Memory | None:
-        return await self._ask("get_memory", lambda: at_once(self._database.get_memory(namespace, key)))
+        return await self._send_request("get_memory", lambda: run_sync(self._database.get_memory(namespace, key)))
 
     async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
-        return await self._ask(
-            "list_memories", lambda: at_once(self._database.list_memories(namespace, after=after, limit=limit))
+        return await self._send_request(
+            "list_memories", lambda: run_sync(self._database.list_memories(namespace, after=after, limit=limit))
         )
 
     async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
-        return await self._ask(
-            "search_memories", lambda: at_once(self._database.search_memories(namespace, words, limit=limit))
+        return await self._send_request(
+            "search_memories", lambda: run_sync(self._database.search_memories(namespace, words, limit=limit))
         )
 
     # Workflows
 
-    async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         def call() -> None:
-            at_once(self._database.publish(specs, worker))
-            self._world.written(self._process)
+            run_sync(self._database.publish_workflows(specs, worker))
+            self._world.on_write(self._process)
 
-        await self._ask("publish", call)
+        await self._send_request("publish_workflows", call)
 
-    async def specs(self) -> Mapping[str, WorkflowSpec]:
-        return await self._ask("specs", lambda: at_once(self._database.specs()))
+    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+        return await self._send_request("get_workflow_specs", lambda: run_sync(self._database.get_workflow_specs()))
 
     # Queues
 
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
         raise NotImplementedError("the queue has its limits before the world begins")
 
-    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
         raise NotImplementedError("the queue keeps its limits")
 
     async def pause_queue(self, name: str) -> bool:
@@ -329,21 +348,27 @@ class ProcessStore(Store):
     async def resume_queue(self, name: str) -> bool:
         raise NotImplementedError("the queue is never paused")
 
-    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
         raise NotImplementedError("people look at queues, from outside")
 
     # Schedules
 
     async def put_schedules(
-        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
         raise NotImplementedError("nothing is scheduled here")
 
-    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+    async def list_schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         return []
 
-    async def settle_schedule(
-        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    async def advance_schedule(
+        self,
+        name: str,
+        expected_fired_up_to: float,
+        fired_up_to: float,
+        *,
+        run_id: str = "",
+        skipped_at: float | None = None,
     ) -> bool:
         raise NotImplementedError("nothing is scheduled here")
 
@@ -363,7 +388,7 @@ class ProcessStore(Store):
     ) -> Document | None:
         raise NotImplementedError("there is no server here")
 
-    async def documents(
+    async def list_documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         raise NotImplementedError("there is no server here")
@@ -371,59 +396,61 @@ class ProcessStore(Store):
     async def delete_document(self, kind: str, name: str) -> bool:
         raise NotImplementedError("there is no server here")
 
-    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
         raise NotImplementedError("there is no server here")
 
-    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+    async def list_audit(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         raise NotImplementedError("there is no server here")
 
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         raise NotImplementedError("there is no server here")
 
-    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         raise NotImplementedError("people ask what was spent, from outside")
 
-    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
         raise NotImplementedError("people ask what was spent, from outside")
 
     # Pruning
 
-    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+    async def prune_runs(
+        self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100
+    ) -> PruneResult:
         raise NotImplementedError("people prune, from outside")
 
-    async def sweep(self, limit: int = 2000) -> Swept:
+    async def sweep_pruned(self, limit: int = 2000) -> SweepResult:
         raise NotImplementedError("people prune, from outside")
 
     # Archives
 
-    async def belongings(self, key: int) -> Belongings:
+    async def get_run_extras(self, key: int) -> RunExtras:
         raise NotImplementedError("people export runs, from outside")
 
-    async def restore(self, archived: Archived) -> bool:
+    async def restore_run(self, archived: ArchivedRun) -> bool:
         raise NotImplementedError("people import runs, from outside")
 
-    async def set_going(self, archived: Archived) -> None:
+    async def activate_run(self, archived: ArchivedRun) -> None:
         raise NotImplementedError("people import runs, from outside")
 
     # Change
 
-    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
-        if not self._world.reachable(self._process):
+    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        if not self._world.is_reachable(self._process):
             raise StoreUnavailable("the database cannot be reached")
-        if self.written_by_others == self._seen:
-            self._waiter = waiter = self._process.loop.create_future()
+        if self.foreign_write_count == self._seen_write_count:
+            self._change_waiter = waiter = self._process.loop.create_future()
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout_s):
                     await waiter
             except TimeoutError:
                 pass
             finally:
-                self._waiter = None
-        changed, self._seen = self.written_by_others != self._seen, self.written_by_others
+                self._change_waiter = None
+        changed, self._seen_write_count = self.foreign_write_count != self._seen_write_count, self.foreign_write_count
         return changed
 
-    def somebody_wrote(self) -> None:
+    def notify_write(self) -> None:
         """Another process has written: whoever waits for that is told."""
-        waiter = self._waiter
-        if waiter is not None and not self._process.is_gone:
-            self._process.loop.call_soon(_settle, waiter, True)
+        waiter = self._change_waiter
+        if waiter is not None and not self._process.is_dead:
+            self._process.loop.call_soon(_resolve_future, waiter, True)

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 
-class Broken(Exception):
+class InvariantBroken(Exception):
     """An invariant does not hold in this seed."""
 
-    def __init__(self, seed: int, invariant: str, what: str, at: float, store: str = "") -> None:
-        self.seed, self.invariant, self.what, self.at, self.store = seed, invariant, what, at, store
+    def __init__(self, seed: int, invariant: str, details: str, at: float, store: str = "") -> None:
+        self.seed, self.invariant, self.details, self.at, self.store = seed, invariant, details, at, store
         super().__init__(
-            f"seed {seed} breaks the invariant: {invariant}\n  at {at:.3f} s: {what}\n"
+            f"seed {seed} breaks the invariant: {invariant}\n  at {at:.3f} s: {details}\n"
             f"  to see it: python -m simulation --seed {seed}{f' --store {store}' if store else ''}"
         )
 
     def __reduce__(self) -> Any:
-        return Broken, (self.seed, self.invariant, self.what, self.at, self.store)
+        return InvariantBroken, (self.seed, self.invariant, self.details, self.at, self.store)
 
 
-class _Errors(logging.Handler):
+class _ErrorLogHandler(logging.Handler):
     """What the engine logs as an error is one: nothing in a seed is meant to go wrong inside it."""
 
     def __init__(self, world: World) -> None:
@@ -45,25 +45,25 @@ class _Errors(logging.Handler):
 
 
 @contextmanager
-def listening(world: World) -> Iterator[None]:
+def observe_world(world: World) -> Iterator[None]:
     """Let a world hear what steps tell and what the engine logs."""
     log = logging.getLogger("holdfast")
     before = log.level, log.propagate, log.disabled
-    handler = _Errors(world)
+    handler = _ErrorLogHandler(world)
     log.addHandler(handler)
     log.setLevel(logging.ERROR)
     log.propagate, log.disabled = False, False
-    workloads.watch = world
+    workloads.observer = world
     collecting = gc.isenabled()
     gc.disable()  # nothing of another seed is finalised in the middle of this one
     try:
         # Tracebacks are for people, name this machine's folders, and cost a tenth of the time.
-        with patch.object(errors_as_bytes, "_traceback_of", lambda *_: ""):
+        with patch.object(errors_as_bytes, "_format_traceback", lambda *_: ""):
             yield
     finally:
         log.removeHandler(handler)
         log.level, log.propagate, log.disabled = before
         logging.Logger.manager._clear_cache()  # type: ignore[attr-defined]
-        workloads.watch = workloads.Watch()
+        workloads.observer = workloads.StepObserver()
         if collecting:
             gc.enable()

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from holdfast.stores.contract import Store
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.store import Work
+from holdfast.stores.sql.store import DatabaseWork
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.database import SqliteDatabase
 
@@ -32,11 +32,11 @@ SQLITE = "sqlite"
 """The place of SQLite files; all others are the URLs of PostgreSQL servers."""
 
 
-class SqlTwin(Store, ABC):
+class InlineSqlStore(Store, ABC):
     """A store whose coroutines wait for nothing."""
 
     @abstractmethod
-    def mailbox(self, key: int) -> list[int]:
+    def list_mailbox_ids(self, key: int) -> list[int]:
         """The ids of what is in a run's mailbox."""
 
     @abstractmethod
@@ -44,11 +44,11 @@ class SqlTwin(Store, ABC):
         """Its process is gone, and with it its lock."""
 
     @abstractmethod
-    def end(self) -> None:
+    def dispose(self) -> None:
         """Its world is over."""
 
 
-class Place(ABC):
+class StoreFactory(ABC):
     """Where worlds have their databases."""
 
     name: str
@@ -60,7 +60,7 @@ class Place(ABC):
         """Those that its worlds use: a bug can be planted there."""
 
     @abstractmethod
-    def fresh(self, clock: Callable[[], float]) -> SqlTwin:
+    def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
         """A store with nothing in it. There is one at a time."""
 
     @abstractmethod
@@ -69,17 +69,17 @@ class Place(ABC):
 
 
 @contextmanager
-def opened(where: str | None) -> Iterator[Place | None]:
+def open_store_factory(location: str | None) -> Iterator[StoreFactory | None]:
     """The place that goes by this name (see ``SQLITE``); ``None``: worlds have their databases in memory alone."""
-    if where is None:
+    if location is None:
         yield None
         return
-    if where == SQLITE:
-        place: Place = SqlitePlace()
+    if location == SQLITE:
+        place: StoreFactory = SqliteStoreFactory()
     else:
-        from simulation.postgres import PgPlace  # only where there is a driver
+        from simulation.postgres import PgStoreFactory  # only where there is a driver
 
-        place = PgPlace(where)
+        place = PgStoreFactory(location)
     try:
         yield place
     finally:
@@ -87,72 +87,72 @@ def opened(where: str | None) -> Iterator[Place | None]:
 
 
 @contextmanager
-def where_of(store: str) -> Iterator[str | None]:
-    """The place for this kind of store, as ``opened`` takes it: a server is started if one is needed."""
-    if store == "postgres":
-        from simulation.postgres import server
+def locate_store(kind: str) -> Iterator[str | None]:
+    """The place for this kind of store, as ``open_store_factory`` takes it: a server is started if one is needed."""
+    if kind == "postgres":
+        from simulation.postgres import run_server
 
-        with server() as url:
+        with run_server() as url:
             yield url
     else:
-        yield SQLITE if store == SQLITE else None
+        yield SQLITE if kind == SQLITE else None
 
 
 # SQLite
 
 
-class SqliteAtOnce(SqliteStore, SqlTwin):
+class InlineSqliteStore(SqliteStore, InlineSqlStore):
     """A SQLite file, written by whoever asks."""
 
-    async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
-        return self._writer.blocking(work)
+    async def _write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
+        return self._writer.run_blocking(work)
 
-    async def _read(self, work: Work[T], *, slow: bool = True) -> T:
-        return self._readers.blocking(work)
+    async def _read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
+        return self._engine_reader.run_blocking(work)
 
-    async def _browse(self, work: Work[T]) -> T:
-        return self._browsers.blocking(work)
+    async def _read_for_client(self, work: DatabaseWork[T]) -> T:
+        return self._client_reader.run_blocking(work)
 
-    def mailbox(self, key: int) -> list[int]:
+    def list_mailbox_ids(self, key: int) -> list[int]:
         """The ids of what is in a run's mailbox."""
-        return [row[0] for row in self._readers.blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
+        return [row[0] for row in self._engine_reader.run_blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
 
     def kill_worker(self, worker: int) -> None:
         """Let go of the file lock."""
-        if worker in self._mine:
-            self._locks.drop(self._mine[worker])
+        if worker in self._own_workers:
+            self._locks.release(self._own_workers[worker])
 
-    def end(self) -> None:
+    def dispose(self) -> None:
         """Remove the file, and what lies beside it."""
         self._close()
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
 
-class SqlitePlace(Place):
+class SqliteStoreFactory(StoreFactory):
     """A folder, with a file for each world: a copy of one that has its tables."""
 
     name = SQLITE
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-simulation-"))
-        self._empty = self._folder / "empty.db"
-        maker = SqliteStore(self._empty)
+        self._template_path = self._folder / "empty.db"
+        maker = SqliteStore(self._template_path)
         maker._open()
         maker._close()  # the last one to leave writes everything into the file itself
-        self._made = 0
+        self._created_count = 0
 
     @property
     def statements(self) -> Statements:
         """Those of all SQLite files."""
         return SqliteDatabase.sql
 
-    def fresh(self, clock: Callable[[], float]) -> SqlTwin:
+    def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
         """A file of its own, in a folder of its own, since the locks of workers lie beside it."""
-        self._made += 1
-        folder = self._folder / str(self._made)
+        self._created_count += 1
+        folder = self._folder / str(self._created_count)
         folder.mkdir()
-        shutil.copy(self._empty, folder / "runs.db")
-        store = SqliteAtOnce(folder / "runs.db", clock=clock)
+        shutil.copy(self._template_path, folder / "runs.db")
+        store = InlineSqliteStore(folder / "runs.db", clock=clock)
         store._open()
         connection: sqlite3.Connection = store._writer._connection
         connection.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug here

@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.admission.queue_limits import Gate
+from holdfast.admission.queue_limits import QueueAdmission
 from holdfast.stores import rules
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import AppendRecord, FinishRun, NoteAttempt, Run, SendSignal, Verdict
-from simulation.mutant_registry import mutant
+from holdfast.stores.operations import AppendRecord, FinishRun, OpStatus, Run, SaveAttempt, SendSignal
+from simulation.mutant_registry import register_mutant
 from simulation.process_store import ProcessStore
 
 
-@mutant("the fence is not checked")
-def no_fence() -> Iterator[None]:
+@register_mutant("the fence is not checked")
+def fence_not_checked() -> Iterator[None]:
     """Whoever writes, writes."""
-    with patch.object(rules, "holds", lambda state, epoch, fence: state == "running"):
+    with patch.object(rules, "can_write", lambda state, epoch, fence: state == "running"):
         yield
 
 
-@mutant("the fence is checked in another transaction than the write")
+@register_mutant("the fence is checked in another transaction than the write")
 def fence_in_another_transaction() -> Iterator[None]:
     """Each commit first asks whether its fences hold, and then writes what passed, without asking again."""
     held: list[Any] = []
@@ -31,211 +31,212 @@ def fence_in_another_transaction() -> Iterator[None]:
         def verdicts() -> list[bool]:
             runs = self._database._runs
             return [
-                not hasattr(op, "key") or rules.holds(runs[op.key].state, runs[op.key].epoch, _epoch(op)) for op in ops
+                not hasattr(op, "key") or rules.can_write(runs[op.key].state, runs[op.key].epoch, _get_epoch(op))
+                for op in ops
             ]
 
-        passed = await self._ask("check", verdicts)
-        keep = [op for op, ok in zip(ops, passed, strict=True) if ok or not isinstance(op, AppendRecord | NoteAttempt)]
+        passed = await self._send_request("check", verdicts)
+        keep = [op for op, ok in zip(ops, passed, strict=True) if ok or not isinstance(op, AppendRecord | SaveAttempt)]
 
         def write() -> Any:
             held.append(None)
             try:
-                return self._commit(keep)
+                return self._commit_checked(keep)
             finally:
                 held.pop()
 
-        answers = iter(await self._ask("commit", write))
-        return [next(answers) if op in keep else Verdict.FENCED for op in ops]
+        answers = iter(await self._send_request("commit", write))
+        return [next(answers) if op in keep else OpStatus.FENCED for op in ops]
 
-    real = rules.holds
+    real = rules.can_write
     loose = lambda state, epoch, fence: bool(held) or real(state, epoch, fence)  # noqa: E731
-    with patch.object(ProcessStore, "commit", commit), patch.object(rules, "holds", loose):
+    with patch.object(ProcessStore, "commit", commit), patch.object(rules, "can_write", loose):
         yield
 
 
-def _epoch(op: Any) -> int:
+def _get_epoch(op: Any) -> int:
     return op.record.epoch if isinstance(op, AppendRecord) else op.epoch
 
 
-@mutant("a signal is consumed in a transaction of its own, before its record")
-def signal_before_record() -> Iterator[None]:
+@register_mutant("a signal is consumed in a transaction of its own, before its record")
+def signal_consumed_before_record() -> Iterator[None]:
     """The mailbox forgets it first; the journal learns of it later."""
     real = ProcessStore.commit
 
     async def commit(self: ProcessStore, ops: Any) -> Any:
-        taken = [op for op in ops if isinstance(op, AppendRecord) and op.consume is not None]
+        taken = [op for op in ops if isinstance(op, AppendRecord) and op.consumed_signal_id is not None]
         if taken:
 
             def take() -> None:
                 for op in taken:
-                    self._database._mailboxes.get(op.key, {}).pop(op.consume, None)
+                    self._database._mailboxes.get(op.key, {}).pop(op.consumed_signal_id, None)
 
-            await self._ask("take", take)
+            await self._send_request("take", take)
         return await real(self, ops)
 
     with patch.object(ProcessStore, "commit", commit):
         yield
 
 
-@mutant("a record leaves its signal in the mailbox")
+@register_mutant("a record leaves its signal in the mailbox")
 def signal_not_consumed() -> Iterator[None]:
     """Nobody deletes it."""
     real = MemoryStore._append
-    with patch.object(MemoryStore, "_append", lambda self, op: real(self, op._replace(consume=None))):
+    with patch.object(MemoryStore, "_append", lambda self, op: real(self, op._replace(consumed_signal_id=None))):
         yield
 
 
-@mutant("the delivery counter is never reset")
+@register_mutant("the delivery counter is never reset")
 def deliveries_never_reset() -> Iterator[None]:
     """Deaths add up over a run's whole life."""
     real = MemoryStore._append
-    with patch.object(MemoryStore, "_append", lambda self, op: real(self, op._replace(reset_deliveries=False))):
+    with patch.object(MemoryStore, "_append", lambda self, op: real(self, op._replace(reset_delivery_count=False))):
         yield
 
 
-@mutant("a death counts against every run that the worker held")
-def deaths_in_company_count() -> Iterator[None]:
+@register_mutant("a death counts against every run that the worker held")
+def shared_deaths_counted() -> Iterator[None]:
     """One bad run, and its neighbors end dead."""
-    real = rules.after_death
+    real = rules.get_worker_death_effect
     alone = lambda deliveries, most, suspicion, held: real(deliveries, most, suspicion, 1)  # noqa: E731
-    with patch.object(rules, "after_death", alone):
+    with patch.object(rules, "get_worker_death_effect", alone):
         yield
 
 
-@mutant("no death makes a run suspicious enough to be isolated")
-def nobody_is_isolated() -> Iterator[None]:
+@register_mutant("no death makes a run suspicious enough to be isolated")
+def suspects_not_isolated() -> Iterator[None]:
     """A bad run takes its neighbors along for ever, and is never found out."""
     with patch.object(rules, "raise_suspicion", lambda suspicion, held: 1):
         yield
 
 
-@mutant("a park does not look at the mailbox")
+@register_mutant("a park does not look at the mailbox")
 def park_ignores_mailbox() -> Iterator[None]:
     """A signal that came meanwhile waits for a run that waits for it."""
     real = MemoryStore._park
-    with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(signals=()))):
+    with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(signal_names=()))):
         yield
 
 
-@mutant("a park that comes too late takes effect")
-def late_park() -> Iterator[None]:
+@register_mutant("a park that comes too late takes effect")
+def late_park_accepted() -> Iterator[None]:
     """The run has gone on since; nobody will wake it."""
     real = MemoryStore._park
     with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(next_seq=None))):
         yield
 
 
-@mutant("runs with unread signals stay parked when the worker that parked them is gone")
-def parked_under_old_code() -> Iterator[None]:
+@register_mutant("runs with unread signals stay parked when the worker that parked them is gone")
+def parked_runs_not_rechecked() -> Iterator[None]:
     """A deploy that renamed a signal was rolled back, and nobody looks at the run with the code that waits for it."""
     with patch.object(MemoryStore, "_wake_parked_by", lambda self, worker: None):
         yield
 
 
-@mutant("a signal does not wake a parked run")
-def signal_wakes_nobody() -> Iterator[None]:
+@register_mutant("a signal does not wake a parked run")
+def signal_does_not_wake() -> Iterator[None]:
     """It is stored, and that is all."""
-    real = MemoryStore._send
+    real = MemoryStore._send_signal
 
-    def send(self: MemoryStore, op: SendSignal) -> Verdict:
-        before = self._by_id(op.run_id)
+    def send(self: MemoryStore, op: SendSignal) -> OpStatus:
+        before = self._get_by_id(op.run_id)
         answer = real(self, op)
         if before is not None:
-            self._put(before)
+            self._save_run(before)
         return answer
 
-    with patch.object(MemoryStore, "_send", send):
+    with patch.object(MemoryStore, "_send_signal", send):
         yield
 
 
-@mutant("deduplication keys are ignored")
+@register_mutant("deduplication keys are ignored")
 def dedup_ignored() -> Iterator[None]:
     """A signal sent twice is two signals."""
-    real = MemoryStore._send
-    with patch.object(MemoryStore, "_send", lambda self, op: real(self, op._replace(dedup=None))):
+    real = MemoryStore._send_signal
+    with patch.object(MemoryStore, "_send_signal", lambda self, op: real(self, op._replace(dedup_key=None))):
         yield
 
 
-@mutant("a repeated append is answered as fenced")
-def repeat_is_fenced() -> Iterator[None]:
+@register_mutant("a repeated append is answered as fenced")
+def repeated_append_fenced() -> Iterator[None]:
     """A worker that did not hear the answer the first time is told that it lost the run."""
     real = MemoryStore._append
 
-    def append(self: MemoryStore, op: AppendRecord) -> Verdict:
+    def append(self: MemoryStore, op: AppendRecord) -> OpStatus:
         journal = self._records.get(op.key, [])
-        return Verdict.FENCED if any(record.seq == op.record.seq for record in journal) else real(self, op)
+        return OpStatus.FENCED if any(record.seq == op.record.seq for record in journal) else real(self, op)
 
     with patch.object(MemoryStore, "_append", append):
         yield
 
 
-@mutant("a repeated append is written again")
-def repeat_is_new() -> Iterator[None]:
+@register_mutant("a repeated append is written again")
+def repeated_append_written() -> Iterator[None]:
     """A journal in which one outcome stands twice."""
 
-    def append(self: MemoryStore, op: AppendRecord) -> Verdict:
-        held = self._held(op.key, op.record.epoch)
+    def append(self: MemoryStore, op: AppendRecord) -> OpStatus:
+        held = self._get_claimed(op.key, op.record.epoch)
         if held is None:
-            return Verdict.FENCED
+            return OpStatus.FENCED
         self._records.setdefault(op.key, []).append(op.record)
-        if op.consume is not None:
-            self._mailboxes.get(op.key, {}).pop(op.consume, None)
+        if op.consumed_signal_id is not None:
+            self._mailboxes.get(op.key, {}).pop(op.consumed_signal_id, None)
         if op.clear_attempt:
             self._attempts.get(op.key, {}).pop(op.record.position, None)
-        if op.reset_deliveries:
-            self._put(replace(held, deliveries=0, suspicion=0))
-        return Verdict.DONE
+        if op.reset_delivery_count:
+            self._save_run(replace(held, delivery_count=0, suspicion=0))
+        return OpStatus.DONE
 
     with patch.object(MemoryStore, "_append", append):
         yield
 
 
-@mutant("a worker's hand-over counts as a death")
-def hand_over_counts() -> Iterator[None]:
+@register_mutant("a worker's hand-over counts as a death")
+def release_counted_as_death() -> Iterator[None]:
     """Ten deploys, and a run is dead."""
     real = MemoryStore.retire_worker
 
     async def retire(self: MemoryStore, worker: int) -> None:
-        held = self._held_by(worker)
+        held = self._list_claimed_by(worker)
         await real(self, worker)
         for run in held:
-            self._put(replace(self._runs[run.key], deliveries=run.deliveries + 1))
+            self._save_run(replace(self._runs[run.key], delivery_count=run.delivery_count + 1))
 
     with patch.object(MemoryStore, "retire_worker", retire):
         yield
 
 
-@mutant("a claim does not raise the epoch")
+@register_mutant("a claim does not raise the epoch")
 def claim_keeps_epoch() -> Iterator[None]:
     """The old holder and the new one cannot be told apart."""
-    real = MemoryStore.claim
+    real = MemoryStore.claim_runs
 
     async def claim(self: MemoryStore, worker: int, **options: Any) -> Any:
         claimed = [replace(run, epoch=max(1, run.epoch - 1)) for run in await real(self, worker, **options)]
         for run in claimed:
-            self._put(run)
+            self._save_run(run)
         return claimed
 
-    with patch.object(MemoryStore, "claim", claim):
+    with patch.object(MemoryStore, "claim_runs", claim):
         yield
 
 
-@mutant("an ending may be written over another")
-def ending_over_ending() -> Iterator[None]:
+@register_mutant("an ending may be written over another")
+def ending_overwritten() -> Iterator[None]:
     """The epoch is compared and the state is not."""
 
-    def finish(self: MemoryStore, op: FinishRun) -> Verdict:
+    def finish(self: MemoryStore, op: FinishRun) -> OpStatus:
         run = self._runs[op.key]
         if run.epoch != op.epoch:
-            return Verdict.FENCED
-        self._put(replace(run, state=op.state, output=op.output, error=op.error, finished_at=op.at, owner=None))
-        return Verdict.DONE
+            return OpStatus.FENCED
+        self._save_run(replace(run, state=op.state, output=op.output, error=op.error, finished_at=op.at, owner=None))
+        return OpStatus.DONE
 
     with patch.object(MemoryStore, "_finish", finish):
         yield
 
 
-@mutant("a retry keeps the attempts of steps that were begun because of what it takes back")
+@register_mutant("a retry keeps the attempts of steps that were begun because of what it takes back")
 def retry_keeps_attempts() -> Iterator[None]:
     """Another call at the same position inherits their progress and their number."""
     real = MemoryStore._rewind
@@ -249,8 +250,8 @@ def retry_keeps_attempts() -> Iterator[None]:
         yield
 
 
-@mutant("a claim takes more runs of a queue than it has places")
-def places_not_counted() -> Iterator[None]:
+@register_mutant("a claim takes more runs of a queue than it has places")
+def queue_limit_ignored() -> Iterator[None]:
     """Nobody counts what is executed already."""
-    with patch.object(Gate, "places", None):
+    with patch.object(QueueAdmission, "free_slot_count", None):
         yield

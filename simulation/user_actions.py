@@ -11,134 +11,138 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import SettleRefused
 from holdfast.services import forks
 from holdfast.services.approvals import Answer
-from holdfast.services.settlement import settle_run, to_be_settled
+from holdfast.services.settlement import find_unsettled_steps, settle_step
 from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import History, RunUsage
 from holdfast.stores.operations import (
     CancelRun,
-    Change,
+    ClientOp,
     ForkRun,
     Op,
+    OpStatus,
     PauseRun,
     ReopenRun,
     ResumeRun,
     Run,
-    Started,
-    Verdict,
+    StartResult,
 )
 from simulation import faults
-from simulation.process_store import at_once
+from simulation.process_store import run_sync
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-FORKS = 2
+MAX_FORKS = 2
 """How many forks there are in one world, at most: each is another run to wait for."""
 
 
-def act(world: World, action: str, run_id: str | None = None) -> None:
+def perform_action(world: World, action: str, run_id: str | None = None) -> None:
     """Let somebody do something, to this run or to one that the seed chooses."""
-    known = list(world.checker.by_id)
-    if not (world.in_chaos and known):
+    known = list(world.checker.runs_by_id)
+    if not (world.is_fault_phase and known):
         return
-    chance = world.chance
+    chance = world.rng
     run_id = run_id or chance.choice(known)
     if chance.random() < 0.2:
-        run_id = world.checker.by_id[run_id].row.parent or run_id
+        run_id = world.checker.runs_by_id[run_id].row.parent or run_id
     world.counts[f"people: {action}"] += 1
     now = world.database.now()
     match action:
         case "cancel":
-            ask(world, CancelRun(run_id, now))
+            submit_change(world, CancelRun(run_id, now))
         case "pause":
-            ask(world, PauseRun(run_id, now))
+            submit_change(world, PauseRun(run_id, now))
             seconds = [0.3, 5.0, 5.0] if world.plan.is_calm else [0.0, 0.01, 0.3, 1.0, 3.0]
             for _ in range(chance.choice([1, 1, 2])):
-                world.at(world.time + chance.choice(seconds), ask, world, ResumeRun(run_id, now))
+                world.schedule(world.time + chance.choice(seconds), submit_change, world, ResumeRun(run_id, now))
         case "retry":
-            ask(world, settlement(world, run_id) or ReopenRun(run_id, now, chance.random() < 0.3))
+            submit_change(world, choose_settlement(world, run_id) or ReopenRun(run_id, now, chance.random() < 0.3))
         case "fork":
-            _fork(world, run_id)
+            _fork_run(world, run_id)
         case "switch":
-            workflow = world.checker.by_id[run_id].row.workflow
-            _switch(world, workflow, True)
-            world.at(world.time + chance.choice([0.0, 0.05, 0.5, 2.0, 5.0]), _switch, world, workflow, False)
+            workflow = world.checker.runs_by_id[run_id].row.workflow
+            _set_workflow_disabled(world, workflow, True)
+            world.schedule(
+                world.time + chance.choice([0.0, 0.05, 0.5, 2.0, 5.0]), _set_workflow_disabled, world, workflow, False
+            )
 
 
-def ask(world: World, op: Change) -> None:
+def submit_change(world: World, op: ClientOp) -> None:
     """Ask something of a run, from a worker's process or from outside."""
-    chance = world.chance
-    candidates = world.open_processes()
+    chance = world.rng
+    candidates = world.list_open_processes()
     if candidates and chance.random() < 0.5:
         process = chance.choice(candidates)
         about = op.id if isinstance(op, AnswerApproval) else op.run_id
-        world.tell(process, "asks for", type(op).__name__, about)
-        process.spawn(process.change, op)
+        world.log(process, "asks for", type(op).__name__, about)
+        process.spawn(process.change_run, op)
         return
-    _commit(world, op)
+    _commit_from_outside(world, op)
     if chance.random() < 0.2:  # whoever hears no answer asks again
-        world.at(world.time + chance.choice([0.0, 0.01, 0.3, 1.0]), _commit, world, op)
+        world.schedule(world.time + chance.choice([0.0, 0.01, 0.3, 1.0]), _commit_from_outside, world, op)
 
 
-def answer(world: World, approval: str) -> None:
+def answer_approval(world: World, approval_id: str) -> None:
     """Answer a question, like nobody else does."""
     world.counts["people: answer"] += 1
-    said = Answer(True, f"said {world.counts['people: answer']}", by="someone", at=world.database.now())
-    ask(world, AnswerApproval(approval, said.payload(), said.by, said.at))
+    said = Answer(
+        True, f"said {world.counts['people: answer']}", answered_by="someone", answered_at=world.database.now()
+    )
+    submit_change(world, AnswerApproval(approval_id, said.encode(), said.answered_by, said.answered_at))
 
 
-def deploy(world: World) -> None:
+def deploy_code(world: World) -> None:
     """Deploy other code, or roll it back: runs that come into memory from now on ask other questions."""
-    if not world.in_chaos:
+    if not world.is_fault_phase:
         return
     world.counts["people: deploy"] += 1
-    world.code = 1 - world.code
+    world.code_version = 1 - world.code_version
     if not world.plan.is_calm:
-        kind = world.chance.choice(["close", "crash"])
+        kind = world.rng.choice(["close", "crash"])
         # Where a run kills its processes, nothing else does: then it is known whose death each one was.
-        faults.strike(world, "close" if world.plan.has_killer else kind)
+        faults.inject_fault(world, "close" if world.plan.has_killer else kind)
 
 
-def _commit(world: World, op: Op) -> Any:
+def _commit_from_outside(world: World, op: Op) -> Any:
     """Somebody outside writes; who finds the database out of reach tries again."""
     if world.time < world.unreachable_until:
-        world.at(world.unreachable_until + 0.1, _commit, world, op)
+        world.schedule(world.unreachable_until + 0.1, _commit_from_outside, world, op)
         return None
-    [answer] = at_once(world.database.commit([op]))
-    world.story("someone", "commit", op, answer)
-    world.checker.operation(None, op, answer)
-    world.written(None)
+    [answer] = run_sync(world.database.commit([op]))
+    world.log_write("someone", "commit", op, answer)
+    world.checker.check_operation(None, op, answer)
+    world.on_write(None)
     return answer
 
 
-def _switch(world: World, workflow: str, off: bool) -> None:
+def _set_workflow_disabled(world: World, workflow: str, is_disabled: bool) -> None:
     store = world.database
-    at_once(store.switch_off(workflow) if off else store.switch_on(workflow))
-    world.tell("someone", f"switches {workflow} {'off' if off else 'on'}")
-    world.checker.asking.switched(workflow, off)
-    world.written(None)
+    run_sync(store.disable_workflow(workflow) if is_disabled else store.enable_workflow(workflow))
+    world.log("someone", f"switches {workflow} {'off' if is_disabled else 'on'}")
+    world.checker.request_checker.note_disabled(workflow, is_disabled)
+    world.on_write(None)
 
 
-def let_go_on(world: World) -> None:
+def resume_everything(world: World) -> None:
     """The chaos is over: whatever people have stopped they let go on."""
-    for workflow in list(world.checker.asking.switched_since):
-        _switch(world, workflow, False)
-    for approval, asked in list(world.checker.questions.asked.items()):
+    for workflow in list(world.checker.request_checker.disabled_since):
+        _set_workflow_disabled(world, workflow, False)
+    for approval, asked in list(world.checker.approval_checker.approvals.items()):
         if asked.state == "open":
-            answer(world, approval)
-    for model in list(world.checker.by_id.values()):
+            answer_approval(world, approval)
+    for model in list(world.checker.runs_by_id.values()):
         if model.row.paused_at is not None and not model.row.state.is_terminal:
-            _commit(world, ResumeRun(model.row.id, world.database.now()))
+            _commit_from_outside(world, ResumeRun(model.row.id, world.database.now()))
 
 
 # Settling and forking
 
 
-class _Reading:
+class _RecordingStore:
     """A client's store that reads, and keeps what is to be written."""
 
     url = "memory://simulated"
@@ -148,64 +152,66 @@ class _Reading:
         self.now: Callable[[], float] = world.database.now
         self.op: Any
 
-    async def get(self, run_id: str) -> Run | None:
-        return await self._database.get(run_id)
+    async def get_run(self, run_id: str) -> Run | None:
+        return await self._database.get_run(run_id)
 
-    async def histories(self, keys: Sequence[int]) -> list[History]:
-        return await self._database.histories(keys)
+    async def get_histories(self, keys: Sequence[int]) -> list[History]:
+        return await self._database.get_histories(keys)
 
-    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        return await self._database.usages(run_ids)
+    async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self._database.get_usages(run_ids)
 
-    async def commit(self, ops: Sequence[ForkRun | ReopenRun]) -> list[Started | Verdict]:
+    async def commit(self, ops: Sequence[ForkRun | ReopenRun]) -> list[StartResult | OpStatus]:
         [self.op] = ops
         if isinstance(self.op, ReopenRun):
-            return [Verdict.DONE]
-        found = await self._database.get(self.op.source)
+            return [OpStatus.DONE]
+        found = await self._database.get_run(self.op.source_run)
         assert found is not None
-        return [Started(found, created=True)]
+        return [StartResult(found, is_new=True)]
 
 
-def settlement(world: World, run_id: str) -> ReopenRun | None:
+def choose_settlement(world: World, run_id: str) -> ReopenRun | None:
     """What somebody says of a step of unknown outcome, if it has ended the run and they do not just retry that."""
-    chance, model = world.chance, world.checker.by_id[run_id]
-    unknown = [record for record in to_be_settled(model.row, model.journal) if record.kind is Kind.STEP]
+    chance, model = world.rng, world.checker.runs_by_id[run_id]
+    unknown = [record for record in find_unsettled_steps(model.row, model.journal) if record.kind is RecordKind.STEP]
     if not unknown or chance.random() < 0.3:
         return None
     record = chance.choice(unknown)
     args, kwargs = json.loads(world.checker.commands[run_id, record.position][2])
     label, _, fails, _ = (*args, *(kwargs[name] for name in ("label", "seconds", "fails", "beats")[len(args) :]))
     said = {"happened": False} if fails or chance.random() < 0.3 else {"output": f"{run_id}/{label}"}
-    store = _Reading(world)
+    store = _RecordingStore(world)
     try:
-        at_once(settle_run(store, run_id, record.position + 1, by="someone", **said))  # type: ignore[arg-type]
+        run_sync(settle_step(store, run_id, record.position + 1, by="someone", **said))  # type: ignore[arg-type]
     except SettleRefused:
         return None
     world.counts["people: settle"] += 1
     return store.op
 
 
-def _fork(world: World, run_id: str) -> None:
-    chance, model = world.chance, world.checker.by_id[run_id]
-    steps = [record for record in model.journal if record.kind in (Kind.STEP, Kind.CHILD, Kind.SIGNAL)]
-    if len(world.forks) >= FORKS or not steps:
+def _fork_run(world: World, run_id: str) -> None:
+    chance, model = world.rng, world.checker.runs_by_id[run_id]
+    steps = [
+        record for record in model.journal if record.kind in (RecordKind.STEP, RecordKind.CHILD, RecordKind.SIGNAL)
+    ]
+    if len(world.fork_ids) >= MAX_FORKS or not steps:
         return
     record = chance.choice(steps)
-    new_id = f"{run_id}-f{len(world.forks) + 1}"
+    new_id = f"{run_id}-f{len(world.fork_ids) + 1}"
     given: dict[str, Any] = {}
     own = record.name != "change run" and not record.name.startswith("approval ")
-    if record.kind is Kind.STEP and own and chance.random() < 0.4:
-        label = world.checker.sagas.label(model, record)
+    if record.kind is RecordKind.STEP and own and chance.random() < 0.4:
+        label = world.checker.compensation_checker.get_label(model, record)
         given["with_output"] = f"{new_id}/{label}"
-    store = _Reading(world)
+    store = _RecordingStore(world)
     with patch.object(forks.secrets, "token_bytes", chance.randbytes):
-        at_once(forks.fork_run(store, run_id, at=record.position + 1, new_id=new_id, **given))  # type: ignore[arg-type]
-    world.forks.append(new_id)
+        run_sync(forks.fork_run(store, run_id, at=record.position + 1, new_id=new_id, **given))  # type: ignore[arg-type]
+    world.fork_ids.append(new_id)
     for _ in range(chance.choice([1, 1, 2])):  # its answer may be lost, and it is forked again
-        world.at(world.time + chance.choice([0.0, 0.0, 0.3]), _forked, world, store.op, record)
+        world.schedule(world.time + chance.choice([0.0, 0.0, 0.3]), _commit_fork, world, store.op, record)
 
 
-def _forked(world: World, op: ForkRun, at: Record) -> None:
+def _commit_fork(world: World, op: ForkRun, fork_record: Record) -> None:
     """The fork reaches the database; not if its origin was rewound meanwhile, which nobody would do at that moment."""
-    if at in world.checker.by_id[op.source].journal:
-        _commit(world, op)
+    if fork_record in world.checker.runs_by_id[op.source_run].journal:
+        _commit_from_outside(world, op)

@@ -14,93 +14,93 @@ from typing import Any
 import holdfast
 from holdfast import Handle, Workflow, current_run, current_step, map, step, wait_for_signal, workflow
 from holdfast.authoring.ask import ask
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 from holdfast.errors import HoldfastError
 
 Node = list[Any]
 SIGNALS = ("red", "green")
 RETRIES = {"work": 0, "stubborn": 3, "once": 0, "hurried": 1, "flaky": 0, "undoable": 1}
-HOWS = ("call", "call", "call", "call", "start", "start", "alone", "cancel", "shared")
+CHILD_MODES = ("call", "call", "call", "call", "start", "start", "alone", "cancel", "shared")
 """What a run does with a child: it is called; started and awaited through its handle; started and left alone; started
 and cancelled through its handle; or called under an id that several runs share. (``joined`` is one that is also
 started from outside.)"""
-CHANGING = "which"
+CHANGING_PREFIX = "which"
 """What a question begins with that a deploy changes."""
 
 
-class Refused(Exception):
+class SimulatedFailure(Exception):
     """What a step raises that is told to fail."""
 
 
-class Watch:
+class StepObserver:
     """What steps tell whoever looks on (the world of the seed that is running)."""
 
-    def begun(self, run_id: str, label: str, key: str, attempt: int, found: Any) -> None:
+    def on_attempt_started(self, run_id: str, label: str, key: str, attempt: int, progress: Any) -> None:
         """An attempt has begun: its idempotency key, its number, and the progress that it found."""
 
-    def beat(self, key: str, progress: Any) -> None:
+    def on_heartbeat(self, key: str, progress: Any) -> None:
         """An attempt of the step with this idempotency key has handed in progress."""
 
-    def drew(self, run_id: str, value: str) -> None:
+    def on_random_draw(self, run_id: str, value: str) -> None:
         """Workflow code has drawn something at random."""
 
-    def tries(self, run_id: str, label: str) -> int:
+    def count_try(self, run_id: str, label: str) -> int:
         """How often something was tried in the whole life of a run, with this time."""
         return 1
 
-    def kill(self) -> None:
+    def kill_process(self) -> None:
         """A step kills the process that executes it."""
 
 
-watch = Watch()
+observer = StepObserver()
 """Replaced by the world while a seed runs."""
 
 
-async def _carry_out(label: str, seconds: float, fails: int, beats: int) -> str:
+async def _perform_step(label: str, seconds: float, fails: int, beats: int) -> str:
     me = current_step()
-    watch.begun(me.run_id, label, me.idempotency_key, me.attempt, me.progress)
+    observer.on_attempt_started(me.run_id, label, me.idempotency_key, me.attempt, me.progress)
     for beat in range(beats):
         await asyncio.sleep(seconds / (beats + 1))
         me.heartbeat([label, beat])
-        watch.beat(me.idempotency_key, [label, beat])
+        observer.on_heartbeat(me.idempotency_key, [label, beat])
     await asyncio.sleep(seconds / (beats + 1))
     if me.attempt <= fails:
-        raise Refused(f"{label} fails {fails} times")
+        raise SimulatedFailure(f"{label} fails {fails} times")
     return f"{me.run_id}/{label}"
 
 
 @step
 async def work(label: str, seconds: float, fails: int, beats: int) -> str:
     """A step that is never retried."""
-    return await _carry_out(label, seconds, fails, beats)
+    return await _perform_step(label, seconds, fails, beats)
 
 
 @step(retries=3, backoff=0.1, max_backoff=0.5)
 async def stubborn(label: str, seconds: float, fails: int, beats: int) -> str:
     """A step that is retried."""
-    return await _carry_out(label, seconds, fails, beats)
+    return await _perform_step(label, seconds, fails, beats)
 
 
 @step(effect="once")
 async def once(label: str, seconds: float, fails: int, beats: int) -> str:
     """A step that nobody may begin twice."""
-    return await _carry_out(label, seconds, fails, beats)
+    return await _perform_step(label, seconds, fails, beats)
 
 
 @step(timeout=0.5, retries=1, backoff=0.1)
 async def hurried(label: str, seconds: float, fails: int, beats: int) -> str:
     """A step with a time-out."""
-    return await _carry_out(label, seconds, fails, beats)
+    return await _perform_step(label, seconds, fails, beats)
 
 
 @step
 async def flaky(label: str, seconds: float, fails: int, beats: int) -> str:
     """A step that fails as often in the whole life of its run: a person's retry lets it succeed."""
     me = current_step()
-    tried = watch.tries(me.run_id, label)
-    value = await _carry_out(label, seconds, 0, beats)
+    tried = observer.count_try(me.run_id, label)
+    value = await _perform_step(label, seconds, 0, beats)
     if tried <= fails:
-        raise Refused(f"{label} fails {fails} times in its life")
+        raise SimulatedFailure(f"{label} fails {fails} times in its life")
     return value
 
 
@@ -108,25 +108,25 @@ async def flaky(label: str, seconds: float, fails: int, beats: int) -> str:
 async def undo(label: str, broken: int, output: str) -> str:
     """Undoes a step; in vain for the first few times, until somebody has seen to it, so to speak."""
     me = current_step()
-    watch.begun(me.run_id, f"undo {label}", me.idempotency_key, me.attempt, me.progress)
-    tried = watch.tries(me.run_id, f"undo {label}")
+    observer.on_attempt_started(me.run_id, f"undo {label}", me.idempotency_key, me.attempt, me.progress)
+    tried = observer.count_try(me.run_id, f"undo {label}")
     await asyncio.sleep(0.02 * (broken % 3))
     if tried <= broken:
-        raise Refused(f"{label} cannot be undone for {broken} times")
+        raise SimulatedFailure(f"{label} cannot be undone for {broken} times")
     return f"{output} undone"
 
 
 @step(retries=1, backoff=0.1, compensate=undo)
 async def undoable(label: str, seconds: float, fails: int, beats: int, broken: int) -> str:
     """A step that is undone if its run fails or is cancelled."""
-    return await _carry_out(label, seconds, fails, beats)
+    return await _perform_step(label, seconds, fails, beats)
 
 
 @step
 async def kill(label: str, seconds: float) -> str:
     """A step that kills its process after a while, each time."""
     await asyncio.sleep(seconds)
-    watch.kill()
+    observer.kill_process()
     await asyncio.sleep(1e9)  # a process that is gone goes no further
     return label
 
@@ -137,16 +137,16 @@ STEPS = {"work": work, "stubborn": stubborn, "once": once, "hurried": hurried, "
 @workflow(name="simulated")
 async def simulated(program: list) -> Any:  # type: ignore[type-arg]
     """Interpret a program."""
-    return await _run(program)
+    return await _run_node(program)
 
 
 @workflow(name="other")
 async def other(program: list) -> Any:  # type: ignore[type-arg]
     """The same under another name, for children: one of the two may be switched off without the other."""
-    return await _run(program)
+    return await _run_node(program)
 
 
-async def _run(node: Node) -> Any:
+async def _run_node(node: Node) -> Any:
     match node:
         case ["step", kind, label, seconds, fails, beats]:
             return await STEPS[kind](label, seconds, fails, beats)
@@ -155,25 +155,25 @@ async def _run(node: Node) -> Any:
         case ["kill", label, seconds]:
             return await kill(label, seconds)
         case ["child", label, program, how]:
-            return await _child(label, program, how)
+            return await _run_child(label, program, how)
         case ["named", part]:
-            return [current_run().id, await _run(part)]
+            return [current_run().id, await _run_node(part)]
         case ["swallow", part]:
             try:
-                return await _run(part)
+                return await _run_node(part)
             except asyncio.CancelledError:
                 return "swallowed"
         case ["seq", parts]:
-            return [await _run(part) for part in parts]
+            return [await _run_node(part) for part in parts]
         case ["gather", parts]:
-            return list(await asyncio.gather(*[_run(part) for part in parts]))
+            return list(await asyncio.gather(*[_run_node(part) for part in parts]))
         case ["sleep", seconds]:
             await asyncio.sleep(seconds)
             return "slept"
         case ["timeout", seconds, part]:
             try:
                 async with asyncio.timeout(seconds):
-                    return await _run(part)
+                    return await _run_node(part)
             except TimeoutError:
                 return "timed out"
         case ["signal", name, seconds]:
@@ -182,47 +182,47 @@ async def _run(node: Node) -> Any:
             except TimeoutError:
                 return "no signal"
         case ["ask", label, seconds, remind_every]:
-            return await _ask(label, seconds, remind_every)
+            return await _ask_person(label, seconds, remind_every)
         case ["race", parts]:
-            return await _race(parts)
+            return await _run_race(parts)
         case ["map", labels, concurrency]:
-            return await map(_mapped, labels, concurrency=concurrency)
+            return await map(_run_mapped, labels, max_concurrency=concurrency)
         case ["catch", part]:
             try:
-                return await _run(part)
+                return await _run_node(part)
             except Exception as error:
                 return ["caught", type(error).__name__]
         case ["finally", part, last]:
             try:
-                return await _run(part)
+                return await _run_node(part)
             finally:
-                await _run(last)
+                await _run_node(last)
         case ["draw"]:
             me, drawn = current_run(), str(holdfast.uuid4())
-            watch.drew(me.id, drawn)
+            observer.on_random_draw(me.id, drawn)
             return [me.id, drawn, holdfast.random(), holdfast.now().timestamp()]
         case _:
             raise ValueError(f"no such node: {node!r}")
 
 
-async def _ask(label: str, seconds: float | None, remind_every: float | None) -> str:
-    if label.startswith(CHANGING):
-        label = f"{label} {getattr(current_execution(), 'code', 0)}"
+async def _ask_person(label: str, seconds: float | None, remind_every: float | None) -> str:
+    if label.startswith(CHANGING_PREFIX):
+        label = f"{label} {getattr(get_current_execution(), 'code_version', 0)}"
     if seconds is None:
         return await ask(label, form=str, remind_every=remind_every)
     return await ask(label, form=str, timeout=seconds, on_timeout="nobody", remind_every=remind_every, escalate_to="x")
 
 
-async def _child(label: str, program: Node, how: str) -> Any:
+async def _run_child(label: str, program: Node, mode: str) -> Any:
     child: Workflow[..., Any] = other if label.endswith("o") else simulated
-    if how == "call":
+    if mode == "call":
         return await child(program)
-    if how in ("shared", "joined"):
-        return await child.options(id=f"shared-{label}" if how == "shared" else label)(program)
+    if mode in ("shared", "joined"):
+        return await child.options(id=f"shared-{label}" if mode == "shared" else label)(program)
     handle: Handle[Any] = await child.start(program)
-    if how == "alone":
+    if mode == "alone":
         return [handle.run_id]
-    if how == "cancel":
+    if mode == "cancel":
         try:
             await handle.cancel()
         except HoldfastError:
@@ -230,12 +230,12 @@ async def _child(label: str, program: Node, how: str) -> Any:
     return await handle.result()
 
 
-async def _mapped(label: str) -> str:
+async def _run_mapped(label: str) -> str:
     return await work(label, 0.03, 0, 0)
 
 
-async def _race(parts: list[Node]) -> Any:
-    tasks = [asyncio.create_task(_run(part)) for part in parts]
+async def _run_race(parts: list[Node]) -> Any:
+    tasks = [asyncio.create_task(_run_node(part)) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -15,15 +15,15 @@ PUBLIC = set(
     Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
     Skill Step Tool Usage Workflow
     AesEncryption Encryption UndecryptableValue
-    current_run current_step llm_step map memory now parallel patched random skill skills_from step tool uuid4
+    current_run current_step llm_step map memory now parallel patched random skill load_skills step tool uuid4
     wait_for_signal workflow
-    ApprovalInfo ApprovalNotice ApprovalPolicy ask
+    ApprovalInfo ApprovalNotification ApprovalPolicy ask
     ApprovalClosed ApprovalDenied ApprovalError ApprovalTimedOut UnknownApproval
     BudgetExceeded CompensationFailed DefinitionError ForbiddenInWorkflow HoldfastError InputError InvalidOutput
-    ModelError ModelRefused ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
+    ModelError ModelRequestRejected ModelUnavailable NonDeterminismError RetryRefused SettleRefused TurnLimitReached
     RunCancelled RunConflict RunDead RunEnded RunFailed RunNotFound RunTimedOut StepFailed StepOutcomeUnknown
-    NotAllowed PolicyLimit ServerError ServerUnavailable TooManyRequests Unauthenticated
-    StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowSwitchedOff
+    NotAllowed PolicyLimitReached ServerError ServerUnavailable TooManyRequests Unauthenticated
+    StepTimedOut StoreError UnknownWorkflow UnrecordableValue UsageError ValueTooLarge WorkflowDisabled
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings
 )
 

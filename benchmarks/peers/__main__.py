@@ -15,12 +15,14 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from benchmarks.peers.catalog import FAMILIES, PEERS, Peer  # noqa: E402
-from benchmarks.peers.figures import Figures, Report, read  # noqa: E402
-from benchmarks.peers.peer_benchmark import Bare, Measuring, Sizes  # noqa: E402
-from benchmarks.peers.peer_stores import Stores  # noqa: E402
-from benchmarks.peers.tables import brief, into, render  # noqa: E402
+from benchmarks.peers.figures import PeerFigures, PeerReport, read_report  # noqa: E402
+from benchmarks.peers.peer_benchmark import BaselineRates, BenchmarkSizes, PeerBenchmark  # noqa: E402
+from benchmarks.peers.peer_stores import PeerStoreFactory  # noqa: E402
+from benchmarks.peers.tables import insert_tables, render_report, render_summary  # noqa: E402
 
-QUICK = Sizes(rounds=1, crashes=1, steps=20, runs=5, kept=(2, 20))
+QUICK_SIZES = BenchmarkSizes(
+    round_count=1, crash_round_count=1, sequential_step_count=20, concurrent_run_count=5, size_sample=(2, 20)
+)
 
 
 def main() -> None:
@@ -33,47 +35,47 @@ def main() -> None:
     parser.add_argument("--into", type=Path, metavar="PAGE", help="put the tables into this page instead")
     parser.add_argument("--brief", action="store_true", help="one table with what matters most")
     options = parser.parse_args()
-    report = read(options.render) if options.render else _measured(parser, options)
-    tables = brief(report) if options.brief else render(report)
+    report = read_report(options.render) if options.render else _run_measurements(parser, options)
+    tables = render_summary(report) if options.brief else render_report(report)
     if options.into:
-        options.into.write_text(into(options.into.read_text(), tables))
+        options.into.write_text(insert_tables(options.into.read_text(), tables))
     else:
         print(tables, end="")
 
 
-def _measured(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Report:
+def _run_measurements(parser: argparse.ArgumentParser, options: argparse.Namespace) -> PeerReport:
     only = options.only.split(",") if options.only else FAMILIES
     if unknown := set(only) - set(FAMILIES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(FAMILIES)}")
-    sizes = QUICK if options.quick else Sizes()
-    sizes.rounds = options.rounds or sizes.rounds
-    return asyncio.run(measure([peer for peer in PEERS if peer.family in only], sizes, options.json))
+    sizes = QUICK_SIZES if options.quick else BenchmarkSizes()
+    sizes.round_count = options.rounds or sizes.round_count
+    return asyncio.run(measure_peers([peer for peer in PEERS if peer.family in only], sizes, options.json))
 
 
-async def measure(peers: list[Peer], sizes: Sizes, keep: Path | None) -> Report:
+async def measure_peers(peers: list[Peer], sizes: BenchmarkSizes, output_path: Path | None) -> PeerReport:
     """One peer after the other; what is there already is kept whenever one is done."""
-    bare = Bare()
-    report = _report(sizes, bare, [])
+    bare = BaselineRates()
+    report = _build_report(sizes, bare, [])
     # Beside the project, not in the system's temporary folder: that one may lie in memory.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT, ignore_cleanup_errors=True) as name:
-        async with Stores(Path(name)) as stores:
+        async with PeerStoreFactory(Path(name)) as stores:
             for peer in peers:
-                found = await Measuring(peer, stores, Path(name), sizes, bare).figures()
-                report = _report(sizes, bare, [*report.peers, found])
-                if keep:
-                    report.write(keep)
+                found = await PeerBenchmark(peer, stores, Path(name), sizes, bare).measure()
+                report = _build_report(sizes, bare, [*report.peers, found])
+                if output_path:
+                    report.write(output_path)
     return report
 
 
-def _report(sizes: Sizes, bare: Bare, peers: list[Figures]) -> Report:
-    return Report(
+def _build_report(sizes: BenchmarkSizes, baseline_rates: BaselineRates, peers: list[PeerFigures]) -> PeerReport:
+    return PeerReport(
         platform.python_version(),
         os.cpu_count() or 1,
-        sizes.rounds,
-        sizes.crashes,
-        sizes.steps,
-        sizes.runs,
-        *[statistics.median(rates) if rates else 0 for rates in (bare.sqlite, bare.postgres)],
+        sizes.round_count,
+        sizes.crash_round_count,
+        sizes.sequential_step_count,
+        sizes.concurrent_run_count,
+        *[statistics.median(rates) if rates else 0 for rates in (baseline_rates.sqlite, baseline_rates.postgres)],
         peers,
     )
 

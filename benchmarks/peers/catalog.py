@@ -31,12 +31,12 @@ class Peer:
     store: str
     """Which kind of store it gets: ``sqlite``, ``postgres``, ``temporal`` or ``restate``."""
     settings: str
-    once: str
+    once_support: str
     """Can a step that was in flight be told not to be repeated? With the page that says so."""
     variant: str = ""
-    is_named: bool = False
+    needs_explicit_resume: bool = False
     """A run that was interrupted goes on only if somebody names it."""
-    no_takeover: str = ""
+    no_takeover_reason: str = ""
     """Why a process that is already running does not take over; empty if it does."""
 
     @property
@@ -50,8 +50,8 @@ class Peer:
         return f"{self.family}_peer.py"
 
 
-_SQLITE = "WAL, `synchronous=FULL`"
-_POSTGRES = "`fsync` and `synchronous_commit` on"
+_SQLITE_SETTINGS = "WAL, `synchronous=FULL`"
+_POSTGRES_SETTINGS = "`fsync` and `synchronous_commit` on"
 
 _HOLDFAST_ONCE = 'yes: `effect="once"`, and the workflow is told that the outcome is unknown (guide)'
 _DBOS_ONCE = "no: steps run at least once (Concurrent Executions); transactions with the same database exactly once"
@@ -65,17 +65,24 @@ _ABSURD_ONCE = "no: only a whole task has attempts (Concepts)"
 _GRAVTORY_ONCE = "no: there is nothing to say so with (README)"
 _GRAVTORY_TAKEOVER = "it resumes runs only when a process starts"
 
-_DBOS = "the default `executor_id` for all (with one for each, it recovers only its own: Workflow Recovery)"
-_DBOS_SQLITE = f"its own: rollback journal, `synchronous=FULL`; {_DBOS}"
-_TEMPORAL = "development server on an SQLite file that it syncs (its own default)"
-_ACTIVITIES = f"{_TEMPORAL}; steps send heartbeats, `heartbeat_timeout` 10 s"
-_LOCAL = f"{_TEMPORAL}; workflow tasks time out after 10 s (default)"
+_DBOS_SETTINGS = "the default `executor_id` for all (with one for each, it recovers only its own: Workflow Recovery)"
+_DBOS_SQLITE_SETTINGS = f"its own: rollback journal, `synchronous=FULL`; {_DBOS_SETTINGS}"
+_TEMPORAL_SETTINGS = "development server on an SQLite file that it syncs (its own default)"
+_ACTIVITIES_SETTINGS = f"{_TEMPORAL_SETTINGS}; steps send heartbeats, `heartbeat_timeout` 10 s"
+_LOCAL_SETTINGS = f"{_TEMPORAL_SETTINGS}; workflow tasks time out after 10 s (default)"
 
 PEERS = [
-    Peer("Holdfast, SQLite", "holdfast", "sqlite", _SQLITE, _HOLDFAST_ONCE),
-    Peer("Holdfast, Postgres", "holdfast", "postgres", _POSTGRES, _HOLDFAST_ONCE),
-    Peer("DBOS, SQLite", "dbos", "sqlite", _DBOS_SQLITE, _DBOS_ONCE, no_takeover=_DBOS_TAKEOVER),
-    Peer("DBOS, Postgres", "dbos", "postgres", f"{_POSTGRES}; {_DBOS}", _DBOS_ONCE, no_takeover=_DBOS_TAKEOVER),
+    Peer("Holdfast, SQLite", "holdfast", "sqlite", _SQLITE_SETTINGS, _HOLDFAST_ONCE),
+    Peer("Holdfast, Postgres", "holdfast", "postgres", _POSTGRES_SETTINGS, _HOLDFAST_ONCE),
+    Peer("DBOS, SQLite", "dbos", "sqlite", _DBOS_SQLITE_SETTINGS, _DBOS_ONCE, no_takeover_reason=_DBOS_TAKEOVER),
+    Peer(
+        "DBOS, Postgres",
+        "dbos",
+        "postgres",
+        f"{_POSTGRES_SETTINGS}; {_DBOS_SETTINGS}",
+        _DBOS_ONCE,
+        no_takeover_reason=_DBOS_TAKEOVER,
+    ),
     *[
         Peer(
             f"LangGraph {variant}, {title}",
@@ -84,24 +91,41 @@ PEERS = [
             f'`durability="sync"` (default: `"async"`); {settings}',
             _LANGGRAPH_ONCE,
             variant,
-            is_named=True,
-            no_takeover=_LANGGRAPH_TAKEOVER,
+            needs_explicit_resume=True,
+            no_takeover_reason=_LANGGRAPH_TAKEOVER,
         )
         for variant in ("functional", "graph")
-        for title, store, settings in (("SQLite", "sqlite", _SQLITE), ("Postgres", "postgres", _POSTGRES))
+        for title, store, settings in (
+            ("SQLite", "sqlite", _SQLITE_SETTINGS),
+            ("Postgres", "postgres", _POSTGRES_SETTINGS),
+        )
     ],
-    Peer("Temporal, activities", "temporal", "temporal", _ACTIVITIES, _TEMPORAL_ONCE, "activities"),
-    Peer("Temporal, local activities", "temporal", "temporal", _LOCAL, _LOCAL_ONCE, "local"),
+    Peer("Temporal, activities", "temporal", "temporal", _ACTIVITIES_SETTINGS, _TEMPORAL_ONCE, "activities"),
+    Peer("Temporal, local activities", "temporal", "temporal", _LOCAL_SETTINGS, _LOCAL_ONCE, "local"),
     Peer("Restate", "restate", "restate", "one server, its log synced (its own default)", _RESTATE_ONCE),
     Peer(
         "Absurd, Postgres",
         "absurd",
         "postgres",
-        f"{_POSTGRES}; 8 workers that look every 20 ms (default 250), leases of 120 s (default)",
+        f"{_POSTGRES_SETTINGS}; 8 workers that look every 20 ms (default 250), leases of 120 s (default)",
         _ABSURD_ONCE,
     ),
-    Peer("Gravtory, SQLite", "gravtory", "sqlite", _SQLITE, _GRAVTORY_ONCE, no_takeover=_GRAVTORY_TAKEOVER),
-    Peer("Gravtory, Postgres", "gravtory", "postgres", _POSTGRES, _GRAVTORY_ONCE, no_takeover=_GRAVTORY_TAKEOVER),
+    Peer(
+        "Gravtory, SQLite",
+        "gravtory",
+        "sqlite",
+        _SQLITE_SETTINGS,
+        _GRAVTORY_ONCE,
+        no_takeover_reason=_GRAVTORY_TAKEOVER,
+    ),
+    Peer(
+        "Gravtory, Postgres",
+        "gravtory",
+        "postgres",
+        _POSTGRES_SETTINGS,
+        _GRAVTORY_ONCE,
+        no_takeover_reason=_GRAVTORY_TAKEOVER,
+    ),
 ]
 
 FAMILIES = list(dict.fromkeys(peer.family for peer in PEERS))

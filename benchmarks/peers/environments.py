@@ -14,48 +14,48 @@ from pathlib import Path
 from benchmarks.peers.catalog import NODE_PACKAGES, PACKAGES
 from benchmarks.sqlite_benchmarks import ROOT
 
-PLACE = ROOT / ".bench-peers"
-PATIENCE = 900
+ENVIRONMENTS_FOLDER = ROOT / ".bench-peers"
+INSTALL_TIMEOUT_S = 900
 """Seconds that an installation may take."""
 
 
-class Missing(Exception):
+class PeerUnavailable(Exception):
     """A peer that cannot be installed here, and why."""
 
 
-def python(family: str) -> str:
+def ensure_python(family: str) -> str:
     """The interpreter that runs this family's programs, with its packages installed."""
     if family not in PACKAGES:
         return sys.executable
-    folder = PLACE / family
+    folder = ENVIRONMENTS_FOLDER / family
     interpreter = folder / "bin" / "python"
     wanted = "\n".join([*PACKAGES[family], NODE_PACKAGES.get(family, "")])
     done = folder / "installed"
     if not done.exists() or done.read_text() != wanted:
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _run([str(interpreter), "-m", "pip", "install", "--quiet", *PACKAGES[family]])
+        _run_command([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run_command([str(interpreter), "-m", "pip", "install", "--quiet", *PACKAGES[family]])
         if family in NODE_PACKAGES:
-            _run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), NODE_PACKAGES[family]])
+            _run_command(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), NODE_PACKAGES[family]])
         done.write_text(wanted)
     return str(interpreter)
 
 
-def command(family: str, name: str) -> str:
+def find_command(family: str, name: str) -> str:
     """A command that this family's packages brought along."""
-    folder = PLACE / family
+    folder = ENVIRONMENTS_FOLDER / family
     for place in (folder / "bin" / name, folder / "node_modules" / ".bin" / name):
         if place.exists():
             return str(place)
-    raise Missing(f"its packages bring no command {name}")
+    raise PeerUnavailable(f"its packages bring no command {name}")
 
 
-def variables(family: str) -> dict[str, str]:
+def build_variables(family: str) -> dict[str, str]:
     """What the programs' environment says: ours knows the project, the others do not."""
     own = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"} if family not in PACKAGES else {"PYTHONPATH": ""}
     return {**os.environ, "LANGSMITH_TRACING": "false", **own}
 
 
-def version(family: str) -> str:
+def describe_versions(family: str) -> str:
     """All that is pinned, in words."""
     if family not in PACKAGES:
         from holdfast import __version__
@@ -67,12 +67,12 @@ def version(family: str) -> str:
     return ", ".join(told)
 
 
-def _run(order: list[str]) -> None:
-    shown = " ".join(Path(word).name if word.startswith("/") else word for word in order)
+def _run_command(command_line: list[str]) -> None:
+    shown = " ".join(Path(word).name if word.startswith("/") else word for word in command_line)
     try:
-        done = subprocess.run(order, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command_line, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Missing(f"`{shown}`: {error}") from None
+        raise PeerUnavailable(f"`{shown}`: {error}") from None
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        raise Missing(f"`{shown}`: {lines[-1]}")
+        raise PeerUnavailable(f"`{shown}`: {lines[-1]}")

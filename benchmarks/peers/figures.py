@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-EACH = 10
+STEPS_EACH = 10
 """Steps of each of many runs."""
 
 
@@ -15,76 +15,76 @@ EACH = 10
 class Rate:
     """Steps a second."""
 
-    value: float
-    of_bare: float
+    steps_per_s: float
+    baseline_ratio: float
     """The median of the rounds' ratios to the bare database's commits a second."""
 
 
 @dataclass
-class Crash:
+class CrashFigures:
     """What happened after SIGKILL in the middle of step 9 of 12, over all rounds."""
 
-    again: list[int]
+    repeated_steps: list[int]
     """The steps that ran a second time, in any of the rounds."""
-    seconds: float | None
+    recovery_s: float | None
     """From the kill to the beginning of the last step; nothing if that was not reached."""
 
 
 @dataclass
-class Figures:
+class PeerFigures:
     """One peer."""
 
     key: str
     title: str
     versions: str
     settings: str
-    once: str
-    is_named: bool
-    no_takeover: str
+    once_support: str
+    needs_explicit_resume: bool
+    no_takeover_reason: str
     sequential: Rate | None = None
-    together: Rate | None = None
-    bytes: float | None = None
-    restart: Crash | None = None
-    takeover: Crash | None = None
-    beside: list[int] | None = None
+    concurrent: Rate | None = None
+    bytes_per_step: float | None = None
+    restart: CrashFigures | None = None
+    takeover: CrashFigures | None = None
+    overlap_repeats: list[int] | None = None
     """The steps that were carried out, because a second process came, while the first one was alive and in step 9."""
-    failed: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
     """What could not be measured, and why; ``installed`` if nothing could."""
 
 
 @dataclass
-class Report:
+class PeerReport:
     """All that one run of the command found."""
 
     python: str
-    cores: int
-    rounds: int
-    crashes: int
+    core_count: int
+    round_count: int
+    crash_round_count: int
     """Rounds of each crash."""
-    steps: int
+    sequential_step_count: int
     """Steps of the one long run."""
-    runs: int
+    concurrent_run_count: int
     """Runs at once, of ten steps each."""
-    bare_sqlite: float
-    bare_postgres: float
+    sqlite_baseline: float
+    postgres_baseline: float
     """Commits a second, medians of all rounds; 0 if there was none."""
-    peers: list[Figures]
+    peers: list[PeerFigures]
 
     def write(self, path: Path) -> None:
         """Keep it."""
         path.write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
-def read(path: Path) -> Report:
+def read_report(path: Path) -> PeerReport:
     """What was kept."""
     fields: dict[str, Any] = json.loads(path.read_text())
-    peers = [_figures(one) for one in fields.pop("peers")]
-    return Report(**fields, peers=peers)
+    peers = [_figures_from_json(one) for one in fields.pop("peers")]
+    return PeerReport(**fields, peers=peers)
 
 
-def _figures(fields: dict[str, Any]) -> Figures:
-    for names, kind in ((("sequential", "together"), Rate), (("restart", "takeover"), Crash)):
+def _figures_from_json(fields: dict[str, Any]) -> PeerFigures:
+    for names, kind in ((("sequential", "concurrent"), Rate), (("restart", "takeover"), CrashFigures)):
         for name in names:
             if fields[name] is not None:
                 fields[name] = kind(**fields[name])
-    return Figures(**fields)
+    return PeerFigures(**fields)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """A step that began."""
 
     number: int
@@ -20,27 +20,27 @@ class Entry:
     at: float
 
 
-def read(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[LedgerEntry]:
     """What there is so far; a line that is still being written is left for the next look."""
     if not path.exists():
         return []
     whole, _, _ = path.read_text().rpartition("\n")
     fields = [line.split() for line in whole.splitlines()]
-    return [Entry(int(number), int(pid), float(at)) for number, pid, at in fields]
+    return [LedgerEntry(int(number), int(pid), float(at)) for number, pid, at in fields]
 
 
-def again(entries: list[Entry]) -> list[int]:
+def list_repeated(entries: list[LedgerEntry]) -> list[int]:
     """The steps that began more than once, in order."""
     return sorted(number for number, times in Counter(entry.number for entry in entries).items() if times > 1)
 
 
-def wait(path: Path, number: int, patience: float, look: float = 0.001) -> Entry | None:
+def wait_for_step(path: Path, number: int, timeout_s: float, poll_interval_s: float = 0.001) -> LedgerEntry | None:
     """The first entry of a step; nothing if it does not begin in so many seconds."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout_s
     while True:
-        for entry in read(path):
+        for entry in read_entries(path):
             if entry.number == number:
                 return entry
         if time.monotonic() > until:
             return None
-        time.sleep(look)
+        time.sleep(poll_interval_s)

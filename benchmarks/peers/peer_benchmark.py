@@ -14,57 +14,57 @@ from pathlib import Path
 
 from benchmarks.peers import environments, ledger
 from benchmarks.peers.catalog import Peer
-from benchmarks.peers.figures import EACH, Crash, Figures, Rate
-from benchmarks.peers.peer_stores import Store, Stores
-from benchmarks.peers.programs.peer_protocol import HELD, LENGTH
+from benchmarks.peers.figures import STEPS_EACH, CrashFigures, PeerFigures, Rate
+from benchmarks.peers.peer_stores import PeerStore, PeerStoreFactory
+from benchmarks.peers.programs.peer_protocol import HELD_STEP, STEP_COUNT
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS_FOLDER = Path(__file__).parent / "programs"
 
 
 @dataclass
-class Sizes:
+class BenchmarkSizes:
     """How much of everything."""
 
-    rounds: int = 5
-    crashes: int = 3
-    steps: int = 200
-    runs: int = 200
-    kept: tuple[int, int] = (10, 100)
+    round_count: int = 5
+    crash_round_count: int = 3
+    sequential_step_count: int = 200
+    concurrent_run_count: int = 200
+    size_sample: tuple[int, int] = (10, 100)
     """Runs, and steps of each, whose bytes are told."""
-    patience: float = 200
+    recovery_timeout_s: float = 200
     """Seconds after which a run that was killed counts as abandoned: the longest lease of a peer takes 120."""
-    beside: float = 5
+    overlap_s: float = 5
     """Seconds that a second process gets to meddle with the first one's run."""
 
 
 @dataclass
-class Bare:
+class BaselineRates:
     """The bare database in all rounds, by its kind."""
 
     sqlite: list[float] = field(default_factory=list)
     postgres: list[float] = field(default_factory=list)
 
-    def take(self, store: Store, kind: str) -> float:
+    def measure(self, store: PeerStore, kind: str) -> float:
         """Once more."""
-        rate = store.bare()
+        rate = store.measure_baseline()
         (self.postgres if kind == "postgres" else self.sqlite).append(rate)
         return rate
 
 
-class Failed(Exception):
+class ProgramFailed(Exception):
     """A program did not do what it was told."""
 
 
-class Program:
+class PeerProcess:
     """A process of the peer."""
 
-    def __init__(self, peer: Peer, store: Store, log: Path) -> None:
-        order = [environments.python(peer.family), str(PROGRAMS / peer.program), store.url, peer.variant]
+    def __init__(self, peer: Peer, store: PeerStore, log: Path) -> None:
+        order = [environments.ensure_python(peer.family), str(PROGRAMS_FOLDER / peer.program), store.url, peer.variant]
         self._log = log
         with log.open("ab") as said:
             self._process = subprocess.Popen(
                 order,
-                env=environments.variables(peer.family),
+                env=environments.build_variables(peer.family),
                 cwd=log.parent,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -76,39 +76,39 @@ class Program:
         """As the ledger has it."""
         return self._process.pid
 
-    def ready(self) -> Program:
+    def wait_until_ready(self) -> PeerProcess:
         """Wait until it is."""
-        self.answer(120)
+        self.read_answer(120)
         return self
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Without waiting for the answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._failed() from None
+            raise self._build_failure() from None
 
-    def ask(self, line: str, patience: float = 300) -> str:
+    def request(self, line: str, timeout_s: float = 300) -> str:
         """And wait for the answer."""
-        self.tell(line)
-        return self.answer(patience)
+        self.send(line)
+        return self.read_answer(timeout_s)
 
-    def answer(self, patience: float) -> str:
+    def read_answer(self, timeout_s: float) -> str:
         """The next line that it says."""
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], patience)[0]:
-            raise Failed(f"no answer in {patience:.0f} s")
+        if not select.select([self._process.stdout], [], [], timeout_s)[0]:
+            raise ProgramFailed(f"no answer in {timeout_s:.0f} s")
         line = self._process.stdout.readline().decode().strip()
         if not line:
-            raise self._failed()
+            raise self._build_failure()
         return line
 
-    def _failed(self) -> Failed:
+    def _build_failure(self) -> ProgramFailed:
         """With its last words."""
         said = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return Failed(said[-1].strip()[:200] if said else "it ended without a word")
+        return ProgramFailed(said[-1].strip()[:200] if said else "it ended without a word")
 
     def kill(self) -> None:
         """SIGKILL, if it is still there."""
@@ -122,149 +122,163 @@ class Program:
                     pass
 
 
-class Measuring:
+class PeerBenchmark:
     """All jobs of one peer."""
 
-    def __init__(self, peer: Peer, stores: Stores, folder: Path, sizes: Sizes, bare: Bare) -> None:
+    def __init__(
+        self, peer: Peer, stores: PeerStoreFactory, folder: Path, sizes: BenchmarkSizes, baseline_rates: BaselineRates
+    ) -> None:
         self._peer = peer
         self._stores = stores
         self._sizes = sizes
-        self._bare = bare
+        self._baseline_rates = baseline_rates
         self._folder = folder
         self._log = folder / f"{peer.key}.log"
-        self._programs: list[Program] = []
+        self._processes: list[PeerProcess] = []
 
-    async def figures(self) -> Figures:
+    async def measure(self) -> PeerFigures:
         """Each job by itself: one that fails does not keep the others from being measured."""
         peer = self._peer
-        told = environments.version(peer.family)
-        found = Figures(peer.key, peer.title, told, peer.settings, peer.once, peer.is_named, peer.no_takeover)
+        told = environments.describe_versions(peer.family)
+        found = PeerFigures(
+            peer.key,
+            peer.title,
+            told,
+            peer.settings,
+            peer.once_support,
+            peer.needs_explicit_resume,
+            peer.no_takeover_reason,
+        )
         try:
-            environments.python(peer.family)
-        except environments.Missing as error:
-            found.failed["installed"] = str(error)
+            environments.ensure_python(peer.family)
+        except environments.PeerUnavailable as error:
+            found.failures["installed"] = str(error)
             return found
-        jobs: dict[str, Callable[[Figures], Awaitable[None]]] = {
-            "rates": self._rates,
-            "restart": self._restart,
-            "takeover": self._takeover,
-            "beside": self._beside,
+        jobs: dict[str, Callable[[PeerFigures], Awaitable[None]]] = {
+            "rates": self._measure_rates,
+            "restart": self._measure_restart,
+            "takeover": self._measure_takeover,
+            "beside": self._measure_overlap,
         }
         for name, job in jobs.items():
             started = time.monotonic()
             try:
                 await job(found)
-            except (Failed, environments.Missing, OSError, subprocess.SubprocessError) as error:
-                found.failed[name] = str(error) or type(error).__name__
+            except (ProgramFailed, environments.PeerUnavailable, OSError, subprocess.SubprocessError) as error:
+                found.failures[name] = str(error) or type(error).__name__
             took = time.monotonic() - started
-            print(f"{peer.title}: {name} {found.failed.get(name, 'done')} ({took:.1f} s)", file=sys.stderr, flush=True)
+            print(
+                f"{peer.title}: {name} {found.failures.get(name, 'done')} ({took:.1f} s)", file=sys.stderr, flush=True
+            )
         return found
 
     @asynccontextmanager
-    async def _store(self) -> AsyncIterator[Store]:
+    async def _open_store(self) -> AsyncIterator[PeerStore]:
         """A new store; what has been started on it ends with the block."""
-        async with self._stores.new(self._peer) as store:
+        async with self._stores.create(self._peer) as store:
             try:
                 yield store
             finally:
-                while self._programs:
-                    self._programs.pop().kill()
+                while self._processes:
+                    self._processes.pop().kill()
 
-    def _start(self, store: Store) -> Program:
-        self._programs.append(Program(self._peer, store, self._log))
-        return self._programs[-1]
+    def _start_process(self, store: PeerStore) -> PeerProcess:
+        self._processes.append(PeerProcess(self._peer, store, self._log))
+        return self._processes[-1]
 
-    async def _rates(self, found: Figures) -> None:
+    async def _measure_rates(self, figures: PeerFigures) -> None:
         sizes = self._sizes
-        async with self._store() as store:
-            program = self._start(store).ready()
-            program.ask("many 1 5")
-            found.sequential = self._rate(program, store, 1, sizes.steps)
-            runs, steps = sizes.kept
-            before = store.size()
+        async with self._open_store() as store:
+            program = self._start_process(store).wait_until_ready()
+            program.request("many 1 5")
+            figures.sequential = self._measure_rate(program, store, 1, sizes.sequential_step_count)
+            runs, steps = sizes.size_sample
+            before = store.measure_size()
             for _ in range(runs):  # one by one: not everybody can do many at once
-                program.ask(f"many 1 {steps}")
-            found.bytes = (store.size() - before) / (runs * steps)
-            found.together = self._rate(program, store, sizes.runs, EACH)
+                program.request(f"many 1 {steps}")
+            figures.bytes_per_step = (store.measure_size() - before) / (runs * steps)
+            figures.concurrent = self._measure_rate(program, store, sizes.concurrent_run_count, STEPS_EACH)
 
-    def _rate(self, program: Program, store: Store, runs: int, steps: int) -> Rate:
+    def _measure_rate(self, process: PeerProcess, store: PeerStore, run_count: int, step_count: int) -> Rate:
         rates: list[float] = []
         ratios: list[float] = []
-        for _ in range(self._sizes.rounds):
-            bare = self._bare.take(store, self._peer.store)
-            rates.append(runs * steps / float(program.ask(f"many {runs} {steps}")))
+        for _ in range(self._sizes.round_count):
+            bare = self._baseline_rates.measure(store, self._peer.store)
+            rates.append(run_count * step_count / float(process.request(f"many {run_count} {step_count}")))
             ratios.append(rates[-1] / bare)
         return Rate(statistics.median(rates), statistics.median(ratios))
 
-    async def _restart(self, found: Figures) -> None:
+    async def _measure_restart(self, figures: PeerFigures) -> None:
         """Kill the process, then start another one as the documentation says."""
-        crashes: list[Crash] = []
-        while _is_worthwhile(crashes, self._sizes.crashes):
+        crashes: list[CrashFigures] = []
+        while _should_repeat(crashes, self._sizes.crash_round_count):
             path = self._folder / f"{self._peer.key}-restart-{len(crashes)}"
-            async with self._store() as store:
-                first = self._start(store).ready()
-                first.ask(f"begin {path}")
-                self._until_held(path)
+            async with self._open_store() as store:
+                first = self._start_process(store).wait_until_ready()
+                first.request(f"begin {path}")
+                self._wait_until_held(path)
                 first.kill()
                 killed = time.time()
-                second = self._start(store)
-                if self._peer.is_named:
-                    second.ready().tell(f"name {path}")
-                crashes.append(self._crash(path, killed))
-        found.restart = _worst(crashes)
+                second = self._start_process(store)
+                if self._peer.needs_explicit_resume:
+                    second.wait_until_ready().send(f"name {path}")
+                crashes.append(self._read_crash(path, killed))
+        figures.restart = _merge_crashes(crashes)
 
-    async def _takeover(self, found: Figures) -> None:
+    async def _measure_takeover(self, figures: PeerFigures) -> None:
         """Kill the one of two processes that has the run."""
-        if self._peer.no_takeover:
+        if self._peer.no_takeover_reason:
             return
-        crashes: list[Crash] = []
-        while _is_worthwhile(crashes, self._sizes.crashes):
+        crashes: list[CrashFigures] = []
+        while _should_repeat(crashes, self._sizes.crash_round_count):
             path = self._folder / f"{self._peer.key}-takeover-{len(crashes)}"
-            async with self._store() as store:
-                first, _ = self._start(store).ready(), self._start(store).ready()
-                first.ask(f"begin {path}")
-                self._until_held(path).kill()
-                crashes.append(self._crash(path, time.time()))
-        found.takeover = _worst(crashes)
+            async with self._open_store() as store:
+                first, _ = self._start_process(store).wait_until_ready(), self._start_process(store).wait_until_ready()
+                first.request(f"begin {path}")
+                self._wait_until_held(path).kill()
+                crashes.append(self._read_crash(path, time.time()))
+        figures.takeover = _merge_crashes(crashes)
 
-    async def _beside(self, found: Figures) -> None:
+    async def _measure_overlap(self, figures: PeerFigures) -> None:
         """Start a second process while the first one is in the middle of the run: what does it do again?"""
-        if self._peer.is_named:
+        if self._peer.needs_explicit_resume:
             return  # it would do nothing
         again: set[int] = set()
-        for number in range(self._sizes.crashes):
+        for number in range(self._sizes.crash_round_count):
             path = self._folder / f"{self._peer.key}-beside-{number}"
-            async with self._store() as store:
-                self._start(store).ready().ask(f"begin {path}")
-                self._until_held(path)
-                self._start(store).ready()
-                time.sleep(self._sizes.beside)
+            async with self._open_store() as store:
+                self._start_process(store).wait_until_ready().request(f"begin {path}")
+                self._wait_until_held(path)
+                self._start_process(store).wait_until_ready()
+                time.sleep(self._sizes.overlap_s)
             # All that was carried out beside the step that still takes its time in the first process.
-            began = [entry.number for entry in ledger.read(path)]
-            again.update(began[began.index(HELD) + 1 :])
-        found.beside = sorted(again)
+            began = [entry.number for entry in ledger.read_entries(path)]
+            again.update(began[began.index(HELD_STEP) + 1 :])
+        figures.overlap_repeats = sorted(again)
 
-    def _until_held(self, path: Path) -> Program:
+    def _wait_until_held(self, path: Path) -> PeerProcess:
         """The program that is in the step that takes long."""
-        entry = ledger.wait(path, HELD, 60)
+        entry = ledger.wait_for_step(path, HELD_STEP, 60)
         if entry is None:
-            raise Failed(f"step {HELD} was not reached")
-        [holder] = [program for program in self._programs if program.pid == entry.pid]
+            raise ProgramFailed(f"step {HELD_STEP} was not reached")
+        [holder] = [program for program in self._processes if program.pid == entry.pid]
         return holder
 
-    def _crash(self, path: Path, killed: float) -> Crash:
-        last = ledger.wait(path, LENGTH, self._sizes.patience)
-        return Crash(ledger.again(ledger.read(path)), None if last is None else last.at - killed)
+    def _read_crash(self, path: Path, killed_at: float) -> CrashFigures:
+        last = ledger.wait_for_step(path, STEP_COUNT, self._sizes.recovery_timeout_s)
+        return CrashFigures(
+            ledger.list_repeated(ledger.read_entries(path)), None if last is None else last.at - killed_at
+        )
 
 
-def _is_worthwhile(crashes: list[Crash], wanted: int) -> bool:
+def _should_repeat(crashes: list[CrashFigures], max_rounds: int) -> bool:
     """Once more? A lease of minutes, or nobody who goes on: once is enough."""
-    is_slow = any(crash.seconds is None or crash.seconds > 60 for crash in crashes)
-    return len(crashes) < wanted and not is_slow
+    is_slow = any(crash.recovery_s is None or crash.recovery_s > 60 for crash in crashes)
+    return len(crashes) < max_rounds and not is_slow
 
 
-def _worst(crashes: list[Crash]) -> Crash:
+def _merge_crashes(crashes: list[CrashFigures]) -> CrashFigures:
     """All steps that ran again in any round; the median of the times, and none if one did not end."""
-    again = sorted({number for crash in crashes for number in crash.again})
-    times = [crash.seconds for crash in crashes]
-    return Crash(again, None if None in times else statistics.median(filter(None, times)))
+    again = sorted({number for crash in crashes for number in crash.repeated_steps})
+    times = [crash.recovery_s for crash in crashes]
+    return CrashFigures(again, None if None in times else statistics.median(filter(None, times)))

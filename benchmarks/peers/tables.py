@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.figures import EACH, Crash, Figures, Rate, Report
-from benchmarks.peers.programs.peer_protocol import HELD
+from benchmarks.peers.figures import STEPS_EACH, CrashFigures, PeerFigures, PeerReport, Rate
+from benchmarks.peers.programs.peer_protocol import HELD_STEP
 
-NOTHING = "–"
-BEGIN, END = "<!-- peers: python -m benchmarks.peers --render -->\n\n", "\n<!-- end -->"
+EMPTY_CELL = "–"
+BEGIN_MARK, END_MARK = "<!-- peers: python -m benchmarks.peers --render -->\n\n", "\n<!-- end -->"
 """Between these, a page holds the tables."""
 
 
-def into(page: str, tables: str) -> str:
+def insert_tables(page: str, tables: str) -> str:
     """The page, with these tables in the place of those that it holds."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(BEGIN_MARK)
+    _, end, after = rest.partition(END_MARK)
     if not end:
-        raise ValueError(f"the page has no place for the tables, between {BEGIN.strip()} and {END.strip()}")
+        raise ValueError(f"the page has no place for the tables, between {BEGIN_MARK.strip()} and {END_MARK.strip()}")
     return before + begin + tables + end + after
 
 
-def render(report: Report) -> str:
+def render_report(report: PeerReport) -> str:
     """Where it was measured, the tables, and what could not be measured."""
-    blocks = [_head(report), _rates(report), _crashes(report), _documented(report)]
-    missing = _missing(report)
+    blocks = [_render_head(report), _render_rates(report), _render_crashes(report), _render_documented(report)]
+    missing = _render_missing(report)
     return "\n\n".join([*blocks, missing] if missing else blocks) + "\n"
 
 
-def brief(report: Report) -> str:
+def render_summary(report: PeerReport) -> str:
     """What matters most, in one table."""
     head = [
         "",
-        f"{report.steps} steps of one run, a second",
-        f"{report.runs} runs × {EACH} steps, steps a second",
+        f"{report.sequential_step_count} steps of one run, a second",
+        f"{report.concurrent_run_count} runs × {STEPS_EACH} steps, steps a second",
         "killed in step 9 of 12: runs again",
         "goes on",
         "a second process beside a living one repeats",
@@ -39,45 +39,46 @@ def brief(report: Report) -> str:
     rows = [
         [
             one.title,
-            _failed(one, "rates") if one.sequential is None else f"{one.sequential.value:,.0f}",
-            _failed(one, "rates") if one.together is None else f"{one.together.value:,.0f}",
-            _again(one),
-            _goes_on(one),
-            _failed(one, "beside") if one.beside is None else _steps(one.beside),
+            _format_missing(one, "rates") if one.sequential is None else f"{one.sequential.steps_per_s:,.0f}",
+            _format_missing(one, "rates") if one.concurrent is None else f"{one.concurrent.steps_per_s:,.0f}",
+            _format_repeated(one),
+            _format_recovery(one),
+            _format_missing(one, "beside") if one.overlap_repeats is None else _format_steps(one.overlap_repeats),
         ]
         for one in report.peers
-        if "installed" not in one.failed
+        if "installed" not in one.failures
     ]
-    return _table(head, rows) + "\n"
+    return _render_table(head, rows) + "\n"
 
 
-def _head(report: Report) -> str:
-    bares = {"SQLite": report.bare_sqlite, "Postgres": report.bare_postgres}
+def _render_head(report: PeerReport) -> str:
+    bares = {"SQLite": report.sqlite_baseline, "Postgres": report.postgres_baseline}
     told = " and ".join(f"{rate:,.0f} commits/s on {name}" for name, rate in bares.items() if rate)
     versions = "; ".join(dict.fromkeys(one.versions for one in report.peers))
     return (
-        f"{report.cores} cores, Python {report.python}, medians of {report.rounds} rounds ({report.crashes} of each "
+        f"{report.core_count} cores, Python {report.python}, medians of {report.round_count} rounds "
+        f"({report.crash_round_count} of each "
         f"crash). Bare: {told or 'not measured'}.\n"
         f"Versions: {versions}."
     )
 
 
-def _rates(report: Report) -> str:
+def _render_rates(report: PeerReport) -> str:
     head = [
         "",
-        f"{report.steps} steps of one run, steps/s",
-        f"{report.runs} runs × {EACH} steps, steps/s",
+        f"{report.sequential_step_count} steps of one run, steps/s",
+        f"{report.concurrent_run_count} runs × {STEPS_EACH} steps, steps/s",
         "bytes a step",
     ]
     rows = [
-        [one.title, _rate(one, one.sequential), _rate(one, one.together), _bytes(one)]
+        [one.title, _format_rate(one, one.sequential), _format_rate(one, one.concurrent), _format_bytes(one)]
         for one in report.peers
-        if "installed" not in one.failed
+        if "installed" not in one.failures
     ]
-    return _table(head, rows)
+    return _render_table(head, rows)
 
 
-def _crashes(report: Report) -> str:
+def _render_crashes(report: PeerReport) -> str:
     head = [
         "",
         "ran again",
@@ -89,96 +90,105 @@ def _crashes(report: Report) -> str:
     rows = [
         [
             one.title,
-            _again(one),
-            "no: the run is named" if one.is_named else _by_itself(one),
-            _seconds(one, "restart", one.restart),
-            NOTHING if one.no_takeover else _seconds(one, "takeover", one.takeover),
-            _failed(one, "beside") if one.beside is None else _steps(one.beside),
+            _format_repeated(one),
+            "no: the run is named" if one.needs_explicit_resume else _format_unattended(one),
+            _format_seconds(one, "restart", one.restart),
+            EMPTY_CELL if one.no_takeover_reason else _format_seconds(one, "takeover", one.takeover),
+            _format_missing(one, "beside") if one.overlap_repeats is None else _format_steps(one.overlap_repeats),
         ]
         for one in report.peers
-        if "installed" not in one.failed
+        if "installed" not in one.failures
     ]
-    return _table(head, rows)
+    return _render_table(head, rows)
 
 
-def _documented(report: Report) -> str:
+def _render_documented(report: PeerReport) -> str:
     rows = [
-        [one.title, one.settings, f"no: {one.no_takeover}" if one.no_takeover else "yes", one.once]
+        [
+            one.title,
+            one.settings,
+            f"no: {one.no_takeover_reason}" if one.no_takeover_reason else "yes",
+            one.once_support,
+        ]
         for one in report.peers
-        if "installed" not in one.failed
+        if "installed" not in one.failures
     ]
     head = ["", "settings", "a running process takes over", "a step can be told not to be repeated"]
-    return _table(head, rows)
+    return _render_table(head, rows)
 
 
-def _missing(report: Report) -> str:
+def _render_missing(report: PeerReport) -> str:
     lines = [
         f"- {one.title}, {'not installed' if job == 'installed' else job}: {' '.join(why.split())}"
         for one in report.peers
-        for job, why in one.failed.items()
+        for job, why in one.failures.items()
     ]
     return "\n".join(["Not measured:", "", *lines]) if lines else ""
 
 
-def _rate(one: Figures, rate: Rate | None) -> str:
-    return _failed(one, "rates") if rate is None else f"{rate.value:,.0f} ({_share(rate.of_bare)} of bare)"
+def _format_rate(one: PeerFigures, rate: Rate | None) -> str:
+    return (
+        _format_missing(one, "rates")
+        if rate is None
+        else f"{rate.steps_per_s:,.0f} ({_format_ratio(rate.baseline_ratio)} of bare)"
+    )
 
 
-def _share(of_bare: float) -> str:
-    return f"{of_bare:.2f}" if of_bare >= 0.01 else "less than 0.01"
+def _format_ratio(baseline_ratio: float) -> str:
+    return f"{baseline_ratio:.2f}" if baseline_ratio >= 0.01 else "less than 0.01"
 
 
-def _bytes(one: Figures) -> str:
-    return _failed(one, "rates") if one.bytes is None else f"{one.bytes:,.0f}"
+def _format_bytes(one: PeerFigures) -> str:
+    return _format_missing(one, "rates") if one.bytes_per_step is None else f"{one.bytes_per_step:,.0f}"
 
 
-def _again(one: Figures) -> str:
+def _format_repeated(one: PeerFigures) -> str:
     crashes = [crash for crash in (one.restart, one.takeover) if crash is not None]
     if not crashes:
-        return _failed(one, "restart")
-    return _steps(sorted({number for crash in crashes for number in crash.again}))
+        return _format_missing(one, "restart")
+    return _format_steps(sorted({number for crash in crashes for number in crash.repeated_steps}))
 
 
-def _steps(numbers: list[int]) -> str:
+def _format_steps(numbers: list[int]) -> str:
     """Numbers as a sentence has them; the one in flight is no surprise."""
     if not numbers:
         return "none"
-    if numbers == [HELD]:
-        return f"the one in flight ({HELD})"
+    if numbers == [HELD_STEP]:
+        return f"the one in flight ({HELD_STEP})"
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"{numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
 
 
-def _by_itself(one: Figures) -> str:
+def _format_unattended(one: PeerFigures) -> str:
     if one.restart is None:
-        return _failed(one, "restart")
-    return "yes" if one.restart.seconds is not None else "no"
+        return _format_missing(one, "restart")
+    return "yes" if one.restart.recovery_s is not None else "no"
 
 
-def _goes_on(one: Figures) -> str:
+def _format_recovery(one: PeerFigures) -> str:
     """What has to happen for it, and how long that took."""
-    if one.is_named:
+    if one.needs_explicit_resume:
         return "when somebody names the run"
-    if one.no_takeover:
-        return "when a process starts" if _by_itself(one) == "yes" else _by_itself(one)
-    took = _seconds(one, "takeover", one.takeover)
-    return took if one.takeover is None or one.takeover.seconds is None else f"by itself, {took} s"
+    if one.no_takeover_reason:
+        return "when a process starts" if _format_unattended(one) == "yes" else _format_unattended(one)
+    took = _format_seconds(one, "takeover", one.takeover)
+    return took if one.takeover is None or one.takeover.recovery_s is None else f"by itself, {took} s"
 
 
-def _seconds(one: Figures, job: str, crash: Crash | None) -> str:
+def _format_seconds(one: PeerFigures, job: str, crash: CrashFigures | None) -> str:
     if crash is None:
-        return _failed(one, job)
-    if crash.seconds is None:
+        return _format_missing(one, job)
+    if crash.recovery_s is None:
         return "never"
-    return f"{crash.seconds:.2f}" if crash.seconds < 1 else f"{crash.seconds:.1f}"
+    return f"{crash.recovery_s:.2f}" if crash.recovery_s < 1 else f"{crash.recovery_s:.1f}"
 
 
-def _failed(one: Figures, job: str) -> str:
-    return "failed" if job in one.failed else NOTHING
+def _format_missing(one: PeerFigures, job: str) -> str:
+    return "failed" if job in one.failures else EMPTY_CELL
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def _render_table(head: list[str], rows: list[list[str]]) -> str:
     ruler = "|---" * len(head) + "|"
     lines = ["|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|" for line in (head, *rows)]
     return "\n".join([lines[0], ruler, *lines[1:]])

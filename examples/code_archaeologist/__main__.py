@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from offline import arguments, is_offline
+from offline import is_offline, make_parser
 
 from . import __doc__ as what_it_does
 from .agents import foreman
@@ -14,22 +14,22 @@ from .legacy import SAMPLE, SOURCE
 
 
 def main() -> int:
-    parser = arguments(what_it_does)
+    parser = make_parser(what_it_does)
     parser.add_argument("file", nargs="?", type=Path, default=Path("sales.py"))
     file: Path = parser.parse_args().file.resolve()
     if is_offline() and file.name != "sales.py":
         parser.error("the scripted models know sales.py only: set a key, or name a model with --model")
-    old = _keep_the_old(file)
+    old = _save_original(file)
 
     print(f"renews {file.name}", flush=True)
     # The id makes it one run for this file, however often the program is started.
     renewal = foreman.options(id=f"renew-{file.stem}")
     result = renewal.run_sync(f"Renew {file.name}, and document it in {file.stem}.md.", deps=file.parent)
     print(f"\n{result.output}\n\n{result.usage}, sub-agents included\nholdfast show {result.run_id}\n")
-    return _compare(old, file)
+    return _compare_output(old, file)
 
 
-def _keep_the_old(file: Path) -> Path:
+def _save_original(file: Path) -> Path:
     """The file as it was before anybody touched it."""
     old = file.with_suffix(".py.old")
     if not old.exists():
@@ -39,7 +39,7 @@ def _keep_the_old(file: Path) -> Path:
     return old
 
 
-def _compare(old: Path, new: Path) -> int:
+def _compare_output(old: Path, new: Path) -> int:
     """Whether both do the same to the same data."""
     compile(new.read_text(), new.name, "exec")
     sample = new.with_name("sample.txt")

@@ -16,8 +16,8 @@ from .tools import read_file, write_file
 
 class Problem(BaseModel):
     line: int
-    what: str
-    weight: Literal["style", "risk", "bug"]
+    description: str
+    severity: Literal["style", "risk", "bug"]
 
 
 class Survey(BaseModel):

@@ -15,7 +15,7 @@ def read_file(ctx: RunContext[Path], name: str) -> str:
     Args:
         name: the file's name, without a folder.
     """
-    path = _inside(ctx.deps, name)
+    path = _resolve_name(ctx.deps, name)
     if not path.exists():
         raise ModelRetry(f"There is no file {name!r}. There are: {', '.join(sorted(os.listdir(ctx.deps)))}.")
     print(f"  {ctx.agent} reads {name}\n", end="", flush=True)  # one write: another thread may print, too
@@ -30,7 +30,7 @@ def write_file(ctx: RunContext[Path], name: str, text: str) -> str:
         name: the file's name, without a folder.
         text: all of its new text.
     """
-    path = _inside(ctx.deps, name)
+    path = _resolve_name(ctx.deps, name)
     if path.suffix == ".py":
         try:
             compile(text, name, "exec")
@@ -44,7 +44,7 @@ def write_file(ctx: RunContext[Path], name: str, text: str) -> str:
     return f"{len(text.splitlines())} lines written"
 
 
-def _inside(folder: Path, name: str) -> Path:
+def _resolve_name(folder: Path, name: str) -> Path:
     if Path(name).name != name or name.startswith("."):
         raise ModelRetry(f"{name!r} is no file of the folder: give a file's name, without a folder.")
     return folder / name

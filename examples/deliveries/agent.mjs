@@ -115,13 +115,13 @@ async function post(path, body) {
 async function* deliveries(name) {
   let listener = ""; // who we are: as long as this process lives, it keeps what it holds
   for (let pause = 100; ; pause = Math.min(2 * pause, 5000)) {
-    const query = new URLSearchParams({ name: `node ${process.pid}`, ...(listener && { listener }) });
+    const query = new URLSearchParams({ name: `node ${process.pid}`, ...(listener && { listener_id: listener }) });
     try {
       const answer = await fetch(`${url}/v1/addresses/${encodeURIComponent(name)}/listen?${query}`, { headers });
       if ([401, 403].includes(answer.status)) throw new Refused(await answer.text());
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       for await (const [event, data] of events(answer.body)) {
-        if (event === "listener") [listener, pause] = [data.listener, 100];
+        if (event === "listener") [listener, pause] = [data.listener_id, 100];
         if (event === "delivery") yield new Delivery(data);
       }
     } catch (error) {

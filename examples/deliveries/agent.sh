@@ -60,7 +60,7 @@ step_once() {
 }
 
 handle() {
-    id=$(pick id) run=$(pick run_id) listener=$(pick listener)
+    id=$(pick id) run=$(pick run_id) listener=$(pick listener_id)
     echo "run $run, delivery $(pick number)"
     heartbeats "$(pick lease)" &
     local heart=$!
@@ -129,7 +129,7 @@ list() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }
 echo "listening on $address at $url"
 listener=
 while :; do
-    post "/v1/addresses/$address/take?wait=25" "$(object name "bash $$" ${listener:+listener "$listener"})"
+    post "/v1/addresses/$address/claim?wait=25" "$(object name "bash $$" ${listener:+listener_id "$listener"})"
     case $status in
     200) delivery=$answer && handle ;;
     204) ;; # nothing has come

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from warnings import warn
 
-from holdfast.installation import ADVICE, describe_clash, find_foreign_distribution
+from holdfast.installation import REINSTALL_HINT, describe_clash, find_foreign_distribution
 from holdfast.installation import __version__ as __version__
 from holdfast.lazy_exports import lazy_exports
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, __file__, globals())  # pyright: ignore[reportUnsupportedDunderAll]
 
 if _foreign := find_foreign_distribution():
-    warn(f"{describe_clash(_foreign)} {ADVICE}", RuntimeWarning, stacklevel=2)
+    warn(f"{describe_clash(_foreign)} {REINSTALL_HINT}", RuntimeWarning, stacklevel=2)

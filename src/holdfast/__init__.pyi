@@ -7,11 +7,11 @@ from holdfast.agents.llm_step import llm_step as llm_step
 from holdfast.agents.models.context_limit import Compaction as Compaction
 from holdfast.agents.skills.skill import Skill as Skill
 from holdfast.agents.skills.skill import skill as skill
-from holdfast.agents.skills.skill_folders import skills_from as skills_from
+from holdfast.agents.skills.skill_folders import load_skills as load_skills
 from holdfast.agents.tools import RunContext as RunContext
 from holdfast.agents.tools import Tool as Tool
 from holdfast.agents.tools import tool as tool
-from holdfast.authoring.approval_requests import ApprovalNotice as ApprovalNotice
+from holdfast.authoring.approval_requests import ApprovalNotification as ApprovalNotification
 from holdfast.authoring.approval_requests import ApprovalPolicy as ApprovalPolicy
 from holdfast.authoring.ask import ask as ask
 from holdfast.authoring.memory import memory as memory
@@ -99,7 +99,7 @@ from holdfast.errors import (
     ModelError as ModelError,
 )
 from holdfast.errors import (
-    ModelRefused as ModelRefused,
+    ModelRequestRejected as ModelRequestRejected,
 )
 from holdfast.errors import (
     ModelRetry as ModelRetry,
@@ -114,7 +114,7 @@ from holdfast.errors import (
     NotAllowed as NotAllowed,
 )
 from holdfast.errors import (
-    PolicyLimit as PolicyLimit,
+    PolicyLimitReached as PolicyLimitReached,
 )
 from holdfast.errors import (
     RetryRefused as RetryRefused,
@@ -195,7 +195,7 @@ from holdfast.errors import (
     ValueTooLarge as ValueTooLarge,
 )
 from holdfast.errors import (
-    WorkflowSwitchedOff as WorkflowSwitchedOff,
+    WorkflowDisabled as WorkflowDisabled,
 )
 from holdfast.reports.agent_result import AgentResult as AgentResult
 from holdfast.reports.events import Event as Event

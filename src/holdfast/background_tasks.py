@@ -10,40 +10,40 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-FIRST_PAUSE = 0.5
-MAX_PAUSE = 30.0
+MIN_PAUSE_S = 0.5
+MAX_PAUSE_S = 30.0
 """Seconds before work that failed begins again; each pause is twice as long as the one before."""
-CALM = 60.0
+PAUSE_RESET_AFTER_S = 60.0
 """Seconds of work without an exception after which the pauses are short again."""
 
 
 async def keep_running(
     work: Callable[[], Awaitable[None]],
-    what: str,
+    description: str,
     log: logging.Logger,
     *,
-    ends_with: type[Exception] | tuple[()] = (),
+    stop_on: type[Exception] | tuple[()] = (),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Do the work until it returns. When it raises, log that with ``what`` it does, and begin again after a pause.
+    """Do the work until it returns. When it raises, log that with its ``description``, and begin again after a pause.
 
-    ``ends_with`` is an exception that ends it for good: it says that what the work needs was closed.
+    ``stop_on`` is an exception that ends it for good: it says that what the work needs was closed.
     """
     now = asyncio.get_running_loop().time
-    pause = FIRST_PAUSE
+    pause = MIN_PAUSE_S
     while True:
         began = now()
         try:
             await work()
             return
-        except ends_with:
+        except stop_on:
             return
         except Exception:
-            if now() - began > CALM:
-                pause = FIRST_PAUSE
-            log.exception("%s failed; it begins again in %g s", what, pause)
+            if now() - began > PAUSE_RESET_AFTER_S:
+                pause = MIN_PAUSE_S
+            log.exception("%s failed; it begins again in %g s", description, pause)
         await sleep(pause)
-        pause = min(MAX_PAUSE, 2 * pause)
+        pause = min(MAX_PAUSE_S, 2 * pause)
 
 
 async def forget_cancel_requests() -> None:

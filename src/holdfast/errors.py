@@ -9,12 +9,12 @@
     ├── UnknownWorkflow              no worker ever announced a workflow of that name
     ├── UnknownSchedule              there is no schedule of that name
     ├── UnknownQueue                 there is no queue of that name that has limits
-    ├── WorkflowSwitchedOff          somebody has switched the workflow off: no run of it starts or goes on
+    ├── WorkflowDisabled             the workflow is disabled: no run of it starts or continues
     ├── CodecError
     │   ├── UnrecordableValue        a value that would not survive being recorded
     │   │   └── ValueTooLarge        a value above the limit of what is recorded (64 MiB by default)
     │   └── UnreadableRecord         recorded bytes that cannot be turned back into a value
-    │       └── UndecryptableValue   they are sealed, and cannot be opened here: ``.key_id`` (of the key that is needed)
+    │       └── UndecryptableValue   they are encrypted, and cannot be decrypted here: ``.key_id`` is the key needed
     ├── RunError                     about one run: ``.run_id``
     │   ├── RunNotFound
     │   ├── RunConflict              the id is taken by a run with other inputs
@@ -35,7 +35,7 @@
     │   ├── WorkflowStuck            workflow code waits for something that nothing recorded can wake
     │   └── WorkflowNeverYields      workflow code keeps the loop busy for ever
     ├── ModelError                   about a model call: ``.model``, ``.status`` (of HTTP, if it got that far)
-    │   ├── ModelRefused             the provider refuses it for good: the same call would fail again
+    │   ├── ModelRequestRejected     the provider refuses it for good: the same call would fail again
     │   └── ModelUnavailable         it failed until the retries were used up
     ├── BudgetExceeded               a model call was not made, because it would have passed a budget
     ├── ContextFull                  a model call was not made: what was said must be summarised first
@@ -49,9 +49,9 @@
     │   └── ApprovalTimedOut         (also TimeoutError) nobody answered in time
     ├── McpError                     about an MCP server: ``.server``
     │   └── McpUnavailable           it could not be started or reached, or the connection to it broke
-    ├── ArgumentsRefused             a model called a tool with arguments that do not fit its parameters
+    ├── InvalidToolArguments         a model called a tool with arguments that do not fit its parameters
     ├── UnknownTool                  a model called a tool that its agent does not have
-    ├── WebhookRefused               a request that says it is a webhook, and is not to be believed
+    ├── WebhookVerificationFailed    a request that claims to be a webhook, but cannot be verified
     ├── PathRefused                  a model named a path that leads out of its folder, or to no plain file
     ├── StepError                    about one step: ``.step``
     │   ├── StepFailed               stands in for an exception that cannot be rebuilt
@@ -61,7 +61,7 @@
     │   ├── Unauthenticated          the API key is missing, not known, revoked, or has expired
     │   ├── NotAllowed               the key may not do that: ``.scope`` is what it lacks
     │   ├── TooManyRequests          the key was used too often, and waiting did not help
-    │   └── PolicyLimit              the policy of an agent or workflow allows no more of it today
+    │   └── PolicyLimitReached       the policy of an agent or workflow allows no more of it today
     └── StoreError
         ├── StoreUnavailable         may pass: the engine keeps its place and tries again
         │   ├── StoreLocked
@@ -107,12 +107,12 @@ class BoundArgumentMissing(UsageError):
 class InputError(HoldfastError):
     """Arguments do not fit the workflow they are meant for, or an answer the question.
 
-    ``faults`` tells what is wrong where, as far as a schema told: ``{"where": "value.days", "why": "..."}``.
+    ``violations`` lists what is wrong and where, if a schema found it: ``{"path": "value.days", "message": "..."}``.
     """
 
-    def __init__(self, message: str, faults: Sequence[Mapping[str, str]] = ()) -> None:
+    def __init__(self, message: str, violations: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(message)
-        self.faults = tuple(dict(one) for one in faults)
+        self.violations = tuple(dict(one) for one in violations)
 
 
 class UnknownWorkflow(HoldfastError):
@@ -127,8 +127,8 @@ class UnknownQueue(HoldfastError):
     """There is no queue of this name in the store that has limits."""
 
 
-class WorkflowSwitchedOff(HoldfastError):
-    """The workflow is switched off: its runs stand still, and no new one is started."""
+class WorkflowDisabled(HoldfastError):
+    """The workflow is disabled: its runs do not continue, and no new ones start."""
 
 
 class CodecError(HoldfastError):
@@ -193,7 +193,7 @@ class SettleRefused(RunError):
 class DeliveryLost(RunError):
     """A listener does not hold this run any more: whatever it still does for it must stop.
 
-    ``reason`` is ``cancelled``, ``expired`` (its deadline has passed), ``ended``, ``paused``, ``switched-off``,
+    ``reason`` is ``cancelled``, ``expired`` (its deadline has passed), ``ended``, ``paused``, ``disabled``,
     ``parked``, ``taken-over`` (another listener may have it) or ``unknown`` (the server knows no such delivery).
     """
 
@@ -274,7 +274,7 @@ class ModelError(HoldfastError):
         """The words in which the model itself refuses to answer, if that is what happened."""
 
 
-class ModelRefused(ModelError):
+class ModelRequestRejected(ModelError):
     """The provider refuses the call (a wrong key, no quota, a bad request), or the model refuses to answer: repeating
     it would not help."""
 
@@ -295,12 +295,12 @@ class BudgetExceeded(HoldfastError):
 class ContextFull(HoldfastError):
     """A model call was not made, or was refused: the conversation is too long for the model.
 
-    ``window`` is how many tokens that takes, as far as it could be told.
+    ``context_window`` is how many tokens that takes, as far as it could be told.
     """
 
-    def __init__(self, message: str, window: int = 0) -> None:
+    def __init__(self, message: str, context_window: int = 0) -> None:
         super().__init__(message)
-        self.window = window
+        self.context_window = context_window
 
 
 class ApprovalError(HoldfastError):
@@ -377,15 +377,17 @@ class McpError(HoldfastError):
 class McpUnavailable(McpError):
     """An MCP server could not be started or reached, or the connection to it broke, until the retries were used up."""
 
-    def __init__(self, message: str, server: str = "", *, sent: bool = True, wait: float | None = None) -> None:
+    def __init__(
+        self, message: str, server: str = "", *, is_sent: bool = True, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message, server)
-        self.sent = sent
+        self.is_sent = is_sent
         """Whether what was asked may have reached the server."""
-        self.wait = wait
+        self.retry_after_s = retry_after_s
         """How many seconds the server asks to wait."""
 
 
-class ArgumentsRefused(HoldfastError):
+class InvalidToolArguments(HoldfastError):
     """A model called a tool with arguments that do not fit. The message is for the model: what was wrong with which."""
 
 
@@ -393,7 +395,7 @@ class UnknownTool(HoldfastError):
     """A model called a tool that its agent does not have. The message is for the model: which tools there are."""
 
 
-class WebhookRefused(HoldfastError):
+class WebhookVerificationFailed(HoldfastError):
     """A request was not signed with the webhook's secret, or is too old to be believed."""
 
 
@@ -452,7 +454,7 @@ class TooManyRequests(ServerError):
     """The server is asked more often with this key than it allows."""
 
 
-class PolicyLimit(ServerError):
+class PolicyLimitReached(ServerError):
     """The policy of an agent or a workflow allows no more of it today, in runs or in money."""
 
 

@@ -11,24 +11,24 @@ import os
 import sys
 from collections.abc import Iterator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_OURS = "holdfast.testing.plugin"
+_OWN_ENTRY_POINT = "holdfast.testing.plugin"
 """An entry point of Holdfast. A distribution that has it is ours under the name of earlier development versions."""
 
-ADVICE = "Run `pip uninstall holdfast`, then `pip install --force-reinstall --no-deps holdfast-agents`."
+REINSTALL_HINT = "Run `pip uninstall holdfast`, then `pip install --force-reinstall --no-deps holdfast-agents`."
 
 
 def find_foreign_distribution() -> str | None:
     """The name and version of the unrelated distribution, or None if it is not installed."""
-    for folder in _package_folders():
+    for folder in _iterate_package_folders():
         try:
             entries = os.listdir(folder)
         except OSError:
             continue
         for entry in entries:
             is_named_so = entry.startswith("holdfast-") and entry.endswith(".dist-info")
-            if is_named_so and not _is_ours(os.path.join(folder, entry)):
+            if is_named_so and not _is_own_distribution(os.path.join(folder, entry)):
                 return entry.removesuffix(".dist-info").replace("-", " ", 1)
     return None
 
@@ -38,15 +38,16 @@ def is_overwritten() -> bool:
     return "Runtime" not in dir(sys.modules["holdfast"])
 
 
-def describe_clash(found: str) -> str:
+def describe_clash(distribution: str) -> str:
     """What is wrong when ``find_foreign_distribution`` has found something."""
     return (
-        f"The distribution {found!r} is installed in this environment. It is an unrelated project with the same import "
+        f"The distribution {distribution!r} is installed in this environment. It is an unrelated project with the same "
+        "import "
         f"name, and one has overwritten files of the other. Holdfast is the distribution 'holdfast-agents'."
     )
 
 
-def _package_folders() -> Iterator[str]:
+def _iterate_package_folders() -> Iterator[str]:
     """The folder that holds this package, and those that pip installs into."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     yield own
@@ -55,9 +56,9 @@ def _package_folders() -> Iterator[str]:
             yield folder
 
 
-def _is_ours(folder: str) -> bool:
+def _is_own_distribution(folder: str) -> bool:
     try:
         with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as file:
-            return _OURS in file.read()
+            return _OWN_ENTRY_POINT in file.read()
     except OSError:
         return False

@@ -1,7 +1,7 @@
 """Where log lines go when a program has not decided it, and how they look.
 
 A library leaves that to the program. Two cases are ours: the commands ``holdfast worker`` and ``holdfast serve``
-(``configure``), and a script on a terminal that has set up no logging (``show_on_terminal``).
+(``configure_logging``), and a script on a terminal that has set up no logging (``log_to_terminal``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
-_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,21 +30,21 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def configure(level: str | None, form: str | None) -> None:
+def configure_logging(level: str | None, log_format: str | None) -> None:
     """Set up the log of a command, on stderr.
 
     Without a level, Holdfast logs from ``info`` and everything else from ``warning``. A module that sets up logging
     itself keeps its handlers, unless the user asks for a format.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=form is not None)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=log_format is not None)
     own = logging.getLogger("holdfast")
     if level is not None:
         logging.getLogger().setLevel(level.upper())
@@ -69,7 +69,7 @@ class _TerminalHandler(logging.StreamHandler[Any]):
             super().emit(record)
 
 
-def show_on_terminal() -> None:
+def log_to_terminal() -> None:
     """Show Holdfast's warnings and errors in a script on a terminal that has set up no logging."""
     own = logging.getLogger("holdfast")
     if not (own.handlers or logging.getLogger().handlers) and sys.stderr is not None and sys.stderr.isatty():

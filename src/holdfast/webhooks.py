@@ -23,14 +23,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.errors import UsageError, WebhookRefused
+from holdfast.errors import UsageError, WebhookVerificationFailed
 
-ID: Final = "webhook-id"
-TIMESTAMP: Final = "webhook-timestamp"
-SIGNATURE: Final = "webhook-signature"
-PREFIX: Final = "whsec_"
+ID_HEADER: Final = "webhook-id"
+TIMESTAMP_HEADER: Final = "webhook-timestamp"
+SIGNATURE_HEADER: Final = "webhook-signature"
+SECRET_PREFIX: Final = "whsec_"
 """How a secret begins: the base64 of its bytes follows."""
-TOLERANCE = 300.0
+DEFAULT_TOLERANCE_S = 300.0
 """Seconds by which the clocks of the server and of the receiver, and the way between them, may differ."""
 
 
@@ -39,10 +39,10 @@ def verify(
     body: bytes,
     secret: str | Sequence[str],
     *,
-    tolerance: float = TOLERANCE,
+    tolerance: float = DEFAULT_TOLERANCE_S,
     now: float | None = None,
 ) -> dict[str, Any]:
-    """The delivery that a request brings, if it is from the server. Raises ``WebhookRefused``.
+    """The delivery that a request brings, if it is from the server. Raises ``WebhookVerificationFailed``.
 
     Args:
         headers: of the request, however they are written.
@@ -53,44 +53,46 @@ def verify(
         now: the time, unless it is now.
     """
     given = {name.lower(): value for name, value in headers.items()}
-    missing = [name for name in (ID, TIMESTAMP, SIGNATURE) if not given.get(name)]
+    missing = [name for name in (ID_HEADER, TIMESTAMP_HEADER, SIGNATURE_HEADER) if not given.get(name)]
     if missing:
-        raise WebhookRefused(f"the request has no header {' and no '.join(missing)}: it is no webhook of Holdfast's")
-    id, at = given[ID], given[TIMESTAMP]
+        raise WebhookVerificationFailed(
+            f"the request has no header {' and no '.join(missing)}: it is no webhook of Holdfast's"
+        )
+    id, at = given[ID_HEADER], given[TIMESTAMP_HEADER]
     secrets = [secret] if isinstance(secret, str) else list(secret)
-    expected = [signature(one, id, at, body).encode() for one in secrets]
-    signatures = [one.encode() for one in given[SIGNATURE].split(" ")]
+    expected = [sign(one, id, at, body).encode() for one in secrets]
+    signatures = [one.encode() for one in given[SIGNATURE_HEADER].split(" ")]
     # All are compared, each in constant time, so that the time tells nothing of where they differ.
     matches = [hmac.compare_digest(one, other) for one in signatures for other in expected]
     if not any(matches):
-        raise WebhookRefused(
+        raise WebhookVerificationFailed(
             "the request is not signed with this secret, or its body is not as it was sent: it must be checked byte "
             "for byte, before anything reads it as JSON"
         )
     if not (at.isascii() and at.isdigit() and len(at) < 16):
-        raise WebhookRefused(f"the header {TIMESTAMP} is no number of seconds")
+        raise WebhookVerificationFailed(f"the header {TIMESTAMP_HEADER} is no number of seconds")
     off = (time.time() if now is None else now) - int(at)
     if abs(off) > tolerance:
-        raise WebhookRefused(
+        raise WebhookVerificationFailed(
             f"the request was signed {abs(off):.0f} s {'ago' if off > 0 else 'from now'}, and {tolerance:g} s are "
             f"believed: either it is being repeated, or the clock here or at the server is wrong"
         )
     return json.loads(body)
 
 
-def signature(secret: str, id: str, timestamp: str, body: bytes) -> str:
+def sign(secret: str, id: str, timestamp: str, body: bytes) -> str:
     """A signature as it stands in the header. Raises ``UsageError`` if the secret is none."""
-    mac = hmac.new(_key(secret), f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
+    mac = hmac.new(_decode_secret(secret), f"{id}.{timestamp}.".encode() + body, hashlib.sha256)
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
-def _key(secret: str) -> bytes:
+def _decode_secret(secret: str) -> bytes:
     try:
-        if not secret.startswith(PREFIX):
-            raise ValueError(PREFIX)
-        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        if not secret.startswith(SECRET_PREFIX):
+            raise ValueError(SECRET_PREFIX)
+        return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (ValueError, binascii.Error):
         raise UsageError(
-            f"a webhook's secret begins with {PREFIX} and is shown once, when the webhook is set or its secret "
+            f"a webhook's secret begins with {SECRET_PREFIX} and is shown once, when the webhook is set or its secret "
             f"exchanged; what was given is none"
         ) from None

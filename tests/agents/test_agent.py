@@ -14,7 +14,7 @@ from holdfast.errors import (
     DepsMissing,
     InputError,
     InvalidOutput,
-    ModelRefused,
+    ModelRequestRejected,
     SettleRefused,
     TurnLimitReached,
 )
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.asyncio
 
 def told(model: Any, turn: int = -1) -> list[Any]:
     """The contents of the newest message that the model was sent."""
-    return [part.content for part in model.calls[turn].last.parts]
+    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 def outcomes(model: Any, turn: int = -1) -> list[str]:
-    return [part.outcome for part in model.calls[turn].last.parts]
+    return [part.outcome for part in model.calls[turn].last_message.parts]
 
 
 @tool
@@ -50,7 +50,7 @@ async def test_a_run_asks_calls_and_asks_again() -> None:
     assert result.output.output == "It is 42."
     assert result.output.usage.calls == 2
     assert [step.name for step in result.steps] == ["model call", "double", "model call"]
-    assert model.calls[0].tools == ["double"]
+    assert model.calls[0].tool_names == ["double"]
     assert model.calls[0].instructions == "You are a calculator."
     assert told(model, 0) == ["What is twice 21?"]
     assert told(model, 1) == [42]
@@ -108,7 +108,7 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     assert outcomes(model, 1) == ["failed", "retried", "failed", "retried"]
     assert "number" in told(model, 2)[0]
     assert "JSON" in told(model, 2)[1]
-    assert [step.attempts for step in result.steps["unrecordable"]] == [1]
+    assert [step.attempt_count for step in result.steps["unrecordable"]] == [1]
 
 
 async def test_a_tools_own_retries_come_before_the_model_hears_of_it() -> None:
@@ -126,7 +126,7 @@ async def test_a_tools_own_retries_come_before_the_model_hears_of_it() -> None:
     result = await Runner().run(Agent(model, name="agent-shaky", tools=[shaky]), "go")
     assert len(tries) == 3
     assert told(model) == ["there"]
-    assert result.steps["shaky"][0].attempts == 3
+    assert result.steps["shaky"][0].attempt_count == 3
 
 
 class City(BaseModel):
@@ -182,7 +182,7 @@ async def test_sub_agents_run_side_by_side_and_a_failure_is_an_observation() -> 
         name="helper-one",
         instructions="You help.",
     )
-    refusing = Agent(ScriptedModel([ModelRefused("no such key", "x", 401)]), name="helper-two")
+    refusing = Agent(ScriptedModel([ModelRequestRejected("no such key", "x", 401)]), name="helper-two")
     model = ScriptedModel(
         [
             [call("helper-one", task="this"), call("helper-two", task="that"), call("helper-one", nothing=1)],
@@ -288,7 +288,7 @@ async def test_message_history_comes_first() -> None:
     agent = Agent(model, name="agent-with-history")
     result = await Runner().run(agent, "Who am I?", message_history=history)
     assert result.output.output == "You are Ada.", result.error
-    assert model.calls[0].messages == 3
+    assert model.calls[0].message_count == 3
 
 
 async def test_a_once_tool_in_flight_at_a_crash_is_told_to_the_model_and_not_repeated() -> None:
@@ -305,7 +305,7 @@ async def test_a_once_tool_in_flight_at_a_crash_is_told_to_the_model_and_not_rep
     runner.simulate_crash_before(step="charge")
     agent = Agent(model, name="agent-once", tools=[charge])
     result = await runner.run(agent, "go")
-    assert result.crashed
+    assert result.has_crashed
     result = await runner.resume(result.run_id)
     assert "may or may not have happened" in result.output.output, result.error
     assert charged == []
@@ -319,8 +319,8 @@ async def test_nothing_is_asked_twice_wherever_the_process_dies() -> None:
         [[call("double", number=1), call("everywhere-helper", task="two?")], call("double", number=3), "done"]
     )
     agent = Agent(model, name="agent-everywhere", tools=[double], subagents=[helper])
-    report = await Runner(pairs=10, processes=0).crash_everywhere(agent, "go")
-    assert report.points > 15
+    report = await Runner(max_pairs=10, replay_processes=0).crash_everywhere(agent, "go")
+    assert report.point_count > 15
 
 
 doubler = Agent("openai:gpt-4o-mini", name="agent-elsewhere", tools=[double])
@@ -329,8 +329,8 @@ doubler = Agent("openai:gpt-4o-mini", name="agent-elsewhere", tools=[double])
 @pytest.mark.filterwarnings("error::holdfast.testing.CrashSafetyWarning")
 async def test_a_journal_is_replayed_in_a_new_process() -> None:
     model = ScriptedModel([call("double", number=1), "two"])
-    report = await Runner(model=model, pairs=0, processes=1).crash_everywhere(doubler, "go")
-    assert report.processes == 1
+    report = await Runner(model=model, max_pairs=0, replay_processes=1).crash_everywhere(doubler, "go")
+    assert report.process_count == 1
 
 
 @pytest.mark.parametrize(

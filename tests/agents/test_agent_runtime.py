@@ -77,7 +77,7 @@ async def test_a_session_continues_where_the_last_run_ended(runtime: Runtime) ->
     assert second.output == "You are Ada."
     third = await agent.run("Really?", session="s1")
     assert third.output == "Yes."
-    assert [asked.messages for asked in model.calls] == [1, 3, 5]
+    assert [asked.message_count for asked in model.calls] == [1, 3, 5]
     assert len(third.messages) == 6
     assert len(third.new_messages) == 2
     other = await agent.run("Who am I?", session="s2")
@@ -167,7 +167,7 @@ async def test_clients_run_agents_by_name(url: str) -> None:
     worker = asyncio.create_task(agent.run_worker(url, stop=stop))
     async with Client(url) as client:
         for _ in range(500):
-            if "runtime-by-name" in await (await client._backend.connections.store()).specs():
+            if "runtime-by-name" in await (await client._backend.connections.store()).get_workflow_specs():
                 break
             await asyncio.sleep(0.01)
         result = await client.run("runtime-by-name", "Hello?")

@@ -20,12 +20,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 
-from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRefused, Runtime
-from holdfast.agents.compaction import transcript
-from holdfast.agents.conversation import rebuild
+from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRequestRejected, Runtime
+from holdfast.agents.compaction import format_transcript
+from holdfast.agents.conversation import rebuild_conversation
 from holdfast.agents.models import request
-from holdfast.agents.models.context_limit import Size, cut_of
-from holdfast.agents.models.prices import size_of
+from holdfast.agents.models.context_limit import ConversationSize, find_cut
+from holdfast.agents.models.prices import count_message_chars
 from holdfast.errors import ContextFull, DefinitionError
 from holdfast.testing import Runner, answer, call
 
@@ -86,7 +86,10 @@ async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
         "- part 0 (done)\n- part 1 (working)",
     ]
     run, history = await runtime.read_journal(result.run_id)
-    assert rebuild(run.inputs, run.began_at, history.records, agent.guided).context[:-1] == model.sent[-1]
+    assert (
+        rebuild_conversation(run.inputs, run.clock_started_at, history.records, agent.add_guidance).context[:-1]
+        == model.sent[-1]
+    )
 
 
 async def test_the_summariser_is_shown_all_that_is_left_out_and_no_tools() -> None:
@@ -96,7 +99,7 @@ async def test_the_summariser_is_shown_all_that_is_left_out_and_no_tools() -> No
     assert result.output.output == "done", result.error
     [shown] = model.transcripts
     [asked] = [one for one in model.calls if one.turn == 0]
-    assert asked.tools == []
+    assert asked.tool_names == []
     assert "summarise the conversation of an AI agent" in asked.instructions
     assert "Find well." in shown
     assert "Find nine, but not in Rome." in shown
@@ -137,11 +140,11 @@ async def test_the_window_of_a_known_model_is_known() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"at": 0}, "above 0 and at most 1"),
-        ({"at": 80}, "above 0 and at most 1"),
-        ({"at": "most"}, "above 0 and at most 1"),
-        ({"keep": 0.5}, "half of at=0.8"),
-        ({"keep": -0.1}, "half of at=0.8"),
+        ({"trigger_share": 0}, "above 0 and at most 1"),
+        ({"trigger_share": 80}, "above 0 and at most 1"),
+        ({"trigger_share": "most"}, "above 0 and at most 1"),
+        ({"keep_share": 0.5}, "half of trigger_share=0.8"),
+        ({"keep_share": -0.1}, "half of trigger_share=0.8"),
         ({"window": 0}, "number of tokens"),
         ({"window": 1e5}, "number of tokens"),
         ({"window": True}, "number of tokens"),
@@ -231,7 +234,7 @@ async def test_what_is_known_of_the_messages_does_not_outlive_them(monkeypatch: 
             prepared.append(len(self.calls))
             return super().prepare_messages(messages, *args)
 
-    monkeypatch.setattr(request, "_usual_parts", lambda: {UserPromptPart, ToolCallPart, ToolReturnPart})
+    monkeypatch.setattr(request, "_get_usual_parts", lambda: {UserPromptPart, ToolCallPart, ToolReturnPart})
     model = Prepared([["a text", call("find", number=0)], *finding(8)])
     agent = Agent(model, name="compact-looked", tools=[find], compaction=WINDOW)
     result = await Runner().run(agent, "go")
@@ -266,9 +269,9 @@ async def test_a_result_that_comes_late_is_kept_with_its_call() -> None:
         ModelResponse([TextPart("Wait.")]),
         ModelRequest([ToolReturnPart("b", "x", "2")]),
     ]
-    cut = cut_of(history, Size(None, ModelRequestParameters(), 100), Compaction(keep=0))
+    cut = find_cut(history, ConversationSize(None, ModelRequestParameters(), 100), Compaction(keep_share=0))
     assert cut is not None
-    assert (cut.summarised, cut.kept, cut.excerpt) == (3, 4, None)
+    assert (cut.summarized_count, cut.kept_count, cut.max_result_length) == (3, 4, None)
 
 
 # The provider says so
@@ -286,7 +289,7 @@ async def test_a_refusal_is_recorded_and_the_summary_takes_the_place_of_older_tu
     full = result.steps["model call"][5].error
     assert isinstance(full, ContextFull)
     assert "exceeds the context window" in str(full)
-    assert full.window > 0
+    assert full.context_window > 0
     assert len(model.sent) == 13
 
 
@@ -294,7 +297,7 @@ async def test_after_a_refusal_what_was_taken_before_is_the_measure() -> None:
     """Nobody knows what the model takes, and one result is far longer than that."""
 
     def answers(messages: list[ModelMessage]) -> Any:
-        return TOO_LONG if sum(map(size_of, messages)) > 3000 else "done"
+        return TOO_LONG if sum(map(count_message_chars, messages)) > 3000 else "done"
 
     model = Listener([*finding(4, call("find_much", characters=40_000)), answers])
     result = await Runner().run(Agent(model, name="compact-measure", tools=[find, find_much]), "go")
@@ -304,9 +307,9 @@ async def test_after_a_refusal_what_was_taken_before_is_the_measure() -> None:
 
 async def test_a_refusal_right_after_a_compaction_fails_with_ways_out() -> None:
     model = Listener(finding(9, TOO_LONG))
-    agent = Agent(model, name="compact-in-vain", tools=[find], compaction=Compaction(keep=0.4))
+    agent = Agent(model, name="compact-in-vain", tools=[find], compaction=Compaction(keep_share=0.4))
     result = await Runner().run(agent, "go")
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "was compacted just before" in str(result.error)
     assert "Compaction(window=...)" in str(result.error)
     assert names(result)[-3:] == ["model call", "compaction", "model call"]
@@ -316,12 +319,12 @@ async def test_a_refusal_right_after_a_compaction_fails_with_ways_out() -> None:
 async def test_what_cannot_be_compacted_fails_with_ways_out() -> None:
     model = Listener([TOO_LONG])
     result = await Runner().run(Agent(model, name="compact-nothing"), "x" * 5000)
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "nothing in it can be summarised" in str(result.error)
     assert "a longer context" in str(result.error)
     off = Agent(Listener([*finding(3, TOO_LONG)]), name="compact-off-refused", tools=[find], compaction=False)
     result = await Runner().run(off, "go")
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert names(result).count("model call") == 4
 
 
@@ -377,11 +380,11 @@ async def test_an_empty_summary_is_asked_for_again_and_then_it_fails() -> None:
 
 
 async def test_a_summary_that_is_refused_fails_the_run_and_can_be_retried() -> None:
-    does: list[Any] = [ModelRefused("no credit", "scripted", 402)]
+    does: list[Any] = [ModelRequestRejected("no credit", "scripted", 402)]
     model = Listener(finding(9), summary=lambda _: does[0])
     runner = Runner()
     result = await runner.run(Agent(model, name="compact-refusing", tools=[find], compaction=WINDOW), "go")
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "no credit" in str(result.error)
     does[0] = "Paid."
     result = await runner.retry(result.run_id)
@@ -391,7 +394,7 @@ async def test_a_summary_that_is_refused_fails_the_run_and_can_be_retried() -> N
 
 async def test_the_fallback_summarises_when_the_first_model_does_not() -> None:
     fallback = Listener(["unused"], name="second", summary="By the second.")
-    model = Listener(finding(9), summary=ModelRefused("no", "scripted", 400))
+    model = Listener(finding(9), summary=ModelRequestRejected("no", "scripted", 400))
     agent = Agent(model, name="compact-fallback", tools=[find], fallback=fallback, compaction=WINDOW)
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
@@ -459,11 +462,11 @@ async def test_nothing_is_asked_twice_wherever_the_process_dies() -> None:
     agent = Agent(model, name="compact-everywhere", tools=[find], compaction=Compaction(window=400))
     trial = await Runner().run(agent, "go")
     assert names(trial).count("compaction") == 2
-    report = await Runner(pairs=5, processes=0).crash_everywhere(agent, "go")
-    assert report.points > 15
+    report = await Runner(max_pairs=5, replay_processes=0).crash_everywhere(agent, "go")
+    assert report.point_count > 15
 
 
-@pytest.mark.parametrize("compaction", [None, Compaction(window=100_000), Compaction(window=700, keep=0.4)])
+@pytest.mark.parametrize("compaction", [None, Compaction(window=100_000), Compaction(window=700, keep_share=0.4)])
 async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Compaction | None) -> None:
     model = Listener(finding(12))
     agent = Agent(model, name=f"compact-deploy-{0 if compaction is None else compaction.window}", tools=[find])
@@ -471,7 +474,7 @@ async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Co
     runner = Runner()
     runner.simulate_crash_after(step="compaction")
     crashed = await runner.run(agent, "go")
-    assert crashed.crashed
+    assert crashed.has_crashed
     agent.compaction = compaction
     result = await runner.resume(crashed.run_id)
     assert result.output.output == "done", result.error
@@ -481,7 +484,7 @@ async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Co
     runner = Runner()
     runner.simulate_crash_before(step="compaction")
     crashed = await runner.run(agent, "go")
-    assert crashed.crashed
+    assert crashed.has_crashed
     agent.compaction = compaction
     result = await runner.resume(crashed.run_id)
     assert result.output.output == "done", result.error
@@ -490,12 +493,14 @@ async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Co
 
 async def test_a_deploy_that_leaves_nothing_to_compact_lets_the_model_be_asked() -> None:
     model = Listener([call("find_much", characters=1700), "done"])
-    agent = Agent(model, name="compact-no-more", tools=[find_much], compaction=Compaction(window=1000, at=0.4))
+    agent = Agent(
+        model, name="compact-no-more", tools=[find_much], compaction=Compaction(window=1000, trigger_share=0.4)
+    )
     runner = Runner()
     runner.simulate_crash_before(step="compaction")
     crashed = await runner.run(agent, "go")
-    assert crashed.crashed
-    agent.compaction = Compaction(window=1000, at=1)
+    assert crashed.has_crashed
+    agent.compaction = Compaction(window=1000, trigger_share=1)
     result = await runner.resume(crashed.run_id)
     assert result.output.output == "done", result.error
     assert names(result) == ["model call", "find_much", "model call", "compaction", "model call"]
@@ -528,7 +533,7 @@ def spoken() -> list[ModelMessage]:
 
 
 async def test_the_text_tells_who_said_what() -> None:
-    text = transcript(spoken(), "Be kind.", 100_000)
+    text = format_transcript(spoken(), "Be kind.", 100_000)
     for words in ("[user]\nLook:\n<https://example.org/tea.png>", '[agent calls look]\n{"at":"tea"}', "Be kind."):
         assert words in text
     assert "x" * 3000 in text
@@ -536,10 +541,10 @@ async def test_the_text_tells_who_said_what() -> None:
 
 
 async def test_the_text_is_cut_where_it_hurts_least() -> None:
-    text = transcript(spoken(), "Be kind.", 1000)
+    text = format_transcript(spoken(), "Be kind.", 1000)
     assert len(text) < 1400
     assert "were left out here" in text
     assert "[result of note]\nnoted" in text
     assert "I look." in text
     many = [message for _ in range(50) for message in spoken()]
-    assert len(transcript(many, "", 5000)) < 5200
+    assert len(format_transcript(many, "", 5000)) < 5200

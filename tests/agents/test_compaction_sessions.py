@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Syst
 
 from holdfast import Agent, Compaction, Runtime
 from holdfast.agents import sessions
-from holdfast.agents.conversation import rebuild
+from holdfast.agents.conversation import rebuild_conversation
 from holdfast.testing import call
 
 pytestmark = pytest.mark.asyncio
@@ -35,17 +35,17 @@ async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime:
     result = await agent.run("Find all.")
     assert len(model.transcripts) >= 2
     run, history = await runtime.read_journal(result.run_id)
-    told = rebuild(run.inputs, run.began_at, history.records, lambda _: "Find.")
+    told = rebuild_conversation(run.inputs, run.clock_started_at, history.records, lambda _: "Find.")
     assert told.context[:-1] == model.sent[-1]
     assert told.usage == result.usage
     # At every turn, not only at the last.
     turns = [record.seq for record in history.records if record.name == "model call" and record.ok]
     for sent, seq in zip(model.sent, turns, strict=True):
         until = [record for record in history.records if record.seq < seq]
-        then = rebuild(run.inputs, run.began_at, until, lambda _: "Find.")
+        then = rebuild_conversation(run.inputs, run.clock_started_at, until, lambda _: "Find.")
         assert then.context == sent
         # What was counted before a compaction tells nothing of what is sent after it.
-        assert (then.last is None) == (not until or until[-1].name == "compaction")
+        assert (then.last_usage is None) == (not until or until[-1].name == "compaction")
 
 
 async def test_all_that_was_said_is_in_the_result_and_no_summary(runtime: Runtime) -> None:
@@ -78,7 +78,7 @@ async def test_a_tool_may_be_called_compaction(runtime: Runtime) -> None:
     assert len(model.transcripts) == 1
     assert len(result.messages) == 26
     run, history = await runtime.read_journal(result.run_id)
-    assert rebuild(run.inputs, run.began_at, history.records).context[:-1] == model.sent[-1]
+    assert rebuild_conversation(run.inputs, run.clock_started_at, history.records).context[:-1] == model.sent[-1]
 
 
 # Sessions
@@ -126,7 +126,11 @@ async def test_a_compaction_covers_what_came_from_earlier_runs(
     context = [*model.sent[-1], third.messages[-1]]
     await runtime.close()
     read: list[bytes] = []
-    monkeypatch.setattr(sessions, "rebuild", lambda inputs, *more: read.append(inputs) or rebuild(inputs, *more))
+    monkeypatch.setattr(
+        sessions,
+        "rebuild_conversation",
+        lambda inputs, *more: read.append(inputs) or rebuild_conversation(inputs, *more),
+    )
     async with Runtime(url):
         fourth = await (await agent.start("Fourth.", session="s")).result()
     assert fourth.output == "four"
@@ -138,7 +142,7 @@ async def test_a_compaction_covers_what_came_from_earlier_runs(
 async def test_what_is_kept_may_reach_back_into_earlier_runs(runtime: Runtime, url: str) -> None:
     """The new prompt alone makes it too long: the newest of what came before it is kept as it was."""
     model = Listener([*finding(6, "one"), call("find", number=7), "two", "three"], summary="Six were found.")
-    agent = Agent(model, name="compacted-reach", tools=[find], compaction=Compaction(window=1000, keep=0.3))
+    agent = Agent(model, name="compacted-reach", tools=[find], compaction=Compaction(window=1000, keep_share=0.3))
     first = await agent.run("First.", session="s")
     assert model.transcripts == []
     long = "Go on, and well. " * 45

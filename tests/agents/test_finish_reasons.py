@@ -13,8 +13,8 @@ from pydantic_ai.models.snowflake import SnowflakeStreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 from holdfast import Agent, Client, DefinitionError, RunFailed, Runtime, tool
-from holdfast.agents.models.finish_reasons import CONTINUE, is_unfinished
-from holdfast.reports.agent_result import AgentResult, plain_result
+from holdfast.agents.models.finish_reasons import CONTINUE_PROMPT, is_unfinished
+from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.testing import Runner, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
@@ -41,7 +41,7 @@ async def test_a_whole_answer_is_finished(runtime: Runtime):
 
 
 async def test_a_result_that_was_recorded_before_is_finished():
-    told = plain_result(b'{"$agent":1,"run_id":"r","usage":{},"output":"Hi"}')
+    told = decode_plain_result(b'{"$agent":1,"run_id":"r","usage":{},"output":"Hi"}')
     assert told == AgentResult("Hi", told.usage, "r", "stop", "")
 
 
@@ -65,12 +65,12 @@ async def test_the_story_and_the_conversation_tell_it(runtime: Runtime):
     agent = Agent(ScriptedModel([cut("Once upon a")]), name="finish-told")
     run_id = (await agent.run("Tell a story.")).run_id
     async with Client(runtime.url) as client:
-        [entry] = [one for one in (await client.story(run_id)).journal if one.model_call is not None]
+        [entry] = [one for one in (await client.describe(run_id)).journal if one.model_call is not None]
         [said] = [one for one in await client.conversation(run_id) if one.role == "model"]
     assert entry.model_call is not None
-    assert (entry.model_call.finish_reason, entry.model_call.continues) == ("length", False)
+    assert (entry.model_call.finish_reason, entry.model_call.is_continued) == ("length", False)
     assert said.reply is not None
-    assert said.reply.cut_off == "cut off at the limit of tokens"
+    assert said.reply.cut_off_reason == "cut off at the limit of tokens"
 
 
 # Going on
@@ -83,11 +83,11 @@ async def test_a_text_that_was_cut_off_is_continued(runtime: Runtime):
     assert (result.output, result.finish_reason) == ("Once upon a time there was a dog.", "stop")
     assert result.usage.calls == 3
     asked = [one.parts[0].content for one in result.new_messages if isinstance(one, ModelRequest)]
-    assert asked == ["Tell a story.", CONTINUE, CONTINUE]
+    assert asked == ["Tell a story.", CONTINUE_PROMPT, CONTINUE_PROMPT]
     async with Client(runtime.url) as client:
-        entries = (await client.story(result.run_id)).journal
+        entries = (await client.describe(result.run_id)).journal
         calls = [one.model_call for one in entries if one.model_call is not None]
-    assert [one.continues for one in calls] == [True, True, False]
+    assert [one.is_continued for one in calls] == [True, True, False]
 
 
 async def test_a_crash_between_two_pieces_repeats_neither():
@@ -97,7 +97,7 @@ async def test_a_crash_between_two_pieces_repeats_neither():
     for number, moment in enumerate(("before", "after"), start=1):
         getattr(runner, f"simulate_crash_{moment}")(step="model call", occurrence=2)
         crashed = await runner.run(agent, "Tell a story.")
-        assert crashed.crashed
+        assert crashed.has_crashed
         result = await runner.resume(crashed.run_id)
         assert result.output.output == "Once upon a time."
         assert len(model.calls) == 2 * number

@@ -65,7 +65,7 @@ async def test_a_run_that_others_have_started_waits_for_the_deps(tmp_path: Path,
 
 
 async def test_deps_that_do_not_come_fail_the_whole_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deps, "PATIENCE", 0.01)
+    monkeypatch.setattr(deps, "DEPS_TIMEOUT_S", 0.01)
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     async with Runtime(url):
         with pytest.raises(RunFailed, match="DepsMissing: agent 'late-child'"):

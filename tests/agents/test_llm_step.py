@@ -16,7 +16,7 @@ import holdfast
 from holdfast import (
     Budget,
     DefinitionError,
-    ModelRefused,
+    ModelRequestRejected,
     TurnLimitReached,
     UsageError,
     current_step,
@@ -25,7 +25,7 @@ from holdfast import (
     step,
     workflow,
 )
-from holdfast.reports.recorded_reply import plain_reply
+from holdfast.reports.recorded_reply import decode_reply
 from holdfast.services.journal_files import export_run
 from holdfast.testing import Runner, RunResult, ScriptedModel, answer, call
 
@@ -138,7 +138,7 @@ async def test_the_questions_of_a_run_share_one_script() -> None:
     expected = ["one", "y", "mine", "four"]
     runner = Runner()
     assert (await runner.run(flow)).output == expected
-    await Runner(processes=0, pairs=0).crash_everywhere(flow)
+    await Runner(replay_processes=0, max_pairs=0).crash_everywhere(flow)
     stand_in = ScriptedModel(["a", answer(name="b", size=2), "c", "d"])
     result = await Runner(model=stand_in).run(flow)
     assert result.output == ["a", "b", "c", "d"]
@@ -151,7 +151,7 @@ async def test_a_model_is_not_asked_again_after_a_crash() -> None:
     runner = Runner(model=model)
     runner.simulate_crash_after(step=1)
     result = await runner.run(AnswersInThree, run_id="test", prompt="why")
-    assert result.crashed
+    assert result.has_crashed
     assert len(model.calls) == 1
     result = await runner.resume("agent-test")
     assert result.steps[1].was_replayed
@@ -224,8 +224,8 @@ async def test_an_answer_that_does_not_fit_is_recorded_and_corrected() -> None:
     assert [one.was_repeated for one in result.steps] == [True, True, False]
     assert did == ["Eiffel"]  # the prompt is made once
     assert (result.usage.calls, result.usage.input_tokens, result.usage.unpriced) == (3, 30, 3)
-    assert [one.messages for one in model.calls] == [1, 3, 5]
-    told = [str(part.content) for one in model.calls[1:] for part in one.last.parts]  # type: ignore[union-attr]
+    assert [one.message_count for one in model.calls] == [1, 3, 5]
+    told = [str(part.content) for one in model.calls[1:] for part in one.last_message.parts]  # type: ignore[union-attr]
     assert "calling the tool `final_result`" in told[0]
     assert "- size: Input should be greater than or equal to 0" in told[1]
 
@@ -233,7 +233,7 @@ async def test_an_answer_that_does_not_fit_is_recorded_and_corrected() -> None:
 @pytest.mark.asyncio
 async def test_no_correction_is_paid_for_twice_wherever_the_process_dies() -> None:
     model = ScriptedModel([WRONG[0], WRONG[2], answer(name="Paris", size=2)])
-    runner = Runner(model=model, processes=0, pairs=20)
+    runner = Runner(model=model, replay_processes=0, max_pairs=20)
     trials: list[RunResult] = []
 
     @runner.after_each
@@ -241,11 +241,11 @@ async def test_no_correction_is_paid_for_twice_wherever_the_process_dies() -> No
         trials.append(result)
         assert result.usage.calls == 3
         # A process that died while it asked had no answer yet: only such a call is made again.
-        assert sum(one.executions for one in result.steps) <= 3 + 2
+        assert sum(one.execution_count for one in result.steps) <= 3 + 2
 
     report = await runner.crash_everywhere(finding_a_city, "Eiffel")
-    assert report.points >= 9
-    assert len(model.calls) == sum(one.executions for trial in trials for one in trial.steps)
+    assert report.point_count >= 9
+    assert len(model.calls) == sum(one.execution_count for trial in trials for one in trial.steps)
 
 
 @pytest.mark.asyncio
@@ -300,7 +300,7 @@ async def test_a_tool_that_is_not_there_is_no_answer() -> None:
     model = ScriptedModel([call("search", query="x"), "found"])
     result = await Runner(model=model).run(saying_something, "x")
     assert result.output == "found"
-    [told] = model.calls[1].last.parts
+    [told] = model.calls[1].last_message.parts
     assert told.content == "There is no tool `search`. Please give your answer as a text."  # type: ignore[union-attr]
 
 
@@ -383,7 +383,7 @@ async def test_the_steps_own_retries_are_for_its_function() -> None:
     runner = Runner(model=model)
     before = runner.clock.now()
     result = await runner.run(saying_something, "unsteady")
-    assert (result.output, result.steps[1].attempts, len(model.calls)) == ("<unsteady>", 3, 1)
+    assert (result.output, result.steps[1].attempt_count, len(model.calls)) == ("<unsteady>", 3, 1)
     assert 60 < runner.clock.now() - before <= 180
 
 
@@ -395,11 +395,11 @@ async def test_model_calls_are_repeated_in_virtual_time_and_refusals_are_not() -
     runner = Runner(model=ScriptedModel([unsteady]))
     before = runner.clock.now()
     result = await runner.run(saying_something, "x")
-    assert (result.output, result.steps[1].attempts) == ("<x>", 4)
+    assert (result.output, result.steps[1].attempt_count) == ("<x>", 4)
     assert runner.clock.now() > before
     refusing = ScriptedModel([ModelHTTPError(400, "m", {"message": "no such parameter"})])
     result = await Runner(model=refusing).run(saying_something, "x")
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "no such parameter" in str(result.error)
     assert len(refusing.calls) == 1
 
@@ -424,11 +424,11 @@ async def test_who_answered_and_who_did_not_is_recorded() -> None:
     result = await runner.run(asking_with_fallback, "x")
     assert result.output == "<x>"
     [record] = (await export_run(runner._world.store, result.run_id)).records
-    reply = plain_reply(record.payload)
+    reply = decode_reply(record.payload)
     assert reply is not None
     assert (reply.model, reply.text, reply.usage.calls) == ("test:second", "<x>", 1)
-    assert [(one.model, one.attempts) for one in reply.failed] == [("test:first", 1)]
-    assert "bad key" in reply.failed[0].error
+    assert [(one.model, one.attempts) for one in reply.failed_models] == [("test:first", 1)]
+    assert "bad key" in reply.failed_models[0].error
 
 
 # Budgets

@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import TurnLimitReached, UnrecordableValue, llm_step, step, workflow
-from holdfast.agents.llm_answers import AnswerCodec, Unfit, conversation_of
-from holdfast.agents.output import Output
+from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, build_correction_messages
+from holdfast.agents.output import OutputSpec
 from holdfast.testing import Runner, ScriptedModel, answer, call
 
 did: list[Any] = []
@@ -77,7 +77,7 @@ async def test_what_is_undone_is_the_answer_and_not_what_was_corrected(correctio
     did.clear()
     result = await Runner(model=ScriptedModel(script)).run(NotingInAClass, hint="Eiffel")
     assert (result.status, did) == ("failed", [("forgotten", "Eiffel", "Paris")])
-    assert result.steps[1].was_undone
+    assert result.steps[1].was_compensated
 
 
 @pytest.mark.asyncio
@@ -152,7 +152,7 @@ UNFIT_OF_FORMAT_1 = (
     b'[{"text":"It is Paris."}],'
     b'"usage":{"input_tokens":10,"output_tokens":3},"model_name":"scripted","timestamp":"2026-01-01T00:00:00+00:00",'
     b'"provider_name":"holdfast","finish_reason":"stop"},"usage":{"calls":1,"input_tokens":10,"output_tokens":3,'
-    b'"unpriced":1},"complaint":"no text, please","prompt":[{"role":"user","parts":[{"prompt":"Eiffel",'
+    b'"unpriced":1},"feedback":"no text, please","prompt":[{"role":"user","parts":[{"prompt":"Eiffel",'
     b'"timestamp":"2026-11-15T13:44:27.992768+00:00"}]}]}'
 )
 ANSWER_OF_FORMAT_1 = (
@@ -164,10 +164,10 @@ ANSWER_OF_FORMAT_1 = (
 
 
 def test_what_was_recorded_once_can_be_read_for_ever() -> None:
-    codec = AnswerCodec(Output(City))
+    codec = AnswerCodec(OutputSpec(City))
     assert codec.decode(ANSWER_OF_FORMAT_1, "x") == City(name="Paris", size=2)
     unfit = codec.decode(UNFIT_OF_FORMAT_1, "x")
-    assert isinstance(unfit, Unfit)
-    assert (unfit.complaint, unfit.usage.tokens) == ("no text, please", 13)
-    said = [part.content for message in conversation_of([unfit]) for part in message.parts]  # type: ignore[union-attr]
+    assert isinstance(unfit, InvalidAnswer)
+    assert (unfit.feedback, unfit.usage.tokens) == ("no text, please", 13)
+    said = [part.content for message in build_correction_messages([unfit]) for part in message.parts]  # type: ignore[union-attr]
     assert said == ["Eiffel", "It is Paris.", "no text, please"]

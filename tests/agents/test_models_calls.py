@@ -37,10 +37,10 @@ from holdfast import RetryPolicy, workflow
 from holdfast.admission.usage import Budget, Usage
 from holdfast.agents.models import errors, model_call
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.model_call import MODEL_CALL, STEP, Ask, ask, call_model
-from holdfast.agents.models.request import MOST_CONTINUATIONS, Looked, sendable
-from holdfast.core.execution import current_execution
-from holdfast.errors import BudgetExceeded, ModelRefused, ModelUnavailable, StoreUnavailable
+from holdfast.agents.models.model_call import MODEL_CALL_STEP, STEP, ModelCall, ask_model, call_model
+from holdfast.agents.models.request import MAX_CONTINUATIONS, SeenParts, prepare_messages
+from holdfast.core.execution import get_current_execution
+from holdfast.errors import BudgetExceeded, ModelRequestRejected, ModelUnavailable, StoreUnavailable
 from holdfast.services.run_control import set_budget
 from holdfast.testing import Runner
 
@@ -109,26 +109,26 @@ class Scripted(Model[Any]):
         self.cancelled.append(response)
 
 
-def question(*models: Model | str, **fields: Any) -> Ask:
+def question(*models: Model | str, **fields: Any) -> ModelCall:
     settings = fields.pop("settings", None)
     timeout = fields.pop("timeout", 300.0)
-    retry = fields.pop("retry", errors.MODEL_RETRIES)
+    retry = fields.pop("retry", errors.DEFAULT_RETRY_POLICY)
     messages = fields.pop("messages", [ModelRequest([UserPromptPart("Hello?", timestamp=WHEN)])])
-    return Ask(ModelChain(models, settings, timeout, retry=retry), messages, ModelRequestParameters(), **fields)
+    return ModelCall(ModelChain(models, settings, timeout, retry=retry), messages, ModelRequestParameters(), **fields)
 
 
-asked: list[Ask] = []
+asked: list[ModelCall] = []
 """What the workflow below asks, one after the other."""
 
 
 @workflow
 async def models_calls_flow() -> list[str]:
-    execution = current_execution()
+    execution = get_current_execution()
     assert execution is not None
     said: list[str] = []
     for one in asked:
         reply = await call_model(execution, one)
-        failed = "".join(f" (not {model.model}: {model.error}, {model.attempts})" for model in reply.failed)
+        failed = "".join(f" (not {model.model}: {model.error}, {model.attempts})" for model in reply.failed_models)
         said.append(f"{reply.model}: {reply.response.text}{failed}")
     return said
 
@@ -139,7 +139,7 @@ def runner() -> Runner:
     return Runner()
 
 
-async def slept(runner: Runner, *questions: Ask) -> tuple[Any, float]:
+async def slept(runner: Runner, *questions: ModelCall) -> tuple[Any, float]:
     """How a run ends that asks this, and how long it took."""
     asked[:] = questions
     began = runner.clock.now()
@@ -155,7 +155,7 @@ async def test_an_answer_is_recorded_with_what_it_has_used(runner: Runner):
     result, _ = await slept(runner, question(model))
     assert result.output == ["openai:gpt-4o: Hi!"]
     [step] = result.steps
-    assert (step.name, step.attempts) == (STEP, 1)
+    assert (step.name, step.attempt_count) == (STEP, 1)
     assert step.output.usage == Usage(1, 100, 10, nano_usd=350_000)
     assert step.output.response == model.answer(TextPart("Hi!"))
 
@@ -165,7 +165,7 @@ async def test_a_recorded_answer_is_not_asked_for_again(runner: Runner):
     asked[:] = [question(model), question(model)]
     runner.simulate_crash_after(step=1)
     crashed = await runner.run(models_calls_flow)
-    assert crashed.crashed
+    assert crashed.has_crashed
     result = await runner.resume(crashed.run_id)
     assert result.output == ["openai:gpt-4o: One", "openai:gpt-4o: Two"]
     assert len(model.asked) == 2
@@ -173,7 +173,7 @@ async def test_a_recorded_answer_is_not_asked_for_again(runner: Runner):
 
 async def test_a_call_works_outside_of_a_run():
     model = Scripted("Hi!")
-    reply = await ask(question(model))
+    reply = await ask_model(question(model))
     assert (reply.response.text, reply.model, reply.usage.calls) == ("Hi!", "openai:gpt-4o", 1)
 
 
@@ -187,7 +187,7 @@ async def test_outside_of_a_run_it_waits_by_itself(monkeypatch: pytest.MonkeyPat
     retry_after = ModelHTTPError.for_category(
         ModelRateLimitError, status_code=429, model_name="m", headers={"retry-after": "9"}
     )
-    reply = await ask(question(Scripted(OVERLOADED, retry_after, "Hi!")))
+    reply = await ask_model(question(Scripted(OVERLOADED, retry_after, "Hi!")))
     assert reply.response.text == "Hi!"
     assert 0.5 <= waits[0] <= 1.0
     assert 9.0 <= waits[1] <= 10.0
@@ -204,7 +204,7 @@ async def test_outside_of_a_run_nobody_waits_longer_than_a_minute(monkeypatch: p
     monkeypatch.setattr(model_call.asyncio, "sleep", sleep)
     monkeypatch.setattr(model_call.time, "time", lambda: now[0])
     with pytest.raises(ModelUnavailable):
-        await ask(question(Scripted(*[OVERLOADED] * 100)))
+        await ask_model(question(Scripted(*[OVERLOADED] * 100)))
     assert 30.0 < sum(waits) <= 60.0
 
 
@@ -212,21 +212,21 @@ async def test_outside_of_a_run_nobody_waits_longer_than_a_minute(monkeypatch: p
     "model", ["test", TestModel(), FunctionModel(lambda messages, info: ModelResponse([TextPart("Hi")]))]
 )
 async def test_the_librarys_test_models_can_be_asked(model: Any):
-    reply = await ask(question(model))
+    reply = await ask_model(question(model))
     assert reply.response.text
     assert reply.usage.unpriced == 1
 
 
 async def test_settings_reach_the_model_and_the_sdk_makes_one_attempt():
     model = Scripted("Hi!")
-    await ask(question(model, settings={"temperature": 0.2}))
+    await ask_model(question(model, settings={"temperature": 0.2}))
     assert model.settings_seen == [{"temperature": 0.2, "max_retries": 0}]
 
 
 async def test_an_answer_that_does_not_fit_has_a_complaint(runner: Runner):
-    reply = await ask(question(Scripted("Hi!"), check=lambda response: f"not {response.text}"))
-    assert reply.complaint == "not Hi!"
-    assert (await ask(question(Scripted("Hi!"), check=lambda response: None))).complaint is None
+    reply = await ask_model(question(Scripted("Hi!"), get_feedback=lambda response: f"not {response.text}"))
+    assert reply.feedback == "not Hi!"
+    assert (await ask_model(question(Scripted("Hi!"), get_feedback=lambda response: None))).feedback is None
 
 
 async def test_messages_of_earlier_runs_come_first():
@@ -236,8 +236,8 @@ async def test_messages_of_earlier_runs_come_first():
         return [*earlier, *messages]
 
     model = Scripted("Hi!")
-    one = question(model, whole=whole)
-    await ask(one)
+    one = question(model, add_earlier_messages=whole)
+    await ask_model(one)
     assert model.asked == [[*earlier, *one.messages]]
 
 
@@ -250,13 +250,13 @@ async def test_the_conversation_is_handed_on_as_it_is():
             return await super().request(messages, model_settings, model_request_parameters)
 
     one = question(Keeper("Hi!"))
-    await ask(one)
+    await ask_model(one)
     assert seen[0] is one.messages
 
 
 async def test_the_step_is_shown_by_its_turn():
     assert repr(question("test", turn=7)) == "7"
-    assert MODEL_CALL.parameters == ("turn",)
+    assert MODEL_CALL_STEP.parameters == ("turn",)
 
 
 # Faults
@@ -266,7 +266,7 @@ async def test_a_passing_fault_is_repeated_after_a_growing_wait(runner: Runner):
     model = Scripted(OVERLOADED, OVERLOADED, OVERLOADED, "Hi!")
     result, seconds = await slept(runner, question(model))
     assert result.output == ["openai:gpt-4o: Hi!"]
-    assert result.steps[1].attempts == 4
+    assert result.steps[1].attempt_count == 4
     assert 3.5 <= seconds <= 7.0  # 1 + 2 + 4, of which up to a half is left to chance
 
 
@@ -284,14 +284,14 @@ async def test_a_refusal_is_not_repeated(runner: Runner):
     model = Scripted(NO_KEY, "never")
     result, seconds = await slept(runner, question(model))
     assert (len(model.asked), seconds) == (1, 0.0)
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert result.error.status == 401
     assert "Bad key [key]" in str(result.error)
 
 
 async def test_the_key_is_nowhere_in_what_is_recorded(runner: Runner):
     result, _ = await slept(runner, question(Scripted(OVERLOADED, NO_KEY)))
-    [history] = await runner._world.store.histories([(await runner._world.store.get(result.run_id)).key])
+    [history] = await runner._world.store.get_histories([(await runner._world.store.get_run(result.run_id)).key])
     assert b"refused" in history.records[0].payload
     assert b"sk-abcd" not in history.records[0].payload
 
@@ -309,7 +309,7 @@ async def test_an_outage_of_hours_is_waited_for(runner: Runner):
     model = Scripted(*[OVERLOADED] * 60, "Hi!")
     result, seconds = await slept(runner, question(model))
     assert result.output == ["openai:gpt-4o: Hi!"]
-    assert result.steps[1].attempts == 61
+    assert result.steps[1].attempt_count == 61
     assert 2 * 3600 < seconds < 6 * 3600
 
 
@@ -393,7 +393,7 @@ async def test_an_attempt_has_a_time_out(runner: Runner):
             return self.answer(TextPart("At last."))
 
     model = Silent()
-    reply = await ask(question(model, timeout=0.01, retry=RetryPolicy(backoff=0.001)))
+    reply = await ask_model(question(model, timeout=0.01, retry=RetryPolicy(backoff=0.001)))
     assert (len(model.asked), reply.response.text) == (3, "At last.")
 
 
@@ -403,7 +403,7 @@ async def test_a_time_out_of_the_callers_is_not_ours():
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await ask(question(Scripted(wait)))
+            await ask_model(question(Scripted(wait)))
 
 
 async def test_a_mistake_in_a_check_is_not_a_fault_of_the_model(runner: Runner):
@@ -411,7 +411,7 @@ async def test_a_mistake_in_a_check_is_not_a_fault_of_the_model(runner: Runner):
         raise ZeroDivisionError("oops")
 
     model = Scripted("Hi!", "never")
-    result, _ = await slept(runner, question(model, check=check))
+    result, _ = await slept(runner, question(model, get_feedback=check))
     assert isinstance(result.error, ZeroDivisionError)
     assert len(model.asked) == 1
 
@@ -442,7 +442,7 @@ async def test_each_model_of_a_chain_has_a_quick_retry(runner: Runner):
 
 async def test_all_models_are_told_of_when_none_answers(runner: Runner):
     result, _ = await slept(runner, question(Scripted(NO_KEY), Scripted(UserError("No tools."), name="o3")))
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert result.error.model == "openai:o3"
     assert "No tools." in str(result.error)
     assert "openai:gpt-4o: status 401: Bad key [key]" in str(result.error)
@@ -496,7 +496,7 @@ async def test_a_call_that_would_pass_the_budget_waits_for_a_higher_one(runner: 
             return answer
 
         async def get(self, run_id: str) -> Any:
-            return await runner._world.store.get(run_id)
+            return await runner._world.store.get_run(run_id)
 
     await set_budget(Outside(), result.run_id, Budget(tokens=5000))  # type: ignore[arg-type]
     result = await runner.resume(result.run_id)
@@ -506,7 +506,7 @@ async def test_a_call_that_would_pass_the_budget_waits_for_a_higher_one(runner: 
 async def test_a_budget_in_dollars_cannot_be_kept_without_a_price(runner: Runner):
     asked[:] = [question(Scripted("Hi!", name="unheard-of"))]
     result = await runner.run(models_calls_flow.options(budget=Budget(usd=1)))
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "its price is not known" in str(result.error)
     assert "Budget(tokens=" in str(result.error)
 
@@ -533,7 +533,7 @@ async def test_a_model_that_pauses_is_asked_to_go_on():
         model.answer(TextPart("two, "), state="suspended", provider_response_id="b"),
         model.answer(TextPart("three."), provider_response_id="c", provider_details={"end": 2}),
     ]
-    reply = await ask(question(model))
+    reply = await ask_model(question(model))
     assert reply.response.text == "One, two, three."
     assert reply.response.state == "complete"
     assert reply.response.provider_details == {"box": 1, "end": 2}
@@ -548,7 +548,7 @@ async def test_an_answer_that_is_told_anew_takes_the_place_of_the_first():
         model.answer(TextPart("So"), state="suspended", provider_response_id="a"),
         model.answer(TextPart("So far."), provider_response_id="a"),
     ]
-    reply = await ask(question(model))
+    reply = await ask_model(question(model))
     assert (reply.response.text, reply.usage.input_tokens) == ("So far.", 100)
 
 
@@ -556,9 +556,9 @@ async def test_a_model_that_never_comes_to_an_end_is_given_up(runner: Runner):
     model = Scripted()
     model.turns = [model.answer(TextPart("and "), state="suspended") for _ in range(100)]
     result, _ = await slept(runner, question(model))
-    assert isinstance(result.error, ModelRefused)
-    assert len(model.asked) == MOST_CONTINUATIONS + 1
-    assert f"paused {MOST_CONTINUATIONS + 1} times" in str(result.error)
+    assert isinstance(result.error, ModelRequestRejected)
+    assert len(model.asked) == MAX_CONTINUATIONS + 1
+    assert f"paused {MAX_CONTINUATIONS + 1} times" in str(result.error)
 
 
 async def test_a_pause_that_cannot_be_continued_is_withdrawn(runner: Runner):
@@ -566,7 +566,7 @@ async def test_a_pause_that_cannot_be_continued_is_withdrawn(runner: Runner):
     paused = model.answer(TextPart("One, "), state="suspended")
     model.turns = [paused, NO_KEY]
     result, _ = await slept(runner, question(model))
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert model.cancelled == [paused]
 
 
@@ -574,7 +574,7 @@ async def test_an_answer_that_was_filtered_away_is_a_refusal(runner: Runner):
     model = Scripted()
     model.turns = [model.answer(finish_reason="content_filter"), "never"]
     result, _ = await slept(runner, question(model))
-    assert isinstance(result.error, ModelRefused)
+    assert isinstance(result.error, ModelRequestRejected)
     assert "content filter" in str(result.error)
 
 
@@ -589,10 +589,10 @@ async def test_parts_that_no_provider_knows_are_translated_first():
     feedback = RetryFeedbackPart("Again, please.", retry=RetryInfo(cause="model_retry", attempt=1), timestamp=WHEN)
     messages: list[ModelMessage] = [ModelRequest([feedback])]
     model = Scripted("Hi!", "Hi!")
-    await ask(question(model, messages=messages))
+    await ask_model(question(model, messages=messages))
     messages.append(ModelResponse([TextPart("Hi!")]))
     messages.append(ModelRequest([UserPromptPart("Well?")]))
-    await ask(question(model, messages=messages))
+    await ask_model(question(model, messages=messages))
     for sent in model.asked:
         assert not any(isinstance(part, RetryFeedbackPart) for message in sent for part in message.parts)
         assert "Again, please." in str(sent[0].parts[0])
@@ -607,15 +607,15 @@ async def test_a_long_conversation_is_looked_through_once():
             Counted.looks += 1
             return super().__iter__()
 
-    looked = Looked()
+    looked = SeenParts()
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart("x")]) for _ in range(50)]
     for message in messages:
         message.parts = Counted(message.parts)
     for _ in range(3):
-        assert sendable(Scripted(), messages, ModelRequestParameters(), looked) is messages
+        assert prepare_messages(Scripted(), messages, ModelRequestParameters(), looked) is messages
     assert Counted.looks == 50
     messages.append(ModelRequest([RetryFeedbackPart("No.", retry=RetryInfo(cause="model_retry", attempt=1))]))
-    assert sendable(Scripted(), messages, ModelRequestParameters(), looked) is not messages
+    assert prepare_messages(Scripted(), messages, ModelRequestParameters(), looked) is not messages
 
 
 async def test_ids_of_another_provider_are_made_to_fit():
@@ -630,7 +630,7 @@ async def test_ids_of_another_provider_are_made_to_fit():
         ModelRequest([ToolReturnPart("look", "seen", "call_with_a_long_id")]),
     ]
     model = Short("Hi!")
-    await ask(question(model, messages=messages))
+    await ask_model(question(model, messages=messages))
     call, result = (message.parts[0] for message in model.asked[0][1:])
     assert len(call.tool_call_id) == 9
     assert call.tool_call_id == result.tool_call_id

@@ -21,11 +21,11 @@ from pydantic_ai.models.wrapper import WrapperModel
 from holdfast.agents.models import model_resolution
 from holdfast.agents.models.model_resolution import (
     check_model,
-    instead,
+    disable_sdk_retries,
+    get_model,
+    get_model_name,
     load_model,
-    model_for,
-    name_of,
-    own_retries_off,
+    model_override,
 )
 from holdfast.errors import DefinitionError, UsageError
 
@@ -53,17 +53,17 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_bare_name_is_the_makers(name: str, full: str):
-    assert name_of(name) == full
+    assert get_model_name(name) == full
 
 
 def test_a_model_object_is_named_by_its_id():
-    assert name_of(TestModel()) == "test:test"
+    assert get_model_name(TestModel()) == "test:test"
 
 
 def test_naming_and_checking_imports_no_model_library():
     code = (
-        "import sys; from holdfast.agents.models.model_resolution import name_of, check_model\n"
-        "check_model('gpt-4o', 'here'); assert name_of('gpt-4o') == 'openai:gpt-4o'\n"
+        "import sys; from holdfast.agents.models.model_resolution import get_model_name, check_model\n"
+        "check_model('gpt-4o', 'here'); assert get_model_name('gpt-4o') == 'openai:gpt-4o'\n"
         "import holdfast.agents.models.model_call\n"
         "assert 'pydantic_ai' not in sys.modules"
     )
@@ -83,18 +83,18 @@ def test_naming_and_checking_imports_no_model_library():
     ],
 )
 async def test_a_name_becomes_a_model(name: str, model_id: str):
-    assert model_for(name).model_id == model_id
+    assert get_model(name).model_id == model_id
 
 
 @pytest.mark.asyncio
 async def test_the_test_model_has_no_provider():
-    assert isinstance(model_for("test"), TestModel)
+    assert isinstance(get_model("test"), TestModel)
 
 
 @pytest.mark.asyncio
 async def test_a_model_object_is_taken_as_it_is():
     model = TestModel()
-    assert model_for(model) is model
+    assert get_model(model) is model
 
 
 @pytest.mark.usefixtures("keys")
@@ -104,7 +104,7 @@ def test_a_model_is_made_once_for_each_loop_and_closed_with_it():
 
     async def ask_twice() -> None:
         await asyncio.gather(load_model("openai:gpt-4o"), load_model("openai:gpt-4o"))
-        models.extend([model_for("openai:gpt-4o"), model_for("openai:gpt-4o")])
+        models.extend([get_model("openai:gpt-4o"), get_model("openai:gpt-4o")])
         assert not models[-1].client.is_closed()
         loops.append(weakref.ref(asyncio.get_running_loop()))
 
@@ -123,7 +123,7 @@ def test_a_model_is_made_once_for_each_loop_and_closed_with_it():
 async def test_loading_says_nothing_of_a_name_that_is_no_models():
     await load_model("nonsense")
     with pytest.raises(UsageError, match="nonsense"):
-        model_for("nonsense")
+        get_model("nonsense")
 
 
 @pytest.mark.asyncio
@@ -139,14 +139,14 @@ async def test_loading_says_nothing_of_a_name_that_is_no_models():
 )
 async def test_a_name_that_is_no_models_is_told_with_the_nearest(name: str, words: str):
     with pytest.raises(UsageError, match=words):
-        model_for(name)
+        get_model(name)
 
 
 @pytest.mark.asyncio
 async def test_a_missing_key_is_told_with_the_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(UsageError, match=r"Model 'gpt-4o' cannot be asked.*OPENAI_API_KEY") as caught:
-        model_for("gpt-4o")
+        get_model("gpt-4o")
     assert "Agent('test')" not in str(caught.value)
 
 
@@ -164,7 +164,7 @@ async def test_a_missing_package_is_told_with_the_extra(words: str, command: str
 
     monkeypatch.setattr("pydantic_ai.models.infer_model", missing)
     with pytest.raises(UsageError, match="needs a package that is not installed") as caught:
-        model_for("openai:gpt-4o")
+        get_model("openai:gpt-4o")
     assert command in str(caught.value)
 
 
@@ -173,7 +173,7 @@ def test_every_extra_that_is_told_of_exists():
     from pathlib import Path
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    assert set(project["project"]["optional-dependencies"]) >= model_resolution.EXTRAS
+    assert set(project["project"]["optional-dependencies"]) >= model_resolution.PROVIDER_EXTRAS
 
 
 @pytest.mark.parametrize("model", ["", " gpt-4o", "openai:", ":gpt", 3, None, TestModel, object()])
@@ -190,12 +190,12 @@ def test_models_and_names_pass_the_check():
 @pytest.mark.asyncio
 async def test_a_test_puts_its_own_model_in_place_of_all_others():
     model = TestModel()
-    token = instead.set(model)
+    token = model_override.set(model)
     try:
-        assert model_for("openai:gpt-4o") is model
-        assert model_for(FunctionModel(lambda messages, info: None)) is model  # type: ignore[arg-type, return-value]
+        assert get_model("openai:gpt-4o") is model
+        assert get_model(FunctionModel(lambda messages, info: None)) is model  # type: ignore[arg-type, return-value]
     finally:
-        instead.reset(token)
+        model_override.reset(token)
 
 
 @pytest.mark.asyncio
@@ -203,26 +203,26 @@ async def test_models_are_traced_when_all_agents_are():
     model = TestModel()
     Agent.instrument_all()
     try:
-        traced = model_for(model)
+        traced = get_model(model)
         assert isinstance(traced, InstrumentedModel)
         assert traced.wrapped is model
     finally:
         Agent.instrument_all(False)
-    assert model_for(model) is model
+    assert get_model(model) is model
 
 
 def test_the_sdks_make_one_attempt():
-    assert own_retries_off(TestModel(), {"temperature": 0.5}) == {"temperature": 0.5, "max_retries": 0}
-    assert own_retries_off(TestModel(), None) == {"max_retries": 0}
-    assert own_retries_off(TestModel(), {"max_retries": 2}) == {"max_retries": 2}
+    assert disable_sdk_retries(TestModel(), {"temperature": 0.5}) == {"temperature": 0.5, "max_retries": 0}
+    assert disable_sdk_retries(TestModel(), None) == {"max_retries": 0}
+    assert disable_sdk_retries(TestModel(), {"max_retries": 2}) == {"max_retries": 2}
 
 
 def test_a_model_that_cannot_be_told_so_is_not_told():
     class Deaf(TestModel):
         unsupported_settings = frozenset({"max_retries"})
 
-    assert own_retries_off(Deaf(), None) == {}
-    assert own_retries_off(WrapperModel(Deaf()), None) == {}
+    assert disable_sdk_retries(Deaf(), None) == {}
+    assert disable_sdk_retries(WrapperModel(Deaf()), None) == {}
 
 
 def test_the_client_of_bedrock_makes_one_attempt(monkeypatch: pytest.MonkeyPatch):
@@ -237,6 +237,6 @@ def test_the_client_of_bedrock_makes_one_attempt(monkeypatch: pytest.MonkeyPatch
     for name, module in stand_ins.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setenv("AWS_READ_TIMEOUT", "17")
-    assert model_resolution._provider_of("bedrock") == "client"
+    assert model_resolution._create_provider("bedrock") == "client"
     assert made["service"] == "bedrock-runtime"
     assert made["config"] == {"retries": {"total_max_attempts": 1}, "read_timeout": 17.0, "connect_timeout": 60.0}

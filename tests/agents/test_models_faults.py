@@ -15,9 +15,16 @@ from pydantic_ai import exceptions as library
 from pydantic_ai.exceptions import ModelHTTPError
 
 from holdfast.agents.models import errors
-from holdfast.agents.models.errors import Fault, PassingFault, failure, fault_of, next_wait, wait_of
+from holdfast.agents.models.errors import (
+    ModelFailure,
+    TransientModelError,
+    classify_error,
+    compute_next_delay_s,
+    make_model_error,
+    read_retry_after,
+)
 from holdfast.core.retry_policy import RetryPolicy
-from holdfast.errors import ModelRefused, ModelUnavailable, UsageError
+from holdfast.errors import ModelRequestRejected, ModelUnavailable, UsageError
 from holdfast.reports.recorded_reply import FailedModel
 
 
@@ -85,7 +92,7 @@ REFUSED = [
     httpx2.InvalidURL("no scheme"),
     httpx2.UnsupportedProtocol("ftp"),
     UsageError("no key"),
-    ModelRefused("no price"),
+    ModelRequestRejected("no price"),
     TypeError("a mistake in a custom model"),
     KeyError("choices"),
 ]
@@ -97,12 +104,12 @@ def named(error: Exception) -> str:
 
 @pytest.mark.parametrize("error", PASSING, ids=named)
 def test_what_happens_on_the_way_may_pass(error: Exception):
-    assert fault_of(error).passing
+    assert classify_error(error).is_transient
 
 
 @pytest.mark.parametrize("error", REFUSED, ids=named)
 def test_what_would_happen_again_is_a_refusal(error: Exception):
-    assert not fault_of(error).passing
+    assert not classify_error(error).is_transient
 
 
 def test_every_error_of_the_library_has_its_place():
@@ -126,81 +133,83 @@ def test_every_error_of_the_library_has_its_place():
 
 def test_the_providers_own_words_are_kept():
     body = {"error": {"message": "You are too fast.", "type": "rate"}}
-    assert fault_of(http(429, body=body)) == Fault(True, "You are too fast.", 429)
-    assert fault_of(http(400, body={"message": "No tools here."})).told == "status 400: No tools here."
-    assert fault_of(http(400, body={"error": "plain"})).words == "plain"
-    assert "<html>down</html>" in fault_of(http(502, body="<html>down</html>")).words
+    assert classify_error(http(429, body=body)) == ModelFailure(True, "You are too fast.", 429)
+    assert classify_error(http(400, body={"message": "No tools here."})).description == "status 400: No tools here."
+    assert classify_error(http(400, body={"error": "plain"})).message == "plain"
+    assert "<html>down</html>" in classify_error(http(502, body="<html>down</html>")).message
 
 
 def test_an_answer_that_is_no_answer_is_called_that():
-    told = fault_of(library.UnexpectedModelBehavior("Invalid response", "<html>Sign in</html>"))
-    assert told.words == "an answer that is none: Invalid response, body: <html>Sign in</html>"
+    told = classify_error(library.UnexpectedModelBehavior("Invalid response", "<html>Sign in</html>"))
+    assert told.message == "an answer that is none: Invalid response, body: <html>Sign in</html>"
 
 
 def test_a_long_story_is_cut():
-    told = fault_of(library.UnexpectedModelBehavior("x" * 5000))
-    assert len(told.words) <= errors.LONGEST_WORDS + 1
+    told = classify_error(library.UnexpectedModelBehavior("x" * 5000))
+    assert len(told.message) <= errors.MAX_MESSAGE_CHARS + 1
 
 
 def test_all_models_of_a_fallback_group_are_told_of():
     group = library.FallbackExceptionGroup("all", [http(401, body={"message": "no key"}), http(503, body="down")])
-    told = fault_of(group)
-    assert "status 401: no key; status 503" in told.words
-    assert told.status == 503
+    told = classify_error(group)
+    assert "status 401: no key; status 503" in told.message
+    assert told.status_code == 503
 
 
 # Waiting
 
 
-def wait_after(fault: Fault, attempts: int, draw: float = 0.0, failing_for: float = 0.0, **policy: Any) -> float | None:
-    return next_wait(RetryPolicy(**policy), fault, RuntimeError(fault.words), attempts, draw, failing_for)
+def wait_after(
+    fault: ModelFailure, attempts: int, draw: float = 0.0, failing_for: float = 0.0, **policy: Any
+) -> float | None:
+    return compute_next_delay_s(RetryPolicy(**policy), fault, RuntimeError(fault.message), attempts, draw, failing_for)
 
 
 def test_the_provider_says_how_long_to_wait():
-    told = fault_of(http(429, library.ModelRateLimitError, headers={"retry-after": "17"}))
-    assert told.wait == 17.0
+    told = classify_error(http(429, library.ModelRateLimitError, headers={"retry-after": "17"}))
+    assert told.retry_after_s == 17.0
     assert wait_after(told, 1) == 17.0
     assert wait_after(told, 1, 0.9) == 17.45
     assert wait_after(told, 6) == 32.0
-    assert fault_of(http(503, headers={"retry-after-ms": "250"})).wait == 0.25
-    assert fault_of(library.ModelOverloadedError("m", "busy", retry_after=3.0)).wait == 3.0
+    assert classify_error(http(503, headers={"retry-after-ms": "250"})).retry_after_s == 0.25
+    assert classify_error(library.ModelOverloadedError("m", "busy", retry_after=3.0)).retry_after_s == 3.0
 
 
 def test_waits_grow_up_to_a_bound_and_are_not_alike():
-    passing = Fault(True, "down", 503)
+    passing = ModelFailure(True, "down", 503)
     assert [wait_after(passing, attempt) for attempt in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     assert wait_after(passing, 1, 0.5) == 0.75
     assert wait_after(passing, 50) == 300.0
 
 
 def test_a_policy_bounds_attempts_and_time():
-    passing = Fault(True, "down", 503)
+    passing = ModelFailure(True, "down", 503)
     assert wait_after(passing, 3, retries=2) is None
     assert wait_after(passing, 9, failing_for=86_399.0) is None
     assert wait_after(passing, 1, give_up_on=(RuntimeError,)) is None
 
 
 def test_a_policy_may_read_the_wait_from_the_error_itself():
-    assert wait_after(Fault(True, "down", 503), 1, wait_of=lambda _: 40.0) == 40.0
-    assert wait_after(Fault(True, "down", 503, wait=50.0), 1, wait_of=lambda _: 40.0) == 50.0
+    assert wait_after(ModelFailure(True, "down", 503), 1, read_retry_after=lambda _: 40.0) == 40.0
+    assert wait_after(ModelFailure(True, "down", 503, retry_after_s=50.0), 1, read_retry_after=lambda _: 40.0) == 50.0
 
 
 def test_a_refusal_is_never_repeated():
-    assert wait_after(Fault(False, "no", 401, wait=1.0), 1) is None
+    assert wait_after(ModelFailure(False, "no", 401, retry_after_s=1.0), 1) is None
 
 
 def test_the_engine_is_told_the_wait():
-    assert wait_of(PassingFault("down", 3.5)) == 3.5
-    assert wait_of(ValueError()) is None
+    assert read_retry_after(TransientModelError("down", 3.5)) == 3.5
+    assert read_retry_after(ValueError()) is None
 
 
 # What the step fails with
 
 
 def test_a_refusal_says_what_to_do():
-    told = fault_of(http(401, library.ModelAuthenticationError, body={"error": {"message": "Incorrect API key"}}))
-    error = failure("openai:gpt-4o", told, 1, [], "trip-1")
-    assert type(error) is ModelRefused
+    told = classify_error(http(401, library.ModelAuthenticationError, body={"error": {"message": "Incorrect API key"}}))
+    error = make_model_error("openai:gpt-4o", told, 1, [], "trip-1")
+    assert type(error) is ModelRequestRejected
     assert (error.model, error.status) == ("openai:gpt-4o", 401)
     assert str(error) == (
         "The call of openai:gpt-4o was refused: status 401: Incorrect API key. Check the key, and that it may use this "
@@ -209,7 +218,7 @@ def test_a_refusal_says_what_to_do():
 
 
 def test_an_exhausted_model_says_how_often_it_was_asked():
-    error = failure("openai:gpt-4o", Fault(True, "down", 503), 6, [], "trip-1")
+    error = make_model_error("openai:gpt-4o", ModelFailure(True, "down", 503), 6, [], "trip-1")
     assert type(error) is ModelUnavailable
     assert str(error).startswith(
         "openai:gpt-4o gave no answer in 6 attempts: status 503: down. `holdfast retry trip-1`"
@@ -217,28 +226,30 @@ def test_an_exhausted_model_says_how_often_it_was_asked():
 
 
 def test_a_wait_that_is_too_long_is_told():
-    error = failure("a:b", Fault(True, "busy.", 429, wait=7200), 1, [], "")
+    error = make_model_error("a:b", ModelFailure(True, "busy.", 429, retry_after_s=7200), 1, [], "")
     assert str(error) == "a:b gave no answer in 1 attempt: status 429: busy. The provider asks to wait 7,200 s."
 
 
 def test_the_other_models_are_told_of():
-    error = failure("c:d", Fault(False, "no"), 1, [FailedModel("a:b", "status 503: down.", 6)], "")
+    error = make_model_error("c:d", ModelFailure(False, "no"), 1, [FailedModel("a:b", "status 503: down.", 6)], "")
     assert "The other models did not answer either: a:b: status 503: down." in str(error)
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_an_endpoint_without_the_responses_api_gets_a_hint(monkeypatch: pytest.MonkeyPatch, status: int):
-    refused = fault_of(ModelHTTPError(status, "qwen3", {"message": "Not Found"}))
-    assert not refused.passing, "the hint comes at once, and not after a day of retries"
-    assert "Responses API" not in str(failure("openai:qwen3", refused, 1, [], "r"))
+    refused = classify_error(ModelHTTPError(status, "qwen3", {"message": "Not Found"}))
+    assert not refused.is_transient, "the hint comes at once, and not after a day of retries"
+    assert "Responses API" not in str(make_model_error("openai:qwen3", refused, 1, [], "r"))
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
-    assert "write 'openai-chat:qwen3'" in str(failure("openai:qwen3", refused, 1, [], "r"))
-    assert "Responses API" not in str(failure("openai-chat:qwen3", refused, 1, [], "r"))
+    assert "write 'openai-chat:qwen3'" in str(make_model_error("openai:qwen3", refused, 1, [], "r"))
+    assert "Responses API" not in str(make_model_error("openai-chat:qwen3", refused, 1, [], "r"))
 
 
 def test_a_name_that_is_not_found_comes_with_the_nearest():
-    told = fault_of(http(404, library.ModelNotFoundError, suggested_model_id="openai:gpt-4o", body={"message": "no"}))
-    assert told.advice == "Did you mean 'openai:gpt-4o'?"
+    told = classify_error(
+        http(404, library.ModelNotFoundError, suggested_model_id="openai:gpt-4o", body={"message": "no"})
+    )
+    assert told.hint == "Did you mean 'openai:gpt-4o'?"
 
 
 # Secrets
@@ -246,5 +257,10 @@ def test_a_name_that_is_not_found_comes_with_the_nearest():
 
 def test_a_key_of_any_shape_is_known_by_its_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ACME_API_KEY", "correct horse battery")
-    assert fault_of(http(401, body={"message": "correct horse battery is no key"})).words == "[key] is no key"
-    assert str(failure("m", fault_of(UsageError("correct horse battery")), 1, [], "")).count("correct horse") == 0
+    assert classify_error(http(401, body={"message": "correct horse battery is no key"})).message == "[key] is no key"
+    assert (
+        str(make_model_error("m", classify_error(UsageError("correct horse battery")), 1, [], "")).count(
+            "correct horse"
+        )
+        == 0
+    )

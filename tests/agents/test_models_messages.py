@@ -261,10 +261,10 @@ def test_what_a_message_has_beside_its_parts_goes_through_the_library():
 
 
 def test_a_field_that_a_newer_library_adds_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    form = message_layouts._part_of[TextPart]
+    form = message_layouts._part_by_class[TextPart]
     known = tuple(field for field in form.fields if field[0] != "id")
-    newer = message_layouts._Form("text", TextPart, "content", " ".join(name for name, _, _ in known))
-    monkeypatch.setitem(message_layouts._part_of, TextPart, newer)
+    newer = message_layouts._Layout("text", TextPart, "content", " ".join(name for name, _, _ in known))
+    monkeypatch.setitem(message_layouts._part_by_class, TextPart, newer)
     part = TextPart("Hi", id="m1")
     assert again(ModelResponse([part], timestamp=WHEN)).parts == [part]
 

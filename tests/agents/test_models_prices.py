@@ -32,8 +32,8 @@ from pydantic_ai.usage import RequestUsage
 from holdfast.admission.usage import Usage
 from holdfast.agents.models import prices
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.model_call import Ask
-from holdfast.agents.models.prices import FILE_TOKENS, cost_of, expected, used_by
+from holdfast.agents.models.model_call import ModelCall
+from holdfast.agents.models.prices import TOKENS_PER_FILE, compute_cost, estimate_usage, usage_from_response
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -62,39 +62,39 @@ class Priced(TestModel):
 
 
 def test_usage_and_cost_of_an_answer():
-    used = used_by(response(RequestUsage(input_tokens=1000, cache_read_tokens=100, output_tokens=100)))
+    used = usage_from_response(response(RequestUsage(input_tokens=1000, cache_read_tokens=100, output_tokens=100)))
     # 900 at $2.50, 100 at $1.25 and 100 at $10 a million.
     assert used == Usage(1, 1000, 100, 100, nano_usd=2_250_000 + 125_000 + 1_000_000)
 
 
 def test_a_fraction_of_a_billionth_is_rounded_half_up():
-    assert prices._nano(Decimal("0.0000000015")) == 2
-    assert prices._nano(Decimal("0.0000000005")) == 1
-    assert prices._nano(Decimal("0.00000000049")) == 0
+    assert prices._to_nano_usd(Decimal("0.0000000015")) == 2
+    assert prices._to_nano_usd(Decimal("0.0000000005")) == 1
+    assert prices._to_nano_usd(Decimal("0.00000000049")) == 0
 
 
 def test_a_cost_that_was_told_counts_as_it_is():
     told = RequestUsage(input_tokens=1000, output_tokens=1000, cost=Decimal("0.5"))
-    assert used_by(response(told)).nano_usd == 500_000_000
-    assert used_by(response(RequestUsage(cost=Decimal(0)), "nobody")) == Usage(1)
+    assert usage_from_response(response(told)).nano_usd == 500_000_000
+    assert usage_from_response(response(RequestUsage(cost=Decimal(0)), "nobody")) == Usage(1)
 
 
 @pytest.mark.parametrize(("model", "provider"), [("no-such-model", "openai"), ("gpt-4o", "nobody"), (None, "openai")])
 def test_a_model_without_a_price_is_counted_in_tokens(model: str | None, provider: str):
-    used = used_by(response(RequestUsage(input_tokens=10, output_tokens=5), model, provider))
+    used = usage_from_response(response(RequestUsage(input_tokens=10, output_tokens=5), model, provider))
     assert used == Usage(1, 10, 5, unpriced=1)
 
 
 def test_an_answer_without_usage_is_of_unknown_price():
-    assert used_by(response(RequestUsage(unmeasured_requests=1))) == Usage(1, unpriced=1)
-    assert used_by(response(RequestUsage())) == Usage(1)
+    assert usage_from_response(response(RequestUsage(unmeasured_requests=1))) == Usage(1, unpriced=1)
+    assert usage_from_response(response(RequestUsage())) == Usage(1)
 
 
 def test_the_address_tells_more_than_the_name():
     usage = RequestUsage(input_tokens=1000)
     by_address = response(usage, provider="my-proxy", provider_url="https://api.openai.com/v1/")
-    assert cost_of(by_address) == 2_500_000
-    assert cost_of(response(usage, provider_url="https://localhost:1234/v1")) == 2_500_000
+    assert compute_cost(by_address) == 2_500_000
+    assert compute_cost(response(usage, provider_url="https://localhost:1234/v1")) == 2_500_000
 
 
 def test_attempts_of_a_fallback_model_were_paid_for_too():
@@ -106,7 +106,7 @@ def test_attempts_of_a_fallback_model_were_paid_for_too():
         duration=WHEN - WHEN,
         usage=RequestUsage(input_tokens=1000, output_tokens=7),
     )
-    used = used_by(response(RequestUsage(input_tokens=10, output_tokens=5), failed_attempts=[attempt]))
+    used = usage_from_response(response(RequestUsage(input_tokens=10, output_tokens=5), failed_attempts=[attempt]))
     assert used == Usage(1, 1010, 12, nano_usd=75_000 + 2_570_000)
 
 
@@ -124,9 +124,9 @@ def test_a_service_tier_has_its_own_price():
     library = genai_prices.calc_price(
         usage, model.id, provider_id=provider.id, genai_request_timestamp=WHEN, price_context=dict(variant.when)
     )
-    plain = cost_of(response(usage, model.id, provider.id))
-    assert cost_of(one) == prices._nano(library.total_price)
-    assert cost_of(one) != plain
+    plain = compute_cost(response(usage, model.id, provider.id))
+    assert compute_cost(one) == prices._to_nano_usd(library.total_price)
+    assert compute_cost(one) != plain
 
 
 def test_the_short_way_comes_to_the_same_as_the_library():
@@ -144,9 +144,9 @@ def test_the_short_way_comes_to_the_same_as_the_library():
             try:
                 library = one.cost().total_price
             except (LookupError, ValueError):
-                assert cost_of(one) is None, (provider.id, model.id, usage)
+                assert compute_cost(one) is None, (provider.id, model.id, usage)
                 continue
-            assert cost_of(one) == prices._nano(library), (provider.id, model.id, usage)
+            assert compute_cost(one) == prices._to_nano_usd(library), (provider.id, model.id, usage)
             compared += 1
     assert compared > 50
 
@@ -155,47 +155,47 @@ def test_a_price_list_that_fails_costs_nobody_a_run(monkeypatch: pytest.MonkeyPa
     def broken(*args: Any) -> Any:
         raise RuntimeError("no list")
 
-    monkeypatch.setattr(prices, "_place", broken)
-    assert used_by(response(RequestUsage(input_tokens=10))) == Usage(1, 10, unpriced=1)
+    monkeypatch.setattr(prices, "_get_price", broken)
+    assert usage_from_response(response(RequestUsage(input_tokens=10))) == Usage(1, 10, unpriced=1)
 
 
 def test_usage_that_cannot_be_is_of_unknown_price():
-    assert cost_of(response(RequestUsage(input_tokens=10, cache_read_tokens=11))) is None
+    assert compute_cost(response(RequestUsage(input_tokens=10, cache_read_tokens=11))) is None
 
 
 def test_a_newer_price_list_is_used_at_once():
     before = get_snapshot()
     one = response(RequestUsage(input_tokens=1000))
-    assert cost_of(one) == 2_500_000
+    assert compute_cost(one) == 2_500_000
     set_custom_snapshot(type(before)(providers=[], from_auto_update=True))
     try:
-        assert cost_of(one) is None
+        assert compute_cost(one) is None
     finally:
         set_custom_snapshot(None)
-    assert cost_of(one) == 2_500_000
+    assert compute_cost(one) == 2_500_000
 
 
 def test_a_model_is_looked_up_once(monkeypatch: pytest.MonkeyPatch):
     looked_up: list[Any] = []
-    original = prices._look_up
-    monkeypatch.setattr(prices, "_look_up", lambda *args: looked_up.append(args) or original(*args))
-    prices._places.clear()
+    original = prices._look_up_price
+    monkeypatch.setattr(prices, "_look_up_price", lambda *args: looked_up.append(args) or original(*args))
+    prices._price_cache.clear()
     for _ in range(5):
-        cost_of(response(RequestUsage(input_tokens=1)))
-        cost_of(response(RequestUsage(input_tokens=1), "no-such-model"))
+        compute_cost(response(RequestUsage(input_tokens=1)))
+        compute_cost(response(RequestUsage(input_tokens=1), "no-such-model"))
     assert len(looked_up) == 2
 
 
 # What the next call may use
 
 
-def ask(messages: list[ModelMessage], settings: ModelSettings | None = None, **fields: Any) -> Ask:
+def ask(messages: list[ModelMessage], settings: ModelSettings | None = None, **fields: Any) -> ModelCall:
     parameters = fields.pop("parameters", ModelRequestParameters())
-    return Ask(ModelChain(("m",), settings), messages, parameters, **fields)
+    return ModelCall(ModelChain(("m",), settings), messages, parameters, **fields)
 
 
 def expect(messages: list[ModelMessage], model: Model | None = None, **fields: Any) -> Usage:
-    return expected(ask(messages, **fields), model or Priced(), messages)
+    return estimate_usage(ask(messages, **fields), model or Priced(), messages)
 
 
 def test_the_first_call_is_estimated_from_all_that_is_sent():
@@ -220,20 +220,20 @@ def test_a_later_call_is_what_was_counted_and_what_is_new():
         ModelRequest([ToolReturnPart("look", "r" * 40)]),
     ]
     told = Usage(1, 700, 30, 600, nano_usd=5)
-    may_use = expect(messages, told=told, most_output=55)
+    may_use = expect(messages, last_usage=told, peak_output_tokens=55)
     assert may_use == Usage(1, 700 + 30 + 10, 55, nano_usd=740 * 2_500 + 55 * 10_000)
 
 
 def test_only_what_is_new_is_read():
     unreadable: Any = object()
     messages: list[ModelMessage] = [unreadable, ModelResponse([]), ModelRequest([UserPromptPart("p" * 8)])]
-    assert expect(messages, told=Usage(1, 10, 5)).input_tokens == 17
+    assert expect(messages, last_usage=Usage(1, 10, 5)).input_tokens == 17
 
 
 def test_files_count_by_the_piece():
     image = ImageUrl("https://example.org/a.png")
     content = ["Look: 12", image, BinaryContent(b"x" * 10_000, media_type="application/pdf")]
-    assert expect([ModelRequest([UserPromptPart(content)])]).input_tokens == 2 + 2 * FILE_TOKENS
+    assert expect([ModelRequest([UserPromptPart(content)])]).input_tokens == 2 + 2 * TOKENS_PER_FILE
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_files_count_by_the_piece():
 )
 def test_the_output_is_what_it_may_be(settings: Any, of_model: Any, output: int):
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart("p")])]
-    assert expect(messages, Priced(settings=of_model), settings=settings, most_output=20).output_tokens == output
+    assert expect(messages, Priced(settings=of_model), settings=settings, peak_output_tokens=20).output_tokens == output
 
 
 def test_a_model_of_unknown_price_is_told_as_such():

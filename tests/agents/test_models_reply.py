@@ -13,10 +13,10 @@ import pytest
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 
 from holdfast.admission.usage import Usage
-from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.codec import to_plain
+from holdfast.agents.models.reply import REPLY_CODEC, Reply
+from holdfast.codec import decode_plain
 from holdfast.errors import UnreadableRecord, UnrecordableValue
-from holdfast.reports.recorded_reply import FORMAT, FailedModel, PlainCall, plain_reply
+from holdfast.reports.recorded_reply import FORMAT_VERSION, FailedModel, RecordedToolCall, decode_reply
 
 WHEN = datetime(2026, 11, 15, tzinfo=UTC)
 
@@ -26,31 +26,31 @@ def reply(*parts: Any, **fields: Any) -> Reply:
 
 
 def envelope(one: Reply) -> dict[str, Any]:
-    return json.loads(REPLIES.encode(one, "it"))
+    return json.loads(REPLY_CODEC.encode(one, "it"))
 
 
 def test_the_workflow_sees_the_answer_as_it_is_read_from_the_record():
     response = ModelResponse([TextPart("Hi")], timestamp=WHEN, provider_details={"timestamp": WHEN})
-    data, seen = REPLIES.record(Reply(response, "test", Usage(1)), "it")
+    data, seen = REPLY_CODEC.round_trip(Reply(response, "test", Usage(1)), "it")
     assert isinstance(seen, Reply)
     assert seen.response.provider_details == {"timestamp": "2026-11-15T00:00:00Z"}
-    assert REPLIES.decode(data, "it") == seen
-    assert REPLIES.record(seen, "it") == (data, seen)
+    assert REPLY_CODEC.decode(data, "it") == seen
+    assert REPLY_CODEC.round_trip(seen, "it") == (data, seen)
 
 
 def test_the_envelope_names_its_format_and_the_library():
     data = envelope(reply(TextPart("Hi")))
     assert list(data) == ["$model", "library", "model", "message", "usage"]
-    assert (data["$model"], data["library"]) == (FORMAT, pydantic_ai.__version__)
+    assert (data["$model"], data["library"]) == (FORMAT_VERSION, pydantic_ai.__version__)
     assert data["usage"] == {"calls": 1, "input_tokens": 10, "output_tokens": 5, "nano_usd": 7}
 
 
 def test_failed_models_and_the_complaint_are_kept():
-    one = reply(TextPart("Hi"), failed=(FailedModel("a:b", "no", 6),), complaint="Not so.")
+    one = reply(TextPart("Hi"), failed_models=(FailedModel("a:b", "no", 6),), feedback="Not so.")
     data = envelope(one)
     assert data["failed"] == [{"model": "a:b", "error": "no", "attempts": 6}]
-    assert data["complaint"] == "Not so."
-    assert REPLIES.decode(REPLIES.encode(one, "it"), "it") == one
+    assert data["feedback"] == "Not so."
+    assert REPLY_CODEC.decode(REPLY_CODEC.encode(one, "it"), "it") == one
 
 
 def test_an_answer_of_a_newer_version_that_has_only_more_in_it_can_be_read():
@@ -61,8 +61,8 @@ def test_an_answer_of_a_newer_version_that_has_only_more_in_it_can_be_read():
     data["failed"] = [{"model": "a", "error": "e", "attempts": 2, "status": 500}]
     data["message"]["tempo"] = 1
     data["message"]["parts"][0]["pitch"] = 3
-    read = REPLIES.decode(json.dumps(data, separators=(",", ":")).encode(), "it")
-    assert read == reply(TextPart("Hi"), failed=(FailedModel("a", "e", 2),))
+    read = REPLY_CODEC.decode(json.dumps(data, separators=(",", ":")).encode(), "it")
+    assert read == reply(TextPart("Hi"), failed_models=(FailedModel("a", "e", 2),))
 
 
 def test_an_answer_with_a_part_of_a_newer_library_is_told_with_both_versions():
@@ -70,16 +70,18 @@ def test_an_answer_with_a_part_of_a_newer_library_is_told_with_both_versions():
     data["message"]["parts"].append({"other": {"part_kind": "hologram"}, "library": "9.1.0"})
     recorded = json.dumps(data, separators=(",", ":")).encode()
     with pytest.raises(UnreadableRecord, match=rf"9\.1\.0 of pydantic-ai.*{pydantic_ai.__version__}"):
-        REPLIES.decode(recorded, "it")
-    plain = plain_reply(recorded)
+        REPLY_CODEC.decode(recorded, "it")
+    plain = decode_reply(recorded)
     assert plain is not None
     assert plain.text == "Hi"
 
 
-@pytest.mark.parametrize("read", [lambda data: REPLIES.decode(data, "it"), plain_reply], ids=["whole", "plain"])
+@pytest.mark.parametrize("read", [lambda data: REPLY_CODEC.decode(data, "it"), decode_reply], ids=["whole", "plain"])
 def test_another_format_says_to_upgrade(read: Any):
-    data = {**envelope(reply(TextPart("Hi"))), "$model": FORMAT + 1}
-    with pytest.raises(UnreadableRecord, match=rf"format {FORMAT + 1}.*newer.*pip install --upgrade holdfast-agents"):
+    data = {**envelope(reply(TextPart("Hi"))), "$model": FORMAT_VERSION + 1}
+    with pytest.raises(
+        UnreadableRecord, match=rf"format {FORMAT_VERSION + 1}.*newer.*pip install --upgrade holdfast-agents"
+    ):
         read(json.dumps(data, separators=(",", ":")).encode())
 
 
@@ -91,21 +93,29 @@ def test_plain_parts_are_read_without_the_library():
         ToolCallPart("look", '{"at": 1}', "c1"),
         TextPart("Wait."),
         ToolCallPart("weigh", {"grams": 2}, "c2"),
-        failed=(FailedModel("a", "e"),),
-        complaint="No.",
+        failed_models=(FailedModel("a", "e"),),
+        feedback="No.",
     )
-    plain = plain_reply(REPLIES.encode(one, "it"))
+    plain = decode_reply(REPLY_CODEC.encode(one, "it"))
     assert plain is not None
     assert plain.text == one.response.text == "Let me look.\n\nWait."
     assert plain.thinking == "Hm."
-    assert plain.calls == (PlainCall("look", '{"at": 1}', "c1"), PlainCall("weigh", {"grams": 2}, "c2"))
-    assert (plain.model, plain.usage, plain.failed, plain.complaint) == (one.model, one.usage, one.failed, "No.")
+    assert plain.tool_calls == (
+        RecordedToolCall("look", '{"at": 1}', "c1"),
+        RecordedToolCall("weigh", {"grams": 2}, "c2"),
+    )
+    assert (plain.model, plain.usage, plain.failed_models, plain.feedback) == (
+        one.model,
+        one.usage,
+        one.failed_models,
+        "No.",
+    )
 
 
 def test_reading_plain_parts_imports_no_model_library():
     code = (
-        "import sys; from holdfast.reports.recorded_reply import plain_reply\n"
-        f"plain = plain_reply({REPLIES.encode(reply(TextPart('Hi')), 'it')!r})\n"
+        "import sys; from holdfast.reports.recorded_reply import decode_reply\n"
+        f"plain = decode_reply({REPLY_CODEC.encode(reply(TextPart('Hi')), 'it')!r})\n"
         "assert plain.text == 'Hi', plain\n"
         "assert 'pydantic_ai' not in sys.modules"
     )
@@ -115,16 +125,16 @@ def test_reading_plain_parts_imports_no_model_library():
 
 @pytest.mark.parametrize("payload", [b"null", b"", b'{"a":1}', b'\x01{"$model":1}'])
 def test_other_payloads_are_no_answers(payload: bytes):
-    assert plain_reply(payload) is None
+    assert decode_reply(payload) is None
     with pytest.raises(UnreadableRecord, match="It is not the record of a model's answer"):
-        REPLIES.decode(payload, "it")
+        REPLY_CODEC.decode(payload, "it")
 
 
 def test_a_bare_text_is_what_a_fork_puts_in_place_of_an_answer():
-    reply = REPLIES.decode(b'"twelve"', "it")
-    assert (reply.response.text, reply.model, reply.usage, reply.complaint) == ("twelve", "", Usage(), None)
-    assert reply == REPLIES.decode(b'"twelve"', "it")
-    assert plain_reply(b'"twelve"') is None  # any step may return a text
+    reply = REPLY_CODEC.decode(b'"twelve"', "it")
+    assert (reply.response.text, reply.model, reply.usage, reply.feedback) == ("twelve", "", Usage(), None)
+    assert reply == REPLY_CODEC.decode(b'"twelve"', "it")
+    assert decode_reply(b'"twelve"') is None  # any step may return a text
 
 
 @pytest.mark.parametrize(
@@ -132,18 +142,18 @@ def test_a_bare_text_is_what_a_fork_puts_in_place_of_an_answer():
 )
 def test_a_damaged_answer_is_unreadable(payload: bytes):
     with pytest.raises(UnreadableRecord):
-        REPLIES.decode(payload, "it")
+        REPLY_CODEC.decode(payload, "it")
     with pytest.raises(UnreadableRecord):
-        plain_reply(payload)
+        decode_reply(payload)
 
 
 def test_anybody_can_see_the_record_as_plain_data():
-    assert to_plain(REPLIES.encode(reply(TextPart("Hi")), "it"))["message"]["parts"] == [{"text": "Hi"}]  # type: ignore[index]
+    assert decode_plain(REPLY_CODEC.encode(reply(TextPart("Hi")), "it"))["message"]["parts"] == [{"text": "Hi"}]  # type: ignore[index]
 
 
 def test_halves_of_surrogate_pairs_do_not_lose_the_answer():
     one = reply(TextPart("a\ud83d\ude00b\ud800"), ToolCallPart("t", {"k\udc00": ["\udfff"]}, "c"))
-    _, seen = REPLIES.record(one, "it")
+    _, seen = REPLY_CODEC.round_trip(one, "it")
     assert isinstance(seen, Reply)
     text, call = seen.response.parts
     assert text.content == "a😀b\ufffd"
@@ -152,10 +162,10 @@ def test_halves_of_surrogate_pairs_do_not_lose_the_answer():
 
 def test_only_replies_can_be_recorded():
     with pytest.raises(UnrecordableValue, match="The answer cannot be recorded: it is a `str`"):
-        REPLIES.record("Hi", "the answer")
+        REPLY_CODEC.round_trip("Hi", "the answer")
 
 
 def test_a_part_that_is_not_what_it_is_declared_to_be_cannot_be_recorded():
     broken = TextPart("Hi", citations=["nobody"])  # type: ignore[list-item]
     with pytest.raises(UnrecordableValue, match="The answer cannot be recorded"):
-        REPLIES.record(reply(broken), "the answer")
+        REPLY_CODEC.round_trip(reply(broken), "the answer")

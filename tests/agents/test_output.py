@@ -1,4 +1,4 @@
-"""``Output``: how an answer of a type is asked for, checked and read."""
+"""``OutputSpec``: how an answer of a type is asked for, checked and read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCall
 
 from holdfast import DefinitionError
 from holdfast.admission.usage import Usage
-from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.agents.output import Output, correction
+from holdfast.agents.models.reply import REPLY_CODEC, Reply
+from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.errors import UnreadableRecord
-from holdfast.reports.recorded_reply import plain_reply
+from holdfast.reports.recorded_reply import decode_reply
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -68,24 +68,24 @@ FITTING: list[tuple[Any, Any, Any]] = [
 def test_an_answer_that_fits_is_read_with_and_without_the_model_library(
     output_type: Any, args: Any, value: Any
 ) -> None:
-    output = Output(output_type)
+    output = OutputSpec(output_type)
     response = given(args)
-    assert output.check(response) is None
+    assert output.get_feedback(response) is None
     assert output.is_final(response)
     assert output.read(response) == value
-    plain = plain_reply(REPLIES.encode(Reply(response, "m", Usage()), "x"))
+    plain = decode_reply(REPLY_CODEC.encode(Reply(response, "m", Usage()), "x"))
     assert plain is not None
     assert output.read_plain(plain) == value
 
 
 def test_a_text_is_what_the_model_says_when_it_calls_nothing() -> None:
-    output = Output(str)
+    output = OutputSpec(str)
     answer = said(ThinkingPart("hm"), TextPart("Hello"))
-    assert (output.check(answer), output.is_final(answer), output.read(answer)) == (None, True, "Hello")
+    assert (output.get_feedback(answer), output.is_final(answer), output.read(answer)) == (None, True, "Hello")
     on_the_way = said(TextPart("Let me see"), ToolCallPart("search", {}))
-    assert (output.check(on_the_way), output.is_final(on_the_way)) == (None, False)
+    assert (output.get_feedback(on_the_way), output.is_final(on_the_way)) == (None, False)
     for empty in (said(), said(TextPart(" \n")), said(ThinkingPart("hm"))):
-        assert output.check(empty) == "Your answer is empty. Please answer."
+        assert output.get_feedback(empty) == "Your answer is empty. Please answer."
         assert not output.is_final(empty)
 
 
@@ -108,8 +108,8 @@ def test_a_text_is_what_the_model_says_when_it_calls_nothing() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_is_told_in_words(output_type: Any, response: ModelResponse, told: str) -> None:
-    output = Output(output_type)
-    complaint = output.check(response)
+    output = OutputSpec(output_type)
+    complaint = output.get_feedback(response)
     assert complaint is not None
     assert told in complaint
     assert not output.is_final(response)
@@ -118,42 +118,42 @@ def test_an_answer_that_does_not_fit_is_told_in_words(output_type: Any, response
 
 
 def test_a_usable_answer_is_final_whatever_is_called_beside_it() -> None:
-    output = Output(int)
+    output = OutputSpec(int)
     both = said(ToolCallPart("search", {}), ToolCallPart("final_result", {"response": 4}))
-    assert (output.check(both), output.is_final(both), output.read(both)) == (None, True, 4)
+    assert (output.get_feedback(both), output.is_final(both), output.read(both)) == (None, True, 4)
     second = said(ToolCallPart("final_result", {"response": "x"}), ToolCallPart("final_result", {"response": 5}))
-    assert (output.check(second), output.read(second)) == (None, 5)
+    assert (output.get_feedback(second), output.read(second)) == (None, 5)
     other = said(ToolCallPart("search", {}))
-    assert (output.check(other), output.is_final(other)) == (None, False)
+    assert (output.get_feedback(other), output.is_final(other)) == (None, False)
 
 
 def test_the_model_is_offered_one_more_tool_for_a_type_and_none_for_a_text() -> None:
-    text = Output(str).parameters([], "Be kind.")
+    text = OutputSpec(str).make_parameters([], "Be kind.")
     assert (text.output_mode, text.output_tools, text.allow_text_output) == ("text", [], True)
     assert [part.content for part in text.instruction_parts or []] == ["Be kind."]
-    [tool] = Output(City).parameters([], None).output_tools
+    [tool] = OutputSpec(City).make_parameters([], None).output_tools
     assert tool.name == "final_result"
     assert tool.outer_typed_dict_key is None
     assert tool.parameters_json_schema["required"] == ["name", "size"]
     assert tool.description is not None
     assert "final answer" in tool.description
-    wanted = Output(list[City]).parameters([], None)
+    wanted = OutputSpec(list[City]).make_parameters([], None)
     assert (wanted.output_mode, wanted.allow_text_output) == ("tool", False)
     [tool] = wanted.output_tools
     schema = tool.parameters_json_schema
     assert schema["properties"]["response"]["items"] == {"$ref": "#/$defs/City"}
     assert schema["$defs"]["City"]["required"] == ["name", "size"]
-    [tool] = Output(Tree).parameters([], None).output_tools  # it names itself
+    [tool] = OutputSpec(Tree).make_parameters([], None).output_tools  # it names itself
     assert tool.parameters_json_schema["type"] == "object"
     assert set(tool.parameters_json_schema["properties"]) == {"name", "children"}
 
 
 def test_a_correction_replies_to_every_call() -> None:
-    [told] = correction(said(TextPart("Oslo")), "no text", NOON).parts
+    [told] = make_correction(said(TextPart("Oslo")), "no text", NOON).parts
     assert isinstance(told, UserPromptPart)
     assert told.content == "no text"
     calls = said(ToolCallPart("final_result", {}, "a"), ToolCallPart("search", {}, "b"))
-    parts = correction(calls, "wrong", NOON).parts
+    parts = make_correction(calls, "wrong", NOON).parts
     assert [(part.tool_call_id, part.content) for part in parts if isinstance(part, ToolReturnPart)] == [
         ("a", "wrong"), ("b", "Not called, because final_result was called beside it."),
     ]  # fmt: skip
@@ -162,15 +162,15 @@ def test_a_correction_replies_to_every_call() -> None:
 @pytest.mark.parametrize("output_type", [Callable[[], int], type(sys)])
 def test_a_type_that_cannot_be_an_answer_is_refused(output_type: Any) -> None:
     with pytest.raises(DefinitionError):
-        Output(output_type)
+        OutputSpec(output_type)
 
 
 def test_declaring_and_reading_need_no_model_library() -> None:
     code = (
-        "import sys; from holdfast.agents.output import Output; "
-        "from holdfast.reports.recorded_reply import PlainCall, PlainReply; from holdfast import Usage; "
-        "reply = PlainReply('m', '', '', (PlainCall('final_result', '{\"response\": [1]}', 'x'),), Usage()); "
-        "assert Output(list[int]).read_plain(reply) == [1]; "
+        "import sys; from holdfast.agents.output import OutputSpec; "
+        "from holdfast.reports.recorded_reply import RecordedToolCall, RecordedReply; from holdfast import Usage; "
+        "reply = RecordedReply('m', '', '', (RecordedToolCall('final_result', '{\"response\": [1]}', 'x'),), Usage()); "
+        "assert OutputSpec(list[int]).read_plain(reply) == [1]; "
         "assert 'pydantic_ai' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -178,7 +178,7 @@ def test_declaring_and_reading_need_no_model_library() -> None:
 
 def test_what_is_wrong_with_a_long_answer_is_told_in_short():
     call = ToolCallPart("final_result", {"response": ["x"] * 500}, "call_1")
-    complaint = Output(list[int]).check(ModelResponse([call]))
+    complaint = OutputSpec(list[int]).get_feedback(ModelResponse([call]))
     assert complaint is not None
     assert "- and 480 more" in complaint
     assert len(complaint) < 3000

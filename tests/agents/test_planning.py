@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Agent, Client, Runtime, tool
-from holdfast.agents.planner import GUIDANCE, MOST_ITEMS
+from holdfast.agents.planner import MAX_ITEMS, PLANNING_GUIDANCE
 from holdfast.errors import DefinitionError, RunNotFound
 from holdfast.reports.plans import Plan, PlanItem
 from holdfast.testing import Runner, ScriptedModel, answer, call
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 
 def told(model: Any, turn: int = -1) -> list[Any]:
     """The contents of the newest message that the model was sent."""
-    return [part.content for part in model.calls[turn].last.parts]
+    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 def plan(**items: str) -> Any:
@@ -53,12 +53,12 @@ async def test_the_model_writes_a_plan_works_through_it_and_answers(runtime: Run
     agent = Agent(model, name="planning-search", tools=[watched], instructions="You search.", planning=True)
     runtime_handle = [await agent.start("Search the house.")]
     assert (await runtime_handle[0].result()).output == "Nothing anywhere."
-    assert model.calls[0].instructions == f"You search.\n\n{GUIDANCE}"
-    assert model.calls[0].tools == ["watched", "write_plan"]
-    assert [(one.done, one.open, one.working.task) for one in plans] == [(0, 2, "attic"), (1, 2, "cellar")]
+    assert model.calls[0].instructions == f"You search.\n\n{PLANNING_GUIDANCE}"
+    assert model.calls[0].tool_names == ["watched", "write_plan"]
+    assert [(one.done_count, one.open_count, one.working.task) for one in plans] == [(0, 2, "attic"), (1, 2, "cellar")]
     now = await runtime_handle[0].plan()
     assert [(item.task, item.status) for item in now] == [("attic", "done"), ("cellar", "done"), ("garden", "dropped")]
-    assert (len(now), now[0].task, now.done, now.open, now.working) == (3, "attic", 2, 0, None)
+    assert (len(now), now[0].task, now.done_count, now.open_count, now.working) == (3, "attic", 2, 0, None)
 
 
 async def test_without_planning_there_is_no_plan_and_no_tool(runtime: Runtime) -> None:
@@ -67,7 +67,7 @@ async def test_without_planning_there_is_no_plan_and_no_tool(runtime: Runtime) -
     assert await handle.plan() == Plan()
     await handle.result()
     assert not await handle.plan()
-    assert model.calls[0].tools == ["look"]
+    assert model.calls[0].tool_names == ["look"]
     assert model.calls[0].instructions == ""
 
 
@@ -144,7 +144,7 @@ async def test_a_structured_answer_is_sent_back_too_and_read_when_it_fits() -> N
     ("items", "words"),
     [
         ([], "at least 1 item"),
-        ([{"task": str(n)} for n in range(MOST_ITEMS + 1)], f"at most {MOST_ITEMS} items"),
+        ([{"task": str(n)} for n in range(MAX_ITEMS + 1)], f"at most {MAX_ITEMS} items"),
         ([{"task": "a"}, {"task": " "}], "Task 2 of the plan is empty"),
         ([{"task": "x" * 501}], "501 characters, and at most 500"),
         ([{"task": "a", "status": "working"}, {"task": "b", "status": "working"}], "Tasks 1, 2 of the plan"),
@@ -161,7 +161,7 @@ async def test_a_plan_that_does_not_fit_is_refused_and_the_one_before_stays(
     handle = await Agent(model, name=name, planning=True).start("go")
     assert (await handle.result()).output == "ok"
     assert words in told(model, 2)[0]
-    assert model.calls[2].last.parts[0].outcome == "retried"
+    assert model.calls[2].last_message.parts[0].outcome == "retried"
     assert list(await handle.plan()) == [PlanItem("first", "done")]
 
 
@@ -199,7 +199,7 @@ async def test_planning_is_yes_or_no() -> None:
 async def test_a_run_that_is_not_there_has_no_plan(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel(["x"]), name="planning-nowhere", planning=True)
     with pytest.raises(RunNotFound):
-        await agent.handle(runtime, "no-such-run").plan()
+        await agent.get_handle(runtime, "no-such-run").plan()
 
 
 async def test_the_journal_tells_the_same_conversation_as_a_planning_model_saw(runtime: Runtime) -> None:
@@ -216,15 +216,15 @@ async def test_the_journal_tells_the_same_conversation_as_a_planning_model_saw(r
         result = await agent.run("go")
         assert result.messages[:-1] == seen
         assert len(seen) == 7
-        assert GUIDANCE in result.messages[0].instructions
-    assert seen[0].instructions == GUIDANCE
+        assert PLANNING_GUIDANCE in result.messages[0].instructions
+    assert seen[0].instructions == PLANNING_GUIDANCE
 
 
 async def test_a_plan_survives_wherever_the_process_dies() -> None:
     model = ScriptedModel([plan(a="working", b="open"), "1", call("look", where="a"), "2", plan(a="done"), "3"])
     agent = Agent(model, name="planning-everywhere", tools=[look], planning=True)
-    report = await Runner(pairs=5, processes=0).crash_everywhere(agent, "go")
-    assert report.points > 10
+    report = await Runner(max_pairs=5, replay_processes=0).crash_everywhere(agent, "go")
+    assert report.point_count > 10
 
 
 async def test_a_planner_that_was_replayed_knows_what_it_knew(runtime: Runtime) -> None:
@@ -235,9 +235,9 @@ async def test_a_planner_that_was_replayed_knows_what_it_knew(runtime: Runtime) 
     assert result.output == "3"
     assert len(model.calls) == 4
     fork = await runtime_fork(runtime, result.run_id, at=4)
-    assert (await agent.handle(runtime, fork).result()).output == "3"
+    assert (await agent.get_handle(runtime, fork).result()).output == "3"
     assert [turn.turn for turn in model.calls[4:]] == [3, 4]
-    assert list(await agent.handle(runtime, fork).plan()) == [PlanItem("a")]
+    assert list(await agent.get_handle(runtime, fork).plan()) == [PlanItem("a")]
 
 
 async def runtime_fork(runtime: Runtime, run_id: str, at: int) -> str:

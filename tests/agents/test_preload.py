@@ -34,7 +34,7 @@ from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
 built, before, found = 0, None, []
-made, asked, recorded = GenerateSchema.__init__, model_call.request, Driver.recorded
+made, asked, recorded = GenerateSchema.__init__, model_call.request, Driver.on_recorded
 
 def make(self, *args, **kwargs):
     global built
@@ -51,7 +51,7 @@ def record(self, one, value):
         found.append({"modules": sorted(set(sys.modules) - before[0]), "schemas": built - before[1]})
     recorded(self, one, value)
 
-GenerateSchema.__init__, model_call.request, Driver.recorded = make, request, record
+GenerateSchema.__init__, model_call.request, Driver.on_recorded = make, request, record
 
 @tool
 async def look(place: str) -> str:
@@ -91,18 +91,18 @@ def test_nothing_is_loaded_between_the_first_answer_and_its_record(tmp_path: Pat
 def test_a_made_up_answer_is_decoded_and_leaves_no_trace(
     protocol: str, stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(decoder_warmup, "_loaded", set())
+    monkeypatch.setattr(decoder_warmup, "_warmed_up", set())
     with caplog.at_level(logging.INFO), caplog.at_level(logging.DEBUG, "holdfast.agents"):
-        decoder_warmup._decode_one(protocol, stream)
+        decoder_warmup._decode_sample(protocol, stream)
     assert caplog.messages == []
-    assert decoder_warmup._loaded == {(protocol, stream)}
+    assert decoder_warmup._warmed_up == {(protocol, stream)}
 
 
 async def _decoded(monkeypatch: pytest.MonkeyPatch, model: object) -> list[tuple[str, bool]]:
     decoded: list[tuple[str, bool]] = []
-    monkeypatch.setattr(decoder_warmup, "_loaded", set())
-    monkeypatch.setattr(decoder_warmup, "_decode_one", lambda *key: decoded.append(key))
-    await decoder_warmup.load_decoding(model, stream=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(decoder_warmup, "_warmed_up", set())
+    monkeypatch.setattr(decoder_warmup, "_decode_sample", lambda *key: decoded.append(key))
+    await decoder_warmup.warm_up_decoder(model, stream=True)  # type: ignore[arg-type]
     return decoded
 
 
@@ -115,8 +115,8 @@ async def test_what_a_model_is_made_of_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_goes_wrong_here_fails_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    monkeypatch.setattr(decoder_warmup, "_loaded", set())
-    monkeypatch.setattr(decoder_warmup, "_ANSWERS", {})
+    monkeypatch.setattr(decoder_warmup, "_warmed_up", set())
+    monkeypatch.setattr(decoder_warmup, "_SAMPLE_ANSWERS", {})
     with caplog.at_level(logging.DEBUG, "holdfast.agents"):
-        decoder_warmup._decode_one("chat", True)
+        decoder_warmup._decode_sample("chat", True)
     assert "could not be decoded" in caplog.text

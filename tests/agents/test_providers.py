@@ -25,7 +25,7 @@ from worlds import World, attempts, eventually, journal, until_ended
 from holdfast import (
     Agent,
     ModelError,
-    ModelRefused,
+    ModelRequestRejected,
     ModelUnavailable,
     RetryPolicy,
     RunFailed,
@@ -35,9 +35,9 @@ from holdfast import (
     workflow,
 )
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.model_call import Ask, ask, call_model
+from holdfast.agents.models.model_call import ModelCall, ask_model, call_model
 from holdfast.agents.models.reply import Reply
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 from holdfast.reports.recorded_reply import FailedModel
 
 pytestmark = pytest.mark.asyncio
@@ -49,14 +49,14 @@ SUNNY = {"text": "Sunny and warm."}
 RETRIES = 5
 BOUNDED = RetryPolicy(retries=RETRIES)
 
-_questions: dict[int, Ask] = {}
+_questions: dict[int, ModelCall] = {}
 _replies: dict[int, Reply] = {}
 _numbers = itertools.count()
 
 
 @workflow(name="providers-ask")
 async def ask_a_provider(number: int) -> None:
-    execution = current_execution()
+    execution = get_current_execution()
     assert execution is not None
     _replies[number] = await call_model(execution, _questions[number])
 
@@ -100,9 +100,9 @@ class Asking:
         return raised.value.__cause__
 
 
-def question(*models: Any, script: str = "weather", **options: Any) -> Ask:
+def question(*models: Any, script: str = "weather", **options: Any) -> ModelCall:
     message = ModelRequest.user_text_prompt("What is the weather?", instructions=f"script:{script}")
-    return Ask(ModelChain(models, **options), [message], ModelRequestParameters())
+    return ModelCall(ModelChain(models, **options), [message], ModelRequestParameters())
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ async def test_an_answer_with_its_usage_and_its_cost(asking: Asking, model: str)
     price = calc_price(tokens, name, provider_id=maker.removesuffix("-chat")).total_price
     assert price > 0
     assert reply.usage == Usage(1, 1000, 100, 400, nano_usd=int(price * 10**9))
-    assert (reply.response.text, reply.model, reply.failed) == ("Sunny and warm.", model, ())
+    assert (reply.response.text, reply.model, reply.failed_models) == ("Sunny and warm.", model, ())
     [call] = asking.calls
     assert call.protocol == PROTOCOL[model]
     assert asking.clock.slept == []
@@ -157,7 +157,7 @@ async def test_a_refusal_fails_at_once_with_the_provider_s_words(asking: Asking,
     asking.server.scripts["unauthorized"] = [{"faults": [fault | {"kind": "unauthorized", "words": "No such key."}]}]
     for asked, kind in enumerate(REFUSALS, 1):
         error = await asking.fail(model, script=kind)
-        assert isinstance(error, ModelRefused), kind
+        assert isinstance(error, ModelRequestRejected), kind
         calls = asking.calls
         assert len(calls) == asked, kind
         answered = calls[-1].answered or {}
@@ -171,7 +171,7 @@ async def test_a_rate_limit_is_waited_for_as_told(asking: Asking, model: str):
     asking.server.scripts = failing({"kind": "rate_limit", "retry_after": 7}, {"kind": "overloaded", "retry_after": 3})
     reply = await asking.ask(model)
     assert reply.response.text == "Sunny and warm."
-    assert reply.failed == ()
+    assert reply.failed_models == ()
     assert asking.clock.slept == [7.0, 3.0]  # the backoff is 1 s, then 2 s
     assert [call.nth for call in asking.calls] == [1, 2, 3]
 
@@ -180,10 +180,10 @@ async def test_a_long_wait_that_a_provider_asks_for_is_waited_for_unless_another
     fault = {"kind": "rate_limit", "retry_after": 3601}
     asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{**SUNNY, "faults": [fault]}]}
     reply = await asking.ask(CHAT, ANTHROPIC)
-    assert [(one.model, one.attempts) for one in reply.failed] == [(CHAT, 1)]
+    assert [(one.model, one.attempts) for one in reply.failed_models] == [(CHAT, 1)]
     assert asking.clock.slept == []
     reply = await asking.ask(RESPONSES)
-    assert (reply.model, reply.failed) == (RESPONSES, ())
+    assert (reply.model, reply.failed_models) == (RESPONSES, ())
     assert asking.clock.slept == [3601.0]
 
 
@@ -220,7 +220,7 @@ async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, setting
     """Anthropic's answers are streamed unless their length is limited."""
     faults = ({"kind": kind} for kind in ("cut", "malformed", "html", "broken", "overloaded"))
     asking.server.scripts = failing(*faults)
-    reply = await asking.ask(model, settings=settings, stream=stream)
+    reply = await asking.ask(model, settings=settings, should_stream=stream)
     assert reply.response.text == "Sunny and warm."
     assert len(asking.calls) == 6
     assert {call.stream for call in asking.calls} == {stream or (model == ANTHROPIC and settings is None)}
@@ -230,7 +230,7 @@ async def test_what_is_no_answer_is_repeated(asking: Asking, model: str, setting
 async def test_a_stream_that_ends_without_a_reason_is_repeated(asking: Asking, model: str, stream: bool):
     """Anthropic's answers are streamed by its library class in any case."""
     asking.server.scripts = failing({"kind": "unfinished", "times": 2}, usage={"input": 70, "output": 9})
-    reply = await asking.ask(model, stream=stream)
+    reply = await asking.ask(model, should_stream=stream)
     assert reply.response.text == "Sunny and warm."
     assert (reply.usage.input_tokens, reply.usage.output_tokens) == (70, 9)
     assert len(asking.calls) == (3 if stream or model == ANTHROPIC else 1)
@@ -240,7 +240,7 @@ async def test_a_stream_that_ends_without_a_reason_is_repeated(asking: Asking, m
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 async def test_an_answer_that_was_cut_off_says_so(asking: Asking, model: str, finish: str, stream: bool):
     asking.server.scripts = {"weather": [{"text": "Sunny and", "finish": finish, "usage": {"output": 9}}]}
-    reply = await asking.ask(model, stream=stream)
+    reply = await asking.ask(model, should_stream=stream)
     assert (reply.response.text, reply.response.finish_reason) == ("Sunny and", finish)
     assert reply.usage.output_tokens == 9
 
@@ -248,8 +248,8 @@ async def test_an_answer_that_was_cut_off_says_so(asking: Asking, model: str, fi
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_words_of_a_refusal_are_told(asking: Asking, model: str, stream: bool):
     asking.server.scripts = {"weather": [{"refusal": "I do not talk about clouds."}]}
-    error = await asking.fail(model, stream=stream)
-    assert isinstance(error, ModelRefused)
+    error = await asking.fail(model, should_stream=stream)
+    assert isinstance(error, ModelRequestRejected)
     assert error.refusal == "I do not talk about clouds."
     assert "refuses to answer: I do not talk about clouds." in str(error)
     assert len(asking.calls) == 1
@@ -259,12 +259,12 @@ async def test_another_model_may_answer_what_one_refuses(asking: Asking):
     asking.server.scripts = {"weather": [SUNNY], "weather@gpt-4o": [{"refusal": "I do not talk about clouds."}]}
     reply = await asking.ask(CHAT, ANTHROPIC)
     assert (reply.model, reply.response.text) == (ANTHROPIC, "Sunny and warm.")
-    assert "I do not talk about clouds." in reply.failed[0].error
+    assert "I do not talk about clouds." in reply.failed_models[0].error
 
 
 async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60})
-    reply = await asking.ask(model, timeout=0.3)
+    reply = await asking.ask(model, timeout_s=0.3)
     assert reply.response.text == "Sunny and warm."
     await eventually(lambda: all(call.answered is not None for call in asking.calls))
     gone = [call.gone for call in asking.calls]
@@ -275,7 +275,7 @@ async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
 
 async def test_silence_that_stays_is_told(asking: Asking):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60, "times": None})
-    error = await asking.fail(CHAT, timeout=0.05, retry=BOUNDED)
+    error = await asking.fail(CHAT, timeout_s=0.05, retry=BOUNDED)
     assert isinstance(error, ModelUnavailable)
     assert "no answer within 0.05 s" in str(error)
     assert len(asking.clock.slept) == RETRIES
@@ -299,7 +299,7 @@ async def test_the_fallback_answers_and_the_reply_tells_why_the_others_did_not(a
     }
     reply = await asking.ask(CHAT, "openai:gpt-4.1", ANTHROPIC)
     assert (reply.model, reply.response.text) == (ANTHROPIC, "Sunny and warm.")
-    assert reply.failed == (
+    assert reply.failed_models == (
         FailedModel(CHAT, "status 500: The server had an error while processing your request. Sorry about that!", 2),
         FailedModel("openai:gpt-4.1", "status 401: No such key.", 1),
     )
@@ -375,11 +375,11 @@ async def test_a_model_that_has_refused_is_not_asked_again_after_a_crash(asking:
     number, handle = await asking.start(CHAT, ANTHROPIC)
     assert asking.runtime is not None
     await eventually(held.exists)
-    await until_noted(asking.runtime, handle, b'"given_up":true')
+    await until_noted(asking.runtime, handle, b'"is_given_up":true')
     await asking.world.crash(asking.runtime)
     go.touch()
     await until_ended(await asking.world.open(), handle)
-    assert [one.model for one in _replies[number].failed] == [CHAT]
+    assert [one.model for one in _replies[number].failed_models] == [CHAT]
     assert [call.model for call in asking.calls] == ["gpt-4o", "claude-sonnet-5", "claude-sonnet-5"]
 
 
@@ -397,10 +397,10 @@ def _and_then(sleep: Callable[[float], Any], times: int, then: Callable[[], None
 
 async def test_outside_of_a_run(server: ProviderServer, model: str):
     server.scripts = failing({"kind": "rate_limit", "retry_after": 0})
-    assert (await ask(question(model))).response.text == "Sunny and warm."
+    assert (await ask_model(question(model))).response.text == "Sunny and warm."
     server.scripts = failing({"kind": "unauthorized", "words": "No such key.", "times": None})
-    with pytest.raises(ModelRefused, match="No such key"):
-        await ask(question(model))
+    with pytest.raises(ModelRequestRejected, match="No such key"):
+        await ask_model(question(model))
     assert len(server.address.calls) == 3
 
 

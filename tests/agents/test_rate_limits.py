@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from holdfast import Agent, workflow
-from holdfast.engine.step_context import current
+from holdfast.engine.step_context import current_context
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -30,7 +30,7 @@ class Provider:
         self._until = until
 
     def answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        now = current.get().engine.clock.now()
+        now = current_context.get().engine.clock.now()
         self.asked.append(now)
         if now - self.asked[0] < self._until:
             raise ModelHTTPError(503, "m", {"message": "down"})
@@ -51,7 +51,7 @@ async def ask_all(provider: Provider, name: str, agents: int = AGENTS) -> Any:
         return [result.output for result in results]
 
     runner = Runner()
-    runner.clock.draw = _draws()  # type: ignore[method-assign]
+    runner.clock.draw_random = _draws()  # type: ignore[method-assign]
     return await runner.run(ask_everybody)
 
 

@@ -70,7 +70,7 @@ async def test_the_model_is_told_of_its_memory_and_shown_the_tools(runtime: Runt
     model = ScriptedModel(["ok"])
     await Agent(model, name="mem-shown", memory="u", instructions="Be kind.").run("go")
     [asked] = model.calls
-    assert asked.tools == ["remember", "recall", "search_memory", "forget"]
+    assert asked.tool_names == ["remember", "recall", "search_memory", "forget"]
     assert asked.instructions.startswith("Be kind.\n\nYou have a memory that outlives this conversation.")
 
 
@@ -95,7 +95,7 @@ async def test_memory_of_an_agent_survives_a_crash_at_every_point():
         told,
     ]
     agent = Agent(ScriptedModel(script), name="mem-crashes", memory="u")
-    await Runner(pairs=20, processes=0).crash_everywhere(agent, "go")
+    await Runner(max_pairs=20, replay_processes=0).crash_everywhere(agent, "go")
 
 
 @pytest.mark.parametrize("given", ["", 7, lambda: "x"], ids=["empty", "number", "no-context"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Skill, skills_from
-from holdfast.agents.skills.skill_folders import LARGEST
+from holdfast import Agent, Skill, load_skills
+from holdfast.agents.skills.skill_folders import MAX_FILE_BYTES
 from holdfast.errors import DefinitionError
 from holdfast.testing import Runner, ScriptedModel, call
 
@@ -32,7 +32,7 @@ async def said(agent_name: str, skills: list[Any], *calls: Any) -> list[Any]:
     model = ScriptedModel([*calls, "done"])
     result = await Runner().run(Agent(model, name=agent_name, skills=skills), "go")
     assert result.status == "completed", result.error
-    return [turn.last.parts[0].content for turn in model.calls[1:]]
+    return [turn.last_message.parts[0].content for turn in model.calls[1:]]
 
 
 def read(path: str, skill: str = "reports") -> Any:
@@ -45,19 +45,19 @@ def test_every_folder_in_a_folder_is_a_skill(tmp_path: Path) -> None:
     made(tmp_path, ".hidden")
     (tmp_path / "no-skill").mkdir()
     (tmp_path / "README.md").write_text("no skill either")
-    assert [(one.name, one.description) for one in skills_from(tmp_path)] == [
+    assert [(one.name, one.description) for one in load_skills(tmp_path)] == [
         ("charts", "All about charts."),
         ("reports", "All about reports."),
     ]
-    assert [one.name for one in skills_from(str(tmp_path / "reports"))] == ["reports"]
+    assert [one.name for one in load_skills(str(tmp_path / "reports"))] == ["reports"]
     (tmp_path / "SKILL.md").write_text("---\nname: all\ndescription: Itself.\n---\nx")
-    assert [one.name for one in skills_from(tmp_path)] == ["all", "charts", "reports"]
+    assert [one.name for one in load_skills(tmp_path)] == ["all", "charts", "reports"]
 
 
 def test_a_relative_path_is_taken_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path / "skills", "reports")
     monkeypatch.chdir(tmp_path)
-    assert [one.name for one in skills_from("skills")] == ["reports"]
+    assert [one.name for one in load_skills("skills")] == ["reports"]
 
 
 def test_the_head_may_be_as_editors_and_people_write_it(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_head_may_be_as_editors_and_people_write_it(tmp_path: Path) -> None:
         "metadata:\r\n  version: 1\r\n--- \r\n\r\nThe body.\r\n---\r\nStill the body.\r\n"
     )
     (home / "SKILL.md").write_bytes(text.encode())
-    [skill] = skills_from(home)
+    [skill] = load_skills(home)
     assert (skill.name, skill.description) == ("from-windows", "In two lines.")
 
 
@@ -90,7 +90,7 @@ def test_the_head_may_be_as_editors_and_people_write_it(tmp_path: Path) -> None:
         ("---\ndescription: " + "x" * 1025 + "\n---\nbody", "1025 characters"),
         ("---\ndescription: d\n---\n \n", "line 3: there is nothing behind the head"),
         (b"---\ndescription: d\n---\nbody \xff", "line 4: it is not UTF-8"),
-        ("---\ndescription: d\n---\n" + "x" * LARGEST, "too large"),
+        ("---\ndescription: d\n---\n" + "x" * MAX_FILE_BYTES, "too large"),
         ("---\ndescription: !!python/object/apply:os.getcwd []\n---\nbody", "line 2: its head is no YAML"),
     ],
     ids=[
@@ -103,16 +103,16 @@ def test_a_faulty_skill_file_is_named_with_what_to_do(tmp_path: Path, content: s
     home.mkdir()
     (home / "SKILL.md").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DefinitionError, match=words) as raised:
-        skills_from(tmp_path)
+        load_skills(tmp_path)
     assert str(home / "SKILL.md") in str(raised.value)
 
 
 def test_a_folder_without_skills_is_an_error_that_says_what_one_is(tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match=r"neither .* nor a folder in it has a SKILL\.md"):
-        skills_from(tmp_path)
+        load_skills(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DefinitionError, match="is not a folder"):
-        skills_from(tmp_path / "file")
+        load_skills(tmp_path / "file")
 
 
 @pytest.mark.asyncio
@@ -175,7 +175,7 @@ async def test_what_is_no_text_or_too_large_is_refused_with_words(tmp_path: Path
         **{
             "logo.png": b"\x89PNG\r\n\0",
             "latin.txt": b"caf\xe9",
-            "huge.txt": b"x" * (LARGEST + 1),
+            "huge.txt": b"x" * (MAX_FILE_BYTES + 1),
             "bom.txt": "\ufeffx",
         },
     )
@@ -220,7 +220,7 @@ def test_a_link_in_place_of_the_skill_file_is_not_followed(tmp_path: Path) -> No
     home.mkdir(parents=True)
     (home / "SKILL.md").symlink_to(elsewhere)
     with pytest.raises(DefinitionError, match="symbolic link"):
-        skills_from(tmp_path / "skills")
+        load_skills(tmp_path / "skills")
 
 
 @pytest.mark.asyncio
@@ -228,5 +228,5 @@ async def test_a_skill_folder_survives_wherever_the_process_dies(tmp_path: Path)
     made(tmp_path, "reports", **{"a.txt": "a"})
     model = ScriptedModel([call("load_skill", name="reports"), read("a.txt"), "done"])
     agent = Agent(model, name="folders-everywhere", skills=[tmp_path])
-    report = await Runner(pairs=5, processes=0).crash_everywhere(agent, "go")
-    assert report.points > 8
+    report = await Runner(max_pairs=5, replay_processes=0).crash_everywhere(agent, "go")
+    assert report.point_count > 8

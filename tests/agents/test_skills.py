@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 def told(model: Any, turn: int = -1) -> list[Any]:
     """The contents of the newest message that the model was sent."""
-    return [part.content for part in model.calls[turn].last.parts]
+    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 @tool
@@ -52,12 +52,12 @@ async def test_names_and_descriptions_are_always_there_and_the_rest_on_demand() 
         "- shouting: How to write in capitals."
     )
     assert "Never refund" not in first.instructions
-    assert first.tools == ["look_up", "load_skill"]
+    assert first.tool_names == ["look_up", "load_skill"]
     assert told(model, 1) == [
         "Look the order up first. Never refund more than once.\n\n"
         "Tools of this skill, which you can call from now on: `refund`"
     ]
-    assert model.calls[1].tools == ["look_up", "load_skill", "refund"]
+    assert model.calls[1].tool_names == ["look_up", "load_skill", "refund"]
     assert told(model, 2) == ["refunded 7"]
     assert [step.name for step in result.steps if step.name != "model call"] == ["load_skill", "refund"]
 
@@ -66,7 +66,7 @@ async def test_tools_of_a_skill_that_was_not_loaded_are_not_shown_and_are_not_na
     model = ScriptedModel([call("load_skill", name="shouting"), call("refnd", order="7"), "OK"])
     result = await Runner().run(Agent(model, name="skills-unloaded", skills=[refunds, PLAIN]), "go")
     assert result.output.output == "OK", result.error
-    assert model.calls[2].tools == ["load_skill"]
+    assert model.calls[2].tool_names == ["load_skill"]
     assert "refund" not in told(model, 2)[0]
 
 
@@ -75,7 +75,7 @@ async def test_a_tool_of_a_skill_can_be_called_without_loading_it() -> None:
     model = ScriptedModel([call("refund", order="7"), "OK"])
     result = await Runner().run(Agent(model, name="skills-hasty", skills=[refunds]), "go")
     assert told(model, 1) == ["refunded 7"], result.error
-    assert model.calls[1].tools == ["load_skill"]
+    assert model.calls[1].tool_names == ["load_skill"]
 
 
 async def test_a_skill_that_is_loaded_twice_shows_its_tools_once() -> None:
@@ -83,14 +83,14 @@ async def test_a_skill_that_is_loaded_twice_shows_its_tools_once() -> None:
     model = ScriptedModel([[load, load], load, "OK"])
     result = await Runner().run(Agent(model, name="skills-twice", skills=[refunds]), "go")
     assert result.output.output == "OK", result.error
-    assert [turn.tools for turn in model.calls] == [["load_skill"], *[["load_skill", "refund"]] * 2]
+    assert [turn.tool_names for turn in model.calls] == [["load_skill"], *[["load_skill", "refund"]] * 2]
 
 
 async def test_a_skill_that_there_is_not_is_told_with_those_that_there_are() -> None:
     model = ScriptedModel([call("load_skill", name="refund"), "OK"])
     result = await Runner().run(Agent(model, name="skills-unknown", skills=[PLAIN, refunds]), "go")
     assert told(model, 1) == ["There is no skill 'refund'. The skills that you have are: refunds, shouting."], result
-    assert model.calls[1].tools == ["load_skill"]
+    assert model.calls[1].tool_names == ["load_skill"]
 
 
 async def test_a_skill_that_could_not_be_loaded_shows_no_tools_here_nor_in_the_next_run(runtime: Runtime) -> None:
@@ -103,7 +103,7 @@ async def test_a_skill_that_could_not_be_loaded_shows_no_tools_here_nor_in_the_n
     agent = Agent(model, name="skills-lost", skills=[lost])
     await agent.run("Load.", session="s")
     await agent.run("And now?", session="s")
-    assert [turn.tools for turn in model.calls] == [["load_skill"]] * 3
+    assert [turn.tool_names for turn in model.calls] == [["load_skill"]] * 3
 
 
 class Shop:
@@ -154,12 +154,12 @@ async def test_a_skill_that_changes_does_not_change_what_was_said() -> None:
     runner = Runner()
     runner.simulate_crash_after(step=2)
     crashed = await runner.run(agent, "go")
-    assert crashed.crashed
+    assert crashed.has_crashed
     result = await runner.resume(crashed.run_id)
     assert result.output.output == "done", result.error
     assert result.steps["load_skill"][0].was_replayed
     assert result.steps["load_skill"][0].output.startswith("the old text")
-    assert model.calls[1].tools == ["load_skill", "refund"]
+    assert model.calls[1].tool_names == ["load_skill", "refund"]
     assert texts == ["the new text"]
 
 
@@ -175,8 +175,8 @@ async def test_an_agent_with_a_plan_and_skills_survives_wherever_the_process_die
         ".",
     ]
     agent = Agent(ScriptedModel(script), name="skills-everywhere", skills=[refunds], planning=True)
-    report = await Runner(pairs=5, processes=0).crash_everywhere(agent, "go")
-    assert report.points > 15
+    report = await Runner(max_pairs=5, replay_processes=0).crash_everywhere(agent, "go")
+    assert report.point_count > 15
 
 
 async def test_skills_loaded_earlier_in_a_session_need_not_be_loaded_again(runtime: Runtime) -> None:
@@ -187,7 +187,7 @@ async def test_skills_loaded_earlier_in_a_session_need_not_be_loaded_again(runti
     again = await agent.run("Refund.", session="s")
     assert again.output == "Refunded."
     shown = ["look_up", "load_skill", "refund"]
-    assert [turn.tools for turn in model.calls] == [shown[:2], shown, shown, shown]
+    assert [turn.tool_names for turn in model.calls] == [shown[:2], shown, shown, shown]
     assert [call.tool_name for message in again.new_messages for call in getattr(message, "tool_calls", ())] == [
         "refund"
     ]
@@ -199,9 +199,9 @@ async def test_skills_loaded_in_a_history_that_is_handed_over_are_loaded(runtime
     agent = Agent(model, name="skills-history", skills=[refunds])
     before = await agent.run("Load.")
     assert (await agent.run("Hello?", message_history=before.messages)).output == "Hello."
-    assert model.calls[-1].tools == ["load_skill", "refund"]
+    assert model.calls[-1].tool_names == ["load_skill", "refund"]
     fresh = await agent.options(new=True).run("Hello?", message_history=before.messages[:3])
-    assert model.calls[-2].tools == ["load_skill"]
+    assert model.calls[-2].tool_names == ["load_skill"]
     assert fresh.output == "Loaded."
 
 
@@ -269,7 +269,7 @@ async def test_a_tool_may_be_the_agents_own_and_a_skills() -> None:
     model = ScriptedModel(["OK"])
     agent = Agent(model, name="skills-shared", tools=[refund], skills=[refunds])
     await Runner().run(agent, "go")
-    assert model.calls[0].tools == ["refund", "load_skill"]
+    assert model.calls[0].tool_names == ["refund", "load_skill"]
 
 
 @pytest.mark.parametrize(

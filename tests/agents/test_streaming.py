@@ -19,7 +19,7 @@ from pydantic_ai.usage import RequestUsage
 from holdfast import Agent, Client, Runtime, llm_step, tool, workflow
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.messages import dump_message
-from holdfast.agents.models.model_resolution import load_model, model_for, own_retries_off
+from holdfast.agents.models.model_resolution import disable_sdk_retries, get_model, load_model
 from holdfast.agents.models.request import can_stream, request
 from holdfast.reports.events import Event
 from holdfast.testing import Runner, ScriptedModel, call
@@ -83,8 +83,8 @@ async def test_what_is_recorded_of_a_stream_is_what_is_recorded_of_the_whole(
 ):
     server.scripts = {"same": [turn]}
     await load_model(model)
-    one = model_for(model)
-    settings, parameters = own_retries_off(one, None), ModelRequestParameters(function_tools=[LOOK])
+    one = get_model(model)
+    settings, parameters = disable_sdk_retries(one, None), ModelRequestParameters(function_tools=[LOOK])
     heard: list[str] = []
     whole = await request(one, asked("same"), settings, parameters)
     streamed = await request(one, asked("same"), settings, parameters, heard.append)
@@ -127,7 +127,7 @@ async def test_the_text_is_read_while_the_answer_still_comes(server: ProviderSer
                     (tmp_path / "go").touch()
             elif event.kind == "answered":
                 assert heard == event.text == "Sunny and warm, all day."
-    assert (seen[0], seen[-2:]) == ("begun", ["answered", "ended"])
+    assert (seen[0], seen[-2:]) == ("started", ["answered", "ended"])
     assert "retracted" not in seen
 
 
@@ -150,7 +150,7 @@ async def test_a_fallback_takes_back_what_the_model_before_it_has_said(server: P
             told.append((event.kind, event.text))
             if event.kind == "text":
                 go.set()
-    assert told[0] == ("begun", "")
+    assert told[0] == ("started", "")
     assert told[1:3] == [("text", "I would "), ("retracted", "")]
     assert "".join(text for kind, text in told[3:] if kind == "text") == "Sunny."
     assert told[-2:] == [("answered", "Sunny."), ("ended", "")]
@@ -296,7 +296,7 @@ async def test_nothing_is_streamed_where_nobody_could_read_it(server: ProviderSe
 
     assert await outside() == "Sunny."
     assert [one.stream for one in server.address.calls] == [False]
-    assert ModelChain(("m",)).stream
+    assert ModelChain(("m",)).should_stream
 
 
 # In a test of the user's

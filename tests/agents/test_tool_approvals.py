@@ -11,9 +11,19 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, BeforeValidator, SecretStr
 
-from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Client, ModelRetry, RunContext, Runtime, tool, workflow
+from holdfast import (
+    Agent,
+    ApprovalNotification,
+    ApprovalPolicy,
+    Client,
+    ModelRetry,
+    RunContext,
+    Runtime,
+    tool,
+    workflow,
+)
 from holdfast.agents import deps as handing
-from holdfast.agents.tool_results import image
+from holdfast.agents.tool_results import make_image
 from holdfast.errors import ApprovalRequired, DefinitionError, DepsMissing
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 
@@ -31,7 +41,7 @@ async def asking(name: str, *turns: Any, **options: Any) -> tuple[Runner, RunRes
 
 
 def told(model: ScriptedModel, turn: int = -1) -> list[Any]:
-    return [part.content for part in model.calls[turn].last.parts]
+    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 # Declaring it
@@ -111,8 +121,8 @@ async def test_the_same_tool_can_be_had_with_and_without() -> None:
         return "paid"
 
     careful = pay.with_approval(rule)
-    assert (pay.may_need_approval, careful.may_need_approval) == (False, True)
-    assert careful.with_approval(False).may_need_approval is False
+    assert (pay.can_require_approval, careful.can_require_approval) == (False, True)
+    assert careful.with_approval(False).can_require_approval is False
     with pytest.raises(DefinitionError, match=r"tool 'pay'.*misspelt"):
         pay.with_approval(misspelt)
     _, result, _ = await asking("derived", call("pay", amount=20), tools=[careful])
@@ -260,7 +270,7 @@ async def test_a_person_is_asked_and_answers_while_others_are_under_way(runtime:
     paid = asyncio.Event()
     asked = asyncio.Queue[str]()
 
-    async def notify(notice: ApprovalNotice) -> None:
+    async def notify(notice: ApprovalNotification) -> None:
         asked.put_nowait(notice.id)
 
     @tool(requires_approval=True)
@@ -391,7 +401,7 @@ async def test_the_approved_call_is_made_with_what_was_approved_even_if_a_defaul
     agent = Agent(model, name="approvals-deploys", tools=[deploy("staging")])
     runner = Runner()
     result = await runner.run(agent, "go")
-    agent.members["deploy"] = deploy("production")
+    agent.callables["deploy"] = deploy("production")
     result = await runner.approve(result.run_id)
     assert made == [("1", "staging")]
 
@@ -412,9 +422,9 @@ async def test_a_tool_may_change_with_a_deploy_while_a_person_is_asked(change: s
     result = await runner.run(agent, "go")
     first, second = [one.id for one in result.approvals]
     if change == "gone":
-        del agent.members["pay"]
+        del agent.callables["pay"]
     else:
-        agent.members["pay"] = pay.with_approval(False)
+        agent.callables["pay"] = pay.with_approval(False)
     await runner.approve(result.run_id, id=first)
     result = await runner.deny(result.run_id, id=second)
     assert result.output.output == "done", result.error
@@ -455,14 +465,14 @@ async def test_changed_arguments_are_checked_like_a_models() -> None:
         "arguments": {"amount": 10},
         "result": "paid",
     }
-    assert [part.outcome for part in model.calls[-1].last.parts] == ["retried", "retried", "success"]
+    assert [part.outcome for part in model.calls[-1].last_message.parts] == ["retried", "retried", "success"]
 
 
 async def test_an_image_is_still_one_when_the_arguments_were_changed() -> None:
     @tool(requires_approval=True)
     async def draw(size: int) -> list[Any]:
         """Draws."""
-        return ["a dot", image("image/png", "iVBORw0KGgo=")]
+        return ["a dot", make_image("image/png", "iVBORw0KGgo=")]
 
     runner, result, model = await asking("drawn", [call("draw", size=1)], tools=[draw])
     await runner.approve(result.run_id, arguments={"size": 2}, by="ana")
@@ -517,7 +527,7 @@ async def test_the_approved_call_has_its_own_retries_and_key() -> None:
     assert told(model) == ["paid"]
     assert [attempt for _, attempt, _ in keys] == [1, 2, 3]
     assert len({(key, call_id) for key, _, call_id in keys}) == 1
-    assert [step.attempts for step in result.steps["pay"]] == [1, 3]
+    assert [step.attempt_count for step in result.steps["pay"]] == [1, 3]
 
 
 # Crashes
@@ -537,7 +547,7 @@ async def test_a_once_tool_is_not_begun_before_it_is_approved_of() -> None:
         runner = Runner()
         runner.simulate_crash_before(step=2)
         result = await runner.run(Agent(model, name=f"approvals-once-{number}", tools=[pay]), "go")
-        assert result.crashed
+        assert result.has_crashed
         result = await runner.resume(result.run_id)
         if amount > 10:
             result = await runner.approve(result.run_id)
@@ -557,7 +567,7 @@ async def test_a_once_tool_that_was_begun_when_its_process_died_is_not_begun_aga
     runner, result, model = await asking("once-dies", call("pay", amount=20), tools=[pay])
     runner.simulate_crash_before(step=5)  # the question is 3, and begins with 4
     result = await runner.approve(result.run_id)
-    assert result.crashed
+    assert result.has_crashed
     result = await runner.resume(result.run_id)
     assert "may or may not have happened" in told(model)[0]
     assert made == []
@@ -578,10 +588,10 @@ async def test_wherever_the_process_dies_people_are_asked_once_and_calls_are_mad
     model = ScriptedModel([calls, call("pay", amount=40), "done"])
     policy = ApprovalPolicy(timeout=60, remind_every=40)
     agent = Agent(model, name="approvals-everywhere", tools=[pay, send], approvals=policy)
-    runner = Runner(pairs=10, processes=0)
-    runner.answer_question("pay", {"amount": 21}, False, None)
+    runner = Runner(max_pairs=10, replay_processes=0)
+    runner.answer_approval("pay", {"amount": 21}, False, None)
     report = await runner.crash_everywhere(agent, "go")
-    assert report.points > 40
+    assert report.point_count > 40
     assert report.result.status == "completed"
 
 
@@ -603,7 +613,7 @@ async def test_a_retry_goes_on_with_what_was_approved_of() -> None:
     result = await runner.run(agent, "go")
     result = await runner.approve(result.run_id, arguments={"amount": 2})
     assert isinstance(result.error, DepsMissing)
-    handing.serve_with(["approvals-retried"], Limits(3))
+    handing.set_agent_deps(["approvals-retried"], Limits(3))
     result = await runner.retry(result.run_id)
     assert result.output.output == "done", result.error
     assert made == [(3, 2)]

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 from pydantic_ai.messages import ModelMessage
 
-from holdfast import Agent, ApprovalNotice, ApprovalPolicy, Budget, Client, Runtime, tool
-from holdfast.agents.conversation import Conversation, rebuild
+from holdfast import Agent, ApprovalNotification, ApprovalPolicy, Budget, Client, Runtime, tool
+from holdfast.agents.conversation import Conversation, rebuild_conversation
 from holdfast.cli import main as cli
 from holdfast.core.records import Record
-from holdfast.reports.conversations import conversation
-from holdfast.reports.tool_calls import matched
+from holdfast.reports.conversations import build_conversation
+from holdfast.reports.tool_calls import match_tool_calls
 from holdfast.testing import Runner, RunResult, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
@@ -67,23 +67,23 @@ def told(model: Seeing, turn: int = -1) -> list[Any]:
 
 
 async def journal(runner: Runner, result: RunResult) -> tuple[bytes, float, Sequence[Record]]:
-    run = await runner._read(result.run_id)
-    [history] = await runner._world.store.histories([run.key])
-    return run.inputs, run.began_at, history.records
+    run = await runner._read_run(result.run_id)
+    [history] = await runner._world.store.get_histories([run.key])
+    return run.inputs, run.clock_started_at, history.records
 
 
 async def check(runner: Runner, result: RunResult, model: Seeing) -> Conversation:
     """Hold what is rebuilt from the journal, and from each of its beginnings, against what the model was sent."""
     assert result.status == "completed", result.error
     inputs, began_at, records = await journal(runner, result)
-    rebuilt = rebuild(inputs, began_at, records)
+    rebuilt = rebuild_conversation(inputs, began_at, records)
     assert rebuilt.messages[:-1] == model.sent[-1]
     for length in range(len(records)):
-        messages = rebuild(inputs, began_at, records[:length]).messages
+        messages = rebuild_conversation(inputs, began_at, records[:length]).messages
         assert messages == rebuilt.messages[: len(messages)]
         assert len(messages) in (1, *(len(sent) for sent in model.sent), *(len(sent) + 1 for sent in model.sent))
-        conversation(inputs, records[:length])  # tells what there is, whatever is missing
-    said = [one.content for one in conversation(inputs, records) if one.role == "tool"]
+        build_conversation(inputs, records[:length])  # tells what there is, whatever is missing
+    said = [one.content for one in build_conversation(inputs, records) if one.role == "tool"]
     assert len(said) == sum(
         message.parts[0].part_kind == "tool-return" and len(message.parts) for message in rebuilt.messages
     )
@@ -106,7 +106,7 @@ async def test_one_call_that_is_approved_of() -> None:
     assert [(step.number, step.name) for step in result.steps] == [
         (1, "model call"),
         (2, "wipe"),
-        (4, "approval begins"),  # the question was the third
+        (4, "approval start"),  # the question was the third
         (5, "wipe"),
         (6, "model call"),
         (7, "look"),
@@ -196,7 +196,7 @@ async def test_a_call_that_nobody_answers_for(on_timeout: str) -> None:
         assert "nobody answered within 1 hour" in first
 
 
-async def nobody_hears(notice: ApprovalNotice) -> None:
+async def nobody_hears(notice: ApprovalNotification) -> None:
     """Notifies in vain."""
 
 
@@ -235,8 +235,8 @@ async def test_another_policy_in_the_code_is_for_the_next_question(then: str, no
 async def test_a_question_that_is_passed_on_and_repeated() -> None:
     notices: list[tuple[str, str, Any]] = []
 
-    async def notify(notice: ApprovalNotice) -> None:
-        notices.append((notice.kind, notice.asked_of, notice.arguments))
+    async def notify(notice: ApprovalNotification) -> None:
+        notices.append((notice.kind, notice.assignee, notice.arguments))
 
     policy = ApprovalPolicy("ana", timeout=100, remind_every=60, escalate_to=["ben"], notify=notify)
     model = Seeing([[call("pay", amount=20), call("pay", amount=30)], "done"])
@@ -251,7 +251,11 @@ async def test_a_question_that_is_passed_on_and_repeated() -> None:
     await check(runner, result, model)
     assert "nobody answered within 200 seconds" in told(model)[0]
     assert told(model)[1] == "30 paid"
-    assert [kind for kind, _, arguments in notices if arguments == {"amount": 30}] == ["asked", "reminder", "escalated"]
+    assert [kind for kind, _, arguments in notices if arguments == {"amount": 30}] == [
+        "requested",
+        "reminder",
+        "escalated",
+    ]
     assert {who for kind, who, _ in notices if kind == "escalated"} == {"ben"}
 
 
@@ -286,16 +290,16 @@ async def test_while_one_of_several_is_under_way_it_is_not_told_which() -> None:
         result = await runner.approve(result.run_id, id=asked(result)[amount])
     _, _, records = await journal(runner, result)
     ordered = sorted(records, key=lambda record: record.position)
-    called = matched(2, 1, ordered)
+    called = match_tool_calls(2, 1, ordered)
     assert [one.record.payload for one in called if one is not None] == [b'"20 paid"', b'"30 paid"']
     missing = [record for record in ordered if record.payload != b'"30 paid"']
-    assert [one is not None and one.has_ended for one in matched(2, 1, missing)] == [False, False]
+    assert [one is not None and one.has_ended for one in match_tool_calls(2, 1, missing)] == [False, False]
 
 
 async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, runtime: Runtime) -> None:
     asked_now: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
-    async def notify(notice: ApprovalNotice) -> None:
+    async def notify(notice: ApprovalNotification) -> None:
         asked_now.put_nowait((str(notice.arguments), notice.id))
 
     turn = [call("pay", amount=20), call("send", amount=5), call("pay", amount=30)]
@@ -326,9 +330,9 @@ async def test_the_command_line_tells_of_calls_that_were_held_back(url: str, run
         messages = json.loads(await holdfast("show", "shown", "--conversation", "--json"))["messages"]
         decided = [one["approval"] for one in messages if one["role"] == "tool"]
         assert decided == [
-            {"approved": True, "by": "ana", "reason": "", "changed_arguments": {"amount": 21}},
+            {"approved": True, "answered_by": "ana", "reason": "", "changed_arguments": {"amount": 21}},
             None,
-            {"approved": False, "by": "ben", "reason": "Too much.", "changed_arguments": None},
+            {"approved": False, "answered_by": "ben", "reason": "Too much.", "changed_arguments": None},
         ]
         await client.approve(third)
         assert (await handle.result(timeout=30)).output == "done"

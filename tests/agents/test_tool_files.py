@@ -60,7 +60,7 @@ def separate_photo() -> ToolReturn:
 
 def sent(model: ScriptedModel) -> list[Any]:
     """The newest message that the model was sent."""
-    message = model.calls[-1].last
+    message = model.calls[-1].last_message
     assert isinstance(message, ModelRequest)
     return list(message.parts)
 
@@ -82,7 +82,7 @@ async def test_a_model_is_shown_what_a_tool_returns(kind: str, content: Any) -> 
     [part] = sent(model)
     assert isinstance(part, ToolReturnPart)
     assert part.content == content
-    await Runner(pairs=0, processes=0).crash_everywhere(agent, "Show me.")
+    await Runner(max_pairs=0, replay_processes=0).crash_everywhere(agent, "Show me.")
 
 
 async def test_only_files_have_a_form_of_their_own() -> None:

@@ -17,8 +17,8 @@ from tool_calls import called, carried_out
 from typing_extensions import TypedDict
 
 from holdfast.agents.tools import tool
-from holdfast.codec import preview
-from holdfast.errors import ArgumentsRefused, HoldfastError
+from holdfast.codec import preview_arguments
+from holdfast.errors import HoldfastError, InvalidToolArguments
 
 pytestmark = pytest.mark.asyncio
 
@@ -80,7 +80,7 @@ async def search(query: str, limit: int = 10) -> str:
 
 
 async def refused(made: Any, args: Any) -> str:
-    with pytest.raises(ArgumentsRefused) as caught:
+    with pytest.raises(InvalidToolArguments) as caught:
         await carried_out(made, args)
     assert isinstance(caught.value, HoldfastError)
     return str(caught.value)
@@ -296,4 +296,4 @@ async def test_no_name_of_an_argument_can_collide(plain: bool):
 )
 async def test_the_preview_shows_the_arguments_as_they_were_sent(args: Any, shown: str):
     call = called(search, args)
-    assert preview(call.step.parameters, call.args, call.kwargs) == shown
+    assert preview_arguments(call.step.parameters, call.args, call.kwargs) == shown

@@ -20,10 +20,10 @@ from tool_calls import own_workflows  # noqa: F401 - used by every test
 from typing_extensions import TypedDict
 
 from holdfast import step, workflow
-from holdfast.agents.tools import RunContext, Tool, as_tool, tool
+from holdfast.agents.tools import RunContext, Tool, to_tool, tool
 from holdfast.authoring.parallel import parallel
 from holdfast.core.states import Effect
-from holdfast.errors import ArgumentsRefused, DefinitionError, ModelRetry, UsageError
+from holdfast.errors import DefinitionError, InvalidToolArguments, ModelRetry, UsageError
 from holdfast.testing import Runner
 
 
@@ -156,11 +156,11 @@ def test_the_options_are_those_of_a_step():
     async def search(query: str) -> None: ...
 
     definition = search.definition
-    assert (definition.effect, definition.timeout) == (Effect.READ, 30)
+    assert (definition.effect, definition.timeout_s) == (Effect.READ, 30)
     retry = definition.retry
     assert (retry.retries, retry.backoff, retry.max_backoff) == (3, 0.5, 60)
     wanted = [ConnectionError(), ConnectionRefusedError(), ValueError()]
-    assert [retry.wants_retry(1, error) for error in wanted] == [True, False, False]
+    assert [retry.should_retry(1, error) for error in wanted] == [True, False, False]
 
 
 @pytest.mark.parametrize("options", [{}, {"retry_on": Exception}, {"retry_on": lambda error: True}])
@@ -169,9 +169,9 @@ def test_what_the_model_has_to_hear_is_never_retried(options: Any):
     async def search(query: str) -> None: ...
 
     retry = search.definition.retry
-    for error in (ModelRetry("no"), pydantic_ai.ModelRetry("no"), ArgumentsRefused("no")):
-        assert not retry.wants_retry(1, error)
-    assert retry.wants_retry(1, ValueError())
+    for error in (ModelRetry("no"), pydantic_ai.ModelRetry("no"), InvalidToolArguments("no")):
+        assert not retry.should_retry(1, error)
+    assert retry.should_retry(1, ValueError())
 
 
 def test_options_that_cannot_work_are_refused():
@@ -205,12 +205,12 @@ def test_an_agent_is_given_tools_or_functions():
     async def search(query: str) -> None:
         """Search."""
 
-    made = as_tool(search, "agent 'x'")
+    made = to_tool(search, "agent 'x'")
     assert isinstance(made, Tool)
     assert (made.name, made.description) == ("search", "Search.")
-    assert as_tool(made, "agent 'x'") is made
+    assert to_tool(made, "agent 'x'") is made
 
-    method = as_tool(Someone().method, "agent 'x'")
+    method = to_tool(Someone().method, "agent 'x'")
     assert (method.name, list(method.schema["properties"])) == ("method", ["query"])
     assert asyncio.run(method("why")) == "Someone: why"
 
@@ -226,7 +226,7 @@ def test_an_agent_is_given_tools_or_functions():
 )
 def test_and_nothing_else(given: Any, words: str):
     with pytest.raises(DefinitionError, match=rf"agent 'x': .*{words}"):
-        as_tool(given, "agent 'x'")
+        to_tool(given, "agent 'x'")
 
 
 def test_a_tool_looks_like_its_function():

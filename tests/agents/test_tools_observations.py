@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.agents.observations import outcome_of_failure
+from holdfast.agents.observations import get_failure_outcome
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import (
-    ArgumentsRefused,
+    InvalidToolArguments,
     RunConflict,
     StepFailed,
     StepOutcomeUnknown,
@@ -17,8 +17,8 @@ from holdfast.errors import (
     UnrecordableValue,
     ValueTooLarge,
 )
-from holdfast.reports.observations import failure_of_child, observation_of_failure
-from holdfast.stores.rules import child_failure
+from holdfast.reports.observations import describe_child_failure, describe_tool_failure
+from holdfast.stores.rules import encode_child_failure
 
 
 class Sad(Exception):
@@ -28,7 +28,7 @@ class Sad(Exception):
 @pytest.mark.parametrize(
     ("error", "outcome", "words"),
     [
-        (ArgumentsRefused("query is missing"), "retried", "query is missing"),
+        (InvalidToolArguments("query is missing"), "retried", "query is missing"),
         (UnknownTool("There is no tool 'x'."), "retried", "There is no tool 'x'."),
         (ValueError("no such page"), "failed", "The tool 'search' failed: ValueError: no such page"),
         (Sad(), "failed", "The tool 'search' failed: Sad"),
@@ -62,15 +62,15 @@ class Sad(Exception):
 )
 def test_a_failure_of_a_tool_is_told(error: Exception, outcome: str, words: str):
     payload = encode_error(error)
-    assert outcome_of_failure(payload) == outcome
-    assert observation_of_failure(payload, "search") == words
+    assert get_failure_outcome(payload) == outcome
+    assert describe_tool_failure(payload, "search") == words
 
 
 def test_a_failure_is_told_without_its_traceback_and_in_few_words():
     try:
         raise ValueError("y" * 100_000)
     except ValueError as error:
-        words = observation_of_failure(encode_error(error), "search")
+        words = describe_tool_failure(encode_error(error), "search")
     assert "Traceback" not in words
     assert len(words) < 2100
     assert words.endswith("y…")
@@ -90,19 +90,19 @@ def test_a_failure_is_told_without_its_traceback_and_in_few_words():
     ],
 )
 def test_a_failure_of_a_sub_agent_is_told(state: RunState, error: Exception | None, words: str):
-    payload = child_failure("run-1", state, None if error is None else encode_error(error))
-    assert failure_of_child(payload, "writer") == words
+    payload = encode_child_failure("run-1", state, None if error is None else encode_error(error))
+    assert describe_child_failure(payload, "writer") == words
 
 
 def test_a_cancelled_run_that_has_null_for_an_error_says_no_more():
-    payload = child_failure("run-1", RunState.CANCELLED, b"null")
-    assert failure_of_child(payload, "writer") == "The sub-agent 'writer' was cancelled."
+    payload = encode_child_failure("run-1", RunState.CANCELLED, b"null")
+    assert describe_child_failure(payload, "writer") == "The sub-agent 'writer' was cancelled."
 
 
 @pytest.mark.parametrize("argument", ["x", (1, 2)], ids=["plain", "tagged"])
 def test_a_sub_agent_that_could_not_be_started_is_told(argument: object):
     error = RunConflict("the id is taken", "run-1")
     error.args = ("the id is taken", argument)
-    words = failure_of_child(encode_error(error), "writer")
+    words = describe_child_failure(encode_error(error), "writer")
     assert words.startswith("The sub-agent 'writer' failed: RunConflict: ")
     assert "the id is taken" in words

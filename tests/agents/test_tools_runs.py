@@ -15,12 +15,12 @@ import pytest_asyncio
 from tool_calls import called, own_workflows, recorded, start_calls  # noqa: F401
 from worlds import World, attempts, eventually, journal
 
-from holdfast.agents.observations import outcome_of_failure
-from holdfast.agents.tools import RunContext, Tool, refused_call, tool, unknown_tool
-from holdfast.codec import describe_error
+from holdfast.agents.observations import get_failure_outcome
+from holdfast.agents.tools import RunContext, Tool, make_rejected_call, make_unknown_tool_call, tool
+from holdfast.codec import read_error_info
 from holdfast.core.records import Record
 from holdfast.errors import ModelRetry
-from holdfast.reports.observations import observation_of_failure
+from holdfast.reports.observations import describe_tool_failure
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +42,7 @@ def told(record: Record) -> tuple[str, str]:
     """What the model is told of a failed call."""
     assert not record.ok
     assert record.payload is not None
-    return outcome_of_failure(record.payload), observation_of_failure(record.payload, record.name)
+    return get_failure_outcome(record.payload), describe_tool_failure(record.payload, record.name)
 
 
 async def test_a_call_is_recorded_with_its_arguments_and_by_its_declared_type(world: World):
@@ -91,7 +91,7 @@ async def test_the_deps_are_not_asked_for_a_tool_that_takes_none(world: World):
 
     runtime = await world.open()
     part = pydantic_ai.messages.ToolCallPart("look", None)
-    handle = await start_calls(runtime, lambda: [("look", look.call(part, "the-agent", int))])
+    handle = await start_calls(runtime, lambda: [("look", look.make_call(part, "the-agent", int))])
     await handle.result()
     assert [record.payload for record in await journal(runtime, handle)] == [b'"seen"']
 
@@ -269,10 +269,10 @@ async def test_a_tool_that_is_not_there_fails_with_those_that_are(world: World):
     handle = await start_calls(
         runtime,
         lambda: [
-            ("websearch", unknown_tool("websearch", known)),
-            ("x", unknown_tool("x" * 5000, many)),
-            ("y", unknown_tool("y", [])),
-            ("helper", refused_call("helper", "Send the whole task.")),
+            ("websearch", make_unknown_tool_call("websearch", known)),
+            ("x", make_unknown_tool_call("x" * 5000, many)),
+            ("y", make_unknown_tool_call("y", [])),
+            ("helper", make_rejected_call("helper", "Send the whole task.")),
         ],
     )
     await handle.result()
@@ -287,4 +287,4 @@ async def test_a_tool_that_is_not_there_fails_with_those_that_are(world: World):
     assert words.endswith(" more.")
     assert told(records[2])[1] == "There is no tool 'y': you have no tools. Answer without."
     assert told(records[3]) == ("retried", "Send the whole task.")
-    assert describe_error(records[0].payload or b"").type == "holdfast.errors.UnknownTool"
+    assert read_error_info(records[0].payload or b"").type == "holdfast.errors.UnknownTool"

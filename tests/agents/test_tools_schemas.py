@@ -158,7 +158,7 @@ def test_a_tool_without_parameters_has_an_empty_object():
 
     assert look.schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert look.description == ""
-    assert look.tool_definition().description is None
+    assert look.make_tool_definition().description is None
 
 
 def test_what_a_field_says_wins_over_the_docstring():
@@ -192,7 +192,7 @@ def test_the_context_is_not_the_models():
         """
         return name
 
-    assert find.takes_context
+    assert find.has_context
     assert properties(find) == {"name": {"type": "string", "description": "Who."}}
     assert find.schema["required"] == ["name"]
 
@@ -335,7 +335,7 @@ def test_a_description_that_is_given_wins_and_the_parameters_keep_theirs():
             query: What.
         """
 
-    definition = search.tool_definition()
+    definition = search.make_tool_definition()
     assert (definition.name, definition.description) == ("web-search", "Look it up.")
     assert definition.parameters_json_schema == search.schema
     assert properties(search)["query"]["description"] == "What."

@@ -14,8 +14,8 @@ from holdfast.agents import deps as handing
 from holdfast.agents.tools import Tool
 from holdfast.authoring.registry import definitions
 from holdfast.client.handle import Handle
-from holdfast.core.execution import current_execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.execution import get_current_execution
+from holdfast.core.records import Record, RecordKind
 from holdfast.engine.definitions import StepCall
 
 
@@ -27,14 +27,14 @@ def own_workflows() -> Iterator[None]:
     yield
     definitions.clear()
     definitions.update(before)
-    handing._of_agents.clear()
+    handing._deps_by_agent.clear()
 
 
 def called(tool: Tool, args: Any = None, deps: Any = None) -> StepCall:
     """The step that a model's call is."""
     if deps is not None:
-        handing.serve_with(["the-agent"], deps)
-    return tool.call(ToolCallPart(tool.name, args, "call_1"), "the-agent", None if deps is None else object)
+        handing.set_agent_deps(["the-agent"], deps)
+    return tool.make_call(ToolCallPart(tool.name, args, "call_1"), "the-agent", None if deps is None else object)
 
 
 async def carried_out(tool: Tool, args: Any = None) -> Any:
@@ -49,10 +49,10 @@ async def start_calls(runtime: Runtime, make: Callable[[], list[tuple[str, StepC
 
     @workflow(name="tool_calls")
     async def flow() -> str:
-        execution = current_execution()
+        execution = get_current_execution()
         assert execution is not None
         for name, call in make():
-            await execution.issue(Kind.STEP, name, call)
+            await execution.issue(RecordKind.STEP, name, call)
         return "done"
 
     return await runtime.start(flow)

@@ -16,13 +16,13 @@ from own_worlds import own_definitions
 def _own_workflows() -> Iterator[None]:
     with own_definitions(only=True):
         yield
-    queue_options.forget()
+    queue_options.clear_declarations()
 
 
 @pytest.fixture(autouse=True)
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The store that the default runtime opens."""
-    runtimes._open.clear()
+    runtimes._open_runtimes.clear()
     url = f"sqlite:///{tmp_path}/runs.db"
     monkeypatch.setenv("HOLDFAST_URL", url)
     return url

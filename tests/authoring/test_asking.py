@@ -13,7 +13,7 @@ from pydantic import BaseModel, field_validator
 from holdfast import (
     ApprovalClosed,
     ApprovalDenied,
-    ApprovalNotice,
+    ApprovalNotification,
     ApprovalPolicy,
     ApprovalTimedOut,
     DefinitionError,
@@ -25,10 +25,10 @@ from holdfast import (
     step,
     workflow,
 )
-from holdfast.authoring.approval_requests import RAISE, put_question
-from holdfast.core.execution import current_execution
-from holdfast.core.records import Kind
-from holdfast.stores.approvals import Question
+from holdfast.authoring.approval_requests import RAISE, request_approval
+from holdfast.core.execution import get_current_execution
+from holdfast.core.records import RecordKind
+from holdfast.stores.approvals import ApprovalRequest
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -64,7 +64,7 @@ async def test_a_plain_question_is_answered_with_yes_or_no(is_approved: bool):
     run = await runner.start(asks_plainly)
     assert (run.status, run.waits_for) == ("waiting", f"approval {run.approvals[0].id}")
     [asked] = run.approvals
-    assert (asked.question, asked.asked_of, asked.state, asked.number) == ("Deploy?", "ops", "open", 1)
+    assert (asked.question, asked.assignee, asked.state, asked.step_number) == ("Deploy?", "ops", "open", 1)
     answered = await (runner.approve(run.run_id) if is_approved else runner.deny(run.run_id, reason="late", by="ann"))
     assert answered.output is is_approved
     [asked] = answered.approvals
@@ -240,8 +240,8 @@ async def test_an_answer_for_another_run_is_refused():
 
 
 async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[tuple[Any, ...]]):
-    def tell(notice: ApprovalNotice) -> object:
-        told.append((notice.kind, notice.asked_of, notice.reminders, runner.clock.now() - began))
+    def tell(notice: ApprovalNotification) -> object:
+        told.append((notice.kind, notice.assignee, notice.reminder_count, runner.clock.now() - began))
         assert (notice.question, notice.workflow, notice.choices, notice.arguments) == ("Deploy?", "waits", (), None)
         assert notice.run_id == current_step().run_id
         return object()  # nothing that could be recorded
@@ -256,7 +256,7 @@ async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[
     began = runner.clock.now()
     run = await runner.run(waits)
     assert told == [
-        ("asked", "ops", 0, 0.0), ("reminder", "ops", 1, 25.0), ("reminder", "ops", 2, 50.0),
+        ("requested", "ops", 0, 0.0), ("reminder", "ops", 1, 25.0), ("reminder", "ops", 2, 50.0),
         ("escalated", "ann", 3, 60.0), ("reminder", "ann", 4, 85.0), ("reminder", "ann", 5, 110.0),
         ("escalated", "bob", 6, 120.0), ("reminder", "bob", 7, 145.0), ("reminder", "bob", 8, 170.0),
     ]  # fmt: skip
@@ -266,8 +266,8 @@ async def test_reminders_escalation_and_time_out_come_in_their_order(told: list[
     assert run.error.approval_id == run.approvals[0].id
     assert runner.clock.now() - began == 180.0
     [asked] = run.approvals
-    assert (asked.state, asked.asked_of, asked.reminders) == ("withdrawn", "bob", 8)
-    assert run.steps["approval time-out"][0].output == {"id": asked.id, "withdrawn": True, "about": None}
+    assert (asked.state, asked.assignee, asked.reminder_count) == ("withdrawn", "bob", 8)
+    assert run.steps["approval timeout"][0].output == {"id": asked.id, "withdrawn": True, "details": None}
     with pytest.raises(ApprovalClosed):
         await runner.approve(run.run_id, id=asked.id)
 
@@ -282,7 +282,7 @@ async def test_whoever_is_asked_next_is_in_the_row_with_the_new_time():
     [before] = run.approvals
     await runner.advance(60)
     [after] = (await runner.result(run.run_id)).approvals
-    assert (before.asked_of, after.asked_of, after.state) == ("ops", "ann", "open")
+    assert (before.assignee, after.assignee, after.state) == ("ops", "ann", "open")
     assert before.expires_at is not None
     assert after.expires_at is not None
     assert after.expires_at - before.expires_at == timedelta(seconds=60)
@@ -308,7 +308,7 @@ async def test_a_value_for_the_time_out_counts_as_the_answer(more: dict[str, Any
 
 
 async def test_an_answer_before_the_time_out_stops_reminders_and_time_out(told: list[tuple[Any, ...]]):
-    async def tell(notice: ApprovalNotice) -> None:
+    async def tell(notice: ApprovalNotification) -> None:
         told.append((notice.kind,))
 
     @workflow
@@ -323,13 +323,13 @@ async def test_an_answer_before_the_time_out_stops_reminders_and_time_out(told: 
     await runner.approve(run.run_id)
     ended = await runner.resume(run.run_id)
     assert ended.output is True
-    assert told == [("asked",), ("reminder",)]
-    assert not ended.steps["approval time-out"]
+    assert told == [("requested",), ("reminder",)]
+    assert not ended.steps["approval timeout"]
 
 
 async def test_a_process_that_was_away_for_long_reminds_once(told: list[tuple[Any, ...]]):
-    def tell(notice: ApprovalNotice) -> None:
-        told.append((notice.kind, notice.reminders))
+    def tell(notice: ApprovalNotification) -> None:
+        told.append((notice.kind, notice.reminder_count))
 
     @workflow
     async def reminds_hourly() -> bool:
@@ -337,9 +337,9 @@ async def test_a_process_that_was_away_for_long_reminds_once(told: list[tuple[An
 
     runner = Runner()
     run = await runner.start(reminds_hourly)
-    runner.clock.move_to(runner.clock.now() + 30 * 3600)  # and nobody was there
+    runner.clock.advance_to(runner.clock.now() + 30 * 3600)  # and nobody was there
     await runner.advance(0)
-    assert told == [("asked", 0), ("reminder", 1)]
+    assert told == [("requested", 0), ("reminder", 1)]
     assert (await runner.approve(run.run_id)).output is True
 
 
@@ -354,8 +354,8 @@ async def test_a_timed_out_run_asks_again_when_it_is_retried_and_has_all_its_tim
     assert isinstance(again.error, ApprovalTimedOut)
     first, second = again.approvals
     assert (first.state, second.state, first.id != second.id) == ("withdrawn", "withdrawn", True)
-    assert second.asked_at - first.asked_at == timedelta(seconds=120)
-    runner.answer_question("Deploy?", True)
+    assert second.requested_at - first.requested_at == timedelta(seconds=120)
+    runner.answer_approval("Deploy?", True)
     assert (await runner.retry(run.run_id)).output is True
 
 
@@ -371,12 +371,12 @@ async def test_people_have_all_their_time_however_long_the_run_was_away_before_i
     runner = Runner()
     runner.simulate_crash_after(prepare)
     run = await runner.run(was_away)
-    assert run.crashed
-    runner.clock.move_to(runner.clock.now() + 36_000)
+    assert run.has_crashed
+    runner.clock.advance_to(runner.clock.now() + 36_000)
     await runner.advance(3599)
     [asked] = (await runner.result(run.run_id)).approvals
     assert asked.state == "open"
-    assert asked.expires_at == asked.asked_at + timedelta(hours=1)
+    assert asked.expires_at == asked.requested_at + timedelta(hours=1)
     assert (await runner.approve(run.run_id)).output is True
 
 
@@ -386,9 +386,9 @@ async def test_a_fork_asks_people_for_itself_with_all_the_time_that_they_have():
         return await ask("Deploy?", timeout=3600)
 
     runner = Runner()
-    runner.answer_question("Deploy?", False, True)
+    runner.answer_approval("Deploy?", False, True)
     run = await runner.run(is_forked)
-    runner.clock.move_to(runner.clock.now() + 36_000)
+    runner.clock.advance_to(runner.clock.now() + 36_000)
     fork = await runner.fork(run.run_id, at="approval")
     assert (run.output, fork.output) == (False, False), "each run is answered for itself"
     assert fork.approvals[0].id != run.approvals[0].id
@@ -437,7 +437,7 @@ async def test_what_is_returned_when_nobody_answers_is_a_copy():
 async def test_a_deploy_may_change_who_is_asked_and_for_how_long(has_more: bool, when: str):
     """What holds for a question is recorded when it begins."""
 
-    def tell(notice: ApprovalNotice) -> None: ...
+    def tell(notice: ApprovalNotification) -> None: ...
 
     little: dict[str, Any] = {"timeout": 100, "on_timeout": False} if when == "given up" else {}
     much = {"timeout": 50, "remind_every": 20, "escalate_to": ["ann", "bob"], "notify": tell, "on_timeout": False}
@@ -469,28 +469,30 @@ async def test_a_deploy_may_change_who_is_asked_and_for_how_long(has_more: bool,
     assert (run.status, run.output) == ("completed", when == "answered")
 
 
-CALL = Question("May it?", choices=("now", "never"), form=b"{}", tool="rm", arguments=b'{"path":"a"}', reason="risky")
+CALL = ApprovalRequest(
+    "May it?", choices=("now", "never"), form_schema=b"{}", tool="rm", arguments=b'{"path":"a"}', reason="risky"
+)
 
 
 @pytest.mark.parametrize(
     ("later", "is_same"),
     [
-        (CALL._replace(text="May they?"), False),
+        (CALL._replace(question="May they?"), False),
         (CALL._replace(choices=("now",)), False),
         (CALL._replace(tool="mv"), False),
         (CALL._replace(arguments=b'{"path":"b"}'), False),
-        (CALL._replace(form=b'{"type":"object"}', reason="very risky"), True),
+        (CALL._replace(form_schema=b'{"type":"object"}', reason="very risky"), True),
     ],
     ids=["text", "choices", "tool", "arguments", "form and reason"],
 )
-async def test_an_answer_counts_for_what_was_asked_and_for_nothing_else(later: Question, is_same: bool):
+async def test_an_answer_counts_for_what_was_asked_and_for_nothing_else(later: ApprovalRequest, is_same: bool):
     question = CALL
 
     @workflow
     async def is_bound() -> str:
-        execution = current_execution()
+        execution = get_current_execution()
         assert execution is not None
-        return (await put_question(execution, question, ApprovalPolicy())).id
+        return (await request_approval(execution, question, ApprovalPolicy())).id
 
     runner = Runner()
     run = await runner.start(is_bound)
@@ -511,7 +513,7 @@ async def test_an_answer_counts_for_what_was_asked_and_for_nothing_else(later: Q
 
 async def test_notify_may_be_a_step_with_retries_and_keeps_its_key(told: list[tuple[Any, ...]]):
     @step(retries=2, backoff=1)
-    async def mail(notice: ApprovalNotice) -> None:
+    async def mail(notice: ApprovalNotification) -> None:
         told.append((current_step().idempotency_key, current_step().attempt))
         if current_step().attempt < 3:
             raise ConnectionError("no mail")
@@ -529,7 +531,7 @@ async def test_notify_may_be_a_step_with_retries_and_keeps_its_key(told: list[tu
 
 
 async def test_a_notice_that_fails_is_recorded_and_the_question_stays_open():
-    def mail(notice: ApprovalNotice) -> None:
+    def mail(notice: ApprovalNotification) -> None:
         raise ConnectionError("no mail")
 
     @workflow
@@ -538,7 +540,7 @@ async def test_a_notice_that_fails_is_recorded_and_the_question_stays_open():
 
     runner = Runner()
     run = await runner.start(cannot_mail)
-    [notice] = run.steps["approval notice"]
+    [notice] = run.steps["approval notification"]
     assert isinstance(notice.error, ConnectionError)
     assert run.status == "waiting"
     assert (await runner.approve(run.run_id)).output is True
@@ -546,7 +548,7 @@ async def test_a_notice_that_fails_is_recorded_and_the_question_stays_open():
 
 async def test_an_answer_that_comes_while_people_are_told_is_not_kept_waiting():
     @step(retries=1000, backoff=60)
-    async def mail(notice: ApprovalNotice) -> None:
+    async def mail(notice: ApprovalNotification) -> None:
         raise ConnectionError("no mail")
 
     @workflow
@@ -564,21 +566,21 @@ async def test_an_answer_that_comes_while_people_are_told_is_not_kept_waiting():
 async def test_put_question_tells_which_record_has_decided():
     @workflow
     async def decides() -> list[Any]:
-        execution = current_execution()
+        execution = get_current_execution()
         assert execution is not None
-        asked = Question("Call it?", tool="call", arguments=b'{"a": 1}', form=b'{"type": "object"}')
-        one = await put_question(execution, asked, ApprovalPolicy("ops"), about={"call": 7})
-        other = await put_question(execution, asked, ApprovalPolicy(timeout=5), name="second", about={"call": 8})
+        asked = ApprovalRequest("Call it?", tool="call", arguments=b'{"a": 1}', form_schema=b'{"type": "object"}')
+        one = await request_approval(execution, asked, ApprovalPolicy("ops"), details={"call": 7})
+        other = await request_approval(execution, asked, ApprovalPolicy(timeout=5), name="second", details={"call": 8})
         assert one.answer is not None
         assert other.answer is None
-        assert (one.record.kind, one.record.name) == (Kind.APPROVAL, "approval")
-        assert other.record.name == "approval time-out"
-        return [one.answer.arguments, one.record.preview == one.id, json.loads(other.record.payload or b"")["about"]]
+        assert (one.record.kind, one.record.name) == (RecordKind.APPROVAL, "approval")
+        assert other.record.name == "approval timeout"
+        return [one.answer.arguments, one.record.preview == one.id, json.loads(other.record.payload or b"")["details"]]
 
     runner = Runner()
     run = await runner.start(decides)
     [asked] = run.approvals
-    assert (asked.arguments, asked.tool, asked.asked_of) == ({"a": 1}, "call", "ops")
+    assert (asked.arguments, asked.tool, asked.assignee) == ({"a": 1}, "call", "ops")
     with pytest.raises(InputError, match="approve of it without a value"):
         await runner.approve(run.run_id, "yes")
     with pytest.raises(InputError, match="are an object, with a value for each"):
@@ -624,7 +626,7 @@ async def test_ask_outside_of_workflow_code_says_where_it_belongs():
         ({"timeout": 1, "on_timeout": {"days": 13}, "form": Trip}, "does not fit the form"),
         ({"notify": 3}, "a function or a step that tells people"),
         ({"notify": lambda: None}, "must take one argument"),
-        ({"to": 7}, "asked_of= is the name of somebody"),
+        ({"to": 7}, "assignee= is the name of somebody"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -644,9 +646,9 @@ async def test_a_policy_that_cannot_work_is_a_definition_error():
         ApprovalPolicy(escalate_to=["ann"])
 
     @step(1)
-    async def numbered(self: Any, notice: ApprovalNotice) -> None: ...
+    async def numbered(self: Any, notice: ApprovalNotification) -> None: ...
 
     with pytest.raises(DefinitionError, match="numbered step of a class workflow"):
         ApprovalPolicy(notify=numbered)
     policy = ApprovalPolicy("ops", timedelta(hours=1), escalate_to="ann")
-    assert (policy.timeout, policy.people, policy.on_timeout) == (3600.0, ("ops", "ann"), RAISE)
+    assert (policy.timeout, policy.assignees, policy.on_timeout) == (3600.0, ("ops", "ann"), RAISE)

@@ -65,7 +65,7 @@ async def test_a_step_called_by_a_step_is_a_plain_call(url: str):
     async with Runtime(url) as runtime:
         handle = await flow.start()
         assert await handle.result() == 6
-        [history] = await runtime._engine.store.histories([(await runtime.read(handle.run_id)).key])
+        [history] = await runtime._engine.store.get_histories([(await runtime.read(handle.run_id)).key])
         assert [record.name for record in history.records] == ["six_times"]
 
 
@@ -95,11 +95,11 @@ async def test_what_is_only_for_runs_says_so_elsewhere():
 async def test_a_run_knows_itself_in_workflow_code_and_in_steps(url: str):
     @step
     async def look() -> list[str]:
-        return [current_run().id, current_run().workflow, str(current_run().replaying), current_step().name]
+        return [current_run().id, current_run().workflow, str(current_run().is_replaying), current_step().name]
 
     @step
     def look_in_a_thread() -> list[str]:
-        return [current_run().id, current_run().workflow, str(current_run().replaying), current_step().name]
+        return [current_run().id, current_run().workflow, str(current_run().is_replaying), current_step().name]
 
     @workflow(id="me")
     async def flow() -> list[Any]:
@@ -312,8 +312,8 @@ async def test_the_default_runtime_is_opened_once_for_everybody(url: str):
         return await double(n)
 
     assert await asyncio.gather(*[flow(n) for n in range(10)]) == [n * 2 for n in range(10)]
-    assert len([runtime for runtime in runtimes._open if not runtime.is_closed]) == 1
-    for runtime in list(runtimes._open):
+    assert len([runtime for runtime in runtimes._open_runtimes if not runtime.is_closed]) == 1
+    for runtime in list(runtimes._open_runtimes):
         await runtime.close()
 
 
@@ -327,11 +327,11 @@ async def test_the_runtime_opened_last_is_the_one_that_is_used(url: str, tmp_pat
         async with Runtime(f"sqlite:///{tmp_path}/inner.db") as inner:
             handle = await flow.start()
             assert await handle.result() == 2
-            assert await inner._engine.store.get(handle.run_id) is not None
-            assert await outer._engine.store.get(handle.run_id) is None
+            assert await inner._engine.store.get_run(handle.run_id) is not None
+            assert await outer._engine.store.get_run(handle.run_id) is None
         handle = await flow.start()
         assert await handle.result() == 2
-        assert await outer._engine.store.get(handle.run_id) is not None
+        assert await outer._engine.store.get_run(handle.run_id) is not None
 
 
 def test_the_default_store_is_a_file_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -406,6 +406,6 @@ async def test_a_runtime_that_is_opened_again_picks_up_what_is_unfinished(url: s
         handle = await flow.start()
         await asyncio.sleep(0.05)
     async with Runtime(url) as again:
-        await flow.handle(again, handle.run_id).signal("go")
-        assert await flow.handle(again, handle.run_id).result(timeout=20) == 3
+        await flow.get_handle(again, handle.run_id).signal("go")
+        assert await flow.get_handle(again, handle.run_id).result(timeout=20) == 3
     assert calls == [1, 2]

@@ -22,7 +22,7 @@ def refusal(define: Callable[[], Any]) -> str:
 
 
 def inputs_of(flow: Workflow[..., Any]) -> str:
-    return flow.definition.inputs._call()
+    return flow.definition.inputs_codec._format_signature()
 
 
 def sources_of(flow: Workflow[..., Any], number: int) -> dict[str, str]:
@@ -154,7 +154,7 @@ def test_a_field_that_no_step_takes_is_an_input_of_any_type():
         async def one(self, day: str) -> str: ...
 
     assert inputs_of(Templated) == "Templated(*, run_id, day: str)"
-    assert Templated.definition.inputs.encode((), {"run_id": 7, "day": "mon"}) == b'{"run_id":7,"day":"mon"}'
+    assert Templated.definition.inputs_codec.encode((), {"run_id": 7, "day": "mon"}) == b'{"run_id":7,"day":"mon"}'
 
 
 def test_one_annotation_is_enough_for_an_input_of_several_steps():
@@ -182,7 +182,7 @@ def test_the_items_of_an_input_are_declared_one_by_one():
 
 
 def output_of(flow: Workflow[..., Any]) -> Any:
-    return flow.definition.output.annotation  # type: ignore[attr-defined]
+    return flow.definition.output_codec.annotation  # type: ignore[attr-defined]
 
 
 def test_the_result_is_declared_as_the_only_final_step_is():
@@ -245,7 +245,7 @@ def test_the_numbers_are_known_by_the_names_in_the_journal():
         @step(10, name="second")
         async def two(self) -> int: ...
 
-    assert Numbered.definition.numbers == {"second": 10, "one": 20}
+    assert Numbered.definition.step_numbers == {"second": 10, "one": 20}
 
 
 def test_self_is_no_parameter_of_a_step():
@@ -615,7 +615,7 @@ def test_the_steps_of_base_classes_count_and_a_name_replaces_one():
         @step(3, depends_on=2)
         async def last(self, loaded: int) -> int: ...
 
-    assert Derived.definition.numbers == {"fetch": 1, "load": 2, "last": 3}
+    assert Derived.definition.step_numbers == {"fetch": 1, "load": 2, "last": 3}
 
 
 def test_a_workflow_can_be_a_base_class():
@@ -629,8 +629,8 @@ def test_a_workflow_can_be_a_base_class():
         @step(2, depends_on=1)
         async def load(self, rows: int) -> int: ...
 
-    assert Child.definition.numbers == {"fetch": 1, "load": 2}
-    assert Parent.definition.numbers == {"fetch": 1}
+    assert Child.definition.step_numbers == {"fetch": 1, "load": 2}
+    assert Parent.definition.step_numbers == {"fetch": 1}
 
     @workflow
     async def function() -> int: ...
@@ -695,7 +695,7 @@ def test_a_cell_of_a_notebook_that_is_run_again_replaces_its_class():
     for cell_number, method in enumerate(["one", "other"]):
         names: dict[str, Any] = {"workflow": workflow, "step": step, "__name__": "cells"}
         exec(compile(cell.format(method), f"<cell {cell_number}>", "exec"), names)
-        assert definitions["InCell"].numbers == {method: 1}
+        assert definitions["InCell"].step_numbers == {method: 1}
 
 
 def test_a_class_workflow_looks_like_its_class():
@@ -739,9 +739,9 @@ def test_decorators_may_stand_in_any_order():
     above, below = vars(Above)["work"], vars(Below)["work"]
     assert isinstance(above, Step)
     assert isinstance(below, Step)
-    assert above.declared == below.declared
-    assert above.declared is not None
-    assert above.declared.max_concurrency == 3
+    assert above.declaration == below.declaration
+    assert above.declaration is not None
+    assert above.declaration.max_concurrency == 3
     assert above.definition.retry == below.definition.retry
     assert above.definition.retry.retries == 4
 
@@ -813,7 +813,7 @@ def test_each_names_a_parameter():
 
 
 def test_what_may_be_none_is_seen_in_the_annotation():
-    from holdfast.authoring.classes.parameter_bindings import allows_none
+    from holdfast.authoring.classes.parameter_bindings import can_be_none
 
-    assert all(map(allows_none, [None, Any, object, int | None, Optional[int], Literal["a", None]]))  # noqa: UP045
-    assert not any(map(allows_none, [int, list[None], Literal["a"], inspect.Parameter.empty]))
+    assert all(map(can_be_none, [None, Any, object, int | None, Optional[int], Literal["a", None]]))  # noqa: UP045
+    assert not any(map(can_be_none, [int, list[None], Literal["a"], inspect.Parameter.empty]))

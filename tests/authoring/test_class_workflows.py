@@ -69,7 +69,7 @@ async def test_a_crash_costs_only_what_was_not_recorded():
     runner = Runner()
     runner.simulate_crash_after(step=1)
     result = await runner.run(AgentWorkflow, run_id="test", prompt="why")
-    assert result.crashed
+    assert result.has_crashed
     result = await runner.resume("agent-test")
     assert result.output == "answer: thought about why"
     assert result.steps[1].was_replayed
@@ -147,7 +147,7 @@ async def test_a_step_knows_its_run_and_the_preview_does_not_show_self(url: str)
 
     async with Runtime(url) as runtime:
         assert await Known(n=3) == ["known", "Known", "look around"]
-        [history] = await runtime._engine.store.histories([(await runtime.read("known")).key])
+        [history] = await runtime._engine.store.get_histories([(await runtime.read("known")).key])
         assert [(record.name, record.preview) for record in history.records] == [("look around", "n=3")]
 
 
@@ -248,9 +248,9 @@ async def test_a_chain_makes_no_task_for_each_step():
 
     runner = Runner()
     assert (await runner.run(Chain)).output == 3
-    loop = runner._world.traces["Chain-1"].lives[-1].loop
+    loop = runner._world.traces["Chain-1"].traced_executions[-1].loop
     futures = 3  # one for each command
-    assert loop.next_number() - loop._salt - 1 == futures + 1  # and the workflow's own task
+    assert loop.allocate_number() - loop._salt - 1 == futures + 1  # and the workflow's own task
 
 
 # Skipping
@@ -729,7 +729,7 @@ async def test_the_outputs_of_untyped_final_steps_are_recorded_as_they_are():
 async def test_an_inserted_step_is_told_by_name():
     runner = Runner()
     runner.simulate_crash_after(step=2)
-    assert (await runner.run(define_agent(), run_id="x", prompt="why")).crashed
+    assert (await runner.run(define_agent(), run_id="x", prompt="why")).has_crashed
     definitions.clear()
 
     @workflow(id="agent-{run_id}")
@@ -781,7 +781,7 @@ async def test_a_graph_survives_a_crash_at_every_point():
         async def highest(self, squares: list[int]) -> int:
             return max(squares)
 
-    report = await Runner(processes=0).crash_everywhere(Everywhere, run_id=1, upto=4)
+    report = await Runner(replay_processes=0).crash_everywhere(Everywhere, run_id=1, upto=4)
     assert report.result.output == {"told": "14 many not so many", "highest": 9}
 
 
@@ -803,7 +803,7 @@ async def test_a_simulated_crash_is_at_the_declared_number(moment: str):
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(step=20)
     crashed = await runner.run(Backwards)
-    assert crashed.crashed
+    assert crashed.has_crashed
     assert crashed.steps[30].is_recorded
     assert did == (["first"] if moment == "before" else ["first", "second"])
     result = await runner.resume("Backwards-1")

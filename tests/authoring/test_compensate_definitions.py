@@ -41,9 +41,9 @@ def test_parameters_are_bound_by_name_and_the_other_one_takes_the_output():
     assert undo.step.name == "refund"
     assert not undo.step.is_async
     bound = {"receipt": "r-1", "cents": 500, "currency": "EUR"}
-    assert undo.bind("r-1", ("acme", 500), {}) == bound
-    assert undo.bind("r-1", (), {"cents": 500, "customer": "acme"}) == bound
-    assert undo.bind("r-1", ("acme",), {"cents": 500, "currency": "USD"}) == {**bound, "currency": "USD"}
+    assert undo.bind_arguments("r-1", ("acme", 500), {}) == bound
+    assert undo.bind_arguments("r-1", (), {"cents": 500, "customer": "acme"}) == bound
+    assert undo.bind_arguments("r-1", ("acme",), {"cents": 500, "currency": "USD"}) == {**bound, "currency": "USD"}
 
 
 def test_a_step_as_a_compensation_keeps_its_own_options():
@@ -55,7 +55,7 @@ def test_a_step_as_a_compensation_keeps_its_own_options():
 
     undo = compensation_of(charge.definition).step
     assert undo is refund.definition
-    assert (undo.name, undo.retry.retries, undo.timeout, undo.is_async) == ("give back", 3, 5.0, True)
+    assert (undo.name, undo.retry.retries, undo.timeout_s, undo.is_async) == ("give back", 3, 5.0, True)
 
 
 def test_a_compensation_may_have_effect_once():
@@ -78,9 +78,9 @@ def test_a_compensation_may_take_nothing_or_only_arguments():
     @step(compensate=lambda output, *, cents: None)
     async def three(cents: int) -> str: ...
 
-    assert compensation_of(one.definition).bind("x", (5,), {}) == {}
-    assert compensation_of(two.definition).bind("x", (5,), {}) == {"cents": 5}
-    assert compensation_of(three.definition).bind("x", (5,), {}) == {"output": "x", "cents": 5}
+    assert compensation_of(one.definition).bind_arguments("x", (5,), {}) == {}
+    assert compensation_of(two.definition).bind_arguments("x", (5,), {}) == {"cents": 5}
+    assert compensation_of(three.definition).bind_arguments("x", (5,), {}) == {"output": "x", "cents": 5}
 
 
 def test_a_compensation_that_takes_more_than_there_is_is_told_the_names():
@@ -138,13 +138,13 @@ def test_a_compensation_in_a_class_is_a_method_by_name_or_as_it_is():
         async def below(self, receipt: str, one: str) -> str:
             return f"{self.log} below {receipt} {one}"
 
-    assert Undoing.definition.numbers == {"one": 1, "two": 2}
+    assert Undoing.definition.step_numbers == {"one": 1, "two": 2}
     one = compensation_of(in_class(Undoing, "one"))
-    assert one.bind("r", (), {"cents": 5}) == {"receipt": "r"}
+    assert one.bind_arguments("r", (), {"cents": 5}) == {"receipt": "r"}
     assert one.step.parameters == ("receipt",)
     assert one.step.function(receipt="r") == "['made'] above r"
     two = compensation_of(in_class(Undoing, "two"))
-    assert two.bind("r", (), {"one": "x"}) == {"receipt": "r", "one": "x"}
+    assert two.bind_arguments("r", (), {"one": "x"}) == {"receipt": "r", "one": "x"}
     assert (two.step.name, two.step.retry.retries, two.step.is_async) == ("undo two", 2, True)
     assert asyncio.run(two.step.function(receipt="r", one="x")) == "['made'] below r x"
 
@@ -160,7 +160,7 @@ def test_a_compensation_in_a_class_may_be_a_function_of_the_module():
         async def one(self, cents: int) -> str: ...
 
     undo = compensation_of(in_class(Outside, "one"))
-    assert undo.bind("r", (), {"cents": 5}) == {"receipt": "r", "cents": 5}
+    assert undo.bind_arguments("r", (), {"cents": 5}) == {"receipt": "r", "cents": 5}
     assert undo.step.function(receipt="r", cents=5) == "r 5"
 
 

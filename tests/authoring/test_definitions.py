@@ -136,8 +136,8 @@ def test_durations_may_be_timedeltas():
     @step(timeout=timedelta(seconds=3), backoff=timedelta(milliseconds=500))
     async def load() -> None: ...
 
-    assert etl.definition.timeout == 120.0
-    assert load.definition.timeout == 3.0
+    assert etl.definition.timeout_s == 120.0
+    assert load.definition.timeout_s == 3.0
     assert load.definition.retry.backoff == 0.5
 
 

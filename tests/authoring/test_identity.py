@@ -284,4 +284,4 @@ async def test_a_caller_who_is_cancelled_leaves_the_run_running(url: str):
         with pytest.raises(TimeoutError):
             await handle.result(timeout=0.01)
         await handle.signal("go", "still there")
-        assert await etl.handle(runtime, handle.run_id).result() == "still there"
+        assert await etl.get_handle(runtime, handle.run_id).result() == "still there"

@@ -43,11 +43,11 @@ def test_hints_name_arguments_that_exist() -> None:
     from holdfast.authoring import step, workflow
 
     for hints, function in (
-        (agent._HINTS, Agent.__init__),
-        (tools._HINTS, tools.tool),
-        (llm_step._HINTS, llm_step.llm_step),
-        (step._HINTS, step.step),
-        (workflow._HINTS, workflow.workflow),
+        (agent._KEYWORD_HINTS, Agent.__init__),
+        (tools._KEYWORD_HINTS, tools.tool),
+        (llm_step._KEYWORD_HINTS, llm_step.llm_step),
+        (step._KEYWORD_HINTS, step.step),
+        (workflow._KEYWORD_HINTS, workflow.workflow),
         (workflow._OPTION_HINTS, workflow.Workflow.options),
     ):
         known = set(inspect.signature(function).parameters)

@@ -70,10 +70,10 @@ async def test_a_replay_sees_what_was_read_and_not_what_is_there_now():
         return [first, await memory.get("n", "k")]
 
     runner.simulate_crash_after(step=3)
-    assert (await runner.run(flow)).crashed
+    assert (await runner.run(flow)).has_crashed
     result = await runner.resume("once-read")
     assert result.output == [1, 2]
-    assert [one.executions for one in result.steps] == [1, 1, 1, 1]
+    assert [one.execution_count for one in result.steps] == [1, 1, 1, 1]
 
 
 async def test_memory_survives_a_crash_at_every_point():
@@ -89,7 +89,7 @@ async def test_memory_survives_a_crash_at_every_point():
 
     assert (await Runner().run(flow)).output == [3, ["at-1", "at-2"]]
     # Each schedule has a store of its own: were a put repeated without its record, the count would be more than 3.
-    await Runner(pairs=20, processes=0).crash_everywhere(flow)
+    await Runner(max_pairs=20, replay_processes=0).crash_everywhere(flow)
 
 
 async def test_values_come_back_as_what_they_are():

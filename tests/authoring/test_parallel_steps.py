@@ -211,12 +211,12 @@ async def test_the_number_of_a_fan_out_sums_its_items_up():
     tries: list[int] = []
     runner = Runner()
     runner.simulate_crash_after(step=2)
-    assert (await runner.run(Summed, n=[1, 2, 3])).crashed
+    assert (await runner.run(Summed, n=[1, 2, 3])).has_crashed
     result = await runner.resume("Summed-1")
     one = result.steps[1]
     assert (one.number, one.name, one.output, one.error) == (1, "work", [10, 20, 30], None)
-    assert (one.executions, one.attempts, one.was_replayed, one.is_recorded) == (4, 2, True, True)
-    assert [item.attempts for item in result.steps["work"]] == [1, 2, 1]
+    assert (one.execution_count, one.attempt_count, one.was_replayed, one.is_recorded) == (4, 2, True, True)
+    assert [item.attempt_count for item in result.steps["work"]] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(("moment", "calls"), [("before", 1), ("during", 2), ("after", 1)])
@@ -234,7 +234,7 @@ async def test_a_crash_at_the_number_of_a_fan_out_is_at_its_first_item(moment: s
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(step=5)
     run = await runner.run(Crashed, n=[1, 2])
-    assert run.crashed
+    assert run.has_crashed
     assert (await runner.resume(run.run_id)).output == [1, 2]
     assert begun.count(1) == calls
     assert begun.count(2) == 1

@@ -14,7 +14,7 @@ from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime, current_runtime
 from holdfast.cli.show import show_run
 from holdfast.services.journal_files import export_run
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 from holdfast.testing import Runner, ScriptedModel, call
 from holdfast.testing.crash_points import CrashPoint, parse_schedule
 from holdfast.testing.journal_replay import JournalMismatch, replay_journal
@@ -112,7 +112,7 @@ async def test_in_the_condition_of_a_declared_step():
     runner = Runner()
     runner.simulate_crash_after(patch="charge-in-cents")
     result = await runner.run(Order)
-    assert result.crashed
+    assert result.has_crashed
     result = await runner.resume(result.run_id)
     assert result.status == "completed"
     assert [one.output for one in result.steps] == [7, "700 cents"]
@@ -156,8 +156,8 @@ async def test_around_an_agent_and_not_in_its_tools():
     result = await runner.run(flow)
     result = await runner.resume(result.run_id)
     assert result.output == "seen"
-    assert "Look, please" in str(model.calls[0].last)
-    assert "can be called only in workflow code" in str(model.calls[-1].last)
+    assert "Look, please" in str(model.calls[0].last_message)
+    assert "can be called only in workflow code" in str(model.calls[-1].last_message)
 
 
 # In tests
@@ -168,10 +168,10 @@ async def test_around_an_agent_and_not_in_its_tools():
 async def test_a_crash_at_the_record_of_a_patch(moment: str):
     flow = deploy(new_order)
     runner = Runner()
-    runner.answer("paid", "yes")
+    runner.answer_signal("paid", "yes")
     getattr(runner, f"simulate_crash_{moment}")(patch="charge-in-cents")
     result = await runner.run(flow)
-    assert result.crashed
+    assert result.has_crashed
     assert did == ["price"]
     result = await runner.resume(result.run_id)
     assert result.output == ["price", "700 cents", "yes"]
@@ -191,7 +191,7 @@ def test_a_schedule_with_a_patch_can_be_read_again(name: str):
         CrashPoint("after", "step", 2, "fetch"),
     ]
     assert parse_schedule("; ".join(map(str, points))) == points
-    assert points[0].in_words == f"the process dies before patch {name!r} is recorded"
+    assert points[0].description == f"the process dies before patch {name!r} is recorded"
 
 
 def test_crash_everywhere_finds_nothing_wrong_with_patches():
@@ -208,17 +208,17 @@ def test_crash_everywhere_finds_nothing_wrong_with_patches():
         told: list[Any] = await asyncio.gather(branch(1), branch(2))
         return [*told, patched("at the end"), await charge("7 euros")]
 
-    report = Runner(pairs=20, processes=0).crash_everywhere_sync(flow)
+    report = Runner(max_pairs=20, replay_processes=0).crash_everywhere_sync(flow)
     assert report.result.output == [["1", "1 new"], ["2", "2 new"], True, "7 euros"]
     # Start, five steps, one or two timers, four patches, end: before, (during) and after each.
-    assert report.points > 2 * (1 + 4 + 1 + 1) + 3 * 5 - 1
+    assert report.point_count > 2 * (1 + 4 + 1 + 1) + 3 * 5 - 1
 
 
 # Journals from before a change
 
 
 async def exported(runtime: Runtime, path: Path) -> Path:
-    store = open_store(runtime.url)
+    store = create_store(runtime.url)
     await store.open()
     (await export_run(store, "the-order")).write(path)
     await store.close()
@@ -240,7 +240,7 @@ async def test_journals_from_before_and_after_a_change_fit_the_code_of_both_ways
     handle = await runtime.start(deploy(new_order).options(id="newer"))
     await handle.signal("paid", "yes")
     assert await handle.result() == ["price", "700 cents", "yes"]
-    store = open_store(runtime.url)
+    store = create_store(runtime.url)
     await store.open()
     (await export_run(store, "newer")).write(new := tmp_path / "new.json")
     await store.close()

@@ -26,7 +26,7 @@ from holdfast import (
 from holdfast.authoring.registry import definitions
 from holdfast.stores.operations import Run
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.testing import Runner, ScriptedModel
 
 pytestmark = pytest.mark.asyncio
@@ -68,13 +68,13 @@ async def test_a_runtime_announces_what_it_knows_and_what_comes_later():
 
     async with Runtime(URL, queues=["first", Queue("second", rate="1/s"), "third"]) as runtime:
         store = await runtime.store()
-        assert [(one.name, one.limits.in_words()) for one in await store.queues()] == [
+        assert [(one.name, one.limits.describe()) for one in await store.list_queues()] == [
             ("first", "1 at once"),
             ("second", "1/s"),
         ]
         later = await flow.options(queue=Queue("third", concurrency=3)).start()
-        assert (await row(runtime, later)).limited
-        assert [one.name for one in await store.queues()] == ["first", "second", "third"]
+        assert (await row(runtime, later)).is_limited
+        assert [one.name for one in await store.list_queues()] == ["first", "second", "third"]
 
 
 async def test_a_run_waits_for_others_of_its_own_queue_that_has_one_place():
@@ -138,9 +138,9 @@ async def test_a_key_of_a_class_workflow_and_of_an_agent_is_one_of_their_inputs(
         built = await row(runtime, await Build.start(what="house", customer="acme"))
         assert (built.queue, built.queue_key) == ("built", "acme")
         asked = await row(runtime, await agent.start("hi", session="s-1"))
-        assert (asked.queue, asked.queue_key, asked.limited) == ("talk", "s-1", True)
+        assert (asked.queue, asked.queue_key, asked.is_limited) == ("talk", "s-1", True)
         alone = await row(runtime, await agent.options(queue="aside", key="k").start("hi"))
-        assert (alone.queue, alone.queue_key, alone.limited) == ("aside", "k", False)
+        assert (alone.queue, alone.queue_key, alone.is_limited) == ("aside", "k", False)
 
 
 async def test_a_child_has_a_queue_and_a_key_and_no_dedup():
@@ -202,7 +202,7 @@ async def test_starts_that_debounce_make_one_run_with_the_last_inputs():
 
     async with Runtime(URL) as runtime:
         handles = [
-            await index.options(dedup=7, debounce=wait, debounce_most=most).start(number)
+            await index.options(dedup=7, debounce=wait, max_debounce=most).start(number)
             for number, (wait, most) in enumerate([(3600, None), (timedelta(hours=1), "2 h"), ("0.05 s", "5 s")])
         ]
         assert len({handle.run_id for handle in handles}) == 1
@@ -234,11 +234,11 @@ async def test_deps_belong_to_the_run_that_is_joined_and_nothing_is_kept_for_one
 
     agent = Agent(ScriptedModel(["hello", "hello"]), name="dedup_agent", deps_type=dict)
     async with Runtime(URL):
-        before = set(deps._given)
+        before = set(deps._deps_by_run)
         options = agent.options(dedup="x", debounce=0.2)
         first, second = await options.start("hi", deps={"a": 1}), await options.start("ho", deps={"a": 2})
         assert first.run_id == second.run_id
-        assert set(deps._given) - before == {first.run_id}
+        assert set(deps._deps_by_run) - before == {first.run_id}
         assert (await first.result()).output == "hello"
 
 
@@ -256,17 +256,17 @@ async def test_a_schedule_keeps_the_queue_and_the_key_of_its_runs():
     Schedule("other", etl.options(queue=Queue("aside", key="{customer}")), "acme", every="1 h")
     Schedule("plain", etl.options(queue="aside"), "acme", every="1 h")
     declared = definitions["etl"].schedules
-    assert {name: (one.queue, one.key) for name, one in declared.items()} == {
+    assert {name: (one.queue, one.queue_key) for name, one in declared.items()} == {
         "own": (None, None),
         "given": (None, "k"),
         "other": ("aside", "acme"),
         "plain": ("aside", None),
     }
     from holdfast.stores.schedules import Schedule as Kept
-    from holdfast.stores.schedules import run_of
+    from holdfast.stores.schedules import make_tick_run
 
-    spec = definitions["etl"].spec()
-    runs = {name: run_of(Kept(one, 0, 0), spec, 3600.0, 3600.0) for name, one in declared.items()}
+    spec = definitions["etl"].to_spec()
+    runs = {name: make_tick_run(Kept(one, 0, 0), spec, 3600.0, 3600.0) for name, one in declared.items()}
     assert {name: (run.queue, run.queue_key) for name, run in runs.items()} == {
         "own": ("nightly", "acme"),
         "given": ("nightly", "k"),
@@ -275,10 +275,13 @@ async def test_a_schedule_keeps_the_queue_and_the_key_of_its_runs():
     }
     given = declared["given"]
     assert (
-        NewSchedule(given.name, "etl", given.timing, given.inputs, by_code=True).with_options(given.options()) == given
+        ScheduleDefinition(given.name, "etl", given.timing, given.inputs, is_declared_in_code=True).with_options_json(
+            given.options_to_json()
+        )
+        == given
     )
     old = '["slow", 2, ["night"], "", null, 3]'  # as before queues had keys
-    assert given.with_options(old).key is None
+    assert given.with_options_json(old).queue_key is None
     with pytest.raises(DefinitionError, match="dedup=, debounce= and version= are for a single start"):
         Schedule("wrong", etl.options(dedup="x", debounce=5), "acme", every="1 h")
 
@@ -293,9 +296,9 @@ async def test_a_schedule_keeps_the_queue_and_the_key_of_its_runs():
             {"debounce": 5},
             "workflow 'bill': debounce=5 puts off the run that has the same dedup= key, and none is given",
         ),
-        ({"debounce_most": 5}, "debounce_most=5 says how long debounce= may put a run off: give that, too"),
+        ({"max_debounce": 5}, "max_debounce=5 says how long debounce= may put a run off: give that, too"),
         ({"dedup": "x", "debounce": 5, "delay": 3}, "delay= and debounce= both say when the run begins"),
-        ({"dedup": "x", "debounce": "1 min", "debounce_most": 3}, "debounce_most=3 is shorter than debounce='1 min'"),
+        ({"dedup": "x", "debounce": "1 min", "max_debounce": 3}, "max_debounce=3 is shorter than debounce='1 min'"),
         ({"dedup": "x", "debounce": "5 cats"}, "workflow 'bill': debounce 5 cats: 'cats' is not a unit"),
         ({"dedup": "x", "new": True}, "new=True starts another run, and dedup='x' joins the one that is there"),
         ({"dedup": "x", "id": "y"}, "id='y' and dedup='x' name two runs to join"),
@@ -348,7 +351,7 @@ async def test_a_queue_that_does_not_fit_is_refused_when_the_workflow_is_defined
     with pytest.raises(DefinitionError, match="agent 'unfit'"):
         Agent(ScriptedModel(["hello"]), name="unfit", queue=Queue("q-5", key="{customer}"))
     async with Runtime(URL) as runtime:
-        assert await (await runtime.store()).queues() == []
+        assert await (await runtime.store()).list_queues() == []
 
 
 async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both_are_named():
@@ -368,7 +371,7 @@ async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both
     for most in (1, 2):  # the same place once more: a module that was loaded again, and has changed
         Runtime(URL, queues=[Queue("again", concurrency=most)])
     async with Runtime(URL) as runtime:
-        again = {one.name: one.limits.concurrency for one in await (await runtime.store()).queues()}
+        again = {one.name: one.limits.concurrency for one in await (await runtime.store()).list_queues()}
         assert again == {"shared": 2, "again": 2}
 
 
@@ -384,6 +387,6 @@ async def test_what_was_announced_before_is_not_said_again():
 
     async with Runtime(URL) as runtime:
         store = await runtime.store()
-        await store.put_queues([NewQueue("said", Queue("said", concurrency=9).limits)])  # newer code, elsewhere
+        await store.declare_queues([NewQueue("said", Queue("said", concurrency=9).limits)])  # newer code, elsewhere
         await flow()
-        assert [one.limits.concurrency for one in await store.queues()] == [9]
+        assert [one.limits.concurrency for one in await store.list_queues()] == [9]

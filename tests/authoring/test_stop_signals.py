@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring.stop_signals import STOPS, StopSignals
+from holdfast.authoring.stop_signals import STOP_SIGNALS, StopSignalHandler
 
 pytestmark = [
     pytest.mark.asyncio,
@@ -19,17 +19,17 @@ pytestmark = [
 
 
 async def test_a_signal_reaches_the_loop_and_what_was_before_is_put_back():
-    before = [signal.getsignal(number) for number in STOPS]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     came = asyncio.Event()
-    with StopSignals(came.set, 10.0):
+    with StopSignalHandler(came.set, 10.0):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(came.wait(), 10)
         came.clear()
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.wait_for(came.wait(), 10)
-    assert [signal.getsignal(number) for number in STOPS] == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
     assert signal.set_wakeup_fd(wakeup) == wakeup
 
 
@@ -38,7 +38,7 @@ async def test_other_signals_that_the_loop_handles_are_still_handled():
     came = asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR1, came.set)
     try:
-        with StopSignals(lambda: None, 10.0):
+        with StopSignalHandler(lambda: None, 10.0):
             os.kill(os.getpid(), signal.SIGUSR1)
             await asyncio.wait_for(came.wait(), 10)
         came.clear()
@@ -52,7 +52,7 @@ async def test_a_handler_that_comes_meanwhile_stays():
     loop = asyncio.get_running_loop()
     came, stopped = asyncio.Event(), asyncio.Event()
     try:
-        with StopSignals(stopped.set, 10.0):
+        with StopSignalHandler(stopped.set, 10.0):
             loop.add_signal_handler(signal.SIGUSR1, came.set)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(stopped.wait(), 10)
@@ -65,11 +65,11 @@ async def test_a_handler_that_comes_meanwhile_stays():
 async def test_outside_of_the_main_thread_nothing_is_handled():
     def enter() -> None:
         async def main() -> None:
-            with StopSignals(lambda: None, 10.0):
+            with StopSignalHandler(lambda: None, 10.0):
                 await asyncio.sleep(0)
 
         asyncio.run(main())
 
-    before: list[Any] = [signal.getsignal(number) for number in STOPS]
+    before: list[Any] = [signal.getsignal(number) for number in STOP_SIGNALS]
     await asyncio.to_thread(enter)
-    assert [signal.getsignal(number) for number in STOPS] == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before

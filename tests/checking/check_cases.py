@@ -6,7 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from holdfast.checking.checker import check
+from holdfast.checking.checker import check_code
 
 MARK = re.compile(r"#! ([\w-]+(?: [\w-]+)*)")
 
@@ -45,6 +45,6 @@ def found(folder: Path, text: str) -> list[tuple[int, str]]:
     """What the check finds in a source: line and kind."""
     file = folder / "app.py"
     file.write_text(text)
-    report = check([str(file)])
-    assert report.unreadable == []
+    report = check_code([str(file)])
+    assert report.read_errors == []
     return [(one.line, one.kind) for one in report.findings]

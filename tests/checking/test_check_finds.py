@@ -44,7 +44,7 @@ CASES = {
             await note(inner.time())  #! clock
             await note(stamp())  #! clock
         """,
-    "chance": """
+    "random": """
         import os
         import random
         import secrets
@@ -55,13 +55,13 @@ CASES = {
 
         @workflow
         async def flow():
-            a = random.random() + random.randint(1, 2)  #! chance chance
-            b = choice([1, 2])  #! chance
-            c = uuid.uuid1(), uuid4()  #! chance chance
-            d = secrets.token_hex(4), os.urandom(4)  #! chance chance
-            e = np.random.rand(3), np.random.default_rng()  #! chance chance
-            f = Random()  #! chance
-            random.shuffle([1])  #! chance
+            a = random.random() + random.randint(1, 2)  #! random random
+            b = choice([1, 2])  #! random
+            c = uuid.uuid1(), uuid4()  #! random random
+            d = secrets.token_hex(4), os.urandom(4)  #! random random
+            e = np.random.rand(3), np.random.default_rng()  #! random random
+            f = Random()  #! random
+            random.shuffle([1])  #! random
             await note([a, b, c, d, e, f])
         """,
     "files": """
@@ -86,19 +86,19 @@ CASES = {
             input("well?")  #! io
             other.read_text()  #! io
         """,
-    "surroundings": """
+    "environment": """
         import os
         import socket
         from os import environ, getenv
 
         @workflow
         async def flow():
-            await note(os.environ["HOME"])  #! surroundings
-            await note(environ.get("HOME"))  #! surroundings
-            await note(os.getenv("HOME"))  #! surroundings
-            await note(getenv("HOME"))  #! surroundings
-            await note(os.getpid())  #! surroundings
-            await note(socket.gethostname())  #! surroundings
+            await note(os.environ["HOME"])  #! environment
+            await note(environ.get("HOME"))  #! environment
+            await note(os.getenv("HOME"))  #! environment
+            await note(getenv("HOME"))  #! environment
+            await note(os.getpid())  #! environment
+            await note(socket.gethostname())  #! environment
         """,
     "networks": """
         import subprocess
@@ -280,7 +280,7 @@ CASES = {
         import time
 
         def lucky(reason):
-            return random.random() > 0.5  #! chance
+            return random.random() > 0.5  #! random
 
         @workflow(id="agent-{name}")
         class Agent:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from check_cases import MARK
 
-from holdfast.checking.checker import check
+from holdfast.checking.checker import check_code
 
 STEPS = """
 from holdfast import step, workflow
@@ -41,7 +41,7 @@ def agrees(path: Path) -> None:
         if match := MARK.search(line):
             marks += [(number, kind) for kind in match.group(1).split()]
     assert marks
-    assert [(one.line, one.kind) for one in check([str(path)]).findings] == marks
+    assert [(one.line, one.kind) for one in check_code([str(path)]).findings] == marks
 
 
 def test_steps_of_the_module_beside_it(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def flow():
 def test_a_module_of_ones_own_is_not_the_library_of_that_name(tmp_path: Path) -> None:
     app = "import redis, secrets\nfrom holdfast import workflow\n\n@workflow\nasync def flow():\n"
     write(tmp_path, redis="class Redis: ...\n", secrets="def choice(x): ...\n", app=app + "    secrets.choice([])\n")
-    assert check([str(tmp_path / "app.py")]).findings == []
+    assert check_code([str(tmp_path / "app.py")]).findings == []
 
 
 def test_imports_in_a_circle_have_an_end(tmp_path: Path) -> None:
@@ -113,22 +113,22 @@ def test_imports_in_a_circle_have_an_end(tmp_path: Path) -> None:
         tmp_path,
         app="from one import thing\nfrom holdfast import workflow\n\n@workflow\nasync def flow():\n    thing()\n",
     )
-    assert check([str(tmp_path)]).findings == []
+    assert check_code([str(tmp_path)]).findings == []
 
 
 def test_a_broken_module_beside_it_does_not_matter(tmp_path: Path) -> None:
     app = "from steps import charge\nfrom holdfast import workflow\n\n@workflow\nasync def flow():\n    charge()\n"
     write(tmp_path, steps="def (", app=app)
-    report = check([str(tmp_path / "app.py")])
-    assert (report.findings, report.unreadable) == ([], [])
+    report = check_code([str(tmp_path / "app.py")])
+    assert (report.findings, report.read_errors) == ([], [])
 
 
 def test_a_module_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = "import time\nfrom holdfast import workflow\n\n@workflow\nasync def flow():\n    time.time()\n"
     write(tmp_path, pkg__in____init__="raise RuntimeError\n", pkg__in__jobs=bad)
     monkeypatch.chdir(tmp_path)
-    assert [one.file for one in check(["pkg.jobs"]).findings] == [str(tmp_path / "pkg" / "jobs.py")]
-    assert len(check(["pkg"]).findings) == 1
+    assert [one.file for one in check_code(["pkg.jobs"]).findings] == [str(tmp_path / "pkg" / "jobs.py")]
+    assert len(check_code(["pkg"]).findings) == 1
 
 
 def test_folders_of_others_are_left_out(tmp_path: Path) -> None:
@@ -136,6 +136,6 @@ def test_folders_of_others_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, app=bad, venv__in__lib__in__app=bad, hidden__in__app=bad)
     (tmp_path / "venv" / "pyvenv.cfg").touch()
     (tmp_path / "hidden").rename(tmp_path / ".hidden")
-    report = check([str(tmp_path), str(tmp_path / "app.py")])
+    report = check_code([str(tmp_path), str(tmp_path / "app.py")])
     assert [one.file for one in report.findings] == [str(tmp_path / "app.py")]
-    assert report.files == 1
+    assert report.file_count == 1

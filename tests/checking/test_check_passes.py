@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from check_cases import found, source
 
-from holdfast.checking.checker import check
+from holdfast.checking.checker import check_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -409,17 +409,17 @@ def test_nothing_is_found_in_what_replays(name: str, tmp_path: Path) -> None:
     ["tests/testing/zoo_of_good_flows.py", "simulation", "examples", "tests/golden/golden_flows.py"],
 )
 def test_nothing_is_found_in_workflows_that_are_known_to_replay(path: str) -> None:
-    report = check([str(ROOT / path)])
-    assert report.workflows > 0
+    report = check_code([str(ROOT / path)])
+    assert report.workflow_count > 0
     assert report.findings == []
-    assert report.unreadable == []
+    assert report.read_errors == []
 
 
 def test_nothing_is_found_in_what_the_docs_show(tmp_path: Path) -> None:
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for number, code in enumerate(re.findall(r"^```python(?: test)?\n(.*?)^```", page.read_text(), re.M | re.S)):
             (tmp_path / f"{page.stem}_{number}.py").write_text(code)
-    report = check([str(tmp_path)])
-    assert report.workflows > 7
+    report = check_code([str(tmp_path)])
+    assert report.workflow_count > 7
     # But for the one that shows what does not replay.
     assert {(one.workflow, one.kind) for one in report.findings} == {("stamped", "clock")}

@@ -13,9 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from holdfast import ApprovalPolicy, ask, step, workflow
-from holdfast.authoring.approval_requests import put_question
-from holdfast.core.execution import current_execution
-from holdfast.stores.approvals import Question
+from holdfast.authoring.approval_requests import request_approval
+from holdfast.core.execution import get_current_execution
+from holdfast.stores.approvals import ApprovalRequest
 
 
 class Parcel(BaseModel):
@@ -39,15 +39,15 @@ async def shipping(name: str) -> str:
 
 @workflow(id="mailing")
 async def mailing() -> object:
-    execution = current_execution()
-    question = Question(
+    execution = get_current_execution()
+    question = ApprovalRequest(
         "Send the mail?",
         tool="send_mail",
         arguments=b'{"to": "customer@example.org", "text": "first line\\\\nsecond line"}',
-        form=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}',
+        form_schema=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}',
         reason="it leaves the house",
     )
-    decided = await put_question(execution, question, ApprovalPolicy())
+    decided = await request_approval(execution, question, ApprovalPolicy())
     return decided.answer.arguments
 """
 

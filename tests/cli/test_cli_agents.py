@@ -46,7 +46,7 @@ def test_models_that_gave_no_answer_are_told_with_the_reason(lab: Project):
     assert "      openai:gpt-5 gave no answer: status 401: Incorrect API key provided\n" in out
     [call] = [one["model_call"] for one in lab.here("show", "fall-1", "--json").json["journal"]]
     assert (call["model"], call["usage"]["usd"]) == ("anthropic:claude-sonnet-5", 0.0043)
-    assert [(one["model"], one["attempts"]) for one in call["failed"]] == [("openai:gpt-5", 1)]
+    assert [(one["model"], one["attempts"]) for one in call["failed_models"]] == [("openai:gpt-5", 1)]
 
 
 def test_a_model_call_in_flight_tells_who_has_not_answered_yet(lab: Project):
@@ -69,7 +69,7 @@ def test_an_answer_that_was_cut_off_says_so(lab: Project):
     assert "      cut off at the limit of tokens; the model was asked to continue\n" in out
     assert "cannot be used" not in out
     [call] = [one["model_call"] for one in lab.here("show", "cut-1", "--json").json["journal"]]
-    assert (call["finish_reason"], call["refusal"], call["continues"]) == ("length", "", False)
+    assert (call["finish_reason"], call["refusal"], call["is_continued"]) == ("length", "", False)
 
 
 def test_an_unknown_price_is_said_to_be_unknown_and_an_answer_that_cannot_be_used_why(lab: Project):
@@ -103,7 +103,9 @@ def test_an_llm_step_is_told_as_a_model_call_and_its_output_is_the_answer(lab: P
 
 def test_a_failure_of_the_provider_is_told_without_the_lines_of_this_library(lab: Project):
     out = lab.here("show", "fails-1").out
-    assert re.search(r"^error +ModelRefused: .*openai:gpt-5 was refused: status 401: Incorrect API key", out, re.M)
+    assert re.search(
+        r"^error +ModelRequestRejected: .*openai:gpt-5 was refused: status 401: Incorrect API key", out, re.M
+    )
     assert "File " not in out
 
 
@@ -120,8 +122,8 @@ def test_a_run_that_waits_for_a_higher_budget_tells_the_command_that_gives_it(la
     )
     assert "\nrun 'poor-1' waits for a higher budget: `holdfast budget poor-1 --usd 0.10` gives it more" in out
     told = lab.here("show", "poor-1", "--json").json
-    assert (told["budget"], told["left"]) == ({"usd": 0.05, "turns": 9}, {"usd": 0.02, "turns": 8})
-    assert (told["short_of"]["run"], told["short_of"]["limit"]) == ("poor-1", "usd")
+    assert (told["budget"], told["budget_remaining"]) == ({"usd": 0.05, "turns": 9}, {"usd": 0.02, "turns": 8})
+    assert (told["budget_refusal"]["run_id"], told["budget_refusal"]["limit"]) == ("poor-1", "usd")
 
 
 def test_a_run_below_a_budget_names_the_run_that_has_it(lab: Project):
@@ -201,7 +203,7 @@ def test_a_conversation_tells_corrections_refusals_sessions_and_what_came_before
     assert "\n#3 system\n    Be kind.\n\nuser\n    Who am I?\n" in chat
     later = lab.here("show", "chat-3", "--conversation").out
     assert "\nuser  (before this run)\n    I am Ann.\n\nscripted  (before this run)\n    Hello Ann.\n" in later
-    assert "no model has answered: ModelRefused: " in lab.here("show", "fails-1", "--conversation").out
+    assert "no model has answered: ModelRequestRejected: " in lab.here("show", "fails-1", "--conversation").out
 
 
 def test_a_conversation_as_json_has_all_of_it(lab: Project):
@@ -210,11 +212,11 @@ def test_a_conversation_as_json_has_all_of_it(lab: Project):
         "user", "model", "tool", "tool", "model", "tool", "tool", "model", "tool", "tool", "model", "tool", "model",
     ]  # fmt: skip
     first, bad, last = told["messages"][1], told["messages"][3], told["messages"][-1]
-    assert first["calls"][0] == {"id": "call_1_1", "name": "web_search", "arguments": {"query": "entanglement"}}
+    assert first["tool_calls"][0] == {"id": "call_1_1", "name": "web_search", "arguments": {"query": "entanglement"}}
     assert (bad["name"], bad["ok"], bad["number"]) == ("read_page", False, 3)
     assert (first["final"], last["final"]) == (False, True)
     assert told["messages"][-2]["content"].endswith("The end.")
-    assert lab.here("show", "chat-2", "--conversation", "--json").json["previous"] == "chat-1"
+    assert lab.here("show", "chat-2", "--conversation", "--json").json["previous_run"] == "chat-1"
 
 
 def test_there_is_no_conversation_in_a_run_that_is_no_agents(lab: Project):

@@ -12,7 +12,7 @@ import pytest
 from approvals_project import go_on, make_office
 from cli_project import Project
 
-from holdfast.services.approvals import user
+from holdfast.services.approvals import get_os_user
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_a_question_is_shown_with_all_that_it_takes_to_decide(desk: Project):
 
 def test_questions_are_listed_for_programs(desk: Project):
     ship, mail = listed(desk)
-    assert (ship["run"], ship["workflow"], ship["number"], ship["state"]) == ("shipping-vase", "shipping", 1, "open")
-    assert (ship["asked_of"], ship["choices"], ship["form"], ship["answer"]) == ("ann", [], None, None)
-    assert ship["expires_at"] > ship["asked_at"]
+    assert (ship["run_id"], ship["workflow"], ship["number"], ship["state"]) == ("shipping-vase", "shipping", 1, "open")
+    assert (ship["assignee"], ship["choices"], ship["form"], ship["answer"]) == ("ann", [], None, None)
+    assert ship["expires_at"] > ship["requested_at"]
     assert mail["arguments"] == {"to": "customer@example.org", "text": "first line\nsecond line"}
-    assert (mail["tool"], mail["reason"], mail["asked_of"]) == ("send_mail", "it leaves the house", None)
+    assert (mail["tool"], mail["reason"], mail["assignee"]) == ("send_mail", "it leaves the house", None)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_questions_are_listed_for_programs(desk: Project):
     ids=lambda value: " ".join(value) or "none",
 )
 def test_questions_are_chosen_by_run_workflow_and_person(desk: Project, args: list[str], runs: list[str]):
-    assert [one["run"] for one in listed(desk, *args)] == runs
+    assert [one["run_id"] for one in listed(desk, *args)] == runs
 
 
 def test_an_empty_list_says_so(desk: Project, seeded: Project):
@@ -142,7 +142,7 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert "state      completed" in told
     assert re.search(r"^ +1  approval +.*ok", told, re.M)
     assert re.search(r"^ +yes \(paid\), by ann (now|\d+ s ago) \(.*\)$", told, re.M)
-    assert re.search(rf"^ +by air, by {re.escape(user())} (now|\d+ s ago)", told, re.M)
+    assert re.search(rf"^ +by air, by {re.escape(get_os_user())} (now|\d+ s ago)", told, re.M)
     assert "“How?”" in told
     assert "waits for an answer" not in told
     whole = office.here("show", "shipping-vase", "--json").json
@@ -247,7 +247,7 @@ def test_answers_are_told_to_programs(office: Project):
     )  # fmt: skip
     assert told["approval"] == ship
     assert told["answer"] == {"approved": True, "value": None, "arguments": None, "reason": None}
-    assert "no live worker" in told["stalled"]
+    assert "no live worker" in told["stall_reason"]
     closed = office.here("deny", ship, "--json").json
     assert (closed["id"], closed["changed"], closed["error"]["type"]) == ("shipping-vase", False, "ApprovalClosed")
     unknown = office.here("deny", "nope", "--json")

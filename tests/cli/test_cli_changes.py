@@ -15,7 +15,7 @@ def test_a_signal_carries_json_or_a_plain_string(seeded: Project):
         done = seeded.here("signal", "order-7", "note", *value)
         assert done.code == 0
         assert "sent signal 'note' to run 'order-7'" in done.out
-    signals = seeded.here("show", "order-7", "--json").json["signals"]
+    signals = seeded.here("show", "order-7", "--json").json["pending_signals"]
     assert [signal["name"] for signal in signals] == ["note"] * 3
     assert [signal["value"] for signal in signals] == [{"by": "ann"}, "call first", None]
 
@@ -25,7 +25,7 @@ def test_a_signal_with_the_same_id_is_sent_once(seeded: Project):
     again = seeded("signal", "order-7", "approved", "2", "--id", "ann")
     assert again.code == 0
     assert "nothing changed" in again.out
-    assert [one["value"] for one in seeded("show", "order-7", "--json").json["signals"]] == [1]
+    assert [one["value"] for one in seeded("show", "order-7", "--json").json["pending_signals"]] == [1]
 
 
 def test_a_signal_wakes_a_waiting_run_that_a_worker_serves(seeded: Project, until: Callable[..., None]):
@@ -57,7 +57,7 @@ def test_a_signal_that_nobody_waits_for_is_sent_with_a_warning(seeded: Project):
     assert (told.json["signal"], told.json["warning"], told.err) == ("approved", None, "")
     told = seeded.here("signal", "order-7", "denied", "--json")
     assert "it waits for signal 'approved'" in told.json["warning"]
-    assert [one["name"] for one in seeded.here("show", "order-7", "--json").json["signals"]] == [
+    assert [one["name"] for one in seeded.here("show", "order-7", "--json").json["pending_signals"]] == [
         "aproved", "approved", "denied",
     ]  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project, until
         worker.terminate()
         worker.communicate(timeout=20)
     journal = seeded.here("show", "etl-bad", "--json").json["journal"]
-    assert [one["replays"] for one in journal] == [0] * 6, "no worker has died"
+    assert [one["replay_count"] for one in journal] == [0] * 6, "no worker has died"
     assert "ok after 2 attempts\n" in seeded.here("show", "etl-bad").out
 
 
@@ -110,7 +110,7 @@ def test_settle_says_what_came_of_a_once_step_whose_worker_died(
         worker.communicate(timeout=20)
     assert "ok, settled by a person" in project.here("show", "payer").out
     [*_, record] = project.here("show", "payer", "--json").json["journal"]
-    assert (record["name"], record["ok"], record["attempts"], record["worker"]) == ("pay", True, 0, 0)
+    assert (record["name"], record["ok"], record["attempt_count"], record["worker_id"]) == ("pay", True, 0, 0)
     assert record["arguments"].startswith("settled by ")
 
 

@@ -47,8 +47,8 @@ def test_findings_for_programs(shop: Project):
         "line": 14,
         "column": 12,
         "kind": "clock",
-        "what": "`time.time()`",
-        "why": "the clock shows another time at every replay",
+        "code_text": "`time.time()`",
+        "reason": "the clock shows another time at every replay",
         "remedy": "use `holdfast.now()`, or read the clock in a step",
         "workflow": "flow",
     }

@@ -70,7 +70,12 @@ def test_programs_are_told_it_under_stable_names() -> None:
     [summary] = [one for one in json.loads(output)["messages"] if one["role"] == "summary"]
     assert summary["text"] == "Much was dug."
     assert summary["final"] is False
-    assert summary["compaction"] == {"summarised": 15, "kept": 2, "answers": 7, "excerpt": None}
+    assert summary["compaction"] == {
+        "summarized_count": 15,
+        "kept_count": 2,
+        "answer_count": 7,
+        "max_result_length": None,
+    }
     output = CliRunner().invoke(main, ["show", "long", "--json"]).output
     [record] = [one for one in json.loads(output)["journal"] if one["name"] == "compaction"]
-    assert record["model_call"]["compaction"]["summarised"] == 15
+    assert record["model_call"]["compaction"]["summarized_count"] == 15

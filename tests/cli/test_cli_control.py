@@ -14,7 +14,7 @@ from store_values import a_worker
 
 from holdfast.stores.sqlite import SqliteStore
 
-FIELDS = {"id", "workflow", "state", "changed", "paused", "cancelling", "stalled", "message", "error"}
+FIELDS = {"id", "workflow", "state", "changed", "is_paused", "is_cancelling", "stall_reason", "message", "error"}
 
 
 def objects(done: Outcome) -> list[dict[str, Any]]:
@@ -38,8 +38,13 @@ def test_cancelling_several_runs_tells_of_each_and_fails_if_one_does(seeded: Pro
     again = seeded.here("cancel", "order-7", "order-77", "etl-acme", "--json")
     assert (again.code, again.err) == (1, "")
     first, second, third = objects(again)
-    assert (first["id"], first["state"], first["changed"], first["cancelling"]) == ("order-7", "waiting", False, True)
-    assert first["stalled"].startswith("no live worker serves workflow 'order'")
+    assert (first["id"], first["state"], first["changed"], first["is_cancelling"]) == (
+        "order-7",
+        "waiting",
+        False,
+        True,
+    )
+    assert first["stall_reason"].startswith("no live worker serves workflow 'order'")
     assert (second["state"], second["changed"], second["error"]["type"]) == (None, False, "RunNotFound")
     assert (third["state"], third["changed"], third["error"]["type"]) == ("completed", False, "RunEnded")
 
@@ -58,7 +63,7 @@ def test_a_run_that_a_worker_holds_is_cancelled_by_that_worker(seeded: Project):
     async def hold() -> None:  # and never look at what is asked of the run, as a quick worker would
         await store.open()
         worker = await store.register_worker(a_worker(workflows=("nap",)), 10.0)
-        assert [run.id for run in await store.claim(worker, workflows=["nap"], queues=None, limit=1)] == ["nap-61"]
+        assert [run.id for run in await store.claim_runs(worker, workflows=["nap"], queues=None, limit=1)] == ["nap-61"]
 
     try:
         loop.run_until_complete(hold())
@@ -80,7 +85,7 @@ def test_waiting_for_a_cancel_that_nobody_carries_out_ends_with_an_error(seeded:
 def test_pausing_and_resuming_a_run_that_waits(seeded: Project):
     assert seeded.here("pause", "order-7").out == "run 'order-7' is paused: it rests until `holdfast resume order-7`\n"
     [again] = objects(seeded.here("pause", "order-7", "--json"))
-    assert (again["changed"], again["paused"], again["state"]) == (False, True, "waiting")
+    assert (again["changed"], again["is_paused"], again["state"]) == (False, True, "waiting")
     assert "nothing changed" in again["message"]
 
     sent = seeded.here("signal", "order-7", "other").out
@@ -118,16 +123,16 @@ def test_runs_that_a_worker_executes_are_paused_stopped_and_cancelled(seeded: Pr
         assert "it rests once its steps in flight have ended" in seeded.here("show", "nap-60").out
         assert seeded.here("resume", "nap-60").out == "run 'nap-60' is no longer paused: it goes on\n"
 
-        off = seeded.here("kill", "nap").out
+        off = seeded.here("disable", "nap").out
         assert off.startswith(
-            "workflow 'nap' is switched off: 1 run stands still once what it is doing is recorded, and none is started"
+            "workflow 'nap' is disabled: 1 run stops once what it is doing is recorded, and no new run starts"
         )
-        assert "workflow 'nap' is switched off" in seeded.here("show", "nap-60").out
-        assert seeded.here("kill", "nap", "--lift").out == "workflow 'nap' is switched on again: 1 run may go on\n"
+        assert "workflow 'nap' is disabled" in seeded.here("show", "nap-60").out
+        assert seeded.here("enable", "nap").out == "workflow 'nap' is enabled: 1 run can continue\n"
         until(sleeps)
 
         [ended] = objects(seeded.here("cancel", "nap-60", "--wait", "20", "--json"))
-        assert (ended["state"], ended["changed"], ended["cancelling"]) == ("cancelled", True, False)
+        assert (ended["state"], ended["changed"], ended["is_cancelling"]) == ("cancelled", True, False)
         assert ended["message"] == "run 'nap-60' is cancelled"
         assert seeded.here("cancel", "nap-60").out == "run 'nap-60' is cancelled already: nothing changed\n"
     finally:
@@ -137,8 +142,8 @@ def test_runs_that_a_worker_executes_are_paused_stopped_and_cancelled(seeded: Pr
     assert re.search(r"^ +–  cancel .* ok$", shown, re.M)
     assert re.search(r"^retry +`holdfast retry nap-60` takes back the cancel$", shown, re.M)
     [retried] = objects(seeded.here("retry", "nap-60", "--json"))
-    assert (retried["changed"], retried["state"], retried["kept"]) == (True, "pending", 1)
-    assert len(retried["taken_back"]) == 1
+    assert (retried["changed"], retried["state"], retried["kept_count"]) == (True, "pending", 1)
+    assert len(retried["rewound_seqs"]) == 1
 
 
 def test_a_run_that_was_undone_cannot_be_retried_but_forked(undone: Project):
@@ -155,7 +160,7 @@ def test_a_run_that_was_undone_cannot_be_retried_but_forked(undone: Project):
     assert "no live worker serves workflow 'trip'" in done.out
     [fork] = objects(undone.here("fork", "trip-bad", "--at", "2", "--output", "null", "--id", "again", "--json"))
     assert (fork["id"], fork["state"], fork["changed"]) == ("again", "pending", True)
-    assert (fork["forked_from"], fork["shared"]) == ("trip-bad", 1)
+    assert (fork["forked_from"], fork["shared_count"]) == ("trip-bad", 1)
     shown = undone.here("show", "again").out
     assert re.search(r"^fork of +trip-bad$", shown, re.M)
     assert re.search(r"^ +2  check .* –  ok, given to the fork$", shown, re.M)
@@ -194,36 +199,35 @@ def test_a_once_step_is_run_a_second_time_only_if_that_is_said(undone: Project):
     assert "step 1 (letter) is tried anew" in done.out
 
 
-def test_a_workflow_is_switched_off_and_on(seeded: Project):
-    assert seeded.here("kill").out == "no workflow is switched off\n"
-    wrong = seeded.here("kill", "odrer")
+def test_a_workflow_is_disabled_and_enabled(seeded: Project):
+    assert seeded.here("disable").out == "no workflow is disabled\n"
+    wrong = seeded.here("disable", "odrer")
     assert wrong.code == 1
     assert "there is no workflow 'odrer'" in wrong.err
-    assert "so nothing was switched: did you mean 'order'?" in wrong.err
+    assert "so nothing changed: did you mean 'order'?" in wrong.err
 
-    assert seeded.here("kill", "order").out == (
-        "workflow 'order' is switched off: 1 run stands still, and none is started; "
-        "`holdfast kill order --lift` switches it on again\n"
+    assert seeded.here("disable", "order").out == (
+        "workflow 'order' is disabled: 1 run stops, and no new run starts; `holdfast enable order` enables it again\n"
     )
-    again = seeded.here("kill", "order", "--json").json
+    again = seeded.here("disable", "order", "--json").json
     assert {**again, "message": ""} == {
-        "workflow": "order", "switched_off": True, "changed": False, "runs": 1, "stalled": None, "message": "",
+        "workflow": "order", "disabled": True, "changed": False, "run_count": 1, "stall_reason": None, "message": "",
     }  # fmt: skip
-    assert re.search(r"^order +\S+.* 1 run$", seeded.here("kill").out, re.M)
-    assert [(one["workflow"], one["runs"]) for one in seeded.here("kill", "--json").json] == [("order", 1)]
+    assert re.search(r"^order +\S+.* 1 run$", seeded.here("disable").out, re.M)
+    assert [(one["workflow"], one["run_count"]) for one in seeded.here("disable", "--json").json] == [("order", 1)]
 
     listed = seeded.here("runs").out
-    assert re.search(r"^order-7 .* workflow is switched off$", listed, re.M)
-    assert listed.endswith("workflow 'order' is switched off: `holdfast kill order --lift` lets its runs go on\n")
+    assert re.search(r"^order-7 .* workflow is disabled$", listed, re.M)
+    assert listed.endswith("workflow 'order' is disabled: `holdfast enable order` lets its runs continue\n")
     shown = seeded.here("show", "order-7").out
-    assert "workflow 'order' is switched off: `holdfast kill order --lift` lets its runs go on" in shown
+    assert "workflow 'order' is disabled: `holdfast enable order` lets its runs continue" in shown
     assert "no live worker" not in shown
     checks = [check for check in seeded.here("doctor", "--json").json["checks"] if "'order'" in check["message"]]
-    assert [(check["name"], check["status"]) for check in checks] == [("switched off", "warn")]
+    assert [(check["name"], check["status"]) for check in checks] == [("disabled", "warn")]
     assert "(1 unfinished run)" in checks[0]["message"]
-    assert checks[0]["advice"] == "`holdfast kill order --lift` lets its runs go on"
+    assert checks[0]["advice"] == "`holdfast enable order` lets its runs continue"
 
-    lifted = seeded.here("kill", "order", "--lift").out
-    assert lifted.startswith("workflow 'order' is switched on again: 1 run may go on\nno live worker serves")
-    assert seeded.here("kill", "order", "--lift").out == "workflow 'order' was not switched off: nothing changed\n"
-    assert seeded.here("kill", "--lift").code == 2
+    enabled = seeded.here("enable", "order").out
+    assert enabled.startswith("workflow 'order' is enabled: 1 run can continue\nno live worker serves")
+    assert seeded.here("enable", "order").out == "workflow 'order' was not disabled: nothing changed\n"
+    assert seeded.here("enable").code == 2

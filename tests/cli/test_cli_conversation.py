@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from holdfast.codec import encode_error
-from holdfast.core.records import Kind, Record
-from holdfast.reports.conversations import Said, conversation, said_as_json
-from holdfast.reports.model_replies import answer_in, refusal_of
-from holdfast.reports.recorded_reply import reply_of
+from holdfast.core.records import Record, RecordKind
+from holdfast.reports.conversations import ConversationMessage, build_conversation, message_to_json
+from holdfast.reports.model_replies import decode_budget_exceeded, extract_answer
+from holdfast.reports.recorded_reply import reply_from_record
 
 
 def reply(*parts: dict[str, Any], number: int = 1, **more: Any) -> bytes:
@@ -29,20 +29,20 @@ def call(name: str, args: Any, call_id: str = "c1") -> dict[str, Any]:
 
 
 def record(
-    position: int, payload: bytes, name: str = "model call", *, ok: bool = True, kind: Kind = Kind.STEP
+    position: int, payload: bytes, name: str = "model call", *, ok: bool = True, kind: RecordKind = RecordKind.STEP
 ) -> Record:
-    preview = "child-1" if kind is Kind.CHILD else ""
+    preview = "child-1" if kind is RecordKind.CHILD else ""
     return Record(position, kind, position, name, ok, payload, 100.0 + position, preview=preview)
 
 
-def said(*records: Record, **inputs: Any) -> list[Said]:
-    return conversation(json.dumps({"prompt": "Go.", **inputs}).encode(), records)
+def said(*records: Record, **inputs: Any) -> list[ConversationMessage]:
+    return build_conversation(json.dumps({"prompt": "Go.", **inputs}).encode(), records)
 
 
 def test_calls_without_an_outcome_are_told_as_such():
     asks = reply({"text": "Both."}, call("one", '{"x": 1}'), call("two", "{broken", "c2"))
     _, answer, first, second = said(record(0, asks), record(2, b'"fine"', "two"))
-    assert answer.calls == [("one", {"x": 1}), ("two", "{broken")]
+    assert answer.tool_calls == [("one", {"x": 1}), ("two", "{broken")]
     assert (first.role, first.text, first.number) == ("note", "one: no outcome yet", 2)
     assert (second.role, second.text, second.number) == ("tool", "fine", 3)
 
@@ -51,24 +51,24 @@ def test_a_sub_agent_that_failed_is_told_as_its_model_is_told():
     error = encode_error(ValueError("no")).decode()
     ended = json.dumps({"child": "child-1", "state": "failed", "error": error}).encode()
     asks = record(0, reply(call("digger", {"task": "dig"})))
-    _, _, outcome = said(asks, record(1, ended, "digger", ok=False, kind=Kind.CHILD))
-    assert (outcome.ok, outcome.run) == (False, "child-1")
+    _, _, outcome = said(asks, record(1, ended, "digger", ok=False, kind=RecordKind.CHILD))
+    assert (outcome.ok, outcome.child_run_id) == (False, "child-1")
     assert outcome.text == "The sub-agent 'digger' failed: ValueError: no"
 
 
 def test_the_positions_behind_a_correction_belong_to_the_next_model_call():
-    wrong = reply(call("final_result", {"x": "y"}), call("search", {}, "c2"), complaint="x must be a number")
+    wrong = reply(call("final_result", {"x": "y"}), call("search", {}, "c2"), feedback="x must be a number")
     _, first, correction, last = said(record(0, wrong), record(1, reply(call("final_result", {"response": 3}))))
-    assert [name for name, _ in first.calls] == ["final_result", "search"]
+    assert [name for name, _ in first.tool_calls] == ["final_result", "search"]
     assert (correction.role, correction.text) == ("correction", "x must be a number")
-    assert (last.text, last.calls) == ("3", [])
+    assert (last.text, last.tool_calls) == ("3", [])
 
 
 def test_a_wrapped_answer_is_unwrapped_and_another_one_is_not():
     for arguments, value in (({"response": [1]}, [1]), ({"response": 1, "b": 2}, {"response": 1, "b": 2}), ({}, {})):
-        found = reply_of(record(0, reply(call("final_result", arguments))))
+        found = reply_from_record(record(0, reply(call("final_result", arguments))))
         assert found is not None
-        assert answer_in(found) == value
+        assert extract_answer(found) == value
 
 
 def test_what_is_no_text_in_a_prompt_is_told_by_what_it_is():
@@ -86,9 +86,9 @@ def test_an_answer_in_a_format_of_the_future_stops_nothing():
     _, unread, last = said(record(0, reply({"text": "?"}, number=99)), record(1, reply({"text": "Hello."})))
     assert (unread.role, unread.ok) == ("note", False)
     assert unread.text == "no model has answered: its answer cannot be read by this version"
-    assert said_as_json(last)["text"] == "Hello."
+    assert message_to_json(last)["text"] == "Hello."
 
 
 def test_a_failure_that_is_no_refusal_is_none():
-    assert refusal_of(record(0, encode_error(ValueError("no")), ok=False)) is None
-    assert refusal_of(record(0, b"not an error", ok=False)) is None
+    assert decode_budget_exceeded(record(0, encode_error(ValueError("no")), ok=False)) is None
+    assert decode_budget_exceeded(record(0, b"not an error", ok=False)) is None

@@ -21,11 +21,11 @@ from provider_server import server_process
 
 from holdfast.admission.usage import Usage
 from holdfast.cli import main
-from holdfast.cli.demo import conclude, run_demo
+from holdfast.cli.demo import print_verdict, run_demo
 from holdfast.cli.demo.dashboard import has_browser
-from holdfast.cli.demo.effect_log import Trace
-from holdfast.cli.demo.verification import Journal, Recorded, count
-from holdfast.cli.formatting import console
+from holdfast.cli.demo.effect_log import CallEvent
+from holdfast.cli.demo.verification import JournalTotals, RecordedWork, count_events
+from holdfast.cli.formatting import create_console
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 
@@ -65,14 +65,14 @@ def test_the_demo_kills_a_worker_for_real_and_its_counts_hold(project: Project):
     folder = Path(found[1])
     try:
         traces = traces_in(folder)
-        asked = Counter(trace["turn"] for trace in traces if trace["what"] == "started" and "turn" in trace)
+        asked = Counter(trace["turn"] for trace in traces if trace["status"] == "started" and "turn" in trace)
         assert asked == {**dict.fromkeys(range(1, 13), 1), 9: 2}
-        tools = Counter((trace["tool"], trace["call"], trace["what"]) for trace in traces if "tool" in trace)
+        tools = Counter((trace["tool"], trace["call_id"], trace["status"]) for trace in traces if "tool" in trace)
         assert set(tools.values()) == {1}
         assert tools["charge_card", "call_8_1", "finished"] == 1
 
         # What was not paid twice is what the first eight answers used.
-        answers = [trace for trace in traces if "turn" in trace and trace["what"] == "finished"]
+        answers = [trace for trace in traces if "turn" in trace and trace["status"] == "finished"]
         saved, total = (
             sum(trace["input_tokens"] + trace["output_tokens"] for trace in some) for some in (answers[:8], answers)
         )
@@ -117,20 +117,20 @@ def test_ctrl_c_ends_the_demo_and_its_workers(project: Project):
     assert [path.name for path in project.folder.iterdir()] == ["app.py"]
 
 
-def ledger(*more: Trace) -> list[Trace]:
+def ledger(*more: CallEvent) -> list[CallEvent]:
     """Three turns, the second of which was asked for twice, and a tool call."""
-    asked = [Trace(0.0, 1, "started", turn) for turn in (1, 2, 2, 3)]
+    asked = [CallEvent(0.0, 1, "started", turn) for turn in (1, 2, 2, 3)]
     used = {"input_tokens": 10, "output_tokens": 5, "nano_usd": 7}
-    answered = [Trace(0.0, 1, "finished", turn, **used) for turn in (1, 2, 3)]
+    answered = [CallEvent(0.0, 1, "finished", turn, **used) for turn in (1, 2, 3)]
     return [*asked, *answered, *charge(), *more]
 
 
-def charge(pid: int = 1) -> list[Trace]:
-    return [Trace(0.0, pid, what, tool="charge_card", call="c1") for what in ("started", "finished")]
+def charge(pid: int = 1) -> list[CallEvent]:
+    return [CallEvent(0.0, pid, what, tool="charge_card", call_id="c1") for what in ("started", "finished")]
 
 
-JOURNAL = Journal(
-    RunState.COMPLETED, Recorded(Usage(1, 10, 5, 0, 7), ("charge_card",)), Recorded(Usage(2, 20, 10, 0, 14))
+JOURNAL = JournalTotals(
+    RunState.COMPLETED, RecordedWork(Usage(1, 10, 5, 0, 7), ("charge_card",)), RecordedWork(Usage(2, 20, 10, 0, 14))
 )
 
 
@@ -138,11 +138,18 @@ JOURNAL = Journal(
     "traces",
     [
         ledger(),
-        ledger(Trace(0.0, 1, "started", 3), Trace(0.0, 1, "failed", 3)),  # a provider's fault is no fault of ours
+        ledger(
+            CallEvent(0.0, 1, "started", 3), CallEvent(0.0, 1, "failed", 3)
+        ),  # a provider's fault is no fault of ours
     ],
 )
-def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[Trace]):
-    assert conclude(console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count(traces), JOURNAL, victim=2) == 0
+def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[CallEvent]):
+    assert (
+        print_verdict(
+            create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count_events(traces), JOURNAL, kill_turn=2
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "Not paid twice: 1 model call, 15 of 45 tokens" in out
     assert "asked 4 times for 3 answers" in out
@@ -152,28 +159,33 @@ def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[st
     ("traces", "journal", "problem"),
     [
         (
-            ledger(Trace(0.0, 1, "started", 1), Trace(0.0, 1, "finished", 1)),
+            ledger(CallEvent(0.0, 1, "started", 1), CallEvent(0.0, 1, "finished", 1)),
             JOURNAL,
             "for turn 1 the model was asked 2 and answered 2 times",
         ),
         (ledger(*charge(2)), JOURNAL, "the tool call charge_card c1 began 2 and ended 2 times"),
         (
-            ledger(Trace(0.0, 2, "started", 4), Trace(0.0, 2, "finished", 4, input_tokens=9)),
+            ledger(CallEvent(0.0, 2, "started", 4), CallEvent(0.0, 2, "finished", 4, input_tokens=9)),
             JOURNAL,
             "3 answers with 45 tokens are recorded, and 4 with 54 were given",
         ),
         (ledger(), replace(JOURNAL, state=RunState.FAILED), "the run is failed, not completed"),
         (
             ledger(),
-            replace(JOURNAL, before=JOURNAL.after, after=JOURNAL.before),
+            replace(JOURNAL, before_kill=JOURNAL.after_kill, after_kill=JOURNAL.before_kill),
             "2 answers were recorded before the kill, not 1",
         ),
     ],
 )
 def test_the_demo_fails_when_the_counts_are_not_as_promised(
-    capsys: pytest.CaptureFixture[str], traces: list[Trace], journal: Journal, problem: str
+    capsys: pytest.CaptureFixture[str], traces: list[CallEvent], journal: JournalTotals, problem: str
 ):
-    assert conclude(console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count(traces), journal, victim=2) == 1
+    assert (
+        print_verdict(
+            create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count_events(traces), journal, kill_turn=2
+        )
+        == 1
+    )
     out = capsys.readouterr().out
     assert "this is not what Holdfast promises" in out
     assert problem in out
@@ -229,10 +241,10 @@ def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypa
     def missing(_url: str) -> None:
         raise UsageError("starlette is not installed")
 
-    monkeypatch.setattr("holdfast.cli.demo.Page", missing)
+    monkeypatch.setattr("holdfast.cli.demo.DashboardServer", missing)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UsageError):
-        run_demo(fast=True, on_page=True)
+        run_demo(fast=True, in_browser=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from cli_project import Project, make_project
 
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
-from holdfast.reports.run_info import Failure
+from holdfast.reports.run_info import RunErrorInfo
 from holdfast.services.journal_files import Journal
 from own_worlds import own_definitions
 
@@ -129,7 +129,7 @@ def test_an_opened_archive_leads_to_other_keys_or_to_none(
 ):
     archive = tmp_path / "runs.jsonl"
     monkeypatch.setenv(KEYS, KEY)
-    assert concerts.here("export", "--all", "--opened", "-o", str(archive)).code == 0
+    assert concerts.here("export", "--all", "--decrypted", "-o", str(archive)).code == 0
     assert WORD in archive.read_text()
     for key in (OTHER, ""):
         monkeypatch.setenv(KEYS, key)
@@ -145,14 +145,14 @@ def test_an_archive_is_not_opened_without_the_key(
     concerts: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ):
     monkeypatch.setenv(KEYS, key)
-    done = concerts.here("export", "--all", "--opened", "-o", str(tmp_path / "runs.jsonl"))
+    done = concerts.here("export", "--all", "--decrypted", "-o", str(tmp_path / "runs.jsonl"))
     assert done.code == 1
     assert KEYS in done.err
     assert not (tmp_path / "runs.jsonl").exists()
 
 
 def test_opened_goes_with_all(concerts: Project):
-    done = concerts.here("export", "concert", "--opened")
+    done = concerts.here("export", "concert", "--decrypted")
     assert done.code == 2
     assert "go with --all" in done.err
 
@@ -165,4 +165,4 @@ def test_a_client_without_the_key_is_told_that_something_is_sealed(concerts: Pro
             return {run.id: (run.inputs, run.error) for run in await client.list()}
 
     words = f"(sealed with key {KEY_ID})"
-    assert asyncio.run(listed())["failure"] == (words, Failure("holdfast.errors.UnreadableRecord", words))
+    assert asyncio.run(listed())["failure"] == (words, RunErrorInfo("holdfast.errors.UnreadableRecord", words))

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.cli.event_loop import in_loop
+from holdfast.cli.event_loop import run_in_loop
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_ctrl_c_comes_between_two_callbacks():
         await asyncio.sleep(60)
 
     with pytest.raises(KeyboardInterrupt):
-        in_loop(main())
+        run_in_loop(main())
     assert errors == []
 
 
@@ -56,7 +56,7 @@ def test_what_is_done_at_the_end_is_done():
             done.append("closed")
 
     with pytest.raises(KeyboardInterrupt):
-        in_loop(main())
+        run_in_loop(main())
     assert done == ["closed"]
 
 
@@ -69,7 +69,7 @@ def test_a_command_may_end_well_after_ctrl_c():
             return "the page is closed"
         return "nobody pressed it"
 
-    assert in_loop(main()) == "the page is closed"
+    assert run_in_loop(main()) == "the page is closed"
 
 
 def test_a_second_ctrl_c_ends_it_at_once():
@@ -79,7 +79,7 @@ def test_a_second_ctrl_c_ends_it_at_once():
         raise AssertionError("it went on")
 
     with pytest.raises(KeyboardInterrupt):
-        in_loop(main())
+        run_in_loop(main())
 
 
 def test_results_and_errors_are_those_of_the_command():
@@ -88,9 +88,9 @@ def test_results_and_errors_are_those_of_the_command():
             raise ValueError("as it is")
         return 3
 
-    assert in_loop(main(False)) == 3
+    assert run_in_loop(main(False)) == 3
     with pytest.raises(ValueError, match="as it is"):
-        in_loop(main(True))
+        run_in_loop(main(True))
 
 
 def test_what_was_cancelled_by_itself_was_not_interrupted():
@@ -98,7 +98,7 @@ def test_what_was_cancelled_by_itself_was_not_interrupted():
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        in_loop(main())
+        run_in_loop(main())
 
 
 def test_signals_are_left_alone_in_other_threads_and_under_other_handlers():
@@ -107,12 +107,12 @@ def test_signals_are_left_alone_in_other_threads_and_under_other_handlers():
     async def main() -> None:
         seen.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=lambda: in_loop(main()))
+    thread = threading.Thread(target=lambda: run_in_loop(main()))
     thread.start()
     thread.join()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        in_loop(main())
+        run_in_loop(main())
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert seen == [signal.default_int_handler, signal.SIG_IGN]

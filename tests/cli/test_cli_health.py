@@ -13,8 +13,8 @@ def test_agents_are_listed_with_their_health(lab: Project):
     assert re.match(r"agent +state +workers +last heartbeat +runs\n", out)
     assert re.search(r"^research +unserved +0 ", out, re.M)
     [research] = [one for one in lab.here("agents", "--json").json if one["name"] == "research"]
-    assert (research["state"], research["workers"], research["is_agent"]) == ("unserved", 0, True)
-    assert sum(research["runs"].values()) >= 1
+    assert (research["state"], research["worker_count"], research["is_agent"]) == ("unserved", 0, True)
+    assert sum(research["run_counts"].values()) >= 1
 
 
 def test_only_all_lists_workflows(seeded: Project):
@@ -33,11 +33,11 @@ def test_a_worker_that_is_killed_falls_silent_and_a_switch_is_told(seeded: Proje
     try:
         until(lambda: health() == "serving")
         assert re.search(r"^nap +serving +1 +\S+", seeded.here("agents", "--all").out, re.M)
-        seeded.here("kill", "nap")
-        assert health() == "off"
+        seeded.here("disable", "nap")
+        assert health() == "disabled"
         told = seeded.here("agents", "--all").out
-        assert "'nap' is switched off: `holdfast kill nap --lift` lets its runs go on" in told
-        seeded.here("kill", "nap", "--lift")
+        assert "'nap' is disabled: `holdfast enable nap` lets its runs continue" in told
+        seeded.here("enable", "nap")
     finally:
         worker.kill()
         worker.communicate(timeout=20)

@@ -34,7 +34,7 @@ def test_dead_runs_are_listed_with_what_they_did(history: Project):
     assert "recorded    0 records" in done.out
     assert "see to the cause, then: holdfast dead retry crasher" in done.out
     [told] = json.loads(history.here("dead", "--json").out)
-    assert (told["id"], told["deaths"], told["records"], told["last_recorded"]) == ("crasher", 3, 0, None)
+    assert (told["id"], told["death_count"], told["record_count"], told["last_step_name"]) == ("crasher", 3, 0, None)
     assert "died 3 times while this was the only run it held" in told["reason"]
     assert history.here("dead", "--workflow", "etl").out == "no run of workflow 'etl' is dead\n"
     assert history.here("dead", "show", "crasher").out.startswith("run        crasher\n")
@@ -71,7 +71,7 @@ def test_prune_tells_what_it_would_do_and_does_it(dead: Project):
     before = ids(dead)
     would = dead.here("prune", "--older-than", "0s", "--dry-run", "--json")
     told = json.loads(would.out)
-    assert (told["dry_run"], told["runs"], told["kept"]) == (True, 1, {})
+    assert (told["dry_run"], told["run_count"], told["kept_by_reason"]) == (True, 1, {})
     assert ids(dead) == before
     unasked = dead.here("prune", "--older-than", "0s")
     assert unasked.code == 1
@@ -120,7 +120,7 @@ def test_a_run_that_needs_another_one_is_not_imported_without_it(seeded: Project
     file, other = seeded.folder / "runs.jsonl", f"sqlite:///{seeded.folder / 'other.db'}"
     seeded.here("export", "--all", "--workflow", "order", "-o", str(file))
     head, line, end = file.read_text().splitlines()
-    waits = {**json.loads(line), "links": [{"position": 0, "child": "elsewhere"}]}
+    waits = {**json.loads(line), "links": [{"position": 0, "child_id": "elsewhere"}]}
     file.write_text("\n".join([head, json.dumps(waits), end]))
     done = seeded.here("import", str(file), "--url", other)
     assert done.code == 1
@@ -137,16 +137,16 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(seeded: Pro
         await other.open()
         with file.open() as lines:
             for archived in read_archive(lines, "file"):
-                assert await other.restore(archived)
+                assert await other.restore_run(archived)
         await other.close()
 
     asyncio.run(begin())
     [held_back] = json.loads(seeded.here("runs", "--workflow", "order", "--json", "--url", other.url).out)
-    assert held_back["paused"]
+    assert held_back["is_paused"]
     done = seeded.here("import", str(file), "--url", other.url, "--skip-existing")
     assert done.out == "imported 0 runs; 3 runs were there already\n"
     [order] = json.loads(seeded.here("runs", "--workflow", "order", "--json", "--url", other.url).out)
-    assert (order["paused"], order["state"]) == (False, "waiting")
+    assert (order["is_paused"], order["state"]) == (False, "waiting")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_an_archive_is_read_from_stdin(seeded: Project):
 
 
 def test_an_export_that_fails_leaves_nothing_behind(seeded: Project):
-    done = seeded.here("export", "--all", "--opened", "-o", str(seeded.folder / "runs.jsonl"))
+    done = seeded.here("export", "--all", "--decrypted", "-o", str(seeded.folder / "runs.jsonl"))
     assert done.code == 1
     assert "set HOLDFAST_ENCRYPTION_KEYS" in done.err
     assert not list(seeded.folder.glob("runs.jsonl*"))

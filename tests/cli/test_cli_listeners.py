@@ -22,14 +22,14 @@ async def deliver(project: Project, lease: float) -> None:
     await store.open()
     try:
         here = socket.gethostname()
-        listener = await store.register_worker(NewWorker("biller", here, 0, (ADDRESS,), None, by_lease=True), 60.0)
+        listener = await store.register_worker(NewWorker("biller", here, 0, (ADDRESS,), None, is_listener=True), 60.0)
         for run_id in ("bill-1", "bill-2"):
-            new = NewRun(run_id, ADDRESS, b'{"payload":1}', b"d", b"s", store.now(), by_delivery=True)
+            new = NewRun(run_id, ADDRESS, b'{"payload":1}', b"d", b"s", store.now(), is_delivery=True)
             await store.commit([StartRun(new)])
-        [first] = await store.claim(listener, workflows=[ADDRESS], queues=None, limit=1)
+        [first] = await store.claim_runs(listener, workflows=[ADDRESS], queues=None, limit=1)
         await store.commit([ReleaseRun(first.key, first.epoch, error=b'{"type":"ValueError"}')])
-        [_] = await store.claim(listener, workflows=[ADDRESS], queues=None, limit=1)
-        assert await store.keep_worker(listener, lease)
+        [_] = await store.claim_runs(listener, workflows=[ADDRESS], queues=None, limit=1)
+        assert await store.renew_listener_lease(listener, lease)
     finally:
         await store.close()
 
@@ -42,7 +42,7 @@ def test_a_listener_is_judged_by_its_lease_alone_and_called_one(project: Project
     assert re.search(r"^deliveries +1 of 3 without a new record$", out, re.M)
     assert re.search(rf"^ +1  listener biller at {where}, alive, 0 records$", out, re.M)
     [told] = project.here("show", "bill-1", "--json").json["workers"]
-    assert (told["by_lease"], told["pid"], told["alive"]) == (True, None, True)
+    assert (told["is_listener"], told["pid"], told["is_alive"]) == (True, None, True)
     out = project.here("doctor").out
     assert re.search(rf"^ok +listeners +1 alive \(biller at {where}\) *$", out, re.M)
     assert re.search(r"^ok +workers +0 alive *$", out, re.M)
@@ -68,10 +68,10 @@ def test_a_fork_is_delivered_like_its_source(project: Project):
         store = SqliteStore(project.database)
         await store.open()
         try:
-            run = await store.get(handle.run_id)
+            run = await store.get_run(handle.run_id)
         finally:
             await store.close()
         assert run is not None
-        return run.by_delivery
+        return run.is_delivery
 
     assert asyncio.run(fork())

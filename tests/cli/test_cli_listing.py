@@ -9,8 +9,8 @@ import click
 import pytest
 from cli_project import Project
 
-from holdfast.cli.datetimes import moment
-from holdfast.cli.runs import Wanted
+from holdfast.cli.datetimes import parse_past_datetime
+from holdfast.cli.runs import RunQuery
 
 
 def ids(project: Project, *options: str) -> list[str]:
@@ -50,12 +50,12 @@ def test_a_list_ends_with_the_command_that_shows_the_next_page(relatives: Projec
 
 def test_the_next_page_is_asked_for_as_this_one_was():
     at = datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
-    wanted = Wanted(states=["failed", "dead"], workflow="a b", tag="t", text="it's", parent="-p", since=at, limit=7)
-    assert wanted.next_page("last one", "sqlite:///x.db") == (
+    wanted = RunQuery(states=["failed", "dead"], workflow="a b", tag="t", text="it's", parent="-p", since=at, limit=7)
+    assert wanted.format_next_page_command("last one", "sqlite:///x.db") == (
         "holdfast runs --state failed --state dead --workflow 'a b' --tag t --text 'it'\"'\"'s' --parent=-p "
         "--since 2026-11-15T08:30:00+00:00 --limit 7 --url sqlite:///x.db --before 'last one'"
     )
-    assert Wanted().next_page("x", None) == "holdfast runs --before x"
+    assert RunQuery().format_next_page_command("x", None) == "holdfast runs --before x"
 
 
 def test_a_page_behind_a_run_that_is_not_there_is_an_error(relatives: Project):
@@ -68,20 +68,20 @@ def test_a_page_behind_a_run_that_is_not_there_is_an_error(relatives: Project):
     ("text", "seconds"), [("90m", 5400), ("2h", 7200), ("3d", 259200), ("1w", 604800), ("1.5 H", 5400), ("10s", 10)]
 )
 def test_a_moment_may_be_told_by_how_long_ago_it_was(text: str, seconds: int):
-    assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - moment(text)) < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - parse_past_datetime(text)) < timedelta(seconds=5)
 
 
 def test_a_moment_may_be_a_date_or_a_time():
-    assert moment("2026-11-15") == datetime(2026, 11, 15).astimezone()
-    assert moment("2026-11-15T08:30") == datetime(2026, 11, 15, 8, 30).astimezone()
-    assert moment("2026-11-15 08:30:01+02:00") == datetime(2026, 11, 15, 6, 30, 1, tzinfo=UTC)
-    assert moment("2026-11-15T08:30:00Z") == datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
+    assert parse_past_datetime("2026-11-15") == datetime(2026, 11, 15).astimezone()
+    assert parse_past_datetime("2026-11-15T08:30") == datetime(2026, 11, 15, 8, 30).astimezone()
+    assert parse_past_datetime("2026-11-15 08:30:01+02:00") == datetime(2026, 11, 15, 6, 30, 1, tzinfo=UTC)
+    assert parse_past_datetime("2026-11-15T08:30:00Z") == datetime(2026, 11, 15, 8, 30, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2x", "h", "-2h", "2026-13-01", "99999999999w", "9" * 400 + "d"])
 def test_anything_else_is_no_moment(text: str):
     with pytest.raises(click.BadParameter, match="is no moment"):
-        moment(text)
+        parse_past_datetime(text)
 
 
 def test_a_wrong_moment_is_a_usage_error_that_shows_right_ones(relatives: Project):
@@ -96,8 +96,8 @@ def test_the_list_says_what_is_paused_cancelled_started_by_another_and_forked(un
     assert undone.here("cancel", "order-7").code == 0
     assert undone.here("fork", "etl-acme", "--at", "1", "--id", "second").code == 0
     runs = {run["id"]: run for run in undone.here("runs", "--json").json}
-    assert [name for name, run in runs.items() if run["paused"]] == ["nap-3600"]
-    assert [name for name, run in runs.items() if run["cancelling"]] == ["order-7"]
+    assert [name for name, run in runs.items() if run["is_paused"]] == ["nap-3600"]
+    assert [name for name, run in runs.items() if run["is_cancelling"]] == ["order-7"]
     assert [name for name, run in runs.items() if run["forked_from"]] == ["second"]
     assert (runs["second"]["forked_from"], runs["nap-3600"]["parent"]) == ("etl-acme", "small")
     assert runs["small"]["parent"] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_project import Project
 
-from holdfast.cli.store_access import placed
+from holdfast.cli.store_access import with_store_options
 
 IN_GROUPS = [
     (("dead",), ("show", "etl-bad")),
@@ -45,9 +45,9 @@ def test_what_narrows_a_list_is_not_lost_before_a_command_that_deletes(seeded: P
 def test_what_is_advised_is_about_the_same_store(project: Project, seeded: Project):
     place = f"--url {seeded.url}"
     assert f"`holdfast resume order-7 {place}`" in project.here("pause", "order-7", "--url", seeded.url).out
-    assert f"`holdfast kill etl --lift {place}`" in project.here("kill", "etl", "--url", seeded.url).out
-    assert f"`holdfast kill etl --lift {place}`" in project.here("runs", "--url", seeded.url).out
-    assert f"holdfast kill etl --lift {place}" in project.here("doctor", "--url", seeded.url).out
+    assert f"`holdfast enable etl {place}`" in project.here("disable", "etl", "--url", seeded.url).out
+    assert f"`holdfast enable etl {place}`" in project.here("runs", "--url", seeded.url).out
+    assert f"holdfast enable etl {place}" in project.here("doctor", "--url", seeded.url).out
     failed = project.here("show", "etl-bad", "--url", seeded.url).out
     assert f"`holdfast retry etl-bad {place}`" in failed
     assert "--url" not in seeded.here("show", "etl-bad").out
@@ -55,9 +55,9 @@ def test_what_is_advised_is_about_the_same_store(project: Project, seeded: Proje
 
 def test_what_only_the_store_can_do_is_not_advised_to_be_asked_of_a_server():
     advice = "`holdfast worker app` serves it, `holdfast runs` lists it, `holdfast check app.py` looks at it"
-    assert placed(None, advice) == advice
-    assert placed("https://h", advice) == advice.replace("runs`", "runs --url https://h`")
-    assert placed("a.db", advice).count("--url a.db`") == 2
+    assert with_store_options(None, advice) == advice
+    assert with_store_options("https://h", advice) == advice.replace("runs`", "runs --url https://h`")
+    assert with_store_options("a.db", advice).count("--url a.db`") == 2
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "settle": ("r", "1", "--did-not-happen"),
     "approve": ("a1",),
     "deny": ("a1",),
+    "enable": ("etl",),
     "worker": ("app:etl",),
     "signal": ("r", "go"),
     "send": ("mailer",),
@@ -115,14 +116,14 @@ def test_commands_work_as_on_any_store(pg: PostgresProject):
         "approvals",
         f"export etl-in-acme -o {pg.folder}/journal.json",
         "budget order-1",
-        "kill",
+        "disable",
         "pause order-1",
         "resume order-1",
         "signal order-1 approved",
         "cancel order-1",
         "fork etl-in-acme --id fork",
-        "kill etl",
-        "kill etl --lift",
+        "disable etl",
+        "enable etl",
         "doctor",
     ]:
         args = line.split()
@@ -213,7 +214,7 @@ async def test_no_error_and_no_object_shows_the_password(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(store_readiness, "REACHING_PATIENCE", 0.0)
+    monkeypatch.setattr(store_readiness, "UNREACHABLE_TIMEOUT_S", 0.0)
     said: list[str] = []
 
     def note(error: HoldfastError) -> None:

@@ -23,8 +23,8 @@ class Terminal(io.StringIO):
 def test_progress_is_printed_while_a_command_works_and_stderr_is_a_terminal(
     monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, expected: str
 ):
-    monkeypatch.setattr(event_loop, "_FIRST_AFTER_S", 0)
-    monkeypatch.setattr(event_loop, "_THEN_EVERY_S", 0)
+    monkeypatch.setattr(event_loop, "_PROGRESS_DELAY_S", 0)
+    monkeypatch.setattr(event_loop, "_PROGRESS_INTERVAL_S", 0)
     monkeypatch.setattr(sys, "stderr", stderr)
     is_told, told = asyncio.Event(), [1, 2]
 
@@ -39,7 +39,7 @@ def test_progress_is_printed_while_a_command_works_and_stderr_is_a_terminal(
             await is_told.wait()
         return "done"
 
-    assert event_loop.in_loop(work(), progress=progress) == "done"
+    assert event_loop.run_in_loop(work(), format_progress=progress) == "done"
     assert stderr.getvalue() == expected
 
 
@@ -56,7 +56,7 @@ def test_progress_is_printed_while_a_command_works_and_stderr_is_a_terminal(
 def test_a_command_over_many_runs_says_how_far_it_is(history: Project, command: list[str], expected: str):
     code = f"""
 from holdfast.cli import event_loop, main
-event_loop._FIRST_AFTER_S = 0
+event_loop._PROGRESS_DELAY_S = 0
 main({json.dumps(command)})
 """
     assert expected in history.python_on_a_terminal("-c", code)
@@ -67,7 +67,7 @@ def test_a_command_says_that_it_waits_for_a_server_that_does_not_answer(project:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         code = f"""
 from holdfast.cli import event_loop, main, store_access
-event_loop._FIRST_AFTER_S, store_access.PATIENCE = 0, 0.1
+event_loop._PROGRESS_DELAY_S, store_access.PATIENCE = 0, 0.1
 try:
     main(["runs", "--url", "{address}"])
 except SystemExit as stop:

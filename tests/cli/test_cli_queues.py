@@ -42,14 +42,14 @@ def queued(project: Project) -> Project:
     """A queue with three runs that are executed, and three that wait; one that is used up; one that is not."""
 
     async def fill(store: Store) -> None:
-        await store.publish([WorkflowSpec("etl", ("customer",), queue="llm")])
+        await store.publish_workflows([WorkflowSpec("etl", ("customer",), queue="llm")])
         hourly = NewQueue("hourly", QueueLimits(rates=Queue("hourly", rate="1/hour").limits.rates))
-        await store.put_queues([NewQueue("llm", LLM.limits), NewQueue("idle", QueueLimits(5)), hourly])
+        await store.declare_queues([NewQueue("llm", LLM.limits), NewQueue("idle", QueueLimits(5)), hourly])
         keys = ["acme", "acme", "acme", "beta", "", "acme"]
         await store.commit([new(number, key) for number, key in enumerate(keys)])
         await store.commit([new(10, "", "hourly"), new(11, "", "hourly")])
         worker = await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
-        assert len(await store.claim(worker, workflows=["etl"], queues=None, limit=9)) == 4
+        assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=9)) == 4
 
     on_store(project, fill)
     return project
@@ -74,12 +74,13 @@ def test_the_list_tells_what_is_running_and_waiting_and_why_nothing_begins(queue
     assert re.fullmatch(llm, lines[3])
     assert len(lines) == 4
     hourly, _, one = queued.here("queues", "--json").json
-    assert datetime.fromisoformat(hourly["next_at"]) > datetime.now(UTC)
-    assert "waits until" in hourly["held_up"]
+    assert datetime.fromisoformat(hourly["next_start_at"]) > datetime.now(UTC)
+    assert "waits until" in hourly["blocked_reason"]
     assert one == queued.here("queues", "show", "llm", "--json").json
     assert (one["concurrency"], one["rate"], one["key_concurrency"], one["key_rate"]) == (3, ["100/min"], 2, [])
-    assert (one["running"], one["waiting"], one["by_hand"], one["declared"]) == (3, 3, False, one["limits"])
-    assert {"key": "acme", "running": 1, "waiting": 3} in one["keys"]  # they take turns
+    assert (one["running_count"], one["waiting_count"], one["is_overridden"]) == (3, 3, False)
+    assert one["declared_limits"] == one["limits_text"]
+    assert {"key": "acme", "running_count": 1, "waiting_count": 3} in one["keys"]  # they take turns
 
 
 def test_one_is_shown_with_its_keys(queued: Project):
@@ -113,7 +114,7 @@ def test_limits_are_set_one_by_one_and_taken_back(queued: Project):
         queued.here("queues").out
     )
     none = queued.here("queues", "set", "llm", "--no-rate", "--no-key-concurrency", "--key-rate", "1/s", "--json").json
-    assert none["limits"] == "9 at once; each key: 1/s"
+    assert none["limits_text"] == "9 at once; each key: 1/s"
     back = queued.here("queues", "reset", "llm").out
     assert back.startswith("queue 'llm' is as code says: 3 at once, 100/min; each key: 2 at once; full")
     assert "was as code says before: 3 at once" in queued.here("queues", "reset", "llm").out
@@ -168,13 +169,13 @@ def test_what_cannot_be_meant_is_refused(queued: Project, arguments: list[str], 
 
 def test_keys_without_a_place_are_told_where_the_queue_itself_has_some(project: Project):
     async def fill(store: Store) -> None:
-        await store.put_queues([NewQueue("llm", QueueLimits(concurrency=9, key_concurrency=1))])
+        await store.declare_queues([NewQueue("llm", QueueLimits(concurrency=9, key_concurrency=1))])
         await store.commit([new(number, "acme") for number in range(3)])
         worker = await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
-        assert len(await store.claim(worker, workflows=["etl"], queues=None, limit=9)) == 1
+        assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=9)) == 1
 
     on_store(project, fill)
     assert project.here("queues", "show", "llm").out.splitlines()[4] == "  now      keys that wait are full: 1 of each"
     [one] = project.here("queues", "--json").json
-    assert one["held_up"] == "all that wait in queue 'llm' are of keys without a place (1 of each)"
+    assert one["blocked_reason"] == "all that wait in queue 'llm' are of keys without a place (1 of each)"
     assert "waits for a place in queue 'llm' (key 'acme': 1 of 1 running)" in project.here("runs").out

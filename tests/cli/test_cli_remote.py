@@ -31,7 +31,7 @@ READING: Sequence[tuple[str, ...]] = [
     ("costs",),
     ("dead",),
     ("agents", "--all"),
-    ("kill",),
+    ("disable",),
     ("schedules",),
     ("schedules", "show", "often"),
     ("queues",),
@@ -56,8 +56,8 @@ CHANGING: Sequence[tuple[str, ...]] = [
     ("fork", "done", "--id", "again"),
     ("approve", "QUESTION", "--by", "ann"),
     ("deny", "QUESTION", "--by", "bob"),
-    ("kill", "known"),
-    ("kill", "known", "--lift"),
+    ("disable", "known"),
+    ("enable", "known"),
     ("schedules", "pause", "often"),
     ("schedules", "resume", "often"),
     ("schedules", "delete", "often"),
@@ -76,7 +76,7 @@ CHANGING: Sequence[tuple[str, ...]] = [
 REFUSED: Sequence[tuple[tuple[str, ...], str]] = [
     (("show", "wating"), "waiting"),
     (("start", "knwn"), "did you mean 'known'?"),
-    (("kill", "knwn"), "did you mean 'known'?"),
+    (("disable", "knwn"), "did you mean 'known'?"),
     (("queues", "show", "knwn"), "did you mean 'known'?"),
     (("schedules", "show", "oftn"), "did you mean 'often'?"),
     (("approve", "zzz"), "there is no approval 'zzz'"),
@@ -178,7 +178,7 @@ def test_a_server_tells_what_its_store_tells(pair: Pair, words: tuple[str, ...])
     local, remote = pair.both(*words, "--json")
     assert (remote.code, remote.err) == (local.code, local.err) == (0, "")
     assert without_chance(remote.out) == without_chance(local.out)
-    assert local.out.strip() not in ("[]", "", "{}") or words[0] in ("dead", "kill")
+    assert local.out.strip() not in ("[]", "", "{}") or words[0] in ("dead", "disable")
 
 
 def test_lists_for_people_are_the_same(pair: Pair):
@@ -228,7 +228,7 @@ def test_a_triggered_schedule_starts_a_run_there(pair: Pair):
     if made.code:  # the test before this one has deleted it
         assert "there is no schedule 'often'" in made.err
         return
-    assert made.json["run"] in [run["id"] for run in pair.remote.here("runs", "--json").json]
+    assert made.json["run_id"] in [run["id"] for run in pair.remote.here("runs", "--json").json]
 
 
 def test_doctor_looks_at_the_server(pair: Pair):
@@ -249,7 +249,7 @@ def test_a_namespace_is_said_by_the_key(pair: Pair):
 
 
 def test_a_server_that_is_not_there_is_told_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("holdfast.cli.store_access.PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.cli.store_access.OPEN_TIMEOUT_S", 0.0)
     refused = Behind(tmp_path, "http://127.0.0.1:9").here("runs")
     assert refused.code == 1
     assert "http://127.0.0.1:9 does not answer" in refused.err
@@ -310,4 +310,4 @@ def test_a_key_that_may_only_submit_sends_signals_and_triggers(project: Project,
         assert "there is no run 'nowhere'" in unknown.err
         triggered = remote.here("schedules", "trigger", "often", "--json")
         assert (triggered.code, triggered.err) == (0, "")
-        assert triggered.json["run"] in [run["id"] for run in project.here("runs", "--json").json]
+        assert triggered.json["run_id"] in [run["id"] for run in project.here("runs", "--json").json]

@@ -42,11 +42,11 @@ def test_runs_as_json_are_an_array_with_stable_names(history: Project):
         "tags",
         "created_at",
         "finished_at",
-        "seconds",
+        "duration_s",
         "waits_for",
         "wake_at",
-        "paused",
-        "cancelling",
+        "is_paused",
+        "is_cancelling",
         "parent",
         "forked_from",
         "usage",
@@ -77,7 +77,7 @@ def test_a_state_that_does_not_exist_is_a_usage_error_that_lists_the_states(hist
 
 
 def test_a_missing_database_is_not_created(project: Project):
-    for command in (["runs"], ["show", "x"], ["signal", "x", "go"], ["retry", "x"], ["cancel", "x"], ["kill"]):
+    for command in (["runs"], ["show", "x"], ["signal", "x", "go"], ["retry", "x"], ["cancel", "x"], ["disable"]):
         done = project.here(*command)
         assert done.code == 1
         assert done.out == ""

@@ -13,7 +13,7 @@ from cli_project import Project
 from holdfast import Client, ScheduleInfo
 from holdfast.cli.schedules import show_schedule
 from holdfast.stores.contract import NewWorker, WorkflowSpec
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
 
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).timestamp()
@@ -26,14 +26,16 @@ def planned(project: Project) -> Project:
     async def plan() -> None:
         store = SqliteStore(project.database)
         await store.open()
-        await store.publish([WorkflowSpec("etl", ("customer",))])
-        nightly = NewSchedule(
+        await store.publish_workflows([WorkflowSpec("etl", ("customer",))])
+        nightly = ScheduleDefinition(
             "nightly", "etl", "30 2 * * * in Europe/Berlin", b'{"customer":"acme"}', "all", 5, "skip",
             queue="slow", priority=2, tags=("night",),
         )  # fmt: skip
-        await store.put_schedules([nightly, NewSchedule("hourly", "etl", "every hour", b"{}", "skip")])
+        await store.put_schedules([nightly, ScheduleDefinition("hourly", "etl", "every hour", b"{}", "skip")])
         worker = await store.register_worker(NewWorker("w", "h", 1, ("etl",)), 60)
-        await store.put_schedules([NewSchedule("old one", "etl", "@monthly", b"{}", by_code=True)], worker=worker)
+        await store.put_schedules(
+            [ScheduleDefinition("old one", "etl", "@monthly", b"{}", is_declared_in_code=True)], worker=worker
+        )
         await store.retire_worker(worker)
         await store.close()
 
@@ -71,7 +73,7 @@ def test_the_list_tells_when_each_fires_next_in_its_own_zone_and_what_is_wrong(p
     assert one == planned.here("schedules", "show", "nightly", "--json").json
     assert datetime.fromisoformat(one["next_at"]) > datetime.now(UTC)
     assert (one["timing"], one["inputs"]) == ("30 2 * * * in Europe/Berlin", {"customer": "acme"})
-    assert (one["tag"], one["last_state"], one["by_code"]) == ("schedule:nightly", None, False)
+    assert (one["tag"], one["last_run_state"], one["is_declared_in_code"]) == ("schedule:nightly", None, False)
 
 
 def test_one_is_shown_with_all_that_is_known_of_it(planned: Project):
@@ -111,7 +113,7 @@ def test_it_is_paused_resumed_triggered_and_deleted(planned: Project):
     assert planned.here("schedules", "resume", "nightly", "--json").json["changed"] is False
 
     assert "no live worker serves workflow 'etl'" in told("trigger", "hourly")
-    run = planned.here("schedules", "trigger", "nightly", "--json").json["run"]
+    run = planned.here("schedules", "trigger", "nightly", "--json").json["run_id"]
     assert [one["id"] for one in planned.here("runs", "--tag", "schedule:nightly", "--json").json] == [run]
     assert re.search(r"^nightly .* pending +all$", told(), re.M)
 
@@ -126,9 +128,9 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
         store = SqliteStore(planned.database, clock=lambda: YESTERDAY)
         await store.open()
         for policy in ("skip", "last", "all"):
-            await store.put_schedules([NewSchedule(policy, "etl", "every hour", b"{}", policy)])
+            await store.put_schedules([ScheduleDefinition(policy, "etl", "every hour", b"{}", policy)])
             await store.pause_schedule(policy)
-        await store.put_schedules([NewSchedule("late", "etl", "every hour", b"{}")])
+        await store.put_schedules([ScheduleDefinition("late", "etl", "every hour", b"{}")])
         await store.close()
 
     asyncio.run(long_ago())
@@ -150,7 +152,7 @@ def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
         async with Client(planned.url) as client:
             return replace(await client.schedules.get(name), timing=elsewhere, zone="Mars/Olympus_Mons")
 
-    monkeypatch.setattr("holdfast.cli.schedules._read_one", read)
+    monkeypatch.setattr("holdfast.cli.schedules._fetch_schedule", read)
     show_schedule(None, "nightly", as_json=False)
     told = capsys.readouterr().out
     assert f"as written: {elsewhere}" in told

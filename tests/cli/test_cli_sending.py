@@ -63,6 +63,6 @@ def test_policies_are_set_told_and_deleted(project: Project):
     project.here("send", "mailer")
     assert project.here("policies").out.endswith("has reached its runs, and no server has seen it yet\n")
     [told] = json.loads(project.here("policies", "--json").out)
-    assert (told["runs"], told["policy"]["on_breach"], told["breach"]) == (2, "pause", None)
+    assert (told["run_count"], told["policy"]["on_breach"], told["breach"]) == (2, "pause", None)
     assert "no policy any more" in project.here("policies", "delete", "mailer").out
     assert "nothing changed" in project.here("policies", "delete", "mailer").out

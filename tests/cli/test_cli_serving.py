@@ -77,12 +77,12 @@ def test_the_audit_log_is_told(project: Project):
     assert "nobody has asked" in project.here("audit").out
     code = (
         "import asyncio\n"
-        "from holdfast.stores.audit_log import NewAudit\n"
-        "from holdfast.stores.urls import open_store, store_url\n"
+        "from holdfast.stores.audit_log import AuditEvent\n"
+        "from holdfast.stores.urls import create_store, resolve_store_url\n"
         "async def main():\n"
-        "    store = open_store(store_url())\n"
+        "    store = create_store(resolve_store_url())\n"
         "    await store.open()\n"
-        "    await store.note_audit([NewAudit(1.8e9 + n, 'k1', 'ci', 'cancel_run', f'run-{n}\\x1b[31m', "
+        "    await store.append_audit([AuditEvent(1.8e9 + n, 'k1', 'ci', 'cancel_run', f'run-{n}\\x1b[31m', "
         "'denied' if n % 2 else 'allowed', '10.0.0.1') for n in range(3)])\n"
         "    await store.close()\n"
         "asyncio.run(main())\n"
@@ -96,8 +96,8 @@ def test_the_audit_log_is_told(project: Project):
     assert entries[0] == {
         "id": 3,
         "at": "2027-01-15T08:00:02+00:00",
-        "key": "k1",
-        "name": "ci",
+        "key_id": "k1",
+        "key_name": "ci",
         "action": "cancel_run",
         "target": "run-2\x1b[31m",
         "outcome": "allowed",

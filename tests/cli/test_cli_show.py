@@ -88,12 +88,14 @@ def test_show_as_json_has_everything(history: Project):
     assert [one["kind"] for one in run["journal"]] == ["step", "timer", "step", "step", "step", "step"]
     assert [one["number"] for one in run["journal"]][:2] == [1, 1]
     assert run["journal"][0]["output"] == [1, 2, 3]
-    assert run["journal"][0]["replays"] == 0
-    assert [worker["alive"] for worker in run["workers"] if worker["id"] == run["journal"][0]["worker"]] == [False]
+    assert run["journal"][0]["replay_count"] == 0
+    assert [worker["is_alive"] for worker in run["workers"] if worker["id"] == run["journal"][0]["worker_id"]] == [
+        False
+    ]
 
     payer = history.here("show", "payer", "--json").json
-    assert [(one["number"], one["once"]) for one in payer["in_flight"]] == [(2, True)]
-    assert payer["stalled"].startswith("no live worker serves workflow 'payer'")
+    assert [(one["number"], one["is_once"]) for one in payer["in_flight"]] == [(2, True)]
+    assert payer["stall_reason"].startswith("no live worker serves workflow 'payer'")
 
     failed = history.here("show", "etl-bad", "--json").json
     assert failed["error"]["type"] == "builtins.ValueError"
@@ -153,19 +155,19 @@ def test_show_tells_large_values_by_their_size(relatives: Project):
 
 def test_show_as_json_tells_of_relatives_and_retries(relatives: Project):
     small = relatives.here("show", "small", "--json").json
-    assert [one["id"] for one in small["children"]] == ["nap-3600", "nap-0", "small-leaf-0", "small-leaf-1"]
-    assert {one["parent"] for one in small["children"]} == {"small"}
-    assert [(one["kind"], one["run"]) for one in small["journal"]][::3] == [
+    assert [one["id"] for one in small["related_runs"]] == ["nap-3600", "nap-0", "small-leaf-0", "small-leaf-1"]
+    assert {one["parent"] for one in small["related_runs"]} == {"small"}
+    assert [(one["kind"], one["related_run_id"]) for one in small["journal"]][::3] == [
         ("start", "nap-3600"),
         ("child", "small-leaf-1"),
     ]
-    assert (small["parent"], small["forked_from"], small["paused"], small["cancel"], small["retry"]) == (
+    assert (small["parent"], small["forked_from"], small["is_paused"], small["cancel_state"], small["retry"]) == (
         None, None, False, None, None,
     )  # fmt: skip
     broken = relatives.here("show", "broken", "--json").json
-    assert (broken["retry"]["possible"], broken["retry"]["needs_run_again"]) == (True, False)
+    assert (broken["retry"]["is_possible"], broken["retry"]["needs_run_again"]) == (True, False)
     assert relatives.here("show", "mailer", "--json").json["retry"]["needs_run_again"] is True
     assert broken["journal"][-1]["error"]["type"] == "builtins.ValueError"
-    assert broken["retry"]["takes_back"] == [broken["journal"][-1]["seq"]]
+    assert broken["retry"]["rewound_seqs"] == [broken["journal"][-1]["seq"]]
     trip = relatives.here("show", "trip-bad", "--json").json
-    assert (trip["retry"]["possible"], trip["journal"][-1]["kind"]) == (False, "compensation")
+    assert (trip["retry"]["is_possible"], trip["journal"][-1]["kind"]) == (False, "compensation")

@@ -14,7 +14,7 @@ import pytest
 from cli_project import Project
 
 from holdfast.server.app import create_app
-from holdfast.server.uvicorn_server import Server
+from holdfast.server.uvicorn_server import UvicornServer
 from holdfast.services.api_keys import create_key
 
 PASSING = re.compile(r"now|(?:in )?\d+ (?:s|min)(?: \d+ s)? ago|\d+\.?\d* (?:m?s|min)(?: \d\d s)?")
@@ -32,9 +32,9 @@ def served(url: str) -> Iterator[tuple[str, str]]:
     async def serve() -> None:
         app = create_app(url)
         async with app.running():
-            _, token = await create_key(await app.platform.tenants.home(), "t", ("read",), "default", now=0.0)
+            _, token = await create_key(await app.platform.tenants.get_home_store(), "t", ("read",), "default", now=0.0)
             made.append(token)
-            server = Server(app, on_started=ready.set, grace=1)
+            server = UvicornServer(app, on_started=ready.set, grace_s=1)
             task = asyncio.create_task(server._serve([listening]))
             await closing.wait()
             app.platform.closing.set()
@@ -108,7 +108,7 @@ def test_show_as_json_is_the_same_over_http(history_served: tuple[Project, str, 
     monkeypatch.setenv("HOLDFAST_API_KEY", token)
     beside = project.here("show", "etl-acme", "--json").json
     over_http = project.here("show", "etl-acme", "--json", "--url", address).json
-    assert {**over_http, "at": ""} == {**beside, "at": ""}
+    assert {**over_http, "reported_at": ""} == {**beside, "reported_at": ""}
 
 
 def test_a_run_that_is_not_there_and_a_key_that_is_missing_are_told(

@@ -182,8 +182,11 @@ def test_a_step_that_is_skipped_has_a_row(shop: Project):
         ("1", "check", "ok"), ("–", "review", "skipped"), ("–", "report", "skipped"), ("2", "ship", "ok"),
     ]  # fmt: skip
     assert short.endswith(" with 2 steps, 2 skipped.")
-    told = shop.here("show", "order-5", "--json").json["skipped"]
-    assert told == [{"step": 2, "name": "review", "before": 2}, {"step": 3, "name": "report", "before": 2}]
+    told = shop.here("show", "order-5", "--json").json["skipped_steps"]
+    assert told == [
+        {"step_number": 2, "name": "review", "next_number": 2},
+        {"step_number": 3, "name": "report", "next_number": 2},
+    ]
     short, table = rows(shop, "order-500")
     assert "skipped" not in short
     assert [row[-1] for row in table] == ["ok"] * 4
@@ -196,7 +199,7 @@ def test_a_step_that_is_skipped_again_after_a_retry_has_one_row(shop: Project):
     assert " with 2 steps, 1 skipped: ValueError: not paid" in short
     (shop.folder / "paid").touch()
     assert shop.here("retry", "retried").code == 0
-    assert [one["name"] for one in shop.here("show", "retried", "--json").json["skipped"]] == []
+    assert [one["name"] for one in shop.here("show", "retried", "--json").json["skipped_steps"]] == []
     assert shop.python("-c", code).code == 0
     short, table = rows(shop, "retried")
     assert [(row[1], row[-1]) for row in table] == [("check", "ok"), ("remind", "skipped"), ("pay", "ok")]
@@ -216,14 +219,14 @@ def test_internal_records_have_no_row_and_are_not_counted(shop: Project, run: st
     assert [row[1] for row in table] == names
     assert f" with {short}" in told
     journal = shop.here("show", run, "--json").json["journal"]
-    assert len([one for one in journal if not one["internal"]]) == len(table) < len(journal)
+    assert len([one for one in journal if not one["is_internal"]]) == len(table) < len(journal)
 
 
 def test_a_run_that_only_waited_is_not_shown_as_replayed(shop: Project):
     story = shop.here("show", "waiting", "--json").json
     assert (story["state"], story["epoch"] > 1) == ("completed", True)
     assert "replayed" not in shop.here("show", "waiting").out
-    assert [one["replays"] for one in story["journal"]] == [0, 0, 0]
+    assert [one["replay_count"] for one in story["journal"]] == [0, 0, 0]
 
 
 def test_a_run_is_shown_as_replayed_after_its_worker_was_killed(

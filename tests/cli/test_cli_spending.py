@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from holdfast.admission.usage import Budget, Usage
-from holdfast.reports.run_usage import brief_cost, cost, left_as_json, left_in_words, money, shares, tokens_and_cost
+from holdfast.reports.run_usage import (
+    format_brief_cost,
+    format_cost,
+    format_money,
+    format_remaining,
+    format_tokens_and_cost,
+    list_budget_limits,
+    remaining_to_json,
+)
 from holdfast.stores.contract import RunUsage
 
 
@@ -21,7 +29,7 @@ from holdfast.stores.contract import RunUsage
     ],
 )
 def test_money_has_cents_at_least_and_millionths_at_most(nano_usd: int, words: str):
-    assert money(nano_usd) == words
+    assert format_money(nano_usd) == words
 
 
 @pytest.mark.parametrize(
@@ -36,27 +44,27 @@ def test_money_has_cents_at_least_and_millionths_at_most(nano_usd: int, words: s
     ],
 )
 def test_what_is_not_known_of_a_cost_is_said(used: Usage, words: str, brief: str):
-    assert (cost(used), brief_cost(used)) == (words, brief)
+    assert (format_cost(used), format_brief_cost(used)) == (words, brief)
 
 
 def test_tokens_of_the_providers_cache_are_told():
     used = Usage(calls=1, input_tokens=1200, output_tokens=56, cached_tokens=800, nano_usd=1_200_000)
-    assert tokens_and_cost(used) == "1,200 tokens in (800 cached), 56 out, $0.0012"
+    assert format_tokens_and_cost(used) == "1,200 tokens in (800 cached), 56 out, $0.0012"
 
 
 def test_what_is_left_of_a_budget_is_exact_and_never_negative():
     used = Usage(calls=3, input_tokens=900, output_tokens=200, nano_usd=30_000_000, seconds=90.5)
-    told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=3, seconds=600).limits())
-    assert left_as_json(told) == {"usd": 0.02, "tokens": 0, "turns": 0, "seconds": 509.5}
-    assert left_in_words(told) == (
+    told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=3, seconds=600).to_limits())
+    assert remaining_to_json(told) == {"usd": 0.02, "tokens": 0, "turns": 0, "seconds": 509.5}
+    assert format_remaining(told) == (
         "$0.02 of $0.05, 0 of 1,000 tokens, 0 of 3 turns and 8 min 30 s of 10 min 00 s at work"
     )
 
 
 def test_the_limit_that_is_advised_is_enough_for_what_was_used():
     used = Usage(calls=3, input_tokens=90_000, nano_usd=333_333_333, seconds=0.5)
-    told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=30_000_000_000, seconds=0.5).limits())
-    assert {one.name: one.enough for one in shares(told)} == {
+    told = RunUsage(used, Budget(usd=0.05, tokens=1000, turns=30_000_000_000, seconds=0.5).to_limits())
+    assert {one.name: one.suggested_limit for one in list_budget_limits(told)} == {
         "usd": "0.67",
         "tokens": "180000",
         "turns": "60000000000",

@@ -19,7 +19,7 @@ def test_a_run_is_started_for_whichever_worker_serves_it(seeded: Project):
     assert (run["id"], run["tags"], run["queue"]) == ("order-12", ["eu", "big"], "later")
     again = seeded.here("start", "order", "12", "--json").json
     assert (again["id"], again["state"]) == ("order-12", "pending")
-    assert "no live worker" in again["stalled"]
+    assert "no live worker" in again["stall_reason"]
 
 
 @pytest.mark.parametrize(

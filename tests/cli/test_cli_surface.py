@@ -8,10 +8,10 @@ from cli_project import Project
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.formatting import ago
-from holdfast.cli.options import _INSTEAD
+from holdfast.cli.formatting import format_ago
+from holdfast.cli.options import _COMMAND_HINTS
 
-CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "kill"]
+CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "disable", "enable"]
 LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
 READING = ["runs", "show", "events", "tail", *LISTING]
 KEEPING = ["dead", "prune", "export", "import"]
@@ -46,7 +46,7 @@ def test_every_changing_command_tells_what_its_json_is(project: Project, command
     told = " ".join(project.here(command, "--help").out.split())
     assert "--json A JSON object" in told
     assert "changed" in told
-    assert "stalled" in told
+    assert "stall_reason" in told
 
 
 def test_the_version_is_told(project: Project):
@@ -61,8 +61,8 @@ def test_a_command_of_another_tool_is_answered_with_ours(project: Project, word:
 
 
 def test_every_command_that_is_recommended_exists_and_none_is_hidden():
-    assert {recommended.split()[0] for recommended in _INSTEAD.values()} <= set(main.commands)
-    assert not set(_INSTEAD) & set(main.commands)
+    assert {recommended.split()[0] for recommended in _COMMAND_HINTS.values()} <= set(main.commands)
+    assert not set(_COMMAND_HINTS) & set(main.commands)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_every_command_that_is_recommended_exists_and_none_is_hidden():
     ],
 )  # fmt: skip
 def test_a_moment_to_come_is_told_in_two_units(seconds: float, words: str):
-    assert ago(seconds) == words
+    assert format_ago(seconds) == words
 
 
 def test_an_unknown_command_is_a_usage_error(project: Project):

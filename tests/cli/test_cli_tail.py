@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 from cli_project import Project
 
-from holdfast.cli.events import in_words, is_bad
-from holdfast.cli.tail import _line
+from holdfast.cli.events import describe_event, is_problem
+from holdfast.cli.tail import _format_line
 from holdfast.core.states import RunState
 from holdfast.reports.events import Event
-from holdfast.reports.tail import Happening
+from holdfast.reports.tail import TailEvent
 
 
 def follow(project: Project, *args: str, until: str) -> list[str]:
@@ -64,7 +64,7 @@ def test_it_is_told_to_programs_under_stable_names(seeded: Project):
 def told(kind: str, **more: object) -> str:
     at = datetime(2026, 11, 16, 8, 30, tzinfo=UTC)
     known = {"step": None, "name": "", "worker": "", "usd": None, "data": {}}
-    return _line(Happening(at, "r-1", "agent", RunState.RUNNING, kind, **{**known, **more})).plain[10:]  # pyright: ignore
+    return _format_line(TailEvent(at, "r-1", "agent", RunState.RUNNING, kind, **{**known, **more})).plain[10:]  # pyright: ignore
 
 
 def test_takeovers_answers_and_questions_have_words_of_their_own():
@@ -72,12 +72,12 @@ def test_takeovers_answers_and_questions_have_words_of_their_own():
         "r-1 (agent)  goes on with another worker: one died  [two]"
     )
     usage = {"input_tokens": 1200, "output_tokens": 5}
-    answer = {"model": "m", "usage": usage, "calls": [{"name": "look"}], "text": "I look."}
+    answer = {"model": "m", "usage": usage, "tool_calls": [{"name": "look"}], "text": "I look."}
     assert told("answered", step=3, name="model call", worker="one", usd=0.0012, data=answer) == (
         "r-1 (agent)  #3 model call answered by m (1,200 tokens in, 5 out), calls look  [one, $0.0012]"
     )
-    asked = {"state": "asked", "id": "3mkj", "question": "May I?"}
-    assert told("approval", step=4, name="approval", data=asked) == "r-1 (agent)  #4 approval 3mkj asked: May I?"
+    asked = {"state": "requested", "id": "3mkj", "question": "May I?"}
+    assert told("approval", step=4, name="approval", data=asked) == "r-1 (agent)  #4 approval 3mkj requested: May I?"
     plan = {"plan": [{"task": "a", "status": "done"}, {"task": "b", "status": "open"}]}
     assert told("plan", step=5, data=plan) == "r-1 (agent)  #5 plan: 1 of 2 done"
 
@@ -85,5 +85,5 @@ def test_takeovers_answers_and_questions_have_words_of_their_own():
 def test_a_call_that_waits_for_a_person_has_not_failed():
     error = {"type": "holdfast.errors.ApprovalRequired", "message": "tool 'pay' was not called: a person must approve"}
     event = Event("", "step", datetime.now(UTC), "r", 4, "pay", "", {"error": error})
-    assert in_words(event) == "tool 'pay' was not called: a person must approve"
-    assert not is_bad(event)
+    assert describe_event(event) == "tool 'pay' was not called: a person must approve"
+    assert not is_problem(event)

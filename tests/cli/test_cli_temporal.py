@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 import temporal_server
 from holdfast.cli import main
-from holdfast.cli.archives import lines
+from holdfast.cli.archives import iter_archive_lines
 from holdfast.errors import StoreError
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 from temporal_server import own
 
 
@@ -32,7 +32,7 @@ def run_id(monkeypatch: pytest.MonkeyPatch) -> str:
     name = own("cli")
 
     async def start() -> None:
-        store = open_store(url)
+        store = create_store(url)
         for _ in range(300):
             try:
                 await store.open()
@@ -57,7 +57,7 @@ def told(*words: str, code: int = 0) -> str:
 def test_a_run_is_shown_listed_signalled_paused_and_cancelled(run_id: str):
     shown = json.loads(told("show", run_id, "--json"))
     assert (shown["state"], shown["inputs"], shown["tags"]) == ("pending", {"n": 1}, ["cli"])
-    assert "no live worker serves workflow" in shown["stalled"]
+    assert "no live worker serves workflow" in shown["stall_reason"]
     until = time.monotonic() + 10
     while run_id not in told("runs", "--tag", "cli"):
         assert time.monotonic() < until, "it is not listed"
@@ -66,7 +66,7 @@ def test_a_run_is_shown_listed_signalled_paused_and_cancelled(run_id: str):
     assert "paused" in told("show", run_id)
     told("resume", run_id)
     told("cancel", run_id)
-    assert json.loads(told("show", run_id, "--json"))["cancel"] == "asked"
+    assert json.loads(told("show", run_id, "--json"))["cancel_state"] == "requested"
     assert "there is no run" in told("show", own("nobody"), code=1)
 
 
@@ -110,8 +110,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "dead purge": ("RUN", "--yes"),
     "prune": ("--older-than", "1d", "--yes"),
     "agents": (),
-    "kill": ("FLOW",),
-    "kill --lift": ("FLOW",),
+    "disable": ("FLOW",),
+    "enable": ("FLOW",),
     "schedules": (),
     "schedules show": ("nightly",),
     "schedules pause": ("nightly",),
@@ -166,18 +166,18 @@ def refused_by_the_docs() -> set[str]:
 
 
 async def announce(flow: str) -> None:
-    store = open_store(temporal_server.url())
+    store = create_store(temporal_server.url())
     await store.open()
-    await store.publish([WorkflowSpec(flow, ())])
+    await store.publish_workflows([WorkflowSpec(flow, ())])
     await store.close()
 
 
 async def archived() -> str:
     """What ``holdfast export --all`` writes for a run."""
-    store = open_store("memory://")
+    store = create_store("memory://")
     await store.open()
     await store.commit([StartRun(NewRun("r", "flow", b"{}", b"digest", b"0123456789abcdef", 1000.0))])
-    written = [line async for line in lines(store, ["r"], opened=False)]
+    written = [line async for line in iter_archive_lines(store, ["r"], decrypted=False)]
     await store.close()
     return "\n".join(written) + "\n"
 

@@ -11,8 +11,8 @@ from cli_project import Project
 
 from holdfast.core.states import RunState
 from holdfast.stores.contract import NewWorker, WorkflowSpec
-from holdfast.stores.operations import FinishRun, NewRun, Started, StartRun
-from holdfast.stores.rules import corrupt_error
+from holdfast.stores.operations import FinishRun, NewRun, StartResult, StartRun
+from holdfast.stores.rules import encode_corrupt_error
 from holdfast.stores.sqlite import SqliteStore
 
 UNSERVED = "no live worker serves version '1' of workflow 'etl' (served: '2')"
@@ -27,16 +27,16 @@ def deployed(project: Project) -> Project:
         await store.open()
         now = store.now()
         worker = await store.register_worker(NewWorker("w", socket.gethostname(), os.getpid()), 1000.0)
-        await store.publish([WorkflowSpec("etl", (), version="1")])  # by one that is gone
-        await store.publish([WorkflowSpec("etl", (), version="2")], worker)
+        await store.publish_workflows([WorkflowSpec("etl", (), version="1")])  # by one that is gone
+        await store.publish_workflows([WorkflowSpec("etl", (), version="2")], worker)
 
         def new(run_id: str, version: str) -> NewRun:
             return NewRun(run_id, "etl", b"{}", b"d", run_id.encode().ljust(16), now, version=version)
 
         await store.commit([StartRun(new("old", "1")), StartRun(new("new", "2"))])
         [failed] = await store.commit([StartRun(new("failed", "1"), claim_as=worker)])
-        assert isinstance(failed, Started)
-        await store.commit([FinishRun(failed.run.key, 1, RunState.FAILED, None, corrupt_error("a bug"), now)])
+        assert isinstance(failed, StartResult)
+        await store.commit([FinishRun(failed.run.key, 1, RunState.FAILED, None, encode_corrupt_error("a bug"), now)])
         await store.close()
 
     asyncio.run(fill())
@@ -56,7 +56,7 @@ def test_a_run_of_a_version_that_nobody_serves_is_told_with_the_reason(deployed:
     assert "etl (version 1)" in shown.out
     advice = " ".join((shown.out + shown.err).split())
     assert f"{UNSERVED}: start a worker with the code of that version, or let other code take these runs" in advice
-    assert deployed.here("show", "new", "--json").json["stalled"] is None
+    assert deployed.here("show", "new", "--json").json["stall_reason"] is None
     [agent] = deployed.here("agents", "--all", "--json").json
     assert (agent["name"], agent["state"], agent["versions"]) == ("etl", "serving", ["2"])
 
@@ -69,10 +69,10 @@ def test_doctor_tells_how_many_runs_wait_for_a_version_that_nobody_serves(deploy
 
 def test_a_retry_can_hand_a_run_to_the_code_of_another_version(deployed: Project):
     stays = deployed.here("retry", "failed", "--json").json
-    assert stays["stalled"].startswith(UNSERVED)
+    assert stays["stall_reason"].startswith(UNSERVED)
     asyncio.run(_fail(deployed, "1"))
     moved = deployed.here("retry", "failed", "--version", "2", "--json").json
-    assert (moved["state"], moved["stalled"]) == ("pending", None)
+    assert (moved["state"], moved["stall_reason"]) == ("pending", None)
     assert deployed.here("show", "failed", "--json").json["version"] == "2"
 
 
@@ -81,8 +81,10 @@ async def _fail(project: Project, version: str) -> None:
     store = SqliteStore(project.database)
     await store.open()
     worker = await store.register_worker(NewWorker("x", "elsewhere", 1), 1000.0)
-    runs = await store.claim(worker, workflows=[f"etl@{version}"], queues=None, limit=9)
+    runs = await store.claim_runs(worker, workflows=[f"etl@{version}"], queues=None, limit=9)
     for run in runs:
-        await store.commit([FinishRun(run.key, run.epoch, RunState.FAILED, None, corrupt_error("a bug"), store.now())])
+        await store.commit(
+            [FinishRun(run.key, run.epoch, RunState.FAILED, None, encode_corrupt_error("a bug"), store.now())]
+        )
     await store.retire_worker(worker)
     await store.close()

@@ -17,4 +17,4 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.chdir(tmp_path)
     with own_definitions():
         yield
-    queue_options.forget()
+    queue_options.clear_declarations()

@@ -7,16 +7,26 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from holdfast.admission.usage import BUDGET_SIGNAL, NANO, Budget, Limits, Usage
+from holdfast.admission.usage import BUDGET_SIGNAL, NANO_PER_USD, Budget, BudgetLimits, Usage
 from holdfast.codec import encode_error
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, RunConflict, RunEnded, RunNotFound, UsageError
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import set_budget
 from holdfast.stores.contract import NewWorker, RunUsage
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import AppendRecord, Change, FinishRun, Link, NewRun, Run, Started, StartRun, Verdict
+from holdfast.stores.operations import (
+    AppendRecord,
+    ClientOp,
+    FinishRun,
+    NewRun,
+    OpStatus,
+    Run,
+    RunLink,
+    StartResult,
+    StartRun,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,13 +41,13 @@ class Reached:
         self.store = store
 
     async def read(self, run_id: str) -> Run:
-        run = await self.store.get(run_id)
+        run = await self.store.get_run(run_id)
         assert run is not None
         return run
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         [answer] = await self.store.commit([op])
-        assert isinstance(answer, Verdict)
+        assert isinstance(answer, OpStatus)
         return answer
 
     async def now(self) -> float:
@@ -55,19 +65,26 @@ async def reach() -> AsyncIterator[Reached]:
 async def hold(store: MemoryStore, run_id: str = "r", above: Run | None = None, **fields) -> Run:
     worker = await store.register_worker(NewWorker("w", "h", 1), 100.0)
     new = NewRun(run_id, "helper", b"{}", b"d", b"s", 1000.0, parent="" if above is None else above.id, **fields)
-    link = None if above is None else Link(above.key, above.epoch, 0)
+    link = None if above is None else RunLink(above.key, above.epoch, 0)
     [answer] = await store.commit([StartRun(new, worker, link=link)])
-    assert isinstance(answer, Started)
+    assert isinstance(answer, StartResult)
     return answer.run
 
 
-def append(run: Run, seq: int, kind: Kind = Kind.STEP, name: str = "model call", error: bytes | None = None, **fields):
+def append(
+    run: Run,
+    seq: int,
+    kind: RecordKind = RecordKind.STEP,
+    name: str = "model call",
+    error: bytes | None = None,
+    **fields,
+):
     record = Record(seq, kind, seq, name, error is None, error or b"1", 1000.0, epoch=run.epoch)
     return AppendRecord(run.key, record, **fields)
 
 
 async def mailbox(store: MemoryStore, run: Run) -> list[str]:
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     return [signal.name for signal in history.signals]
 
 
@@ -75,13 +92,15 @@ async def mailbox(store: MemoryStore, run: Run) -> list[str]:
 
 
 async def test_a_run_is_given_another_budget(reach: Reached):
-    await hold(reach.store, budget=Limits(tokens=5))
+    await hold(reach.store, budget=BudgetLimits(tokens=5))
     await set_budget(reach, "r", Budget(usd=1.5, turns=3))
-    assert await reach.store.usages(["r"]) == {"r": RunUsage(budget=Limits(nano_usd=3 * NANO // 2, calls=3))}
+    assert await reach.store.get_usages(["r"]) == {
+        "r": RunUsage(budget=BudgetLimits(nano_usd=3 * NANO_PER_USD // 2, calls=3))
+    }
 
 
 async def test_a_run_that_heeds_the_budget_of_another_one_is_not_given_its_own(reach: Reached):
-    top = await hold(reach.store, "top", budget=Limits(tokens=5))
+    top = await hold(reach.store, "top", budget=BudgetLimits(tokens=5))
     await hold(reach.store, "below", top)
     with pytest.raises(UsageError, match=r"run 'below' .* started without one of its own.* set that of 'top'"):
         await set_budget(reach, "below", Budget(tokens=9))
@@ -98,7 +117,7 @@ async def test_there_must_be_such_a_run_and_it_must_go_on(reach: Reached):
     with pytest.raises(RunNotFound, match="there is no run 'r'") as missing:
         await set_budget(reach, "r", Budget(tokens=9))
     assert missing.value.run_id == "r"
-    run = await hold(reach.store, budget=Limits(tokens=5))
+    run = await hold(reach.store, budget=BudgetLimits(tokens=5))
     await reach.store.commit([FinishRun(run.key, run.epoch, RunState.FAILED, None, FAILED, 1000.0)])
     with pytest.raises(RunEnded, match="run 'r' cannot be given another budget: it has failed"):
         await set_budget(reach, "r", Budget(tokens=9))
@@ -109,26 +128,26 @@ async def test_there_must_be_such_a_run_and_it_must_go_on(reach: Reached):
 
 async def test_a_fork_may_use_as_much_as_its_origin_might_and_continues_the_same_run(reach: Reached):
     await hold(reach.store, "before", session="talk")
-    run = await hold(reach.store, session="talk", budget=Limits(calls=2))
+    run = await hold(reach.store, session="talk", budget=BudgetLimits(calls=2))
     await reach.store.commit([append(run, 0, used=Usage(calls=1))])
     fork = await fork_run(reach.store, "r", at=1)
-    assert (fork.session, fork.previous, fork.has_budget) == ("", "before", True)
-    assert await reach.store.usages([fork.id]) == {fork.id: RunUsage(budget=Limits(calls=2))}
+    assert (fork.session, fork.previous_run, fork.has_budget) == ("", "before", True)
+    assert await reach.store.get_usages([fork.id]) == {fork.id: RunUsage(budget=BudgetLimits(calls=2))}
     assert await mailbox(reach.store, fork) == []
 
 
 async def test_a_fork_of_a_run_that_waits_for_a_budget_asks_at_once(reach: Reached):
-    run = await hold(reach.store, budget=Limits(calls=2))
+    run = await hold(reach.store, budget=BudgetLimits(calls=2))
     await reach.store.commit([append(run, 0), append(run, 1, error=REFUSED), append(run, 2, name="a tool")])
     assert await mailbox(reach.store, await fork_run(reach.store, "r", at=None)) == [BUDGET_SIGNAL]
     assert await mailbox(reach.store, await fork_run(reach.store, "r", at=3)) == [BUDGET_SIGNAL]
     assert await mailbox(reach.store, await fork_run(reach.store, "r", at=2)) == []
-    await reach.store.commit([append(run, 3, Kind.SIGNAL, BUDGET_SIGNAL), append(run, 4, error=FAILED)])
+    await reach.store.commit([append(run, 3, RecordKind.SIGNAL, BUDGET_SIGNAL), append(run, 4, error=FAILED)])
     assert await mailbox(reach.store, await fork_run(reach.store, "r", at=None)) == []
 
 
 async def test_a_fork_whose_id_is_taken_tells_nobody_anything(reach: Reached):
-    run = await hold(reach.store, budget=Limits(calls=2))
+    run = await hold(reach.store, budget=BudgetLimits(calls=2))
     other = await hold(reach.store, "other")
     await reach.store.commit([append(run, 0, error=REFUSED)])
     with pytest.raises(RunConflict, match="'other' is taken"):

@@ -24,9 +24,9 @@ from holdfast import (
     workflow,
 )
 from holdfast.services import approvals
-from holdfast.services.approvals import Answer, form_fields, form_in_words
-from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, Question
-from holdfast.stores.operations import Verdict
+from holdfast.services.approvals import Answer, describe_form, describe_form_fields
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, ApprovalRequest
+from holdfast.stores.operations import OpStatus
 
 URL = "sqlite:///runs.db"
 
@@ -65,13 +65,13 @@ async def asked(client: Client, *, other_than: str = "", **which: Any) -> Any:
 @pytest.mark.asyncio
 async def test_all_that_is_asked_is_told_and_answered(client: Client):
     one = await asked(client)
-    assert (one.run_id, one.workflow, one.number, one.question) == ("shipping-x", "shipping", 1, "Ship x?")
-    assert (one.asked_of, one.choices, one.form, one.tool, one.arguments) == ("ann", (), None, "", None)
-    assert (one.state, one.answer, one.answered_by, one.answered_at, one.reminders) == ("open", None, "", None, 0)
-    assert one.expires_at - one.asked_at == timedelta(hours=1)
+    assert (one.run_id, one.workflow, one.step_number, one.question) == ("shipping-x", "shipping", 1, "Ship x?")
+    assert (one.assignee, one.choices, one.form, one.tool, one.arguments) == ("ann", (), None, "", None)
+    assert (one.state, one.answer, one.answered_by, one.answered_at, one.reminder_count) == ("open", None, "", None, 0)
+    assert one.expires_at - one.requested_at == timedelta(hours=1)
     assert await client.approve(one.id, by="ann", reason="paid")
 
-    two = await asked(client, asked_of="bob")
+    two = await asked(client, assignee="bob")
     assert (two.choices, two.expires_at) == (("by sea", "by air"), None)
     assert await client.approve(two.id, "by air")
 
@@ -85,7 +85,7 @@ async def test_all_that_is_asked_is_told_and_answered(client: Client):
     closed = await client.approvals("shipping-x", all=True)
     assert [one.answer.value for one in closed] == [None, "by air", {"weight": 2.5, "notes": []}]
     assert (closed[0].answered_by, closed[0].answer.reason, closed[0].answered_at is None) == ("ann", "paid", False)
-    assert closed[1].answered_by == approvals.user()
+    assert closed[1].answered_by == approvals.get_os_user()
 
 
 @pytest.mark.asyncio
@@ -94,10 +94,10 @@ async def test_questions_are_found_by_run_workflow_and_who_is_asked(client: Clie
     await asked(client, run_id="shipping-y")
     assert [one.run_id for one in await client.approvals()] == ["shipping-x", "shipping-y"]
     assert [one.run_id for one in await client.approvals("shipping-y")] == ["shipping-y"]
-    assert len(await client.approvals(workflow="shipping", asked_of="ann")) == 2
+    assert len(await client.approvals(workflow="shipping", assignee="ann")) == 2
     assert [one.run_id for one in await client.approvals(limit=1)] == ["shipping-x"]
     assert await client.approvals(workflow="other") == []
-    assert await client.approvals(asked_of="bob") == []
+    assert await client.approvals(assignee="bob") == []
 
 
 @pytest.mark.asyncio
@@ -106,7 +106,7 @@ async def test_a_no_is_told_with_its_reason(client: Client):
     assert await client.deny(one.id, by="ann", reason="not paid")
     assert await client.wait("shipping-x") == "kept"
     [closed] = await client.handle("shipping-x").approvals(all=True)
-    assert closed.answer == Answer(False, reason="not paid", by="ann", at=closed.answer.at)
+    assert closed.answer == Answer(False, reason="not paid", answered_by="ann", answered_at=closed.answer.answered_at)
 
 
 @pytest.mark.asyncio
@@ -125,12 +125,12 @@ async def test_an_id_may_be_shortened_as_long_as_it_names_one(client: Client, mo
     assert (await client.approvals("shipping-x", all=True))[0].state == "answered"
 
     store = await client._backend.connections.store()
-    same = await store.approvals(ApprovalFilter(only_open=False))
+    same = await store.list_approvals(ApprovalFilter(only_open=False))
 
     async def both(*_: Any, **__: Any) -> Any:
         return same
 
-    monkeypatch.setattr(store, "approvals", both)
+    monkeypatch.setattr(store, "list_approvals", both)
     with pytest.raises(UnknownApproval, match=r"2 approvals begin with 'a': .* Give more of the id\.") as ambiguous:
         await client.approve("a")
     assert ambiguous.value.approval_id == "a"
@@ -151,7 +151,7 @@ async def test_who_comes_second_is_told_who_was_first(client: Client):
     with pytest.raises(ApprovalClosed):
         await client.approve(one.id, by="ann")
     assert not await client.approve(one.id, by="ann", reason="paid"), "the very same by the same person is harmless"
-    two = await asked(client, asked_of="bob")
+    two = await asked(client, assignee="bob")
     assert await client.approve(two.id, "by sea", by="bob")
     with pytest.raises(ApprovalClosed, match=r"bob answered it at .*: by sea"):
         await client.approve(two.id, "by air", by="bob")
@@ -182,7 +182,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(client: Clie
         with pytest.raises(InputError, match="cannot be written as JSON"):
             await client.approve(one.id, odd)
     assert await client.approve(one.id, True)
-    two = await asked(client, asked_of="bob")
+    two = await asked(client, assignee="bob")
     with pytest.raises(InputError, match="choose one of by sea, by air"):
         await client.approve(two.id, ["by sea"])
     await client.approve(two.id, "by sea")
@@ -226,7 +226,7 @@ async def test_an_answer_that_nobody_waits_for_is_told(client: Client):
     with pytest.raises(ApprovalClosed, match=r"run 'shipping-x' was cancelled\. Nobody waits for the answer"):
         await client.approve(one.id)
     store = await client._backend.connections.store()
-    assert await store.commit([AnswerApproval("zzz", b"{}", "", 0.0)]) == [Verdict.UNKNOWN_APPROVAL]
+    assert await store.commit([AnswerApproval("zzz", b"{}", "", 0.0)]) == [OpStatus.UNKNOWN_APPROVAL]
 
 
 @pytest.mark.asyncio
@@ -263,7 +263,7 @@ def test_the_same_without_an_event_loop():
 
     asyncio.run(begin())
     client = Client(URL)
-    [one] = client.approvals_sync("shipping-z", workflow="shipping", asked_of="ann", all=True)
+    [one] = client.approvals_sync("shipping-z", workflow="shipping", assignee="ann", all=True)
     assert client.approve_sync(one.id, by="ann", reason="paid")
     with pytest.raises(ApprovalClosed):
         client.deny_sync(one.id, by="ann")
@@ -272,15 +272,17 @@ def test_the_same_without_an_event_loop():
 
 
 def test_an_answer_in_words():
-    assert Answer(True).in_words() == "yes"
-    assert Answer(False, reason="no money").in_words() == "no (no money)"
-    assert Answer(True, "by sea").in_words() == "by sea"
-    assert Answer(True, {"a": "ü"}).in_words() == '{"a": "ü"}'
-    assert Answer(True, arguments={"to": "x"}, reason="typo").in_words() == 'yes, with {"to": "x"} (typo)'
-    assert Answer.like(False, "ann", 1.0) == Answer(False, by="ann", at=1.0)
-    assert Answer.like({"a": (1,)}, "ann", 1.0) == Answer(True, {"a": [1]}, by="ann", at=1.0)
-    assert Answer.of(b'{"approved": true, "of a later version": 1}') == Answer(True)
-    assert Answer.of(Answer(True, 1, None, "ü", "ann", 2.5).payload()) == Answer(True, 1, None, "ü", "ann", 2.5)
+    assert Answer(True).describe() == "yes"
+    assert Answer(False, reason="no money").describe() == "no (no money)"
+    assert Answer(True, "by sea").describe() == "by sea"
+    assert Answer(True, {"a": "ü"}).describe() == '{"a": "ü"}'
+    assert Answer(True, arguments={"to": "x"}, reason="typo").describe() == 'yes, with {"to": "x"} (typo)'
+    assert Answer.from_value(False, "ann", 1.0) == Answer(False, answered_by="ann", answered_at=1.0)
+    assert Answer.from_value({"a": (1,)}, "ann", 1.0) == Answer(True, {"a": [1]}, answered_by="ann", answered_at=1.0)
+    assert Answer.from_payload(b'{"approved": true, "of a later version": 1}') == Answer(True)
+    assert Answer.from_payload(Answer(True, 1, None, "ü", "ann", 2.5).encode()) == Answer(
+        True, 1, None, "ü", "ann", 2.5
+    )
 
 
 def test_a_form_in_words():
@@ -297,7 +299,7 @@ def test_a_form_in_words():
         },
         "required": ["a"],
     }
-    assert form_fields(schema) == [
+    assert describe_form_fields(schema) == [
         "a (integer): how many",
         "b (string, date or null, may be left out)",
         'c (list of "x" or 1, may be left out)',
@@ -307,16 +309,18 @@ def test_a_form_in_words():
         "g (anything, may be left out)",
         "h (string or null, may be left out)",
     ]
-    assert form_in_words({"type": "integer"}) == "a value of type integer"
-    assert form_in_words({"properties": {"a": {"type": "integer"}}}) == "an object with a (integer, may be left out)"
+    assert describe_form({"type": "integer"}) == "a value of type integer"
+    assert describe_form({"properties": {"a": {"type": "integer"}}}) == "an object with a (integer, may be left out)"
 
 
 def test_questions_of_calls_are_checked_by_the_schema_of_their_arguments():
-    question = Question("Call?", tool="mail", form=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}')
+    question = ApprovalRequest(
+        "Call?", tool="mail", form_schema=b'{"properties": {"to": {"type": "string"}}, "required": ["to"]}'
+    )
     approvals._check_schema(question, {"to": "x"}, "it")
     with pytest.raises(InputError, match="it: \\$\\.to: 3 is not of type 'string'") as unfit:
         approvals._check_schema(question, {"to": 3}, "it", "arguments")
-    assert unfit.value.faults == ({"where": "arguments.to", "why": "3 is not of type 'string'"},)
-    approvals._check_schema(question._replace(form=b""), {"to": 3}, "it")
+    assert unfit.value.violations == ({"path": "arguments.to", "message": "3 is not of type 'string'"},)
+    approvals._check_schema(question._replace(form_schema=b""), {"to": 3}, "it")
     with pytest.raises(UsageError):
         asyncio.run(ask("Anybody?"))

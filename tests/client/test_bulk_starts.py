@@ -70,7 +70,7 @@ async def test_what_is_there_is_joined_and_options_and_names_are_heeded(url: str
 async def test_a_call_that_cannot_be_started_stops_it_and_the_others_of_its_thousand_are_there(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bulk_start, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_start, "BATCH_SIZE", 2)
     await announce(url)
     async with Client(url) as client:
         await client.start("bulky", 3, extra="other")

@@ -111,7 +111,7 @@ def test_arguments_of_the_wrong_type_that_nobody_has_checked_fail_the_run_and_no
         async with worker_and_client() as client:
             store = await client._backend.connections.store()
             # As an earlier release announces it.
-            await store.publish([replace((await store.specs())["invoicing"], inputs_schema="")])
+            await store.publish_workflows([replace((await store.get_workflow_specs())["invoicing"], inputs_schema="")])
             with pytest.raises(RunFailed, match="number"):
                 await client.run("invoicing", "seven", DUE)
             assert (await client.run("invoicing", 8, DUE))["number"] == 8

@@ -12,9 +12,9 @@ import pytest
 from holdfast import Client, Queue, QueueInfo, Runtime, UnknownQueue, UsageError, step, wait_for_signal, workflow
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
-from holdfast.stores.operations import Started
+from holdfast.stores.operations import StartResult
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 
 
 @pytest.fixture
@@ -24,17 +24,17 @@ def client(tmp_path: Path) -> Client:
 
 async def announce(client: Client, *queues: Queue, key: str | None = None) -> Store:
     """A worker with code for ``etl`` in queue ``llm`` is there, which executes nothing."""
-    store = open_store(client.url)
+    store = create_store(client.url)
     await store.open()
-    await store.put_queues([NewQueue(one.name, one.limits) for one in queues])
-    await store.publish([WorkflowSpec("etl", ("customer", "number"), queue="llm", queue_key=key)])
+    await store.declare_queues([NewQueue(one.name, one.limits) for one in queues])
+    await store.publish_workflows([WorkflowSpec("etl", ("customer", "number"), queue="llm", queue_key_template=key)])
     await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
     return store
 
 
 async def claim(store: Store, many: int) -> None:
-    [worker] = [one.id for one in await store.workers()]
-    assert len(await store.claim(worker, workflows=["etl"], queues=None, limit=many)) == many
+    [worker] = [one.id for one in await store.list_workers()]
+    assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=many)) == many
 
 
 @pytest.mark.asyncio
@@ -47,21 +47,30 @@ async def test_what_is_told_of_a_queue(client: Client):
         llm, other = await client.queues.list()
         assert isinstance(llm, QueueInfo)
         assert await client.queues.get("llm") == llm
-        assert (llm.name, llm.limits) == ("llm", "2 at once, 3/hour; each key: 1 at once")
+        assert (llm.name, llm.limits_text) == ("llm", "2 at once, 3/hour; each key: 1 at once")
         assert (llm.concurrency, llm.rate, llm.key_concurrency, llm.key_rate) == (2, ("3/hour",), 1, ())
-        assert (llm.by_hand, llm.declared, llm.paused_at) == (False, llm.limits, None)
-        assert (llm.running, llm.waiting) == (2, 2)
-        assert {(one.key, one.running, one.waiting) for one in llm.keys} == {("a", 1, 1), ("b", 1, 0), ("", 0, 1)}
-        assert llm.held_up == "waits for a place in queue 'llm' (2 of 2 running)"
-        assert (other.running, other.waiting, other.held_up, other.next_at) == (0, 0, None, None)
+        assert (llm.is_overridden, llm.declared_limits, llm.paused_at) == (False, llm.limits_text, None)
+        assert (llm.running_count, llm.waiting_count) == (2, 2)
+        assert {(one.key, one.running_count, one.waiting_count) for one in llm.keys} == {
+            ("a", 1, 1),
+            ("b", 1, 0),
+            ("", 0, 1),
+        }
+        assert llm.blocked_reason == "waits for a place in queue 'llm' (2 of 2 running)"
+        assert (other.running_count, other.waiting_count, other.blocked_reason, other.next_start_at) == (
+            0,
+            0,
+            None,
+            None,
+        )
 
         await client.queues.set("llm", concurrency=9, key_concurrency=None)
         await claim(store, 1)
         llm = await client.queues.get("llm")
-        assert llm.next_at is not None
-        assert llm.next_at > datetime.now(UTC)
-        assert llm.held_up is not None
-        assert llm.held_up.endswith("for the rate of queue 'llm' (3/hour)")
+        assert llm.next_start_at is not None
+        assert llm.next_start_at > datetime.now(UTC)
+        assert llm.blocked_reason is not None
+        assert llm.blocked_reason.endswith("for the rate of queue 'llm' (3/hour)")
         with pytest.raises(UnknownQueue, match=r"no queue 'lm' with limits.*: did you mean 'llm'\?"):
             await client.queues.get("lm")
     await store.close()
@@ -75,18 +84,18 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
         assert await queues.set("llm", rate=["50/min", "900 tokens/min"], key_rate="1/s")
         assert not await queues.set("llm", rate=["50/min", "900 tokens/min"])
         llm = await queues.get("llm")
-        assert llm.limits == "2 at once, 50/min, 900 tokens/min; each key: 1/s"
-        assert (llm.by_hand, llm.declared) == (True, "2 at once, 100/min")
-        await store.put_queues([NewQueue("llm", QueueLimits(concurrency=7))])
-        assert (await queues.get("llm")).limits == llm.limits
+        assert llm.limits_text == "2 at once, 50/min, 900 tokens/min; each key: 1/s"
+        assert (llm.is_overridden, llm.declared_limits) == (True, "2 at once, 100/min")
+        await store.declare_queues([NewQueue("llm", QueueLimits(concurrency=7))])
+        assert (await queues.get("llm")).limits_text == llm.limits_text
         assert await queues.set("llm", rate=None, concurrency=None, key_rate=None)
-        assert (await queues.get("llm")).limits == "no limits"
+        assert (await queues.get("llm")).limits_text == "no limits"
         assert (await queues.reset("llm"), await queues.reset("llm")) == (True, False)
         llm = await queues.get("llm")
-        assert (llm.limits, llm.by_hand) == ("7 at once", False)
+        assert (llm.limits_text, llm.is_overridden) == ("7 at once", False)
 
         assert await queues.set("mine", concurrency=1)  # nobody has spoken of it before
-        assert (await queues.get("mine")).declared is None
+        assert (await queues.get("mine")).declared_limits is None
         assert await queues.reset("mine")
         for change in (queues.get, queues.reset, queues.resume):
             with pytest.raises(
@@ -95,7 +104,7 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
                 await change("mine")
         assert (await queues.pause("mine"), await queues.pause("mine")) == (True, False)
         mine = await queues.get("mine")
-        assert (mine.limits, mine.held_up) == ("no limits", "queue 'mine' is paused")
+        assert (mine.limits_text, mine.blocked_reason) == ("no limits", "queue 'mine' is paused")
         assert mine.paused_at is not None
         assert await queues.resume("mine")
         assert [one.name for one in await queues.list()] == ["llm"]
@@ -157,10 +166,10 @@ async def test_a_client_may_be_handed_a_queue_and_names_whose_the_runs_are(clien
         handed = client.options(queue=Queue("aside", concurrency=1, key="{customer}"))
         run = await client.get((await handed.start("etl", "acme", 1)).run_id)
         assert (run.queue, run.queue_key) == ("aside", "acme")
-        assert (await client.queues.get("aside")).declared == "1 at once"
+        assert (await client.queues.get("aside")).declared_limits == "1 at once"
         await client.queues.set("aside", concurrency=3)
         [many] = await handed.start_many("etl", [("acme", 2)])
-        assert (await client.queues.get("aside")).limits == "3 at once"
+        assert (await client.queues.get("aside")).limits_text == "3 at once"
         assert (await client.get(many)).queue_key == "acme"
         named = await client.get((await client.options(queue="llm", key=7).start("etl", "acme", 1)).run_id)
         assert (named.queue, named.queue_key) == ("llm", "7")
@@ -173,7 +182,7 @@ async def test_a_client_may_be_handed_a_queue_and_names_whose_the_runs_are(clien
 @pytest.mark.asyncio
 async def test_starts_of_a_client_join_by_their_dedup_and_debounce(client: Client):
     store = await announce(client)
-    await store.publish([WorkflowSpec("named", ("customer",), id_template="n-{customer}")])
+    await store.publish_workflows([WorkflowSpec("named", ("customer",), id_template="n-{customer}")])
     async with client:
         once = client.options(dedup="invoice-7")
         first = await once.start("etl", "acme", 1)
@@ -239,7 +248,7 @@ async def test_a_run_in_line_says_what_it_waits_for(client: Client):
         ids = await client.start_many("etl", [("a", 1), ("a", 2), ("b", 1), ("c", 1), ("c", 2)])
 
         async def stalled(number: int) -> str | None:
-            return (await client.get(ids[number])).stalled
+            return (await client.get(ids[number])).stall_advice
 
         assert await stalled(0) is None
         await claim(store, 1)
@@ -252,12 +261,12 @@ async def test_a_run_in_line_says_what_it_waits_for(client: Client):
         assert str(await stalled(3)).startswith(f"run {ids[3]!r} waits for a place in queue 'llm' (2 of 2 running)")
         await client.queues.set("llm", concurrency=None, key_concurrency=None)
         await claim(store, 1)
-        listed = {run.id: run.stalled for run in await client.list()}
+        listed = {run.id: run.stall_advice for run in await client.list()}
         assert sum("for the rate of queue 'llm' (3/hour)" in str(why) for why in listed.values()) == 2
         await client.queues.pause("llm")
-        paused = [run for run in await client.list() if "is paused" in str(run.stalled)]
+        paused = [run for run in await client.list() if "is paused" in str(run.stall_advice)]
         assert len(paused) == 2
-        assert "`holdfast queues resume llm` lets its runs go on" in str(paused[0].stalled)
+        assert "`holdfast queues resume llm` lets its runs go on" in str(paused[0].stall_advice)
     await store.close()
 
 
@@ -271,17 +280,22 @@ async def test_a_parked_run_that_is_not_due_is_not_in_line(client: Client):
         runs = [await waits.options(new=True).start() for _ in range(2)]
         while len(await client.list(state="waiting")) < 2:  # noqa: ASYNC110 - the first parks, and gives up its place
             await asyncio.sleep(0.05)
-        assert [(await client.get(run.run_id)).stalled for run in runs] == [None, None]
+        assert [(await client.get(run.run_id)).stall_advice for run in runs] == [None, None]
 
 
 def test_a_start_that_joined_is_accepted_whatever_it_joined():
     from holdfast.core.states import RunState
-    from holdfast.services.run_start import StartOptions, accept, new_run
-    from holdfast.stores.rules import new_row
+    from holdfast.services.run_start import StartOptions, build_new_run, resolve_start
+    from holdfast.stores.rules import make_run
 
     spec = WorkflowSpec("etl", ("customer",))
-    mine = new_run(spec, b'{"customer":"a"}', StartOptions(dedup="x"), now=1.0)
-    theirs = new_row(new_run(spec, b'{"customer":"b"}', StartOptions(dedup="x"), now=0.0), 1, None, 0.0, "", False)
-    assert accept(Started(theirs, created=False, deduplicated=True), mine) is theirs
+    mine = build_new_run(spec, b'{"customer":"a"}', StartOptions(dedup="x"), now=1.0)
+    theirs = make_run(
+        build_new_run(spec, b'{"customer":"b"}', StartOptions(dedup="x"), now=0.0), 1, None, 0.0, "", False
+    )
+    assert resolve_start(StartResult(theirs, is_new=False, is_deduplicated=True), mine) is theirs
     assert theirs.state is RunState.PENDING
-    assert mine.dedup != new_run(WorkflowSpec("etl2", ("customer",)), b"{}", StartOptions(dedup="x"), now=1.0).dedup
+    assert (
+        mine.dedup_key
+        != build_new_run(WorkflowSpec("etl2", ("customer",)), b"{}", StartOptions(dedup="x"), now=1.0).dedup_key
+    )

@@ -24,7 +24,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.services.schedules import ScheduleInfo
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 from holdfast.testing import ScriptedModel
 
 
@@ -50,14 +50,25 @@ async def test_a_schedule_is_made_found_paused_resumed_and_deleted(client: Clien
     async with client:
         made = await client.schedules.create(
             "nightly", "etl", cron="0 2 * * *", zone="Europe/Berlin", args=["acme"], kwargs={"days": 3},
-            catch_up="all", most=5, overlap="skip", queue="slow", priority=2, tags=["night"],
+            catch_up="all", max_catch_up=5, overlap="skip", queue="slow", priority=2, tags=["night"],
         )  # fmt: skip
         assert isinstance(made, ScheduleInfo)
         assert (made.timing, made.zone) == ("0 2 * * * in Europe/Berlin", "Europe/Berlin")
         assert made.inputs == {"customer": "acme", "days": 3}
-        assert (made.catch_up, made.most, made.overlap, made.queue, made.priority) == ("all", 5, "skip", "slow", 2)
-        assert (made.tags, made.tag, made.by_code, made.announced) == (("night",), "schedule:nightly", False, False)
-        assert (made.last_run, made.last_state, made.skipped_at) == ("", None, None)
+        assert (made.catch_up, made.max_catch_up, made.overlap, made.queue, made.priority) == (
+            "all",
+            5,
+            "skip",
+            "slow",
+            2,
+        )
+        assert (made.tags, made.tag, made.is_declared_in_code, made.is_announced) == (
+            ("night",),
+            "schedule:nightly",
+            False,
+            False,
+        )
+        assert (made.last_run_id, made.last_run_state, made.skipped_at) == ("", None, None)
         assert made.next_at is not None
         assert made.next_at > datetime.now(UTC)
         await client.schedules.create("hourly", "etl", every="1 h", args=["acme"])
@@ -105,7 +116,7 @@ async def test_the_same_one_may_be_made_again_and_another_one_only_if_it_is_to_r
         (UsageError, "it belongs to every=", {"cron": "@daily", "start": 0}),
         (UsageError, "catch_up='lst' is not known: did you mean 'last'?", {"cron": "@daily", "catch_up": "lst"}),
         (UsageError, "overlap='queue' is not known", {"cron": "@daily", "overlap": "queue"}),
-        (UsageError, "most=0", {"cron": "@daily", "most": 0}),
+        (UsageError, "max_catch_up=0", {"cron": "@daily", "max_catch_up": 0}),
         (UsageError, "priority=1.5 must be a whole number", {"cron": "@daily", "priority": 1.5}),
         (UsageError, "tags is a collection of words", {"cron": "@daily", "tags": "night"}),
         (UsageError, "those of a schedule may be 65,536", {"cron": "@daily", "args": ["x" * 70_000]}),
@@ -141,17 +152,17 @@ async def test_a_run_by_hand_is_started_now_and_is_the_last_run_also_if_it_is_pa
         assert "-by-hand-" in run_id
         assert other != run_id
         after = await client.schedules.get("nightly")
-        assert (after.last_run, after.last_state, after.settled_until) == (
+        assert (after.last_run_id, after.last_run_state, after.processed_until) == (
             other,
             RunState.PENDING,
-            before.settled_until,
+            before.processed_until,
         )
         assert {run.id for run in await client.list(tag=after.tag)} == {run_id, other}
-        store = open_store(client.url)
+        store = create_store(client.url)
         await store.open()
-        [usage] = (await store.usages([run_id])).values()
+        [usage] = (await store.get_usages([run_id])).values()
         await store.close()
-        assert usage.budget == Budget(turns=3).limits()
+        assert usage.budget == Budget(turns=3).to_limits()
 
 
 def test_there_is_a_form_without_an_event_loop(client: Client):
@@ -178,11 +189,16 @@ async def test_what_is_declared_in_code_is_announced_and_stays_when_the_code_is_
     async with client:
         async with Runtime(client.url):
             [here] = await client.schedules.list()
-            assert (here.name, here.workflow, here.by_code, here.announced) == ("tidy", "tidy", True, True)
+            assert (here.name, here.workflow, here.is_declared_in_code, here.is_announced) == (
+                "tidy",
+                "tidy",
+                True,
+                True,
+            )
             with pytest.raises(UsageError, match="'tidy' is declared in code: change it there"):
                 await client.schedules.create("tidy", "tidy", cron="@daily", replace=True)
         [gone] = await client.schedules.list()
-        assert (gone.by_code, gone.announced) == (True, False)
+        assert (gone.is_declared_in_code, gone.is_announced) == (True, False)
 
 
 @pytest.mark.asyncio
@@ -195,7 +211,7 @@ async def test_an_agent_is_started_with_its_prompt_and_its_session(client: Clien
         assert (await client.wait(run.id, timeout=10)).output == "done"
         assert (await client.schedules.get("report")).inputs["session"] == "news"
         store = await client._backend.connections.store()
-        stored = await store.get(run.id)
+        stored = await store.get_run(run.id)
         assert stored is not None
         assert stored.session == "news"
 

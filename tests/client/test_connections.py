@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.client.store_connections import Connection
+from holdfast.client.store_connections import StoreConnection
 from holdfast.services.run_control import cancel_run, pause_run, send_signal
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.operations import NewRun, StartRun
@@ -16,21 +16,21 @@ STORE_TIME = 1000.0
 
 
 async def finished_at(store: MemoryStore) -> float | None:
-    run = await store.get("r")
+    run = await store.get_run("r")
     assert run is not None
     return run.finished_at
 
 
 async def paused_at(store: MemoryStore) -> float | None:
-    run = await store.get("r")
+    run = await store.get_run("r")
     assert run is not None
     return run.paused_at
 
 
 async def sent_at(store: MemoryStore) -> float | None:
-    run = await store.get("r")
+    run = await store.get_run("r")
     assert run is not None
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     return history.signals[0].sent_at
 
 
@@ -45,11 +45,11 @@ async def sent_at(store: MemoryStore) -> float | None:
     ids=["cancel", "pause", "signal"],
 )
 async def test_the_first_change_through_a_connection_is_recorded_with_the_stores_time(
-    change: Callable[[Connection], Awaitable[bool]], recorded: Callable[[MemoryStore], Awaitable[float | None]]
+    change: Callable[[StoreConnection], Awaitable[bool]], recorded: Callable[[MemoryStore], Awaitable[float | None]]
 ):
     store = MemoryStore(clock=lambda: STORE_TIME)
     await store.open()
     await store.commit([StartRun(NewRun("r", "flow", b"{}", b"d", b"s", STORE_TIME))])
-    assert await change(Connection("memory:", lambda _: store))
+    assert await change(StoreConnection("memory:", lambda _: store))
     assert await recorded(store) == STORE_TIME
     await store.close()

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Client, DefinitionError, RunNotFound, UsageError, workflow
-from holdfast.core.records import Kind, Record
-from holdfast.services.run_start import StartOptions, new_run
+from holdfast.core.records import Record, RecordKind
+from holdfast.services.run_start import StartOptions, build_new_run
 from holdfast.stores.contract import NewWorker
-from holdfast.stores.live_events import BEGUN
-from holdfast.stores.operations import MAX_DELIVERIES, AppendRecord, NewRun, Notice, Started, StartRun, TellNotices
+from holdfast.stores.live_events import STARTED
+from holdfast.stores.operations import (
+    MAX_DELIVERIES,
+    AppendLiveEvents,
+    AppendRecord,
+    LiveEvent,
+    NewRun,
+    StartResult,
+    StartRun,
+)
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -39,7 +47,7 @@ async def test_max_deliveries_is_a_whole_number_above_zero(most: Any):
     @workflow
     async def usual() -> None: ...
 
-    assert usual.definition.spec().max_deliveries == MAX_DELIVERIES
+    assert usual.definition.to_spec().max_deliveries == MAX_DELIVERIES
 
 
 async def test_a_client_that_starts_by_name_uses_what_workers_have_announced(tmp_path: Path):
@@ -48,15 +56,15 @@ async def test_a_client_that_starts_by_name_uses_what_workers_have_announced(tmp
 
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
-    await store.publish([frail.definition.spec()])
+    await store.publish_workflows([frail.definition.to_spec()])
     async with Client(store.url) as client:
         usual = await client.start("frail")
         patient = await client.options(max_deliveries=9).start("frail")
-    assert [(await store.get(one.run_id)).max_deliveries for one in (usual, patient)] == [5, 9]  # type: ignore[union-attr]
+    assert [(await store.get_run(one.run_id)).max_deliveries for one in (usual, patient)] == [5, 9]  # type: ignore[union-attr]
     await store.close()
     options = frail.options(max_deliveries=2).start_options
-    assert new_run(frail.definition.spec(), b"{}", options, now=1.0).max_deliveries == 2
-    assert new_run(frail.definition.spec(), b"{}", StartOptions(), now=1.0).max_deliveries == 5
+    assert build_new_run(frail.definition.to_spec(), b"{}", options, now=1.0).max_deliveries == 2
+    assert build_new_run(frail.definition.to_spec(), b"{}", StartOptions(), now=1.0).max_deliveries == 5
 
 
 async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
@@ -67,23 +75,23 @@ async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
     async def frail() -> None: ...
 
     worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
-    new = new_run(frail.definition.spec(), b"{}", StartOptions(), now=store.now())
+    new = build_new_run(frail.definition.to_spec(), b"{}", StartOptions(), now=store.now())
     [started] = await store.commit([StartRun(new, claim_as=worker)])
-    assert isinstance(started, Started)
-    begun = Notice(3, "1.2.0", -1, BEGUN, b'{"name":"load","what":"step","attempt":2}', store.now())
-    await store.commit([TellNotices(started.run.key, 1, (begun,))])
-    store._locks.drop(store._mine[worker])
-    assert (await store.reap()).dead == ("frail",)
+    assert isinstance(started, StartResult)
+    begun = LiveEvent(3, "1.2.0", -1, STARTED, b'{"name":"load","what":"step","attempt":2}', store.now())
+    await store.commit([AppendLiveEvents(started.run.key, 1, (begun,))])
+    store._locks.release(store._own_workers[worker])
+    assert (await store.reap_dead_workers()).dead_run_ids == ("frail",)
     async with Client(store.url) as client:
         [dead] = await client.dead(workflow=frail.name)
-        assert (dead.id, dead.deaths, dead.worker, dead.records) == ("frail", 1, "w at host:7", 0)
+        assert (dead.id, dead.death_count, dead.worker, dead.record_count) == ("frail", 1, "w at host:7", 0)
         [step] = dead.in_flight
         assert (step.name, step.number, step.attempt) == ("load", 4, 2)
         assert "In flight: step 4 (load, attempt 2). Look at what that does" in dead.reason
         report = await client.prune(timedelta(0))
-        assert (report.runs, report.kept) == (0, {})
-        assert (await client.prune(timedelta(0), state="dead", dry_run=True)).runs == 1
-        assert (await client.prune(0.0, state="dead")).runs == 1
+        assert (report.run_count, report.kept_by_reason) == (0, {})
+        assert (await client.prune(timedelta(0), state="dead", dry_run=True)).run_count == 1
+        assert (await client.prune(0.0, state="dead")).run_count == 1
         assert await client.dead() == []
         for mistake in ({"state": "waiting"}, {"state": "nope"}, {"keep": -1}):
             with pytest.raises(UsageError):
@@ -102,25 +110,25 @@ async def test_dead_runs_are_told_page_by_page_and_without_their_journals(
         worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
         new = NewRun(f"dead-{number}", "fragile", b"{}", b"d", bytes(16), store.now(), max_deliveries=1)
         [started] = await store.commit([StartRun(new, claim_as=worker)])
-        assert isinstance(started, Started)
+        assert isinstance(started, StartResult)
         for seq, name in enumerate(["load", "split", "save"][: number + 1]):
-            record = Record(seq, Kind.STEP, seq, name, True, b"1", store.now(), epoch=1)
+            record = Record(seq, RecordKind.STEP, seq, name, True, b"1", store.now(), epoch=1)
             await store.commit([AppendRecord(started.run.key, record)])
-        store._locks.drop(store._mine[worker])
-    assert len((await store.reap()).dead) == 3
+        store._locks.release(store._own_workers[worker])
+    assert len((await store.reap_dead_workers()).dead_run_ids) == 3
 
     async def whole(*_: Any) -> Any:
         raise AssertionError("a journal may be long, and is not told")
 
-    monkeypatch.setattr(SqliteStore, "histories", whole)
+    monkeypatch.setattr(SqliteStore, "get_histories", whole)
     async with Client(store.url) as client:
         first = await client.dead(limit=2)
-        assert [(one.id, one.records, one.last_recorded) for one in first] == [
+        assert [(one.id, one.record_count, one.last_step_name) for one in first] == [
             ("dead-2", 3, "save"),
             ("dead-1", 2, "split"),
         ]
         rest = await client.dead(limit=2, before="dead-1")
-        assert [(one.id, one.records, one.last_recorded) for one in rest] == [("dead-0", 1, "load")]
+        assert [(one.id, one.record_count, one.last_step_name) for one in rest] == [("dead-0", 1, "load")]
         with pytest.raises(RunNotFound, match="there is no run 'pruned'"):  # and not the first page once more
             await client.dead(before="pruned")
     await store.close()

@@ -25,25 +25,25 @@ from holdfast import (
     workflow,
 )
 from holdfast.codec import encode_error
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreUnavailable
-from holdfast.reports.events import PAGE, Event, read_events
-from holdfast.stores.change_feed import News
+from holdfast.reports.events import PAGE_SIZE, Event, read_events
+from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import NewWorker, Store
-from holdfast.stores.live_events import BEGUN, TEXT
+from holdfast.stores.live_events import STARTED, TEXT
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
+    AppendLiveEvents,
     AppendRecord,
     FinishRun,
+    LiveEvent,
     NewRun,
-    Notice,
+    OpStatus,
     ReopenRun,
     Run,
-    Started,
+    StartResult,
     StartRun,
-    TellNotices,
-    Verdict,
 )
 
 URL = "sqlite:///runs.db"
@@ -55,7 +55,7 @@ class Scene:
     def __init__(self) -> None:
         self._store = MemoryStore(clock=lambda: self.now)
         self.now = 1000.0
-        self.news = News()
+        self.news = ChangeFeed()
         self.run: Run
         self.seq = 0
         self._worker = 0
@@ -65,7 +65,7 @@ class Scene:
         self._worker = await self._store.register_worker(NewWorker("w", "h", 1, ("scene",)), 1e9)
         new = NewRun("the-scene", "scene", b"{}", b"d", b"s" * 16, self.now, max_deliveries=1000)
         [started] = await self._store.commit([StartRun(new, claim_as=self._worker)])
-        assert isinstance(started, Started)
+        assert isinstance(started, StartResult)
         self.run = started.run
         return self
 
@@ -75,8 +75,8 @@ class Scene:
         return self._store
 
     @contextmanager
-    def listen(self, run_id: str) -> Any:
-        with self.news.listen(run_id) as bell:
+    def subscribe(self, run_id: str) -> Any:
+        with self.news.subscribe(run_id) as bell:
             yield bell
 
     async def read(self, after: str | None = None) -> list[Event]:
@@ -86,18 +86,18 @@ class Scene:
 
     async def _commit(self, op: Any) -> None:
         self.now += 1.0
-        assert await self._store.commit([op]) == [Verdict.DONE]
+        assert await self._store.commit([op]) == [OpStatus.DONE]
 
     async def begin(self, position: int, attempt: int = 1, name: str = "model call") -> None:
         data = json.dumps({"name": name, "what": "step"}).encode()
-        await self._tell(Notice(position, f"{self.run.epoch}.{attempt}.0", -1, BEGUN, data, self.now))
+        await self._tell(LiveEvent(position, f"{self.run.epoch}.{attempt}.0", -1, STARTED, data, self.now))
 
     async def tell(self, position: int, text: str, before: int, attempt: int = 1, request: int = 0) -> None:
         part = f"{self.run.epoch}.{attempt}.{request}"
-        await self._tell(Notice(position, part, before, TEXT, json.dumps(text).encode(), self.now))
+        await self._tell(LiveEvent(position, part, before, TEXT, json.dumps(text).encode(), self.now))
 
-    async def _tell(self, notice: Notice) -> None:
-        await self._commit(TellNotices(self.run.key, self.run.epoch, (notice,)))
+    async def _tell(self, notice: LiveEvent) -> None:
+        await self._commit(AppendLiveEvents(self.run.key, self.run.epoch, (notice,)))
 
     async def record(
         self,
@@ -105,7 +105,7 @@ class Scene:
         name: str,
         payload: Any,
         *,
-        kind: Kind = Kind.STEP,
+        kind: RecordKind = RecordKind.STEP,
         ok: bool = True,
         attempts: int = 1,
         preview: str = "",
@@ -114,7 +114,7 @@ class Scene:
         record = Record(
             self.seq, kind, position, name, ok, data, self.now, self.now, attempts, 1, self.run.epoch, preview
         )
-        await self._commit(AppendRecord(self.run.key, record, clear_notices=True))
+        await self._commit(AppendRecord(self.run.key, record, clear_live_events=True))
         self.seq += 1
 
     async def answer(self, position: int, *texts: str, attempts: int = 1, failed: int = 0, calls: Any = ()) -> None:
@@ -127,17 +127,17 @@ class Scene:
             "model": "openai:gpt-4o",
             "message": {"parts": parts},
             "usage": {"calls": 1, "input_tokens": 10, "output_tokens": 5},
-            "failed": [{"model": "m", "error": "no", "attempts": 1}] * failed,
+            "failed_models": [{"model": "m", "error": "no", "attempts": 1}] * failed,
         }
         payload = json.dumps(envelope, separators=(",", ":")).encode()
         await self.record(position, "model call", payload, attempts=attempts)
 
     async def die(self) -> None:
         """The worker dies, and another has the run."""
-        self._store.kill_worker(self._worker)
-        await self._store.reap()
+        self._store.simulate_worker_death(self._worker)
+        await self._store.reap_dead_workers()
         self._worker = await self._store.register_worker(NewWorker("w", "h", 1, ("scene",)), 1e9)
-        [self.run] = await self._store.claim(self._worker, workflows=["scene"], queues=None, limit=1)
+        [self.run] = await self._store.claim_runs(self._worker, workflows=["scene"], queues=None, limit=1)
 
     async def finish(self, state: RunState = RunState.COMPLETED, rewind: Rewind | None = None) -> None:
         ok = state is RunState.COMPLETED
@@ -148,8 +148,8 @@ class Scene:
 
     async def retry(self) -> None:
         await self._commit(ReopenRun(self.run.id, self.now))
-        [self.run] = await self._store.claim(self._worker, workflows=["scene"], queues=None, limit=1)
-        [history] = await self._store.histories([self.run.key])
+        [self.run] = await self._store.claim_runs(self._worker, workflows=["scene"], queues=None, limit=1)
+        [history] = await self._store.get_histories([self.run.key])
         self.seq = 1 + max((record.seq for record in history.records), default=-1)
 
 
@@ -166,14 +166,21 @@ async def test_a_late_reader_is_told_all_that_is_recorded():
     await scene.answer(0, "Let me look.", calls=[("look", '{"place": "Oslo"}')])
     await scene.record(1, "look", "nice", preview="place='Oslo'")
     await scene.record(2, "pay", encode_error(ValueError("no money")), ok=False, attempts=3)
-    await scene.record(3, "go", {"by": "ann"}, kind=Kind.SIGNAL)
-    await scene.record(0, "timer", b"null", kind=Kind.TIMER)
-    await scene.record(4, "scout", '"found"', kind=Kind.CHILD, preview="the-child")
+    await scene.record(3, "go", {"by": "ann"}, kind=RecordKind.SIGNAL)
+    await scene.record(0, "timer", b"null", kind=RecordKind.TIMER)
+    await scene.record(4, "scout", '"found"', kind=RecordKind.CHILD, preview="the-child")
     await scene.record(5, "write_plan", [{"task": "look", "status": "done"}])
-    answer = {"approved": True, "value": None, "arguments": None, "reason": "fine", "by": "ann", "at": 1.0}
-    await scene.record(6, "approval", answer, kind=Kind.APPROVAL, preview="ap-1")
-    await scene.record(7, "pay", "undone", kind=Kind.COMPENSATION)
-    await scene.record(0, "cancel", b"null", kind=Kind.CANCEL)
+    answer = {
+        "approved": True,
+        "value": None,
+        "arguments": None,
+        "reason": "fine",
+        "answered_by": "ann",
+        "answered_at": 1.0,
+    }
+    await scene.record(6, "approval", answer, kind=RecordKind.APPROVAL, preview="ap-1")
+    await scene.record(7, "pay", "undone", kind=RecordKind.COMPENSATION)
+    await scene.record(0, "cancel", b"null", kind=RecordKind.CANCEL)
     await scene.finish(RunState.CANCELLED)
     events = await scene.read()
     assert told(events) == [
@@ -191,7 +198,7 @@ async def test_a_late_reader_is_told_all_that_is_recorded():
         ("ended", None),
     ]
     data = [event.data for event in events]
-    assert data[1]["calls"] == [{"id": "call-look", "name": "look", "arguments": {"place": "Oslo"}}]
+    assert data[1]["tool_calls"] == [{"id": "call-look", "name": "look", "arguments": {"place": "Oslo"}}]
     assert (data[1]["model"], data[1]["usage"]["input_tokens"]) == ("openai:gpt-4o", 10)
     assert data[2] == {"ok": True, "arguments": "place='Oslo'", "attempts": 1, "value": "nice"}
     assert data[3]["error"] == {"type": "builtins.ValueError", "message": "no money"}
@@ -199,9 +206,10 @@ async def test_a_late_reader_is_told_all_that_is_recorded():
     assert data[4] == {"value": {"by": "ann"}}
     assert data[6]["run"] == "the-child"
     assert data[7] == {"plan": [{"task": "look", "status": "done"}]}
-    assert data[8] == {"state": "answered", "id": "ap-1", **answer}
+    expected = {"approved": True, "value": None, "arguments": None, "reason": "fine", "answered_by": "ann"}
+    assert data[8] == {"state": "answered", "id": "ap-1", "answered_at": 1.0, **expected}
     assert data[11] == {"state": "cancelled", "error": {"type": "builtins.ValueError", "message": "no luck"}}
-    assert json.loads(json.dumps([event.as_json() for event in events]))[2]["name"] == "look"
+    assert json.loads(json.dumps([event.to_json() for event in events]))[2]["name"] == "look"
 
 
 @pytest.mark.asyncio
@@ -210,7 +218,7 @@ async def test_a_reader_that_has_seen_a_part_of_an_answer_is_given_the_rest():
     await scene.begin(0)
     await scene.tell(0, "It may ", 0)
     seen = await scene.read()
-    assert told(seen) == [("begun", 1), ("text", 1, "It may ")]
+    assert told(seen) == [("started", 1), ("text", 1, "It may ")]
     await scene.tell(0, "rain ", 7)
     await scene.answer(0, "It may rain soon.")
     assert told(await scene.read(seen[-1].offset)) == [("text", 1, "rain soon."), ("answered", 1, "It may rain soon.")]
@@ -228,7 +236,7 @@ async def test_what_a_dead_process_has_told_is_retracted_when_another_begins():
     retracted, begun = await scene.read(seen.offset)
     assert (retracted.kind, retracted.step, retracted.data) == ("retracted", 1, {"characters": 7})
     await scene.tell(0, "It may not", 0)
-    assert told(await scene.read(retracted.offset)) == [("begun", 1), ("text", 1, "It may not")]
+    assert told(await scene.read(retracted.offset)) == [("started", 1), ("text", 1, "It may not")]
     assert told(await scene.read(begun.offset)) == [("text", 1, "It may not")]
 
 
@@ -401,24 +409,24 @@ async def test_a_reader_that_comes_and_goes_misses_nothing_and_sees_nothing_twic
 @pytest.mark.asyncio
 async def test_a_long_journal_is_read_page_by_page():
     scene = await Scene().open()
-    for position in range(2 * PAGE + 1):
+    for position in range(2 * PAGE_SIZE + 1):
         await scene.record(position, "step", position)
-    for number in range(PAGE + 1):
-        await scene.tell(2 * PAGE + 1, "x", number)
+    for number in range(PAGE_SIZE + 1):
+        await scene.tell(2 * PAGE_SIZE + 1, "x", number)
     events = await scene.read()
     steps = [event.step for event in events if event.kind == "step"]
-    assert steps == list(range(1, 2 * PAGE + 2))
-    assert [event.kind for event in events[2 * PAGE + 1 :]] == ["text"] * (PAGE + 1)
-    assert told(await scene.read(events[PAGE].offset)) == told(events[PAGE + 1 :])
+    assert steps == list(range(1, 2 * PAGE_SIZE + 2))
+    assert [event.kind for event in events[2 * PAGE_SIZE + 1 :]] == ["text"] * (PAGE_SIZE + 1)
+    assert told(await scene.read(events[PAGE_SIZE].offset)) == told(events[PAGE_SIZE + 1 :])
 
 
 @pytest.mark.asyncio
 async def test_what_is_told_on_many_pages_is_in_order_with_what_is_recorded():
     scene = await Scene().open()
-    for number in range(PAGE + 1):
+    for number in range(PAGE_SIZE + 1):
         await scene.tell(0, "x", number)
     await scene.record(1, "step", 1)
-    assert [event.kind for event in await scene.read()] == ["text"] * (PAGE + 1) + ["step"]
+    assert [event.kind for event in await scene.read()] == ["text"] * (PAGE_SIZE + 1) + ["step"]
 
 
 # Offsets
@@ -460,8 +468,8 @@ async def test_an_offset_of_a_newer_version_is_refused_whatever_is_in_it():
 async def test_a_run_that_could_not_be_started_is_told_with_why():
     scene = await Scene().open()
     refused = encode_error(UsageError("its workflow is switched off"))
-    await scene.record(0, "billing", refused, kind=Kind.START, ok=False, preview="billing-1")
-    await scene.record(1, "billing", "billing-2", kind=Kind.START, preview="billing-2")
+    await scene.record(0, "billing", refused, kind=RecordKind.START, ok=False, preview="billing-1")
+    await scene.record(1, "billing", "billing-2", kind=RecordKind.START, preview="billing-2")
     refusal, started = await scene.read()
     error = {"type": "holdfast.errors.UsageError", "message": "its workflow is switched off"}
     assert (refusal.kind, refusal.data) == ("start", {"ok": False, "run": "billing-1", "error": error})
@@ -473,8 +481,8 @@ async def test_how_a_run_ended_that_was_waited_for_is_told_as_in_a_story():
     scene = await Scene().open()
     cancelled = {"child": "c", "state": "cancelled", "error": None}
     failed = {"child": "f", "state": "failed", "error": encode_error(ValueError("no luck")).decode()}
-    await scene.record(0, "part", cancelled, kind=Kind.CHILD, ok=False, preview="c")
-    await scene.record(1, "part", failed, kind=Kind.CHILD, ok=False, preview="f")
+    await scene.record(0, "part", cancelled, kind=RecordKind.CHILD, ok=False, preview="c")
+    await scene.record(1, "part", failed, kind=RecordKind.CHILD, ok=False, preview="f")
     assert [event.data["error"] for event in await scene.read()] == [
         {"type": "holdfast.errors.RunCancelled", "message": "run 'c' ended cancelled"},
         {"type": "builtins.ValueError", "message": "no luck"},
@@ -541,12 +549,12 @@ async def test_questions_to_people_are_told_with_what_is_asked_and_who_has_answe
             async for event in client.events(handle.run_id):
                 if event.kind == "approval":
                     told.append((event.data["state"], event.data))
-                    if event.data["state"] == "asked":
+                    if event.data["state"] == "requested":
                         await client.approve(event.data["id"], by="ann", reason="why not")
-        assert [state for state, _ in told] == ["asked", "answered"]
+        assert [state for state, _ in told] == ["requested", "answered"]
         asked, answered = (data for _, data in told)
-        assert (asked["question"], asked["asked_of"], asked["id"]) == ("Really?", "ann", answered["id"])
-        assert (answered["approved"], answered["by"], answered["reason"]) == (True, "ann", "why not")
+        assert (asked["question"], asked["assignee"], asked["id"]) == ("Really?", "ann", answered["id"])
+        assert (answered["approved"], answered["answered_by"], answered["reason"]) == (True, "ann", "why not")
         assert await handle.result()
 
 
@@ -647,10 +655,10 @@ class Failing(MemoryStore):
 
     faults: list[Exception]
 
-    async def feed(self, *args: Any, **kwargs: Any) -> Any:
+    async def get_run_updates(self, *args: Any, **kwargs: Any) -> Any:
         if self.faults:
             raise self.faults.pop(0)
-        return await super().feed(*args, **kwargs)
+        return await super().get_run_updates(*args, **kwargs)
 
 
 @pytest.mark.asyncio

@@ -98,9 +98,9 @@ def test_a_dead_run_can_be_retried_by_name():
                 from holdfast.stores.contract import NewWorker
 
                 worker = await store.register_worker(NewWorker("w", "h", 1), 10)
-                assert await store.claim(worker, workflows=["doubling"], queues=None, limit=1)
-                store._locks.drop(store._mine[worker])
-                await store.reap()
+                assert await store.claim_runs(worker, workflows=["doubling"], queues=None, limit=1)
+                store._locks.release(store._own_workers[worker])
+                await store.reap_dead_workers()
             await store.close()
             with pytest.raises(RunDead, match="died 3 times while this was the only run"):
                 await handle.result(timeout=10)

@@ -31,42 +31,42 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
     time = Time()
     store = MemoryStore(clock=time)
     await store.open()
-    await store.publish([WorkflowSpec("helper", ("prompt",), queue="helper", is_agent=True)])
+    await store.publish_workflows([WorkflowSpec("helper", ("prompt",), queue="helper", is_agent=True)])
     assert (await of(store, "helper")).state is HealthState.UNSERVED
-    assert (await of(store, "helper")).beat_at is None
+    assert (await of(store, "helper")).heartbeat_at is None
 
-    worker = await store.register_worker(NewWorker("w", "h", 1, ("helper",), None), lease=10)
+    worker = await store.register_worker(NewWorker("w", "h", 1, ("helper",), None), lease_s=10)
     time.now = 1004.0
     assert store.renew_lease(worker, 10)
     time.now = 1006.0
     serving = await of(store, "helper")
-    assert (serving.state, serving.workers, serving.is_agent) == (HealthState.SERVING, 1, True)
-    assert serving.beat_at is not None
-    assert serving.beat_at.timestamp() == 1004.0
+    assert (serving.state, serving.worker_count, serving.is_agent) == (HealthState.SERVING, 1, True)
+    assert serving.heartbeat_at is not None
+    assert serving.heartbeat_at.timestamp() == 1004.0
 
     time.now = 1014.5  # nobody has looked yet whether it is dead
     silent = await of(store, "helper")
-    assert (silent.state, silent.workers) == (HealthState.SILENT, 0)
-    assert silent.beat_at == serving.beat_at
+    assert (silent.state, silent.worker_count) == (HealthState.SILENT, 0)
+    assert silent.heartbeat_at == serving.heartbeat_at
 
-    await store.switch_off("helper")
+    await store.disable_workflow("helper")
     off = await of(store, "helper")
-    assert off.state is HealthState.OFF
-    assert off.off_since is not None
-    assert off.off_since.timestamp() == 1014.5
-    await store.switch_on("helper")
-    await store.reap()
+    assert off.state is HealthState.DISABLED
+    assert off.disabled_at is not None
+    assert off.disabled_at.timestamp() == 1014.5
+    await store.enable_workflow("helper")
+    await store.reap_dead_workers()
     assert (await of(store, "helper")).state is HealthState.UNSERVED
 
 
 async def test_a_worker_of_another_queue_does_not_serve_it():
     store = MemoryStore(clock=Time())
     await store.open()
-    await store.publish([WorkflowSpec("nightly", (), queue="night")])
-    await store.register_worker(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease=10)
+    await store.publish_workflows([WorkflowSpec("nightly", (), queue="night")])
+    await store.register_worker(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease_s=10)
     assert (await of(store, "nightly")).state is HealthState.UNSERVED
-    await store.register_worker(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease=10)
-    assert (await of(store, "nightly")).workers == 1
+    await store.register_worker(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease_s=10)
+    assert (await of(store, "nightly")).worker_count == 1
 
 
 async def test_a_client_reads_it(tmp_path: Path):
@@ -85,6 +85,6 @@ async def test_a_client_reads_it(tmp_path: Path):
             assert health["healthy-agent"].state is HealthState.SERVING
             assert health["healthy-agent"].is_agent
             assert not health["healthy_flow"].is_agent
-            assert dict(health["healthy-agent"].runs) == {"completed": 1}
+            assert dict(health["healthy-agent"].run_counts) == {"completed": 1}
         states = {one.name: one.state for one in await client.health()}
         assert states["healthy-agent"] is HealthState.UNSERVED

@@ -16,12 +16,12 @@ import pytest
 
 from holdfast import Budget, Client, HoldfastError, Runtime, UsageError
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.http.backoff import Pace
-from holdfast.client.http.server_endpoint import Place
-from holdfast.client.http.sse import EventReader, Received
+from holdfast.client.http.backoff import Timing
+from holdfast.client.http.server_endpoint import ServerEndpoint
+from holdfast.client.http.sse import ServerSentEvent, SseParser
 from holdfast.errors import (
     NotAllowed,
-    PolicyLimit,
+    PolicyLimitReached,
     RetryRefused,
     RunConflict,
     ServerError,
@@ -37,8 +37,9 @@ KEY = "hf_abc_SECRET"
 RUN = {
     "id": "r", "workflow": "w", "state": "running", "queue": "default", "queue_key": "", "finished_at": None,
     "created_at": "2030-01-01T00:00:00Z", "inputs": {}, "output": None, "error": None, "waits_for": "", "tags": [],
-    "paused": False, "cancelling": False, "parent": None, "forked_from": None, "version": "", "stalled": None,
-    "wake_at": None, "paused_at": None, "hindrance": None, "begun": True, "held": True, "usage": None,
+    "is_paused": False, "is_cancelling": False, "parent": None, "forked_from": None, "version": "",
+    "stall_advice": None, "wake_at": None, "paused_at": None, "stall_summary": None, "has_started": True,
+    "is_claimed": True, "usage": None,
 }  # fmt: skip
 BROKEN = httpx2.ReadError("the connection broke")
 AWAY = httpx2.ConnectError("nobody listens")
@@ -90,8 +91,12 @@ class Script:
             self.slept.append(seconds)
             self.now += seconds
 
-        pace = Pace(lambda: self.now, sleep, lambda: 1.0)
-        return Client.over(HttpBackend(Place(url, KEY), pace=pace, over=httpx2.MockTransport(self.answer), **options))
+        pace = Timing(lambda: self.now, sleep, lambda: 1.0)
+        return Client.from_backend(
+            HttpBackend(
+                ServerEndpoint(url, KEY), timing=pace, http_transport=httpx2.MockTransport(self.answer), **options
+            )
+        )
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
@@ -150,8 +155,8 @@ async def test_what_does_not_pass_is_not_sent_again() -> None:
     for reply, kind in (
         (problem(401, "no-valid-key", "It has expired."), Unauthenticated),
         (problem(403, "not-allowed", "It needs more.", scope="operate"), NotAllowed),
-        (problem(429, "policy-limit", "No more today.", retry_after="3600"), PolicyLimit),
-        (problem(500, "server-fault", "Look for 7 in the log."), ServerError),
+        (problem(429, "policy-limit", "No more today.", retry_after="3600"), PolicyLimitReached),
+        (problem(500, "server-error", "Look for 7 in the log."), ServerError),
         (problem(409, "run-conflict", "taken", run_id="r"), RunConflict),
         (problem(418, "something-newer", "Short and stout."), ServerError),
         (httpx2.Response(404, text="<html>"), ServerError),
@@ -229,17 +234,22 @@ async def test_a_stream_that_tells_of_an_error_ends_with_it() -> None:
 async def test_events_are_read_wherever_the_bytes_are_cut() -> None:
     text = "\ufeff: hello\r\nid: 1\r\nevent: text\r\ndata: ä\r\ndata:  b\r\n\r\ndata\n\n\nid: 2\rdata: c\r\r"
     text += "event: x\n\nretry: 5\ndata: d\n\ndata: lost"
-    expected = [Received("ä\n b", "text", "1"), Received("", "", "1"), Received("c", "", "2"), Received("d", "", "2")]
+    expected = [
+        ServerSentEvent("ä\n b", "text", "1"),
+        ServerSentEvent("", "", "1"),
+        ServerSentEvent("c", "", "2"),
+        ServerSentEvent("d", "", "2"),
+    ]
     data = text.encode()
     for size in (1, 2, 3, 5, len(data)):
-        reader = EventReader()
+        reader = SseParser()
         found = [one for at in range(0, len(data), size) for one in reader.feed(data[at : at + size])]
         assert found == expected, size
 
 
 async def test_an_event_that_comes_in_many_pieces_is_looked_through_once() -> None:
     """A delivery may bring many megabytes: a reader that began anew with each piece would never be done."""
-    reader, piece = EventReader(), b"x" * 512
+    reader, piece = SseParser(), b"x" * 512
     assert list(reader.feed(b"data: ")) == []
     for _ in range(64_000):
         assert list(reader.feed(piece)) == []
@@ -248,7 +258,7 @@ async def test_an_event_that_comes_in_many_pieces_is_looked_through_once() -> No
 
 
 async def test_a_listener_is_told_when_the_server_sends_what_it_cannot_read() -> None:
-    hello = 'event: listener\ndata: {"listener": "1.box", "lease": 30}\n\n'
+    hello = 'event: listener\ndata: {"listener_id": "1.box", "lease": 30}\n\n'
     odd = 'event: delivery\ndata: {"id": "d1", "kind": "of another version"}\n\n'
     answer = httpx2.Response(200, content=(hello + odd).encode(), headers={"content-type": "text/event-stream"})
     client = script(answer, told({}, 200)).client()
@@ -280,7 +290,7 @@ async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCap
         await script(AWAY).client().get("r")
     with pytest.raises(Unauthenticated) as unknown:
         await script(problem(401, "no-valid-key")).client().get("r")
-    place = client._backend._transport.place
+    place = client._backend._transport.endpoint
     shown = [client, client.url, client._backend, client._backend._transport, place, vars(client), caplog.text]
     shown += [redirected.value, failed.value, unknown.value, vars(failed.value)]
     assert not any("SECRET" in text for one in shown for text in (repr(one), str(one)))
@@ -299,7 +309,7 @@ async def test_a_key_is_not_sent_in_plain_text_over_a_network(monkeypatch: pytes
         Client("http://10.0.0.1")
     monkeypatch.setenv("HOLDFAST_INSECURE", "1")
     monkeypatch.setenv("HOLDFAST_URL", "http://10.0.0.1:7100")
-    assert Client()._backend._transport.place.headers() == {"Authorization": f"Bearer {KEY}"}
+    assert Client()._backend._transport.endpoint.auth_headers() == {"Authorization": f"Bearer {KEY}"}
     with pytest.raises(UsageError, match="is a Holdfast server, and this needs the store itself"):
         Runtime()
 

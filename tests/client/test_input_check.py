@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from holdfast import InputError
 from holdfast.codec.inputs import InputsCodec
-from holdfast.services.input_validation import MAX_CHECKED, bind_inputs, read_schema, value_of_text
+from holdfast.services.input_validation import MAX_CHECKED_BYTES, bind_inputs, parse_input, parse_schema
 from holdfast.stores.contract import WorkflowSpec
 
 
@@ -89,9 +89,9 @@ def spec_of(function: Any) -> WorkflowSpec:
 def refused(function: Any, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
     with pytest.raises(InputError) as caught:
         bind_inputs(spec_of(function), args, kwargs)
-    for fault in caught.value.faults:
-        assert f"input {fault['where']!r} {fault['why']}" in str(caught.value)
-    return [(fault["where"], fault["why"]) for fault in caught.value.faults]
+    for fault in caught.value.violations:
+        assert f"input {fault['path']!r} {fault['message']}" in str(caught.value)
+    return [(fault["path"], fault["message"]) for fault in caught.value.violations]
 
 
 def test_the_error_names_the_workflow_the_input_and_what_is_expected():
@@ -197,7 +197,7 @@ def test_the_check_of_large_inputs_is_short_and_lets_them_pass():
     spec = spec_of(many)
     began = time.perf_counter()
     bind_inputs(spec, ([*range(150_000), "a text"],), {})
-    bind_inputs(spec, ([0] * MAX_CHECKED,), {})
+    bind_inputs(spec, ([0] * MAX_CHECKED_BYTES,), {})
     assert time.perf_counter() - began < 5  # a check of each of them would take much longer
 
 
@@ -223,9 +223,9 @@ def test_a_schema_that_refers_to_itself_ends():
     ],
 )
 def test_a_text_means_what_its_input_takes(name: str, text: str, value: Any):
-    assert value_of_text(read_schema(spec_of(offer).inputs_schema), name, text) == value
+    assert parse_input(parse_schema(spec_of(offer).inputs_schema), name, text) == value
     if name != "customer":
-        assert value_of_text({}, name, text) == value
+        assert parse_input({}, name, text) == value
 
 
 def test_an_enum_that_takes_more_than_its_members_values_is_left_to_the_worker():

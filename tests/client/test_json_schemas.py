@@ -13,14 +13,14 @@ from jsonschema import Draft202012Validator
 
 from holdfast.errors import InputError
 from holdfast.services import json_schemas
-from holdfast.services.json_schemas import check_schema, find_faults
+from holdfast.services.json_schemas import check_schema, find_violations
 
 QUICK = 5.0
 """Seconds of processor time that nothing here comes near; what is exponential takes more than a lifetime."""
 
 
 def faults(schema: Any, value: Any) -> list[str]:
-    return [f"{fault.json_path}: {fault.message}" for fault in find_faults(schema, value, "the form", 10)]
+    return [f"{fault.json_path}: {fault.message}" for fault in find_violations(schema, value, "the form", 10)]
 
 
 @pytest.mark.parametrize("rule", ["pattern", "patternProperties", "additionalProperties"])
@@ -150,7 +150,7 @@ def test_a_value_that_is_too_large_for_a_form_is_refused_before_it_is_checked():
 
 
 def test_messages_are_short_however_large_the_value_is():
-    [fault] = find_faults({"type": "number"}, "a" * 100_000, "the form", 10)
+    [fault] = find_violations({"type": "number"}, "a" * 100_000, "the form", 10)
     assert len(fault.message) <= 500
 
 
@@ -163,14 +163,14 @@ def test_older_drafts_are_known(draft: str):
 
 def test_without_re2_patterns_are_matched_by_pythons_own_engine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(json_schemas, "_re2", None)
-    json_schemas._compiled.cache_clear()
+    json_schemas._compile_pattern.cache_clear()
     try:
         check_schema({"pattern": "(?=a)a"}, "the form")
         assert faults({"pattern": "(?=a)a"}, "b") == ["$: 'b' does not match '(?=a)a'"]
         with pytest.raises(InputError, match="is not valid"):
             check_schema({"pattern": "("}, "the form")
     finally:
-        json_schemas._compiled.cache_clear()
+        json_schemas._compile_pattern.cache_clear()
 
 
 schemas = st.fixed_dictionaries(
@@ -196,4 +196,4 @@ data = st.recursive(
 @given(schemas, data)
 def test_otherwise_values_are_judged_as_jsonschema_judges_them(schema: Any, value: Any):
     expected = sorted(error.json_path for error in Draft202012Validator(schema).iter_errors(value))
-    assert sorted(fault.json_path for fault in find_faults(schema, value, "the form", 100)) == expected
+    assert sorted(fault.json_path for fault in find_violations(schema, value, "the form", 100)) == expected

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Agent, Client, Plan, RunFailed, RunNotFound, Runtime, step, tool, wait_for_signal, workflow
-from holdfast.core.records import Kind, Record
-from holdfast.reports.plans import PlanItem, plan_in
+from holdfast.core.records import Record, RecordKind
+from holdfast.reports.plans import PlanItem, plan_from_record
 from holdfast.testing import ScriptedModel, call
 
 URL = "sqlite:///runs.db"
@@ -43,11 +43,11 @@ def test_the_plan_is_read_by_id_and_is_live() -> None:
             seen.set()
             await handle.result()
             now = await client.plan("dig-1")
-            assert (now.done, now.open, len(now), now[-1].status) == (1, 0, 2, "dropped")
+            assert (now.done_count, now.open_count, len(now), now[-1].status) == (1, 0, 2, "dropped")
             assert [item.task for item in now[:1]] == ["dig"]
 
     asyncio.run(main())
-    assert Client(URL).plan_sync("dig-1").done == 1
+    assert Client(URL).plan_sync("dig-1").done_count == 1
 
 
 @step(name="write_plan")
@@ -91,21 +91,21 @@ def test_workflow_code_cannot_ask_for_a_plan_because_it_changes() -> None:
 @pytest.mark.parametrize(
     ("kind", "ok", "payload"),
     [
-        (Kind.STEP, False, b'[{"task":"a","status":"open"}]'),
-        (Kind.CHILD, True, b'[{"task":"a","status":"open"}]'),
-        (Kind.STEP, True, b"[]"),
-        (Kind.STEP, True, b'[{"task":"a","status":"lost"}]'),
-        (Kind.STEP, True, b'[{"task":1,"status":"open"}]'),
-        (Kind.STEP, True, b'["a"]'),
-        (Kind.STEP, True, b"{"),
+        (RecordKind.STEP, False, b'[{"task":"a","status":"open"}]'),
+        (RecordKind.CHILD, True, b'[{"task":"a","status":"open"}]'),
+        (RecordKind.STEP, True, b"[]"),
+        (RecordKind.STEP, True, b'[{"task":"a","status":"lost"}]'),
+        (RecordKind.STEP, True, b'[{"task":1,"status":"open"}]'),
+        (RecordKind.STEP, True, b'["a"]'),
+        (RecordKind.STEP, True, b"{"),
     ],
     ids=["failed", "child", "empty", "status", "task", "texts", "broken"],
 )
-def test_a_record_that_is_no_plan_is_none(kind: Kind, ok: bool, payload: bytes) -> None:
+def test_a_record_that_is_no_plan_is_none(kind: RecordKind, ok: bool, payload: bytes) -> None:
     record = Record(seq=0, kind=kind, position=0, name="write_plan", ok=ok, payload=payload, at=0.0)
-    assert plan_in(record) is None
-    good = Record(seq=0, kind=Kind.STEP, position=0, name="write_plan", ok=True, payload=PLANNED, at=0.0)
-    assert plan_in(good) == Plan((PlanItem("a"),))
+    assert plan_from_record(record) is None
+    good = Record(seq=0, kind=RecordKind.STEP, position=0, name="write_plan", ok=True, payload=PLANNED, at=0.0)
+    assert plan_from_record(good) == Plan((PlanItem("a"),))
 
 
 PLANNED = b'[{"task":"a","status":"open"}]'

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.admission.usage import Limits, Usage
+from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.codec import AesEncryption, codec_for, encode_error
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
-from holdfast.reports.conversations import Said, read_conversation, said_as_json, said_from_json
-from holdfast.reports.report_reader import read_entry, read_story
-from holdfast.reports.run_tree import read_family
-from holdfast.reports.serialization import as_json, with_values
-from holdfast.reports.types import Asked, ModelCall, Story, Unreadable
-from holdfast.services.settlement import settle_run
-from holdfast.stores.approvals import AskApproval, Question
+from holdfast.reports.conversations import ConversationMessage, message_from_json, message_to_json, read_conversation
+from holdfast.reports.report_reader import read_entry, read_report
+from holdfast.reports.run_tree import read_run_tree
+from holdfast.reports.serialization import map_user_values, report_to_json
+from holdfast.reports.types import ApprovalReport, ModelCallReport, RunReport, UnreadableValue
+from holdfast.services.settlement import settle_step
+from holdfast.stores.approvals import ApprovalRequest, RequestApproval
 from holdfast.stores.contract import NewWorker
-from holdfast.stores.encrypted import SealedStore
+from holdfast.stores.encrypted import EncryptedStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -34,7 +34,7 @@ from holdfast.stores.operations import (
     ReopenRun,
     Run,
     SendSignal,
-    Started,
+    StartResult,
     StartRun,
 )
 
@@ -60,17 +60,23 @@ class World:
     async def start(self, id: str = "r", **fields: Any) -> Run:
         new = NewRun(id=id, workflow=FLOW, inputs=b"{}", digest=b"d", seed=id.encode(), created_at=self.now, **fields)
         [answer] = await self.store.commit([StartRun(new)])
-        assert isinstance(answer, Started)
+        assert isinstance(answer, StartResult)
         return answer.run
 
     async def claim(self, worker: int) -> Run:
-        [run] = await self.store.claim(worker, workflows=[FLOW], queues=None, limit=1)
+        [run] = await self.store.claim_runs(worker, workflows=[FLOW], queues=None, limit=1)
         return run
 
     async def record(self, run: Run, *, used: Usage | None = None, **fields: Any) -> Record:
         """A record that took a second, unless it says otherwise."""
         begun, self.now = self.now, self.now + 1
-        given: dict[str, Any] = {"kind": Kind.STEP, "name": "work", "ok": True, "payload": b"1", "position": self.seq}
+        given: dict[str, Any] = {
+            "kind": RecordKind.STEP,
+            "name": "work",
+            "ok": True,
+            "payload": b"1",
+            "position": self.seq,
+        }
         given |= {"at": self.now, "started_at": begun, "worker": run.owner, "epoch": run.epoch, **fields}
         made = Record(seq=self.seq, **given)
         self.seq += 1
@@ -85,20 +91,20 @@ class World:
     async def dies(self) -> None:
         """Nobody hears of a worker any more, until its lease is over and somebody notices."""
         self.now += 100
-        await self.store.reap()
+        await self.store.reap_dead_workers()
 
-    async def story(self, **how: Any) -> Story:
-        return await read_story(self.store, "r", **how)
+    async def story(self, **how: Any) -> RunReport:
+        return await read_report(self.store, "r", **how)
 
     async def told(self) -> str:
         """The same, whether the journal is read as a whole or only its first record."""
         whole, page = await self.story(), await self.story(limit=1, brief=True)
-        assert whole.told == page.told
+        assert whole.summary == page.summary
         assert whole.advice == page.advice
-        return whole.told
+        return whole.summary
 
     async def advised(self) -> list[str | None]:
-        return [advice.does for advice in (await self.story()).advice]
+        return [advice.action for advice in (await self.story()).advice]
 
 
 @pytest.fixture
@@ -169,12 +175,12 @@ async def test_the_death_of_a_worker_is_told_with_its_heir_and_what_was_done_aga
     assert (await world.told()).endswith(
         " with 18 steps. worker-1 died in step 17; worker-2 took over, replayed 16 steps and repeated 1."
     )
-    story = await read_story(world.store, "r")
-    assert (story.takeovers, [one.replays for one in story.journal]) == ((2,), [1] * 16 + [0] * 2)
+    story = await read_report(world.store, "r")
+    assert (story.takeover_epochs, [one.replay_count for one in story.journal]) == ((2,), [1] * 16 + [0] * 2)
     for seq, replays in ((0, 1), (17, 0)):
         entry = await read_entry(world.store, "r", seq)
         assert entry is not None
-        assert entry.replays == replays
+        assert entry.replay_count == replays
 
 
 async def test_a_worker_without_a_name_of_its_own_is_told_by_its_place(world: World):
@@ -218,7 +224,7 @@ async def test_a_run_that_changed_hands_while_it_waited_tells_of_no_death(world:
     await world.dies()
     world.now += 500
     heir = await world.claim(await world.worker("worker-2"))
-    await world.record(heir, kind=Kind.TIMER, name="500 s", payload=None, position=0)
+    await world.record(heir, kind=RecordKind.TIMER, name="500 s", payload=None, position=0)
     await world.record(heir)
     assert "died" not in await world.told()
 
@@ -246,7 +252,7 @@ async def test_a_once_step_is_not_repeated(world: World):
     await world.record(heir, name="pay", ok=False, payload=encode_error(StepOutcomeUnknown("?", "pay")))
     assert "replayed 1 step and repeated none." in await world.told()
     entry = (await world.story()).journal[-1]
-    assert (entry.unknown, entry.outcome) == (True, "unknown")
+    assert (entry.has_unknown_outcome, entry.outcome) == (True, "unknown")
 
 
 async def test_a_worker_that_died_when_the_run_had_ended_did_not_die_over_it(world: World):
@@ -260,7 +266,7 @@ async def test_a_worker_that_died_when_the_run_had_ended_did_not_die_over_it(wor
     heir = await world.claim(await world.worker("worker-2", 10_000))
     await world.record(heir)
     assert (await world.told()).endswith("2 steps so far. It had ended, and somebody let it go on.")
-    assert (await world.story()).reopened == (datetime.fromtimestamp(reopened, UTC),)
+    assert (await world.story()).reopened_at == (datetime.fromtimestamp(reopened, UTC),)
     await world.finish(heir, RunState.FAILED, ValueError("no"), rewind=Rewind((), 2, 0))
     await world.store.commit([ReopenRun("r", world.now)])
     last = await world.claim(await world.worker("worker-3", 10_000))
@@ -277,7 +283,7 @@ async def test_what_was_settled_still_tells_of_the_death_and_was_not_repeated(wo
     heir = await world.claim(await world.worker("worker-2"))
     unknown = await world.record(heir, name="pay", ok=False, payload=encode_error(StepOutcomeUnknown("?", "pay")))
     await world.finish(heir, RunState.FAILED, ValueError("no"), rewind=Rewind((unknown.seq,), 2, 0))
-    await settle_run(world.store, "r", 2, output="receipt")
+    await settle_step(world.store, "r", 2, output="receipt")
     assert "worker-1 died in step 2; another worker took over, replayed 1 step and repeated none." in await world.told()
 
 
@@ -298,8 +304,11 @@ async def test_a_failed_run_is_to_be_retried_or_forked(world: World):
     failed = await world.record(run, ok=False, payload=encode_error(ValueError("no")))
     await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((failed.seq,), 2, 0))
     retry, fork = (await world.story()).advice
-    assert (retry.does, retry.text) == ("retry", "`holdfast retry r` takes back step 2 (work)")
-    assert (fork.does, fork.text) == ("fork", "`holdfast fork r --at STEP` goes on from one of its steps in a new run")
+    assert (retry.action, retry.text) == ("retry", "`holdfast retry r` takes back step 2 (work)")
+    assert (fork.action, fork.text) == (
+        "fork",
+        "`holdfast fork r --at STEP` goes on from one of its steps in a new run",
+    )
     assert await world.told()  # which also reads it page by page
 
 
@@ -307,11 +316,11 @@ async def test_what_compensations_have_undone_is_not_retried(world: World):
     await world.start()
     run = await world.claim(await world.worker())
     await world.record(run)
-    await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((), 1, 0, undone=True))
+    await world.finish(run, RunState.FAILED, ValueError("no"), rewind=Rewind((), 1, 0, is_compensated=True))
     refused, fork = (await world.story()).advice
-    assert refused.does is None
+    assert refused.action is None
     assert refused.text == "a retry is not possible: its compensations have undone what it had done"
-    assert fork.does == "fork"
+    assert fork.action == "fork"
 
 
 async def test_a_once_step_of_unknown_outcome_is_to_be_settled_first(world: World):
@@ -320,7 +329,7 @@ async def test_a_once_step_of_unknown_outcome_is_to_be_settled_first(world: Worl
     await world.record(run)
     error = StepOutcomeUnknown("it may or may not have happened", "pay")
     failed = await world.record(run, name="pay", ok=False, payload=encode_error(error))
-    await world.finish(run, RunState.FAILED, error, rewind=Rewind((failed.seq,), 2, 0, once=True))
+    await world.finish(run, RunState.FAILED, error, rewind=Rewind((failed.seq,), 2, 0, once_seqs=True))
     assert await world.advised() == ["settle", "run_again", "fork"]
     settle = (await world.story()).advice[0].text
     assert "whether step 2 (pay) happened" in settle
@@ -331,12 +340,12 @@ async def test_a_once_step_of_unknown_outcome_is_to_be_settled_first(world: Worl
 async def test_what_keeps_a_run_from_going_on_says_what_lets_it(world: World):
     await world.start()
     assert await world.advised() == ["worker"]
-    await world.store.switch_off(FLOW)
-    assert await world.advised() == ["lift"]
+    await world.store.disable_workflow(FLOW)
+    assert await world.advised() == ["enable"]
     await world.store.commit([PauseRun("r", world.now)])
     [advice] = (await world.story()).advice
-    assert (advice.does, advice.text) == ("resume", "run 'r' is paused: `holdfast resume r` lets it go on")
-    assert advice.text == (await world.story()).stalled
+    assert (advice.action, advice.text) == ("resume", "run 'r' is paused: `holdfast resume r` lets it go on")
+    assert advice.text == (await world.story()).stall_reason
 
 
 async def test_a_run_that_is_tried_apart_from_others_says_what_it_waits_for(world: World):
@@ -348,22 +357,25 @@ async def test_a_run_that_is_tried_apart_from_others_says_what_it_waits_for(worl
             await world.claim(worker)
         await world.dies()
     await world.worker()
-    assert "a worker that holds nothing else takes it first" in ((await world.story()).stalled or "")
+    assert "a worker that holds nothing else takes it first" in ((await world.story()).stall_reason or "")
 
 
 async def test_a_question_is_to_be_answered(world: World):
     await world.start()
     run = await world.claim(await world.worker())
-    question = Question("May I go on?")
-    await world.store.commit([AskApproval(run.key, run.epoch, 0, "a-1", question, world.now)])
+    question = ApprovalRequest("May I go on?")
+    await world.store.commit([RequestApproval(run.key, run.epoch, 0, "a-1", question, world.now)])
     [advice] = (await world.story()).advice
-    assert (advice.does, advice.text) == ("approve", "it waits for an answer to “May I go on?”: `holdfast approvals r`")
+    assert (advice.action, advice.text) == (
+        "approve",
+        "it waits for an answer to “May I go on?”: `holdfast approvals r`",
+    )
     [asked] = (await world.story()).approvals
-    assert Asked.of(asked.info) == asked
+    assert ApprovalReport.from_info(asked.info) == asked
 
 
 async def test_a_run_whose_budget_is_used_up_is_to_be_given_more(world: World):
-    await world.start(budget=Limits(calls=3))
+    await world.start(budget=BudgetLimits(calls=3))
     run = await world.claim(await world.worker())
     await world.record(run, used=Usage(3, 100, 10))
     refused = BudgetExceeded("the call was not made: 3 of 3 turns are used. The run waits: raise it", "r", "turns")
@@ -371,15 +383,15 @@ async def test_a_run_whose_budget_is_used_up_is_to_be_given_more(world: World):
     await world.store.commit([ParkRun(run.key, run.epoch, None, ("holdfast:budget",), "a higher budget")])
     story = await world.story()
     [advice] = story.advice
-    assert advice.does == "budget"
+    assert advice.action == "budget"
     assert "`holdfast budget r --turns 6` gives it more" in advice.text
-    assert story.short_of is not None
-    assert (story.short_of.run, story.short_of.limit) == ("r", "turns")
-    assert (story.budget, story.left) == ({"turns": 3}, {"turns": 0})
+    assert story.budget_refusal is not None
+    assert (story.budget_refusal.run_id, story.budget_refusal.limit) == ("r", "turns")
+    assert (story.budget, story.budget_remaining) == ({"turns": 3}, {"turns": 0})
     assert (story.journal[-1].outcome, story.journal[-1].reason) == ("refused", "3 of 3 turns are used")
     assert await world.told()
     await world.start("above")
-    assert [one.run for one in story.budgets] == ["r"]
+    assert [one.run_id for one in story.budgets] == ["r"]
 
 
 async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
@@ -390,7 +402,7 @@ async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
     child = await world.claim(worker)
     await world.store.commit([ParkRun(child.key, child.epoch, None, ("holdfast:budget",), "a higher budget")])
     [advice] = (await world.story()).advice
-    assert advice.does is None
+    assert advice.action is None
     assert advice.text.startswith("run 'child' waits for a higher budget")
 
 
@@ -398,18 +410,18 @@ async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
 
 
 async def test_a_story_comes_back_from_json_as_it_was(world: World):
-    from holdfast.client.http.decoders import read_story as from_json
+    from holdfast.client.http.decoders import decode_report as from_json
     from holdfast.services.wire_values import to_wire
 
-    await world.start(budget=Limits(nano_usd=5_000_000_000))
+    await world.start(budget=BudgetLimits(nano_usd=5_000_000_000))
     run = await world.claim(await world.worker())
     await world.record(run, payload=b'{"a": [1, 2]}', used=Usage(1, 10, 2, nano_usd=123_456_789))
     await world.store.commit([SendSignal("r", "other", b'"x"', None, world.now)])
-    await world.store.commit([AskApproval(run.key, run.epoch, 7, "a-1", Question("Well?"), world.now)])
+    await world.store.commit([RequestApproval(run.key, run.epoch, 7, "a-1", ApprovalRequest("Well?"), world.now)])
     story = await world.story()
-    sent = json.loads(json.dumps(as_json(with_values(story, to_wire), lambda value: value)))
+    sent = json.loads(json.dumps(report_to_json(map_user_values(story, to_wire), lambda value: value)))
     assert from_json(sent) == story
-    assert story.budgets[0].usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
+    assert story.budgets[0].run_usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
 
 
 async def test_what_json_has_no_form_for_is_told_in_words(world: World):
@@ -417,7 +429,7 @@ async def test_what_json_has_no_form_for_is_told_in_words(world: World):
     run = await world.claim(await world.worker())
     odd = {"far": float("inf"), "none": float("nan"), "raw": b"\xff", "long": 1 << 20_000}
     await world.record(run, payload=codec_for(Any).encode(odd, "it"))
-    [entry] = as_json(await world.story())["journal"]
+    [entry] = report_to_json(await world.story())["journal"]
     told = json.loads(json.dumps(entry["output"], allow_nan=False))
     assert {**told, "long": told["long"][:4]} == {"far": "Infinity", "none": "NaN", "raw": "_w==", "long": "0x10"}
 
@@ -429,36 +441,36 @@ async def test_words_for_what_cannot_be_read_are_sent_as_words(world: World):
     run = await world.claim(await world.worker())
     await world.record(run, payload=b"\xff no value")
     [entry] = (await world.story()).journal
-    assert isinstance(entry.output, Unreadable)
-    assert type(with_values(entry, to_wire).output) is str
+    assert isinstance(entry.output, UnreadableValue)
+    assert type(map_user_values(entry, to_wire).output) is str
 
 
 async def test_what_is_sealed_with_a_key_that_is_not_here_is_told_in_words(world: World):
-    sealed = SealedStore(world.store, AesEncryption(bytes(32)))
+    sealed = EncryptedStore(world.store, AesEncryption(bytes(32)))
     new = NewRun(id="r", workflow=FLOW, inputs=b'"secret"', digest=b"d", seed=b"s", created_at=world.now)
     [answer] = await sealed.commit([StartRun(new)])
-    assert isinstance(answer, Started)
+    assert isinstance(answer, StartResult)
     run = await world.claim(await world.worker())
     step = Record(
-        0, Kind.STEP, 0, "pay", True, b'"secret"', world.now, world.now, 1, run.owner or 0, run.epoch, "secret"
+        0, RecordKind.STEP, 0, "pay", True, b'"secret"', world.now, world.now, 1, run.owner or 0, run.epoch, "secret"
     )
     failed = step._replace(seq=1, position=1, ok=False, payload=encode_error(ValueError("secret")))
     error = encode_error(ValueError("secret"))
     finish = FinishRun(run.key, run.epoch, RunState.FAILED, None, error, world.now, rewind=Rewind((1,), 2, 0))
     await sealed.commit([AppendRecord(run.key, step), AppendRecord(run.key, failed), finish])
-    known = await read_story(sealed, "r")
+    known = await read_report(sealed, "r")
     assert (known.inputs, known.journal[0].output, known.journal[0].arguments) == ("secret", "secret", "secret")
     story = await world.story()
-    assert "secret" not in json.dumps(as_json(story))
+    assert "secret" not in json.dumps(report_to_json(story))
     assert "sealed" in story.journal[0].output
     assert story.journal[0].arguments.startswith("(sealed")
-    assert story.told.startswith("Failed after ")
-    assert [one.does for one in story.advice] == ["retry", "fork"]
-    assert "secret" not in json.dumps([said_as_json(one) for one in await read_conversation(world.store, "r")])
+    assert story.summary.startswith("Failed after ")
+    assert [one.action for one in story.advice] == ["retry", "fork"]
+    assert "secret" not in json.dumps([message_to_json(one) for one in await read_conversation(world.store, "r")])
 
 
 async def test_no_run_and_no_record_are_told_apart(world: World):
-    for reading in (read_story, read_family):
+    for reading in (read_report, read_run_tree):
         with pytest.raises(RunNotFound, match="there is no run 'nobody'"):
             await reading(world.store, "nobody")
     await world.start()
@@ -468,19 +480,19 @@ async def test_no_run_and_no_record_are_told_apart(world: World):
 @pytest.mark.parametrize(
     "said",
     [
-        Said("user", "Hello", before=True),
-        Said("note", "no answer", 3, ok=False),
-        Said("tool", "found", 2, "look", ok=False, run="child", content="found"),
-        Said("model", "As I said", name="m", calls=[("look", {"word": "x"})], before=True),
+        ConversationMessage("user", "Hello", is_history=True),
+        ConversationMessage("note", "no answer", 3, ok=False),
+        ConversationMessage("tool", "found", 2, "look", ok=False, child_run_id="child", content="found"),
+        ConversationMessage("model", "As I said", name="m", tool_calls=[("look", {"word": "x"})], is_history=True),
     ],
     ids=lambda said: said.role,
 )
-async def test_what_was_said_comes_back_from_json_as_it_was(said: Said):
-    told = json.loads(json.dumps(said_as_json(said)))
-    assert said_from_json(told, _no_call) == said
+async def test_what_was_said_comes_back_from_json_as_it_was(said: ConversationMessage):
+    told = json.loads(json.dumps(message_to_json(said)))
+    assert message_from_json(told, _no_call) == said
 
 
-def _no_call(_: Any) -> ModelCall:
+def _no_call(_: Any) -> ModelCallReport:
     raise AssertionError("there is no answer of a model in it")
 
 
@@ -492,11 +504,11 @@ async def test_a_family_is_cut_but_for_those_above_the_run(world: World):
     for number in range(6):
         await world.start(f"child-{number}", parent="r")
     await world.start("grandchild", parent="child-0")
-    family = await read_family(world.store, "grandchild", most=4)
-    assert (family.root, family.more, len(family)) == ("r", True, 4)
+    family = await read_run_tree(world.store, "grandchild", max_runs=4)
+    assert (family.root, family.has_more, len(family)) == ("r", True, 4)
     assert {"r", "child-0", "grandchild"} <= {one.id for one in family}
-    whole = await read_family(world.store, "r")
+    whole = await read_run_tree(world.store, "r")
     assert [one.id for one in whole] == ["r", *(f"child-{number}" for number in range(6)), "grandchild"]
-    assert not whole.more
+    assert not whole.has_more
     assert whole.items[0].created_at == datetime.fromtimestamp(1_000_000, UTC)
-    assert "no live worker serves" in (whole.items[0].stalled or "")
+    assert "no live worker serves" in (whole.items[0].stall_reason or "")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Client, RunFailed, Runtime, step, wait_for_signal, workflow
-from holdfast.client.store_connections import Connections
+from holdfast.client.store_connections import LoopConnections
 from holdfast.core.states import RunState
 from holdfast.reports import tail as tail_module
-from holdfast.reports.tail import Followed, Happening, Told, read_tail
+from holdfast.reports.tail import SeenEvents, TailEvent, TailFilter, read_tail
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.sqlite import SqliteStore
 
@@ -38,9 +38,9 @@ async def tailed_waiting(number: int) -> object:
     return await wait_for_signal("go")
 
 
-async def until(client: Client, is_enough: Callable[[list[Happening]], bool], **wanted: object) -> list[Happening]:
+async def until(client: Client, is_enough: Callable[[list[TailEvent]], bool], **wanted: object) -> list[TailEvent]:
     """What is told until it is enough."""
-    found: list[Happening] = []
+    found: list[TailEvent] = []
     async with asyncio.timeout(20), aclosing(client.tail(**wanted)) as happenings:  # pyright: ignore[reportArgumentType]
         async for one in happenings:
             found.append(one)
@@ -49,7 +49,7 @@ async def until(client: Client, is_enough: Callable[[list[Happening]], bool], **
     raise AssertionError("it has ended")
 
 
-def ended(*run_ids: str) -> Callable[[list[Happening]], bool]:
+def ended(*run_ids: str) -> Callable[[list[TailEvent]], bool]:
     return lambda found: {one.run_id for one in found if one.kind == "ended"} >= set(run_ids)
 
 
@@ -64,7 +64,7 @@ async def test_everything_that_happens_is_told_once_and_in_order(tmp_path: Path)
         await waiting.signal("go", 7)
         found = await following
         of = {
-            id: [(one.kind, one.name) for one in found if one.run_id == id and one.kind != "begun"]
+            id: [(one.kind, one.name) for one in found if one.run_id == id and one.kind != "started"]
             for id in ("tailed-1", "tailed--1", "tailed-waiting-1")
         }
         assert of["tailed-1"] == [("created", ""), ("step", "tailed_step"), ("ended", "")]
@@ -77,8 +77,8 @@ async def test_everything_that_happens_is_told_once_and_in_order(tmp_path: Path)
         # What has happened before can be asked for, and narrowed.
         an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
         again = await until(client, ended("tailed-1", "tailed--1", "tailed-waiting-1"), since=an_hour_ago)
-        assert [(one.run_id, one.kind) for one in again if one.kind != "begun"] == [
-            (one.run_id, one.kind) for one in sorted(found, key=lambda one: one.at) if one.kind != "begun"
+        assert [(one.run_id, one.kind) for one in again if one.kind != "started"] == [
+            (one.run_id, one.kind) for one in sorted(found, key=lambda one: one.at) if one.kind != "started"
         ]
         only = await until(client, ended("tailed--1"), since=an_hour_ago, state="failed", tag="followed")
         assert {one.run_id for one in only} == {"tailed--1"}
@@ -100,22 +100,22 @@ async def test_a_takeover_is_told(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     store = SqliteStore(tmp_path / "runs.db", clock=lambda: now[0])
     await store.open()
-    connections = Connections(url, lambda _: store)
+    connections = LoopConnections(url, lambda _: store)
     client = Client(url)
     try:
-        await store.publish([WorkflowSpec("tailed-elsewhere", ())])
+        await store.publish_workflows([WorkflowSpec("tailed-elsewhere", ())])
         await client.start("tailed-elsewhere")
         first = await store.register_worker(NewWorker("first", "elsewhere", 1, ("tailed-elsewhere",)), 10.0)
-        [_] = await store.claim(first, workflows=["tailed-elsewhere"], queues=None, limit=1)
-        found: list[Happening] = []
-        async with asyncio.timeout(20), aclosing(read_tail(connections, Followed(), 0.0)) as happenings:
+        [_] = await store.claim_runs(first, workflows=["tailed-elsewhere"], queues=None, limit=1)
+        found: list[TailEvent] = []
+        async with asyncio.timeout(20), aclosing(read_tail(connections, TailFilter(), 0.0)) as happenings:
             found.append(await anext(happenings))
             following = asyncio.ensure_future(anext(happenings))
             await asyncio.sleep(0.4)
             now[0] += 60.0
-            assert (await store.reap()).workers == (first,)
+            assert (await store.reap_dead_workers()).worker_ids == (first,)
             second = await store.register_worker(NewWorker("second", "elsewhere", 2, ("tailed-elsewhere",)), 10.0)
-            [_] = await store.claim(second, workflows=["tailed-elsewhere"], queues=None, limit=1)
+            [_] = await store.claim_runs(second, workflows=["tailed-elsewhere"], queues=None, limit=1)
             found.append(await following)
         assert [(one.kind, one.worker, one.data) for one in found] == [
             ("created", "", {}),
@@ -128,23 +128,23 @@ async def test_a_takeover_is_told(tmp_path: Path):
 
 async def test_what_was_told_is_not_told_again():
     at = datetime(2026, 11, 16, tzinfo=UTC)
-    one = Happening(at, "r", "w", RunState.RUNNING, "step", 1, "a", "", None, {})
-    told = Told(most=1)
-    assert [told.is_new(one), told.is_new(one)] == [True, False]
-    assert told.is_new(Happening(at, "r", "w", RunState.RUNNING, "step", 2, "a", "", None, {}))
-    assert told.is_new(one)  # it is too long ago to be remembered
+    one = TailEvent(at, "r", "w", RunState.RUNNING, "step", 1, "a", "", None, {})
+    told = SeenEvents(max_count=1)
+    assert [told.add_if_new(one), told.add_if_new(one)] == [True, False]
+    assert told.add_if_new(TailEvent(at, "r", "w", RunState.RUNNING, "step", 2, "a", "", None, {}))
+    assert told.add_if_new(one)  # it is too long ago to be remembered
 
 
 async def test_more_runs_than_are_kept_in_mind_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tail_module, "MOST_KNOWN", 60)
+    monkeypatch.setattr(tail_module, "MAX_TRACKED_RUNS", 60)
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
     async with Client(store.url) as client:
         for number in range(130):
             sent = await client.send("tailed-address", number)
             await sent.cancel()  # which ends it: nobody has it
-    tail = tail_module._Tail(store, Followed(), 0.0)
-    first, second = await tail.look(), await tail.look()
+    tail = tail_module._TailReader(store, TailFilter(), 0.0)
+    first, second = await tail.poll(), await tail.poll()
     await store.close()
     assert len({one.run_id for one in first}) == 130
     assert second == []

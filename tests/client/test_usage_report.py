@@ -43,28 +43,28 @@ def test_each_call_is_told_with_its_own_agent_and_the_model_that_answered() -> N
     asyncio.run(main())
     client = Client(URL)
     report = client.usage_report_sync()
-    assert [(line.workflow, line.model, line.usage) for line in report.spending] == [
+    assert [(line.workflow, line.model, line.usage) for line in report.daily_usage] == [
         ("report-asker", "openai:gpt-4o-mini", Usage(1, 7, 3, nano_usd=2_850)),
         ("report-boss", "openai:gpt-4o-mini", Usage(2, 2_000_000, 0, nano_usd=300_000_000)),
         ("report-helper", HELPING.model_id, Usage(1, 10, 5, unpriced=1)),
     ]
-    assert [line.cost for line in report.spending] == [Decimal("0.00000285"), Decimal("0.3"), None]
+    assert [line.cost for line in report.daily_usage] == [Decimal("0.00000285"), Decimal("0.3"), None]
     assert report.total == Usage(4, 2_000_017, 8, nano_usd=300_002_850, unpriced=1)
-    assert [(line.workflow, line.runs) for line in report.runs] == [
+    assert [(line.workflow, line.run_count) for line in report.daily_runs] == [
         ("report-asker", 1), ("report-boss", 1), ("report-helper", 1),
     ]  # fmt: skip
     today = report.until
-    assert {line.day for line in (*report.spending, *report.runs)} <= {today, today - timedelta(days=1)}
+    assert {line.day for line in (*report.daily_usage, *report.daily_runs)} <= {today, today - timedelta(days=1)}
     assert report.since == today - timedelta(days=29)
 
     only = client.usage_report_sync(workflow="report-helper")
-    assert (only.spending, only.runs) == (report.spending[2:], report.runs[2:])
+    assert (only.daily_usage, only.daily_runs) == (report.daily_usage[2:], report.daily_runs[2:])
     assert only.cost is None
     earlier = client.usage_report_sync(until=today - timedelta(days=2))
-    assert (list(earlier.spending), list(earlier.runs), earlier.cost) == ([], [], Decimal(0))
-    json = report.as_json()
-    assert json["spending"][0] == {
-        "day": report.spending[0].day.isoformat(), "workflow": "report-asker", "model": "openai:gpt-4o-mini",
+    assert (list(earlier.daily_usage), list(earlier.daily_runs), earlier.cost) == ([], [], Decimal(0))
+    json = report.to_json()
+    assert json["daily_usage"][0] == {
+        "day": report.daily_usage[0].day.isoformat(), "workflow": "report-asker", "model": "openai:gpt-4o-mini",
         "calls": 1, "input_tokens": 7, "output_tokens": 3, "cached_tokens": 0, "usd": 0.00000285, "unpriced": 0,
     }  # fmt: skip
 

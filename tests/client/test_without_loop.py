@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Client, UsageError
 from holdfast.services.addresses import ClientAddresses
-from holdfast.services.api_keys import ClientKeys, UnknownKey
+from holdfast.services.api_keys import ClientKeys, UnknownApiKey
 from holdfast.services.memories import ClientMemory
 from holdfast.services.policies import ClientPolicies, Policy
 from holdfast.services.queues import ClientQueues
@@ -57,7 +57,7 @@ def test_the_parts_of_a_client_work_without_an_event_loop(client: Client):
     key = client.keys.create_sync("ci", ["read"])
     assert [one.id for one in client.keys.list_sync()] == [key.id]
     assert client.keys.revoke_sync(key.id)
-    with pytest.raises(UnknownKey):
+    with pytest.raises(UnknownApiKey):
         client.keys.revoke_sync("nobody")
 
     assert client.queues.set_sync("narrow", concurrency=1)
@@ -69,7 +69,7 @@ def test_runs_are_listed_without_an_event_loop(client: Client):
     assert [one.id for one in client.list_sync(state="pending")] == [run]
     assert client.export_sync(run).run.id == run
     assert client.budget_sync(run).run_id == run
-    assert (client.workers_sync(), client.switched_off_sync(), client.audit_sync()) == ([], {}, [])
+    assert (client.workers_sync(), client.disabled_workflows_sync(), client.audit_sync()) == ([], {}, [])
     with pytest.raises(UsageError, match="the states are pending, running"):
         client.list_sync(state="asleep")
 
@@ -116,4 +116,4 @@ def test_an_age_that_is_none_is_refused_in_words(client: Client, age: Any):
 
 
 def test_the_age_of_what_is_pruned_can_be_said_in_words(client: Client):
-    assert client.prune_sync("30 days").runs == 0
+    assert client.prune_sync("30 days").run_count == 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json, to_jsonable_python
 
-from holdfast.codec import canonical, codec_for, digest
+from holdfast.codec import canonical, codec_for, compute_digest
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates(),
@@ -55,13 +55,13 @@ def _name(key: Any) -> str:
 
 @given(values)
 def test_canonical_bytes_are_the_json_of_the_sorted_value(value: Any):
-    assert canonical.sort_key(value) == to_json(simple_form(value))
+    assert canonical.to_canonical_bytes(value) == to_json(simple_form(value))
 
 
 def test_digests_of_recorded_inputs_stay_what_they_were():
     value = {"b": [1, 2.0, 2.5, None, True], "a": {3: {"x", "y"}, (1, 2): b"\x00"}, "c": date(2024, 5, 1), "d": "ü"}
     recorded = codec_for(Any).encode(value, "the value")
-    assert digest(recorded).hex() == "13df6d1dfc3680ff8b1b83cff3d69a7a"
+    assert compute_digest(recorded).hex() == "13df6d1dfc3680ff8b1b83cff3d69a7a"
 
 
 @pytest.mark.parametrize("kind", [frozenset, tuple, list])
@@ -78,5 +78,5 @@ def test_no_part_of_a_nested_value_is_written_more_than_once(monkeypatch: pytest
         return data
 
     monkeypatch.setattr(canonical, "to_json", counted)
-    whole = canonical.sort_key(value)
+    whole = canonical.to_canonical_bytes(value)
     assert 0 < written <= len(whole)

@@ -13,9 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.codec import codec_for, decode_error, digest, is_sealed, refuse_sealed, shown_text, to_plain
-from holdfast.codec.encrypted_values import MARK, TEXT_MARK, Sealer
-from holdfast.codec.encryption import VARIABLE, AesEncryption, Encryption
+from holdfast.codec import (
+    check_decrypted,
+    codec_for,
+    compute_digest,
+    decode_error,
+    decode_plain,
+    is_encrypted_value,
+    mask_encrypted_text,
+)
+from holdfast.codec.encrypted_values import ENCRYPTED_PREFIX, ENCRYPTED_TEXT_PREFIX, ValueEncryptor
+from holdfast.codec.encryption import KEYS_VARIABLE, AesEncryption, Encryption
 from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -47,7 +55,7 @@ def test_a_key_that_is_missing_is_named_with_the_place_where_keys_come_from():
         AesEncryption(NEW).decrypt(AesEncryption(OLD).encrypt(b"1"))
     [needed] = AesEncryption(OLD).key_ids
     assert caught.value.key_id == needed
-    for word in (needed, *AesEncryption(NEW).key_ids, VARIABLE, "encryption"):
+    for word in (needed, *AesEncryption(NEW).key_ids, KEYS_VARIABLE, "encryption"):
         assert word in str(caught.value)
     assert isinstance(caught.value, UnreadableRecord)
 
@@ -90,8 +98,8 @@ def test_a_wrong_key_is_refused_and_never_shown(given: bytes | str, monkeypatch:
     assert "secret-key" not in str(caught.value)
     assert "c2Vj" not in str(caught.value)
     if isinstance(given, str) and "," not in given:
-        monkeypatch.setenv(VARIABLE, f"{AesEncryption.new_key()},{given}")
-        with pytest.raises(UsageError, match=rf"{VARIABLE}: key 2 of 2") as caught:
+        monkeypatch.setenv(KEYS_VARIABLE, f"{AesEncryption.new_key()},{given}")
+        with pytest.raises(UsageError, match=rf"{KEYS_VARIABLE}: key 2 of 2") as caught:
             AesEncryption.from_environment()
         assert "c2Vj" not in str(caught.value)
 
@@ -100,15 +108,15 @@ def test_without_a_key_there_is_no_encryption(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match="holdfast encryption-key"):
         AesEncryption()
     for empty in ("", "  "):
-        monkeypatch.setenv(VARIABLE, empty)
+        monkeypatch.setenv(KEYS_VARIABLE, empty)
         assert AesEncryption.from_environment() is None
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(KEYS_VARIABLE)
     assert AesEncryption.from_environment() is None
 
 
 def test_the_environment_has_keys_the_one_that_writes_first(monkeypatch: pytest.MonkeyPatch):
     keys = [AesEncryption.new_key(), AesEncryption.new_key()]
-    monkeypatch.setenv(VARIABLE, f" {keys[0]} , {keys[1]} ")
+    monkeypatch.setenv(KEYS_VARIABLE, f" {keys[0]} , {keys[1]} ")
     found = AesEncryption.from_environment()
     assert found is not None
     assert found.key_ids == AesEncryption(*keys).key_ids
@@ -140,11 +148,11 @@ def test_cryptography_is_not_imported_without_keys():
     code = (
         "import sys\n"
         "from holdfast import Client, Runtime\n"
-        "from holdfast.stores.urls import open_store\n"
-        "Client('sqlite:///x.db'); open_store('memory://')\n"
+        "from holdfast.stores.urls import create_store\n"
+        "Client('sqlite:///x.db'); create_store('memory://')\n"
         "print([name for name in ('cryptography', 'holdfast.stores.encrypted') if name in sys.modules])"
     )
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != KEYS_VARIABLE}
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"
 
@@ -172,73 +180,75 @@ class Backwards(Encryption):
     def encrypt(self, plain: bytes) -> bytes:
         return b"<" + plain[::-1]
 
-    def decrypt(self, sealed: bytes) -> bytes:
-        if not sealed.startswith(b"<"):
+    def decrypt(self, encrypted: bytes) -> bytes:
+        if not encrypted.startswith(b"<"):
             raise UndecryptableValue("that is not mine")
-        return sealed[:0:-1]
+        return encrypted[:0:-1]
 
 
 @pytest.mark.parametrize("encryption", [AesEncryption(NEW), Backwards()], ids=["aes", "own"])
 def test_values_and_texts_are_sealed_and_opened(encryption: Encryption):
-    sealer = Sealer(encryption)
+    sealer = ValueEncryptor(encryption)
     for value in (b"null", b'{"a":1}', b"\x01[1]", b"x" * 100_000, os.urandom(100_000)):
-        assert is_sealed(sealed := sealer.seal(value))
-        assert sealer.open(sealed) == value
-        assert sealer.seal(sealed) == sealed
-    for text in ("words", "Grüße \U0001f600", "half \udc80 of one", "nul \x00", TEXT_MARK[:-1]):
-        sealed_text = sealer.seal_text(text)
+        assert is_encrypted_value(sealed := sealer.encrypt(value))
+        assert sealer.decrypt(sealed) == value
+        assert sealer.encrypt(sealed) == sealed
+    for text in ("words", "Grüße \U0001f600", "half \udc80 of one", "nul \x00", ENCRYPTED_TEXT_PREFIX[:-1]):
+        sealed_text = sealer.encrypt_text(text)
         assert sealed_text.isascii()
-        assert sealer.open_text(sealed_text) == text
-        assert sealer.seal_text(sealed_text) == sealed_text
+        assert sealer.decrypt_text(sealed_text) == text
+        assert sealer.encrypt_text(sealed_text) == sealed_text
 
 
 def test_what_is_empty_or_was_never_sealed_stays_as_it_is():
-    sealer = Sealer(AesEncryption(NEW))
-    assert (sealer.seal(b""), sealer.seal_text("")) == (b"", "")
-    assert sealer.open(b'"plain"') == b'"plain"'
-    for text in ("plain", f"{TEXT_MARK}not base64!", f"{TEXT_MARK}aGVsbG8="):
-        assert sealer.open_text(text) == text
+    sealer = ValueEncryptor(AesEncryption(NEW))
+    assert (sealer.encrypt(b""), sealer.encrypt_text("")) == (b"", "")
+    assert sealer.decrypt(b'"plain"') == b'"plain"'
+    for text in ("plain", f"{ENCRYPTED_TEXT_PREFIX}not base64!", f"{ENCRYPTED_TEXT_PREFIX}aGVsbG8="):
+        assert sealer.decrypt_text(text) == text
 
 
 def test_large_values_are_compressed_before_they_are_sealed():
-    sealer = Sealer(AesEncryption(NEW))
-    assert len(sealer.seal(json.dumps(["again"] * 10_000).encode())) < 2000
+    sealer = ValueEncryptor(AesEncryption(NEW))
+    assert len(sealer.encrypt(json.dumps(["again"] * 10_000).encode())) < 2000
     noise = os.urandom(5000)
-    assert len(sealer.seal(noise)) == len(noise) + 38
+    assert len(sealer.encrypt(noise)) == len(noise) + 38
 
 
 def test_no_value_that_is_recorded_looks_like_a_sealed_one():
     for value in (1, "§HF1", "\xa7HF1", b"\xa7HF1", {"\xa7HF1": 1}):
-        assert not is_sealed(codec_for(type(value)).encode(value, "it"))
+        assert not is_encrypted_value(codec_for(type(value)).encode(value, "it"))
 
 
 def test_a_sealed_value_that_nobody_opened_is_refused_in_words_by_every_reader():
-    sealed = Sealer(AesEncryption(OLD)).seal(b'"secret"')
+    sealed = ValueEncryptor(AesEncryption(OLD)).encrypt(b'"secret"')
     [key_id] = AesEncryption(OLD).key_ids
     readers = (
         lambda: codec_for(str).decode(sealed, "the output"),
         lambda: codec_for(dict).decode(sealed, "the output"),
         lambda: decode_error(sealed, ()),
-        lambda: digest(sealed),
-        lambda: to_plain(sealed),
-        lambda: refuse_sealed(sealed, "the output"),
+        lambda: compute_digest(sealed),
+        lambda: decode_plain(sealed),
+        lambda: check_decrypted(sealed, "the output"),
     )
     for read in readers:
-        with pytest.raises(UndecryptableValue, match=rf"is sealed with the encryption key {key_id}.*{VARIABLE}") as got:
+        with pytest.raises(
+            UndecryptableValue, match=rf"is sealed with the encryption key {key_id}.*{KEYS_VARIABLE}"
+        ) as got:
             read()
         assert got.value.key_id == key_id
     with pytest.raises(UndecryptableValue, match="It is sealed, and"):
-        refuse_sealed(Sealer(Backwards()).seal(b"1"), "it")
+        check_decrypted(ValueEncryptor(Backwards()).encrypt(b"1"), "it")
 
 
 def test_a_form_that_only_a_newer_version_knows_is_said_to_be_that():
     aes = AesEncryption(NEW)
     with pytest.raises(UndecryptableValue, match="Upgrade Holdfast"):
-        Sealer(aes).open(MARK + aes.encrypt(b"\x07later"))
+        ValueEncryptor(aes).decrypt(ENCRYPTED_PREFIX + aes.encrypt(b"\x07later"))
 
 
 def test_sealed_texts_are_shown_as_such():
     [key_id] = AesEncryption(NEW).key_ids
-    sealed = Sealer(AesEncryption(NEW)).seal_text("secret")
-    assert shown_text(f"waits: {sealed}, and more") == f"waits: (sealed with key {key_id}), and more"
-    assert shown_text("nothing sealed: here") == "nothing sealed: here"
+    sealed = ValueEncryptor(AesEncryption(NEW)).encrypt_text("secret")
+    assert mask_encrypted_text(f"waits: {sealed}, and more") == f"waits: (sealed with key {key_id}), and more"
+    assert mask_encrypted_text("nothing sealed: here") == "nothing sealed: here"

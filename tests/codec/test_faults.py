@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from holdfast.codec import decode_error, describe_error, encode_error
+from holdfast.codec import decode_error, encode_error, read_error_info
 from holdfast.errors import ApprovalRequired, RunFailed, StepFailed, StepTimedOut, UnreadableRecord
 
 
@@ -153,7 +153,7 @@ def test_an_exception_that_cannot_be_rebuilt_is_recorded_as_step_failed(exc: Bas
     assert type(again) is StepFailed
     assert message in str(again)
     assert again.step == ""
-    assert describe_error(data).type == "holdfast.errors.StepFailed"
+    assert read_error_info(data).type == "holdfast.errors.StepFailed"
 
 
 def test_an_exception_whose_message_needs_what_was_lost_is_recorded_as_step_failed():
@@ -187,7 +187,7 @@ def test_a_class_that_has_moved_is_found_in_the_workflows_module():
     assert again.args == ("x",)
     with pytest.raises(UnreadableRecord, match=r"`yesterday\.Oops`.*Import it in the module that defines the workflow"):
         decode_error(data, [{"Oops": "not a class"}, {"Oops": int}, {"Oops": KeyboardInterrupt}])
-    assert describe_error(data).message == "x"
+    assert read_error_info(data).message == "x"
 
 
 def test_reading_an_error_imports_nothing_and_asks_no_module_for_more():
@@ -222,10 +222,10 @@ def test_people_can_read_the_end_of_the_traceback():
     try:
         deep(50)
     except ValueError as error:
-        info = describe_error(encode_error(error))
+        info = read_error_info(encode_error(error))
     assert info.type == "builtins.ValueError"
     assert len(info.traceback.encode()) <= 4096
-    assert "Traceback" in describe_error(encode_error(raised(ValueError("short")))).traceback
+    assert "Traceback" in read_error_info(encode_error(raised(ValueError("short")))).traceback
 
 
 def test_the_cause_is_kept_in_words():
@@ -240,14 +240,14 @@ def test_the_cause_is_kept_in_words():
 
 
 def test_text_that_is_not_unicode_does_not_stop_the_record():
-    info = describe_error(encode_error(ValueError("file \udcff")))
+    info = read_error_info(encode_error(ValueError("file \udcff")))
     assert info.message == "file \\udcff"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"x"])
 def test_bytes_that_are_no_error_are_unreadable(data: bytes):
     with pytest.raises(UnreadableRecord):
-        describe_error(data)
+        read_error_info(data)
 
 
 class Ends(Exception):
@@ -260,7 +260,7 @@ def test_an_exception_whose_message_raises_is_recorded_all_the_same(how: type[Ba
     error = rebuilt(Ends(how))
     assert isinstance(error, StepFailed)
     assert str(error) == f"Ends: <its message could not be made: {how.__name__}>"
-    told = describe_error(encode_error(raised(RuntimeError("outer"), Ends(how))))
+    told = read_error_info(encode_error(raised(RuntimeError("outer"), Ends(how))))
     assert told.message == "outer"
 
 
@@ -288,6 +288,6 @@ def test_what_a_run_goes_on_with_is_kept_in_errors_of_our_own():
 
 
 def test_a_long_message_leaves_room_for_the_lines_of_code():
-    told = describe_error(encode_error(raised(RuntimeError("outer"), ValueError("x" * 100_000))))
+    told = read_error_info(encode_error(raised(RuntimeError("outer"), ValueError("x" * 100_000))))
     assert "characters cut" in told.traceback
     assert told.traceback.count("in raised") == 2

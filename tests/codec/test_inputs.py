@@ -16,7 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from holdfast.codec import InputsCodec, bind_by_name, digest, render_id, template_fields, to_plain
+from holdfast.codec import (
+    InputsCodec,
+    compute_digest,
+    decode_plain,
+    encode_inputs_by_name,
+    parse_template_fields,
+    render_run_id,
+)
 from holdfast.errors import InputError
 
 
@@ -165,16 +172,16 @@ CALLS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("fn", "args", "kwargs"), CALLS)
 def test_a_client_without_the_code_gives_the_workflow_the_same_arguments(fn: Any, args: Any, kwargs: Any):
     codec = inputs_of(fn)
-    by_name = bind_by_name(fn.__name__, codec.parameters, args, kwargs)
+    by_name = encode_inputs_by_name(fn.__name__, codec.parameters, args, kwargs)
     assert bound(fn, *codec.decode(by_name)) == bound(fn, *codec.decode(codec.encode(args, kwargs)))
 
 
 @pytest.mark.parametrize(("fn", "args", "kwargs"), CALLS)
 def test_equal_inputs_have_equal_digests_whoever_encoded_them(fn: Any, args: Any, kwargs: Any):
     codec = inputs_of(fn)
-    by_name = bind_by_name(fn.__name__, codec.parameters, args, kwargs)
-    assert digest(by_name) == digest(codec.encode(args, kwargs))
-    assert len(digest(by_name)) == 16
+    by_name = encode_inputs_by_name(fn.__name__, codec.parameters, args, kwargs)
+    assert compute_digest(by_name) == compute_digest(codec.encode(args, kwargs))
+    assert len(compute_digest(by_name)) == 16
 
 
 @given(st.dictionaries(st.text(), st.floats(allow_nan=False) | st.integers(), max_size=6))
@@ -183,7 +190,9 @@ def test_the_digest_does_not_depend_on_the_order_of_keys_nor_on_whole_floats(num
 
     backwards = dict(reversed(numbers.items()))
     whole = {key: float(n) if float(n) == n else n for key, n in backwards.items()} if _fits(numbers) else backwards
-    assert digest(bind_by_name("t", ["numbers"], [numbers], {})) == digest(bind_by_name("t", ["numbers"], [whole], {}))
+    assert compute_digest(encode_inputs_by_name("t", ["numbers"], [numbers], {})) == compute_digest(
+        encode_inputs_by_name("t", ["numbers"], [whole], {})
+    )
 
 
 def _fits(numbers: dict[str, Any]) -> bool:
@@ -191,7 +200,10 @@ def _fits(numbers: dict[str, Any]) -> bool:
 
 
 def test_other_inputs_have_another_digest():
-    seen = {digest(bind_by_name("w", ["a"], [value], {})) for value in (1, 2, "1", None, [1], {"a": 1}, True, (2,))}
+    seen = {
+        compute_digest(encode_inputs_by_name("w", ["a"], [value], {}))
+        for value in (1, 2, "1", None, [1], {"a": 1}, True, (2,))
+    }
     assert len(seen) == 8
 
 
@@ -207,14 +219,14 @@ def test_other_inputs_have_another_digest():
 )
 def test_a_client_is_told_what_does_not_fit(args: Any, kwargs: Any, words: list[str]):
     with pytest.raises(InputError) as error:
-        bind_by_name("w", ["a", "b"], args, kwargs)
+        encode_inputs_by_name("w", ["a", "b"], args, kwargs)
     assert all(word in str(error.value) for word in words), str(error.value)
     assert "hunter2" not in str(error.value)
 
 
 def test_inputs_can_be_shown_without_the_code():
     data = inputs_of(mixed).encode(({"$x": "y"}, b"hi", (1, 2)), {})
-    assert to_plain(data) == {"note": {"$x": "y"}, "blob": "aGk=", "pair": (1, 2)}
+    assert decode_plain(data) == {"note": {"$x": "y"}, "blob": "aGk=", "pair": (1, 2)}
 
 
 # Ids
@@ -222,8 +234,8 @@ def test_inputs_can_be_shown_without_the_code():
 
 def test_an_id_template_is_filled_from_the_inputs():
     data = inputs_of(etl).encode(("acme", 3), {})
-    assert render_id("etl-{customer}-{rows}", data, "etl") == "etl-acme-3"
-    assert render_id("{{literal}}", data, "etl") == "{literal}"
+    assert render_run_id("etl-{customer}-{rows}", data, "etl") == "etl-acme-3"
+    assert render_run_id("{{literal}}", data, "etl") == "{literal}"
 
 
 def test_an_id_is_the_same_whoever_encoded_the_inputs():
@@ -233,23 +245,25 @@ def test_an_id_is_the_same_whoever_encoded_the_inputs():
     args = (date(2024, 5, 1), Size.BIG, 5.0)
     template = "{day}-{size}-{ratio}"
     ids = {
-        render_id(template, codec.encode(args, {}), "daily"),
-        render_id(template, bind_by_name("daily", codec.parameters, args, {}), "daily"),
-        render_id(template, bind_by_name("daily", codec.parameters, ("2024-05-01", "big", 5), {}), "daily"),
+        render_run_id(template, codec.encode(args, {}), "daily"),
+        render_run_id(template, encode_inputs_by_name("daily", codec.parameters, args, {}), "daily"),
+        render_run_id(
+            template, encode_inputs_by_name("daily", codec.parameters, ("2024-05-01", "big", 5), {}), "daily"
+        ),
     }
     assert ids == {"2024-05-01-big-5"}
 
 
 def test_defaults_count_as_inputs_of_the_template():
     data = inputs_of(etl).encode(("acme",), {})
-    assert render_id("{customer}-{rows}", data, "etl", {"rows": 10, "size": Size.BIG}) == "acme-10"
-    assert render_id("{size}", data, "etl", {"size": Size.BIG}) == "big"
+    assert render_run_id("{customer}-{rows}", data, "etl", {"rows": 10, "size": Size.BIG}) == "acme-10"
+    assert render_run_id("{size}", data, "etl", {"size": Size.BIG}) == "big"
 
 
 def test_a_template_may_name_an_input_that_came_as_keyword():
     def keep(**rest: Any): ...
 
-    assert render_id("agent-{run_id}", inputs_of(keep).encode((), {"run_id": "test"}), "keep") == "agent-test"
+    assert render_run_id("agent-{run_id}", inputs_of(keep).encode((), {"run_id": "test"}), "keep") == "agent-test"
 
 
 @pytest.mark.parametrize(
@@ -270,9 +284,9 @@ def test_a_template_may_name_an_input_that_came_as_keyword():
 )
 def test_a_template_that_gives_no_id_says_why(template: str, customer: Any, words: list[str]):
     with pytest.raises(InputError) as error:
-        render_id(template, bind_by_name("etl", ["customer"], [customer], {}), "etl")
+        render_run_id(template, encode_inputs_by_name("etl", ["customer"], [customer], {}), "etl")
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
 def test_a_templates_fields_are_its_names():
-    assert template_fields("{b}-x-{a}") == ("b", "a")
+    assert parse_template_fields("{b}-x-{a}") == ("b", "a")

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_type_hints
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from holdfast.codec.inputs import LARGEST_SCHEMA, InputsCodec
+from holdfast.codec.inputs import MAX_SCHEMA_LENGTH, InputsCodec
 
 
 class Line(BaseModel):
@@ -122,4 +122,4 @@ def test_a_schema_that_is_too_large_says_no_more_than_the_names():
     schema = json.loads(codec.schema)
     assert schema["properties"] == {"choice": {}, "other": {}}
     assert schema["required"] == ["choice"]
-    assert len(json.dumps(schema)) < LARGEST_SCHEMA
+    assert len(json.dumps(schema)) < MAX_SCHEMA_LENGTH

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from holdfast.codec import preview
+from holdfast.codec import preview_arguments
 
 
 class Size(enum.Enum):
@@ -44,10 +44,11 @@ class Lines:
 
 def test_arguments_read_like_a_call():
     assert (
-        preview(("customer", "*args"), ("acme", 3), {"rows": list(range(12))}) == "customer='acme', 3, rows=[…12 items]"
+        preview_arguments(("customer", "*args"), ("acme", 3), {"rows": list(range(12))})
+        == "customer='acme', 3, rows=[…12 items]"
     )
-    assert preview((), (), {}) == ""
-    assert preview((), (1, None), {}) == "1, None"
+    assert preview_arguments((), (), {}) == ""
+    assert preview_arguments((), (1, None), {}) == "1, None"
 
 
 @pytest.mark.parametrize(
@@ -68,25 +69,25 @@ def test_arguments_read_like_a_call():
     ],
 )
 def test_values_are_shown_briefly(value: object, text: str):
-    assert preview(("v",), (value,), {}) == f"v={text}"
+    assert preview_arguments(("v",), (value,), {}) == f"v={text}"
 
 
 def test_an_objects_own_words_are_cut_and_put_on_one_line():
-    text = preview(("v",), (Lines(),), {})
+    text = preview_arguments(("v",), (Lines(),), {})
     assert "\n" not in text
     assert len(text) < 100
 
 
 @pytest.mark.parametrize("name", ["password", "db_passwd", "SECRET", "access_token", "api_key", "apikey", "x-api-key"])
 def test_values_that_look_like_credentials_are_not_shown(name: str):
-    assert preview((name,), ("hunter2",), {}) == f"{name}=***"
-    assert preview((), (), {name: "hunter2"}) == f"{name}=***"
-    assert "hunter2" not in preview(("headers",), ({name: "hunter2", "a": 1},), {})
+    assert preview_arguments((name,), ("hunter2",), {}) == f"{name}=***"
+    assert preview_arguments((), (), {name: "hunter2"}) == f"{name}=***"
+    assert "hunter2" not in preview_arguments(("headers",), ({name: "hunter2", "a": 1},), {})
 
 
 @given(st.lists(st.text() | st.integers() | st.dictionaries(st.text(), st.text())), st.integers(3, 600))
 def test_a_preview_never_exceeds_its_limit(args: list[Any], limit: int):
-    assert len(preview(("a",), args, {"é": args}, limit).encode()) <= limit
+    assert len(preview_arguments(("a",), args, {"é": args}, limit).encode()) <= limit
 
 
 def test_a_preview_is_always_valid_unicode():
@@ -94,4 +95,4 @@ def test_a_preview_is_always_valid_unicode():
         def __repr__(self) -> str:
             return "\udcff"
 
-    preview((), (Odd(), "\udcff"), {}).encode()
+    preview_arguments((), (Odd(), "\udcff"), {}).encode()

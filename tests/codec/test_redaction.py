@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.codec.redaction import without_secrets
+from holdfast.codec.redaction import redact_secrets
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from holdfast.codec.redaction import without_secrets
     ],
 )
 def test_keys_are_taken_out(text: str, clean: str):
-    assert without_secrets(text) == clean
+    assert redact_secrets(text) == clean
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_keys_are_taken_out(text: str, clean: str):
     ],
 )
 def test_words_about_keys_are_left_as_they_are(text: str):
-    assert without_secrets(text) == text
+    assert redact_secrets(text) == text

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, Secre
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
-from holdfast.codec import codec_for, to_plain
+from holdfast.codec import codec_for, decode_plain
 from holdfast.errors import DefinitionError, UnreadableRecord, UnrecordableValue
 
 WHAT = "the output of step 'extract'"
@@ -195,12 +195,12 @@ class WithPrivate(BaseModel):
 )
 def test_a_value_of_the_declared_type_comes_back_as_it_was(annotation: Any, value: object):
     codec = codec_for(annotation)
-    data, seen = codec.record(value, WHAT)
+    data, seen = codec.round_trip(value, WHAT)
     assert type(seen) is type(value)
     assert seen == value
     assert codec.decode(data, WHAT) == seen
     assert codec.encode(seen, WHAT) == data
-    to_plain(data)
+    decode_plain(data)
 
 
 @given(
@@ -208,19 +208,19 @@ def test_a_value_of_the_declared_type_comes_back_as_it_was(annotation: Any, valu
 )
 def test_rows_survive(rows: list[Row]):
     codec = codec_for(list[Row])
-    data, seen = codec.record(rows, WHAT)
+    data, seen = codec.round_trip(rows, WHAT)
     assert seen == rows
     assert codec.encode(seen, WHAT) == data
 
 
 def test_not_a_number_survives():
-    assert math.isnan(codec_for(float).record(math.nan, WHAT)[1])
-    assert math.isnan(codec_for(Blob).record(Blob(content=b"", score=math.nan), WHAT)[1].score)
+    assert math.isnan(codec_for(float).round_trip(math.nan, WHAT)[1])
+    assert math.isnan(codec_for(Blob).round_trip(Blob(content=b"", score=math.nan), WHAT)[1].score)
 
 
 def test_an_int_where_a_float_is_declared_is_recorded_as_the_float():
-    assert codec_for(float).record(5, WHAT) == (b"5.0", 5.0)
-    data, seen = codec_for(Point).record(Point(1, 2), WHAT)
+    assert codec_for(float).round_trip(5, WHAT) == (b"5.0", 5.0)
+    data, seen = codec_for(Point).round_trip(Point(1, 2), WHAT)
     assert type(seen.y) is float
     assert codec_for(Point).encode(seen, WHAT) == data
 
@@ -231,7 +231,7 @@ def test_an_int_stands_for_a_float_in_the_tagged_form_too():
         raw: bytes
         weight: float
 
-    seen = codec_for(Sample).record(Sample(b"\xff", 5), WHAT)[1]
+    seen = codec_for(Sample).round_trip(Sample(b"\xff", 5), WHAT)[1]
     assert seen == Sample(b"\xff", 5.0)
     assert type(seen.weight) is float
 
@@ -251,15 +251,15 @@ class Opaque:
 
 
 def test_a_type_without_equality_survives_if_its_second_record_is_the_first():
-    data, seen = codec_for(list[Opaque]).record([Opaque("a"), Opaque("b")], WHAT)
+    data, seen = codec_for(list[Opaque]).round_trip([Opaque("a"), Opaque("b")], WHAT)
     assert data == b'["a","b"]'
     assert [one.text for one in seen] == ["a", "b"]
-    assert codec_for(tuple[float, Opaque]).record((math.nan, Opaque("b")), WHAT)[1][1].text == "b"
+    assert codec_for(tuple[float, Opaque]).round_trip((math.nan, Opaque("b")), WHAT)[1][1].text == "b"
 
 
 def test_an_int_that_no_float_can_hold_is_refused():
     with pytest.raises(UnrecordableValue, match="float"):
-        codec_for(float).record(2**53 + 1, WHAT)
+        codec_for(float).round_trip(2**53 + 1, WHAT)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_an_int_that_no_float_can_hold_is_refused():
 )
 def test_a_subclass_that_would_lose_fields_is_refused(annotation: Any, value: object, place: str):
     with pytest.raises(UnrecordableValue) as refusal:
-        codec_for(annotation).record(value, WHAT)
+        codec_for(annotation).round_trip(value, WHAT)
     message = str(refusal.value)
     assert place in message
     assert "`Derived`" in message or "`WideRow`" in message
@@ -300,7 +300,7 @@ def test_a_subclass_that_would_lose_fields_is_refused(annotation: Any, value: ob
 )
 def test_a_value_of_another_type_is_refused_by_naming_both(annotation: Any, value: object, words: list[str]):
     with pytest.raises(UnrecordableValue) as refusal:
-        codec_for(annotation).record(value, WHAT)
+        codec_for(annotation).round_trip(value, WHAT)
     message = str(refusal.value)
     assert message.startswith("The output of step 'extract' cannot be recorded: ")
     assert all(word in message for word in words), message
@@ -312,10 +312,10 @@ def test_a_secret_is_refused_and_not_shown():
         password: SecretStr
 
     with pytest.raises(UnrecordableValue, match=r"at \.password .*never recorded") as refusal:
-        codec_for(Login).record(Login(user="x", password=SecretStr("hunter2")), WHAT)
+        codec_for(Login).round_trip(Login(user="x", password=SecretStr("hunter2")), WHAT)
     assert "hunter2" not in str(refusal.value)
     with pytest.raises(UnrecordableValue, match="never recorded"):
-        codec_for(SecretStr).record(SecretStr("hunter2"), WHAT)
+        codec_for(SecretStr).round_trip(SecretStr("hunter2"), WHAT)
 
 
 def test_a_field_that_is_left_out_of_the_record_is_noticed():
@@ -323,9 +323,9 @@ def test_a_field_that_is_left_out_of_the_record_is_noticed():
         a: int
         b: int = Field(default=0, exclude=True)
 
-    assert codec_for(Hidden).record(Hidden(a=1), WHAT)[1] == Hidden(a=1)
+    assert codec_for(Hidden).round_trip(Hidden(a=1), WHAT)[1] == Hidden(a=1)
     with pytest.raises(UnrecordableValue, match=r"at \.b "):
-        codec_for(Hidden).record(Hidden(a=1, b=5), WHAT)
+        codec_for(Hidden).round_trip(Hidden(a=1, b=5), WHAT)
 
 
 def test_a_serializer_that_loses_something_is_noticed():
@@ -337,7 +337,7 @@ def test_a_serializer_that_loses_something_is_noticed():
             return round(price)
 
     with pytest.raises(UnrecordableValue, match=r"at \.price "):
-        codec_for(Rounded).record(Rounded(price=1.5), WHAT)
+        codec_for(Rounded).round_trip(Rounded(price=1.5), WHAT)
 
 
 def test_two_models_that_json_cannot_tell_apart_are_refused():
@@ -348,18 +348,18 @@ def test_two_models_that_json_cannot_tell_apart_are_refused():
         a: int
 
     with pytest.raises(UnrecordableValue, match=r"it is a `Two` that would be read back as `One`.*Literal"):
-        codec_for(One | Two).record(Two(a=1), WHAT)
+        codec_for(One | Two).round_trip(Two(a=1), WHAT)
 
 
 def test_a_model_that_contains_itself_is_refused():
     tree = Tree(value=1)
     tree.children.append(tree)
     with pytest.raises(UnrecordableValue):
-        codec_for(Tree).record(tree, WHAT)
+        codec_for(Tree).round_trip(tree, WHAT)
     ring: list[Any] = []
     ring.append(ring)
     with pytest.raises(UnrecordableValue):
-        codec_for(list[list[int]]).record(ring, WHAT)
+        codec_for(list[list[int]]).round_trip(ring, WHAT)
 
 
 def test_a_validator_may_quote_the_value_but_the_refusal_does_not():
@@ -374,7 +374,7 @@ def test_a_validator_may_quote_the_value_but_the_refusal_does_not():
             raise ValueError(f"bad key {key}")
 
     with pytest.raises(UnrecordableValue) as refusal:
-        codec_for(Picky).record(Picky.model_construct(key="hunter2"), WHAT)
+        codec_for(Picky).round_trip(Picky.model_construct(key="hunter2"), WHAT)
     assert "hunter2" not in str(refusal.value)
 
 
@@ -412,7 +412,7 @@ def test_a_type_that_can_never_be_recorded_is_an_error_of_the_definition():
 
 
 def test_a_step_that_never_returns_needs_no_type():
-    assert codec_for(NoReturn).record(None, WHAT) == (b"null", None)
+    assert codec_for(NoReturn).round_trip(None, WHAT) == (b"null", None)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_a_step_that_never_returns_needs_no_type():
 )
 def test_a_loose_annotation_records_by_what_the_value_is(loose: Any):
     value: Any = {"pair": (1, 2)} if loose is not list else [(1, 2)]
-    assert codec_for(loose).record(value, WHAT)[1] == value
+    assert codec_for(loose).round_trip(value, WHAT)[1] == value
 
 
 def test_the_same_annotation_has_the_same_codec():
@@ -431,7 +431,7 @@ def test_the_same_annotation_has_the_same_codec():
 
 def test_what_the_workflow_sees_is_a_copy():
     rows = [Row(1, 2.0)]
-    seen = codec_for(list[Row]).record(rows, WHAT)[1]
+    seen = codec_for(list[Row]).round_trip(rows, WHAT)[1]
     rows[0].price = 99.0
     assert seen[0].price == 2.0
 
@@ -449,5 +449,5 @@ class Child(BaseModel):
 
 def test_a_class_may_be_defined_after_the_step_that_returns_it():
     value = Parent(child=Child(name="x"))
-    assert early.record(value, WHAT)[1] == value
-    assert codec_for(list[Parent]).record([value], WHAT)[1] == [value]
+    assert early.round_trip(value, WHAT)[1] == value
+    assert codec_for(list[Parent]).round_trip([value], WHAT)[1] == [value]

@@ -20,17 +20,17 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from holdfast.authoring.registry import definitions
 from holdfast.core.states import RunState
-from holdfast.engine.journal_writer import Done
+from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.stores.operations import AppendRecord, FinishRun, Op
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.payloads import data_of
-from holdfast.stores.temporal.rows import key_of
-from holdfast.stores.temporal.run_events import ended_with, read_batches
+from holdfast.stores.temporal.payloads import from_payload
+from holdfast.stores.temporal.rows import get_key
+from holdfast.stores.temporal.run_events import read_batches, result_from_failure
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.stores.temporal.targets import parse_target
-from holdfast.temporal.engine_context import Settings, Site
-from holdfast.temporal.rebuilt_runs import RecalledRun
-from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
+from holdfast.temporal.engine_context import EngineContext, TemporalSettings
+from holdfast.temporal.rebuilt_runs import RebuiltRun
+from holdfast.temporal.run_workflow import EngineContextInterceptor, RunWorkflow
 
 _checked: set[str] = set()
 """Executions that had ended when they were looked at."""
@@ -41,7 +41,7 @@ async def check_runs_since(url: str, began: float, known: Collection[str], serve
     address, _, namespace = url.removeprefix("temporal://").partition("/")
     client = await Client.connect(address, namespace=namespace)
     since = datetime.fromtimestamp(began - 0.5, UTC).isoformat()
-    found = client.list_workflows(f"StartTime >= '{since}' AND WorkflowType != '{identifiers.ANNOUNCEMENT}'")
+    found = client.list_workflows(f"StartTime >= '{since}' AND WorkflowType != '{identifiers.ANNOUNCEMENT_TYPE}'")
     store = TemporalStore(parse_target(url))
     await store.open()
     try:
@@ -52,7 +52,7 @@ async def check_runs_since(url: str, began: float, known: Collection[str], serve
         await store.close()
 
 
-class _Recalled(RecalledRun):
+class _Recalled(RebuiltRun):
     """Keeps what the journal engine would have written."""
 
     def __init__(self, *args: Any) -> None:
@@ -60,17 +60,17 @@ class _Recalled(RecalledRun):
         self.end: FinishRun | None = None
         super().__init__(*args)
 
-    def submit(self, op: Op, done: Done) -> None:
+    def submit(self, op: Op, on_answer: AnswerCallback) -> None:
         if isinstance(op, AppendRecord):
-            self.order.append(self.in_short(op.record, op.consume))
-        super().submit(op, done)
+            self.order.append(self.summarize_record(op.record, op.consumed_signal_id))
+        super().submit(op, on_answer)
 
-    def over(self, end: FinishRun) -> None:
+    def finish(self, end: FinishRun) -> None:
         self.end = end
 
     def waits(self) -> list[str]:
         execution = self.driver.execution
-        waits = [f"{command.kind.label} {command.name}" for command in execution.open.values()]
+        waits = [f"{command.kind.label} {command.name}" for command in execution.open_commands.values()]
         return [*waits, *(["a timer"] if execution.loop.timers else [])]
 
 
@@ -83,12 +83,12 @@ async def _check(client: Client, store: TemporalStore, execution: WorkflowExecut
         _checked.add(execution.run_id)
     if not any(one.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for one in events):
         return  # nobody has executed anything of it
-    told = await handle.query(identifiers.JOURNAL) if is_served else None
-    status = await handle.query(identifiers.STATUS) if is_served else None
+    told = await handle.query(identifiers.JOURNAL_QUERY) if is_served else None
+    status = await handle.query(identifiers.STATUS_QUERY) if is_served else None
     if not has_ended and len(events) != len(list((await handle.fetch_history()).events)):
         return  # it is on its way
     where = f"run {execution.id!r}"
-    site = Site(definitions, Settings())
+    site = EngineContext(definitions, TemporalSettings())
     recalled = await asyncio.to_thread(_recall, site, events, execution)
     try:
         if recalled.driver_began:
@@ -100,15 +100,15 @@ async def _check(client: Client, store: TemporalStore, execution: WorkflowExecut
             elif status is not None:
                 assert recalled.waits() == status["waits_for"], f"{where}: it waits for something else by its history"
     finally:
-        recalled.forget()
+        recalled.release()
     if told is not None and has_ended:
         await _check_journal(store, execution, told["order"])
     await _replay(site, history)
 
 
-def _recall(site: Site, events: list[HistoryEvent], execution: WorkflowExecution) -> Any:
+def _recall(site: EngineContext, events: list[HistoryEvent], execution: WorkflowExecution) -> Any:
     recalled = _Recalled(site, events[0], execution.id, execution.run_id)
-    recalled.go_on(list(read_batches(events)))
+    recalled.apply_batches(list(read_batches(events)))
     recalled.driver_began = hasattr(recalled.driver, "execution")  # type: ignore[attr-defined]
     return recalled
 
@@ -124,12 +124,12 @@ def _check_end(where: str, recalled: _Recalled, last: HistoryEvent) -> None:
     if last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
         assert end is not None
         assert end.state is RunState.COMPLETED, where
-        assert end.output == data_of(last.workflow_execution_completed_event_attributes.result.payloads[0]), where
+        assert end.output == from_payload(last.workflow_execution_completed_event_attributes.result.payloads[0]), where
     elif last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
         assert end is not None
         assert end.state is RunState.CANCELLED, where
     elif last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
-        told = ended_with(last.workflow_execution_failed_event_attributes.failure)
+        told = result_from_failure(last.workflow_execution_failed_event_attributes.failure)
         assert end is not None
         assert end.state in (RunState.FAILED, RunState.DEAD), where
         assert end.error == told.payload, f"{where}: it fails otherwise by its history"
@@ -137,18 +137,20 @@ def _check_end(where: str, recalled: _Recalled, last: HistoryEvent) -> None:
 
 async def _check_journal(store: TemporalStore, execution: WorkflowExecution, order: list[list[Any]]) -> None:
     """Whether a client reads the same records from a history, in the same order; what was brought along comes first."""
-    run = await store.get(execution.id)
+    run = await store.get_run(execution.id)
     assert run is not None
-    if run.key != key_of(execution.raw_info):
+    if run.key != get_key(execution.raw_info):
         return  # another execution has gone on with it
-    records = (await store.journal(run)).records
+    records = (await store.read_journal(run)).records
     assert [one.seq for one in records] == list(range(len(records)))
     own = [[int(one.kind), one.position, one.name, one.at] for one in records[len(records) - len(order) :]]
     assert own == [row[:4] for row in order], f"run {execution.id!r}: a client reads other records than it has seen"
 
 
-async def _replay(site: Site, history: WorkflowHistory) -> None:
+async def _replay(site: EngineContext, history: WorkflowHistory) -> None:
     replayer = Replayer(
-        workflows=[RunWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), interceptors=[SiteInterceptor(site)]
+        workflows=[RunWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        interceptors=[EngineContextInterceptor(site)],
     )
     await replayer.replay_workflow(history)

@@ -18,7 +18,7 @@ from holdfast import (
     AgentResult,
     ApprovalPolicy,
     Client,
-    ModelRefused,
+    ModelRequestRejected,
     ModelRetry,
     RunContext,
     TurnLimitReached,
@@ -170,7 +170,7 @@ async def ag_look(ctx: RunContext, place: str) -> str:
     """Look somewhere."""
     async with Client(_url[0]) as client:
         plan = await client.plan(ctx.run_id)
-        plans.setdefault(ctx.run_id, []).append([plan.done, plan.working and plan.working.task])
+        plans.setdefault(ctx.run_id, []).append([plan.done_count, plan.working and plan.working.task])
     return "nothing"
 
 
@@ -225,7 +225,7 @@ payer = Agent(
     ),
     name="ag-payer",
     tools=[ag_pay],
-    approvals=ApprovalPolicy(asked_of="ann", timeout=3600),
+    approvals=ApprovalPolicy(assignee="ann", timeout=3600),
 )
 
 
@@ -233,7 +233,7 @@ async def test_calls_of_tools_wait_for_a_person_who_may_change_them_or_say_no(wo
     run = fresh("payer")
     handle = await payer.options(id=run).start("Pay.")
     first = await asked(client, run)
-    assert (first.tool, first.arguments, first.asked_of) == ("ag_pay", {"to": "eve", "amount": 5000}, "ann")
+    assert (first.tool, first.arguments, first.assignee) == ("ag_pay", {"to": "eve", "amount": 5000}, "ann")
     assert first.reason == "5000 is more than 100"
     await client.approve(first.id, arguments={"to": "eve", "amount": 50}, by="ann")
 
@@ -270,8 +270,8 @@ async def test_a_skill_is_loaded_when_it_is_needed(world: World) -> None:
     skilled.calls.clear()
     result = await clerk.options(id=fresh("clerk")).run("My money!")
     assert result.output == "Done."
-    assert "ag_refund" not in skilled.calls[0].tools
-    assert "ag_refund" in skilled.calls[1].tools
+    assert "ag_refund" not in skilled.calls[0].tool_names
+    assert "ag_refund" in skilled.calls[1].tool_names
     assert "Apologise first." in str(result.messages)
 
 
@@ -337,7 +337,7 @@ backed = Agent(ScriptedModel([_refused()]), name="ag-backed", fallback=ScriptedM
 
 
 async def test_a_model_that_refuses_fails_the_run_unless_another_one_answers(world: World) -> None:
-    with fails_with(ModelRefused, "401"):
+    with fails_with(ModelRequestRejected, "401"):
         await unlucky.options(id=fresh("unlucky")).run("Hello")
     assert (await backed.options(id=fresh("backed")).run("Hello")).output == "The other one."
 
@@ -391,7 +391,7 @@ async def test_the_events_of_an_agent_tell_its_calls_and_its_answer(world: World
     run = fresh("research")
     handle = await researcher.options(id=run).start("What of bees?")
     events = [event async for event in handle.events()]
-    kinds = [event.kind for event in events if event.kind not in ("begun",)]
+    kinds = [event.kind for event in events if event.kind not in ("started",)]
     assert kinds.count("answered") == 2
     assert {event.name for event in events if event.kind == "step"} >= {"ag_search", "ag_count"}
     text = "".join(event.text for event in events if event.kind == "text")

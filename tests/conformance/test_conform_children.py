@@ -63,7 +63,7 @@ async def _five(client: Client, run: str) -> list[Any] | None:
 
 @workflow(id="ch-shared-{key}")
 async def ch_shared(key: str) -> str:
-    did[key, "shared"] += 0 if current_run().replaying else 1
+    did[key, "shared"] += 0 if current_run().is_replaying else 1
     return await wait_for_signal("go")
 
 

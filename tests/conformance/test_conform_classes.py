@@ -49,7 +49,7 @@ class ClsApproval:
 
     @step(2, depends_on=1, when=lambda checked: checked > 100)
     async def ask(self, checked: int) -> str:
-        return "asked"
+        return "requested"
 
     @step(3, depends_on=(1, 2))
     async def pay(self, check: int, ask: str | None) -> str:

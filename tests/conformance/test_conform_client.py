@@ -154,7 +154,7 @@ async def test_a_run_that_waits_says_for_what(world: World, client: Client) -> N
     info = await eventually(waits)
     assert info.state is RunState.WAITING
     assert "signal" in info.waits_for  # where workers alone know which one it is, no more is told
-    assert info.stalled is None
+    assert info.stall_advice is None
     await handle.signal("go")
     assert await handle.result() == ["one", None]
 
@@ -212,7 +212,7 @@ async def test_events_tell_steps_failures_and_the_end(world: World, client: Clie
 async def test_what_is_served_is_told(world: World, client: Client) -> None:
     served = {one.name: one for one in await client.health()}
     assert served["cl_greeting"].state == "serving"
-    assert served["cl_greeting"].workers == 1
+    assert served["cl_greeting"].worker_count == 1
 
 
 async def test_a_conflict_is_told_to_a_client(world: World, client: Client) -> None:

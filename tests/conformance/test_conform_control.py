@@ -128,7 +128,7 @@ async def test_a_paused_run_keeps_what_comes_and_goes_on_when_it_is_resumed(worl
 
 async def _rests(client: Client, run: str) -> bool:
     info = await client.get(run)
-    return info.paused and info.state is RunState.WAITING
+    return info.is_paused and info.state is RunState.WAITING
 
 
 async def _waits(client: Client, run: str) -> bool:
@@ -273,10 +273,10 @@ async def test_an_unknown_outcome_is_what_a_person_says_it_is(world: World, clie
         await client.settle(run, 1, 1)
     await client.settle(run, 2, "seven")
     with fails_with(StepOutcomeUnknown, "settled with a value that it cannot have returned"):
-        await ct_wiring.handle(world.runtime, run).result(20)
+        await ct_wiring.get_handle(world.runtime, run).result(20)
     await client.settle(run, 2, 700)
     with fails_with(StepOutcomeUnknown, "the line broke"):
-        await ct_wiring.handle(world.runtime, run).result(20)
+        await ct_wiring.get_handle(world.runtime, run).result(20)
     assert did[run, "wired"] == 2, "the second one"
     healed.add(run)
     await client.settle(run, "ct_wire", happened=False)

@@ -195,12 +195,12 @@ async def fn_item(item: int) -> int:
 
 @workflow
 async def fn_mapping(count: int) -> list[int]:
-    return await map(fn_item, range(count), concurrency=3)
+    return await map(fn_item, range(count), max_concurrency=3)
 
 
 @workflow
 async def fn_mapping_badly() -> list[int]:
-    return await map(fn_item, [1, 99, 2], concurrency=1)
+    return await map(fn_item, [1, 99, 2], max_concurrency=1)
 
 
 async def test_map_keeps_the_order_and_its_bound(world: World) -> None:

@@ -209,11 +209,11 @@ async def test_memories_of_a_client(world: World, client: Client) -> None:
 
 
 async def test_a_workflow_that_is_switched_off(world: World, client: Client) -> None:
-    assert await client.switch_off("lim_counting") is True
+    assert await client.disable("lim_counting") is True
     run = fresh("counting")
     with pytest.raises(Exception, match="lim_counting"):
         await lim_counting.options(id=run)()
-    assert await client.switch_on("lim_counting") is True
+    assert await client.enable("lim_counting") is True
     assert await lim_counting.options(id=run)() == "counted"
 
 
@@ -227,7 +227,7 @@ async def test_old_runs_are_deleted(world: World, client: Client) -> None:
     run = fresh("old")
     await lim_plain.options(id=run)()
     report = await client.prune(0.0, run_ids=[run])
-    assert report.runs == 1
+    assert report.run_count == 1
 
 
 async def test_work_is_sent_to_an_address(world: World, client: Client) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from holdfast import (
     ApprovalClosed,
     ApprovalDenied,
-    ApprovalNotice,
+    ApprovalNotification,
     ApprovalTimedOut,
     Client,
     InputError,
@@ -37,7 +37,7 @@ async def test_a_question_is_listed_answered_and_the_run_goes_on(world: World, c
     run = fresh("release")
     handle = await pp_release.options(id=run).start("2.1")
     first = await asked(client, run)
-    assert (first.question, first.asked_of, first.workflow, first.state) == (
+    assert (first.question, first.assignee, first.workflow, first.state) == (
         "Release 2.1?", "ann", "pp_release", "open",
     )  # fmt: skip
     assert await client.approve(first.id, by="ann", reason="tests are green") is True
@@ -134,8 +134,8 @@ async def test_a_question_that_nobody_answers_in_time_is_withdrawn(world: World,
 
 
 @step(retries=2, backoff=0.001)
-async def pp_mail(notice: ApprovalNotice) -> None:
-    did[current_run().id, f"{notice.kind} {notice.asked_of}"] += 1
+async def pp_mail(notice: ApprovalNotification) -> None:
+    did[current_run().id, f"{notice.kind} {notice.assignee}"] += 1
 
 
 @workflow
@@ -156,11 +156,11 @@ async def test_people_are_reminded(world: World, client: Client) -> None:
     run = fresh("purchase")
     handle = await pp_purchase.options(id=run).start(600)
     first = await asked(client, run)
-    assert first.asked_of == "ann"
+    assert first.assignee == "ann"
     await eventually(lambda: did[run, "reminder ann"])
 
     async def reminded() -> bool:
-        return (await asked(client, run)).reminders >= 1
+        return (await asked(client, run)).reminder_count >= 1
 
     await eventually(reminded)
     await client.approve(first.id, by="ann")
@@ -176,11 +176,11 @@ async def test_somebody_else_is_asked_after_a_while(world: World, client: Client
     await eventually(lambda: did[run, "escalated bob"])
 
     async def passed_on() -> Any:
-        return next((one for one in await client.approvals(run) if one.asked_of == "bob"), None)
+        return next((one for one in await client.approvals(run) if one.assignee == "bob"), None)
 
     second = await eventually(passed_on)
     assert second.id == first.id
-    assert second.reminders >= 1
+    assert second.reminder_count >= 1
     await client.approve(second.id, by="bob")
     assert await handle.result() == "bought"
     assert did[run, "asked ann"] == 1
@@ -195,9 +195,9 @@ async def test_questions_are_found_by_who_is_asked_and_by_workflow(world: World,
     async def found(**where: Any) -> list[str]:
         return [one.id for one in await client.approvals(**where)]
 
-    await eventually(lambda: _contains(found(asked_of="ann"), question.id))
+    await eventually(lambda: _contains(found(assignee="ann"), question.id))
     assert question.id in await found(workflow="pp_release")
-    assert question.id not in await found(asked_of="carol")
+    assert question.id not in await found(assignee="carol")
     assert [one.id for one in await handle.approvals()] == [question.id]
     await handle.deny(question.id, by="ann")
     assert await handle.result() == ["not released"]

@@ -218,7 +218,7 @@ class Busy(Exception):
         self.wait = wait
 
 
-@step(retry=RetryPolicy(retries=1, backoff=0.01, wait_of=lambda error: getattr(error, "wait", None)))
+@step(retry=RetryPolicy(retries=1, backoff=0.01, read_retry_after=lambda error: getattr(error, "wait", None)))
 async def st_asks_to_wait() -> float:
     me = current_step()
     if me.attempt == 1:
@@ -252,7 +252,7 @@ async def test_a_step_that_waits_for_its_next_attempt_says_when_that_is(world: W
     async with Client(world.url) as client:
 
         async def waits() -> Any:
-            story = await client.story(handle.run_id)
+            story = await client.describe(handle.run_id)
             return story.in_flight and story.in_flight[0].retry_at and story.in_flight[0]
 
         found = await eventually(waits)
@@ -380,7 +380,7 @@ async def st_importing(count: int) -> list[int]:
         if row == 60 and me.attempt == 1:
             raise ConnectionError("dropped")
         if row == 80 and me.attempt == 2:
-            await me.keep(90)
+            await me.save_progress(90)
             raise ConnectionError("dropped again")
     return [me.attempt, start]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.core.commands import Command, Outcome
 from holdfast.core.execution import Execution
-from holdfast.core.patches import NOWHERE, Patches
-from holdfast.core.records import Kind, Record
+from holdfast.core.patches import PATCH_POSITION, Patches
+from holdfast.core.records import Record, RecordKind
 
 START = 1_000.0
 LONGEST = 120
@@ -37,9 +37,9 @@ class _Traced(Execution):
         super().__init__(*args, **kwargs)
         self.trace: list[tuple[str, int, str]] = []
 
-    def issue(self, kind: Kind, name: str, call: Any) -> Any:
-        if not self.loop.closing:
-            self.trace.append((kind.label, self._issued, name))
+    def issue(self, kind: RecordKind, name: str, call: Any) -> Any:
+        if not self.loop.is_closing:
+            self.trace.append((kind.label, self._issued_count, name))
         return super().issue(kind, name, call)
 
 
@@ -66,13 +66,13 @@ class World:
     # For workflow code
 
     async def step(self, name: str) -> str:
-        return _read(await self.execution.issue(Kind.STEP, name, None))
+        return _read(await self.execution.issue(RecordKind.STEP, name, None))
 
     async def signal(self, name: str) -> str:
-        return _read(await self.execution.issue(Kind.SIGNAL, name, None))
+        return _read(await self.execution.issue(RecordKind.SIGNAL, name, None))
 
     def patched(self, name: str) -> bool:
-        return self.execution.patched(name)
+        return self.execution.is_patched(name)
 
     def note(self, *what: Any) -> None:
         self.notes.append((*what, round(self.execution.loop.time() - START, 6)))
@@ -84,8 +84,8 @@ class World:
         self._settle()
 
     def deliver(self, record: Record) -> None:
-        if self.execution.ending is not None:
-            self.execution.leftover(record)
+        if self.execution.result is not None:
+            self.execution.deliver_after_end(record)
         else:
             self.execution.deliver(record)
         self._settle()
@@ -94,23 +94,30 @@ class World:
         execution = self.execution
         while not execution.turn():
             pass
-        if execution.begin_undoing(self.upcoming, expected=self.expected):
+        if execution.start_compensation(self.upcoming, expected_positions=self.expected):
             while not execution.turn():
                 pass
         timers = tuple((position, timer.when()) for position, timer in execution.loop.timers.items())
         self.marks.append(
-            (len(execution.trace), len(self.notes), tuple(execution.open), timers, execution.loop.time(), self.ending)
+            (
+                len(execution.trace),
+                len(self.notes),
+                tuple(execution.open_commands),
+                timers,
+                execution.loop.time(),
+                self.ending,
+            )
         )
 
     @property
     def ending(self) -> tuple[str, str] | None:
         """How the run ended, in words that can be compared."""
         execution = self.execution
-        if execution.fault is not None:
-            return "fault", f"{type(execution.fault).__name__}: {execution.fault}"
-        if execution.ending is None:
+        if execution.fatal_error is not None:
+            return "fault", f"{type(execution.fatal_error).__name__}: {execution.fatal_error}"
+        if execution.result is None:
             return None
-        value, error, *_ = execution.ending
+        value, error, *_ = execution.result
         return ("value", repr(value)) if error is None else ("error", f"{type(error).__name__}: {error}")
 
     @property
@@ -119,7 +126,7 @@ class World:
         return self.execution.trace, self.notes, self.marks, self.ending
 
     def leave(self) -> None:
-        self.execution.leave()
+        self.execution.unload()
 
 
 class Replay(World):
@@ -151,11 +158,11 @@ class Live(World):
         self._answered: set[int] = set()
         self._signal_names: Sequence[str] = getattr(flow, "signals", ())
         self._deadline = getattr(flow, "deadline", None)
-        self._signals_sent = sum(record.kind is Kind.SIGNAL for record in prefix)
+        self._signals_sent = sum(record.kind is RecordKind.SIGNAL for record in prefix)
         self.start()
         for record in prefix:
             self._wall = max(self._wall, record.at)
-            self._deadline = None if record.kind is Kind.DEADLINE else self._deadline
+            self._deadline = None if record.kind is RecordKind.DEADLINE else self._deadline
             self.deliver(record)
         self.execution.go_live()
         self._look()
@@ -177,17 +184,21 @@ class Live(World):
 
     def _record_patches(self) -> None:
         """As the engine does it: behind what was on its way, and before anything is begun that was asked for later."""
-        for name in self.execution.patches.take_new():
-            record = Record(len(self.journal), Kind.PATCH, NOWHERE, name, True, None, self._wall)
+        for name in self.execution.patches.take_newly_decided():
+            record = Record(len(self.journal), RecordKind.PATCH, PATCH_POSITION, name, True, None, self._wall)
             self.journal.append(record)
             self.deliver(record)
-        assert self.execution.patches.is_settled
+        assert self.execution.patches.is_durable
 
     def _one_thing(self, batch: list[Record]) -> None:
         self._wall += self._draw.random() * 0.4
-        waits = [c for c in self.execution.open.values() if c.kind is Kind.SIGNAL and c.position not in self._answered]
+        waits = [
+            c
+            for c in self.execution.open_commands.values()
+            if c.kind is RecordKind.SIGNAL and c.position not in self._answered
+        ]
         choices: list[str] = ["step"] * min(4, len(self._flying)) + ["late"] * bool(self._too_late)
-        if self.execution.loop.next_timer() is not None:
+        if self.execution.loop.get_next_timer() is not None:
             choices.append("timer")
         if self._signal_names and self._signals_sent < 25:
             choices.append("signal")
@@ -197,42 +208,42 @@ class Live(World):
         match self._draw.choice(choices or [""]):
             case "step":
                 command = self._flying.pop(self._draw.choice(list(self._flying)))
-                self._add(batch, Kind.STEP, command.position, command.name)
+                self._add(batch, RecordKind.STEP, command.position, command.name)
             case "late":
                 command = self._too_late.pop(self._draw.randrange(len(self._too_late)))
-                self._add(batch, Kind.STEP, command.position, command.name)
+                self._add(batch, RecordKind.STEP, command.position, command.name)
             case "timer":
-                first = self.execution.loop.next_timer()
+                first = self.execution.loop.get_next_timer()
                 assert first is not None
                 self._wall = max(self._wall, first.when())
-                for timer in self.execution.loop.take_due(self._wall):
-                    self._add(batch, Kind.TIMER, timer.position, f"{timer.delay:g} s")
+                for timer in self.execution.loop.take_due_timers(self._wall):
+                    self._add(batch, RecordKind.TIMER, timer.position, f"{timer.delay_s:g} s")
             case "signal":
                 self._signals_sent += 1
                 self._sent.setdefault(self._draw.choice(self._signal_names), deque()).append(f"s{self._signals_sent}")
             case "deadline":
                 if self._draw.random() < 0.15:
                     self._deadline = None
-                    self._add(batch, Kind.DEADLINE, 0, "deadline")
+                    self._add(batch, RecordKind.DEADLINE, 0, "deadline")
         self._answer(batch)
 
     def _answer(self, batch: list[Record]) -> None:
         """As the engine does it: each open wait, oldest first, gets the oldest signal of its name."""
-        for command in list(self.execution.open.values()):
+        for command in list(self.execution.open_commands.values()):
             sent = self._sent.get(command.name)
-            if command.kind is Kind.SIGNAL and command.position not in self._answered and sent:
+            if command.kind is RecordKind.SIGNAL and command.position not in self._answered and sent:
                 self._answered.add(command.position)
-                self._add(batch, Kind.SIGNAL, command.position, command.name, sent.popleft())
+                self._add(batch, RecordKind.SIGNAL, command.position, command.name, sent.popleft())
 
-    def _add(self, batch: list[Record], kind: Kind, position: int, name: str, value: str | None = None) -> None:
+    def _add(self, batch: list[Record], kind: RecordKind, position: int, name: str, value: str | None = None) -> None:
         ok = not name.startswith("fail")
         text = value if value is not None else f"{name}#{position}" if ok else f"{name} went wrong"
-        payload = None if kind in (Kind.TIMER, Kind.DEADLINE) else json.dumps(text).encode()
+        payload = None if kind in (RecordKind.TIMER, RecordKind.DEADLINE) else json.dumps(text).encode()
         batch.append(Record(len(self.journal) + len(batch), kind, position, name, ok, payload, self._wall))
 
     def _look(self) -> None:
         for command in self.execution.take_issued():
-            if command.kind is Kind.STEP:
+            if command.kind is RecordKind.STEP:
                 self._flying[command.position] = command
         # In a fixed order: anyio cancels in the order of addresses, and the draws below must not depend on that.
         for command in sorted(self.execution.take_withdrawn(), key=lambda command: command.position):

@@ -9,11 +9,11 @@ from scripted import START, Live, Replay, World
 
 from holdfast.authoring.workflow_api import now, random, uuid4
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 
 
 def step(seq: int, position: int, name: str, at: float = 1_001.0) -> Record:
-    return Record(seq, Kind.STEP, position, name, True, b'"x"', at)
+    return Record(seq, RecordKind.STEP, position, name, True, b'"x"', at)
 
 
 async def gambler(w: World) -> Any:
@@ -48,8 +48,8 @@ def test_no_two_draws_of_a_run_are_alike():
         return drawn + [str(uuid4()) for _ in range(50)] + [str(random()) for _ in range(50)]
 
     world = Replay(flow, [step(0, 0, "a")])
-    assert world.execution.ending is not None
-    drawn = world.execution.ending.value
+    assert world.execution.result is not None
+    drawn = world.execution.result.value
     assert len(set(drawn)) == 200
     assert all(0.0 <= float(one) < 1.0 for one in (*drawn[50:100], *drawn[150:]))
     world.leave()
@@ -65,7 +65,7 @@ def test_runs_with_other_seeds_draw_other_things():
         execution = Execution("r", flow, start_time=0.0, seed=seed)
         execution.start()
         execution.turn()
-        execution.leave()
+        execution.unload()
     assert drawn[0] != drawn[1]
     assert drawn[0] == drawn[2]
 
@@ -92,7 +92,9 @@ def test_a_draw_added_between_two_steps_leaves_the_later_draws_alone():
 
 def test_idempotency_keys_differ_between_steps_and_runs_and_stay_between_executions():
     def keys(seed: bytes) -> list[str]:
-        return [Execution("r", lambda: None, start_time=0.0, seed=seed).idempotency_key(n, "s") for n in range(100)]  # type: ignore[arg-type, return-value]
+        return [
+            Execution("r", lambda: None, start_time=0.0, seed=seed).derive_idempotency_key(n, "s") for n in range(100)
+        ]  # type: ignore[arg-type, return-value]
 
     assert len(set(keys(b"one")) | set(keys(b"two"))) == 200
     assert keys(b"one") == keys(b"one")
@@ -133,7 +135,7 @@ def test_a_timer_that_is_due_already_takes_no_place_among_the_timers():
         await asyncio.sleep(7)
 
     world = Replay(flow, [])
-    assert [(timer.position, timer.delay) for timer in world.execution.loop.timers.values()] == [(0, 7.0)]
+    assert [(timer.position, timer.delay_s) for timer in world.execution.loop.timers.values()] == [(0, 7.0)]
     assert world.notes == [("past", 0.0)]
     world.leave()
 
@@ -144,9 +146,9 @@ def test_timers_due_at_once_are_handed_out_in_the_order_they_are_due_and_only_on
 
     world = Replay(flow, [])
     loop = world.execution.loop
-    assert [timer.position for timer in loop.take_due(START + 5)] == [1, 3, 0]
-    assert loop.take_due(START + 5) == []
-    assert loop.next_timer() is loop.timers[2]
+    assert [timer.position for timer in loop.take_due_timers(START + 5)] == [1, 3, 0]
+    assert loop.take_due_timers(START + 5) == []
+    assert loop.get_next_timer() is loop.timers[2]
     world.leave()
 
 
@@ -156,7 +158,7 @@ def test_a_timers_record_may_come_after_the_workflow_has_called_it_off():
             await w.step("a")
         return await w.step("b")
 
-    late = Record(1, Kind.TIMER, 0, "5 s", True, None, START + 5)
+    late = Record(1, RecordKind.TIMER, 0, "5 s", True, None, START + 5)
     world = Replay(flow, [step(0, 0, "a"), late, step(2, 1, "b", START + 6)])
     assert world.ending == ("value", "'x'")
     world.leave()

@@ -11,21 +11,21 @@ import pytest
 from scripted import Live, Replay, World
 
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import NonDeterminismError
 
 Flow = Callable[[World], Awaitable[Any]]
 
 
-def record(seq: int, position: int, name: str, kind: Kind = Kind.STEP) -> Record:
-    payload = None if kind is Kind.TIMER else b'"x"'
+def record(seq: int, position: int, name: str, kind: RecordKind = RecordKind.STEP) -> Record:
+    payload = None if kind is RecordKind.TIMER else b'"x"'
     return Record(seq, kind, position, name, True, payload, 1_001.0 + seq)
 
 
 def drift(flow: Flow, *journal: Record) -> str:
     """The message of the drift that replaying this journal finds, its blanks made single."""
     world = Replay(flow, journal)  # type: ignore[arg-type]
-    fault = world.execution.fault
+    fault = world.execution.fatal_error
     world.leave()
     assert isinstance(fault, NonDeterminismError), world.ending
     return re.sub(r" +", " ", str(fault))
@@ -88,7 +88,7 @@ def test_a_step_in_place_of_a_timer_is_drift():
     async def flow(w: World) -> None:
         await w.step("poll")
 
-    told = drift(flow, record(0, 0, "60 s", Kind.TIMER))
+    told = drift(flow, record(0, 0, "60 s", RecordKind.TIMER))
     assert "≠ #1 timer 60 s (no such timer)" in told
 
 
@@ -101,7 +101,7 @@ def test_a_time_out_in_place_of_a_recorded_sleep_is_drift_and_does_not_fire():
             return "gave up"
         return "slept"
 
-    assert "≠ #1 timer 5 s #1 timer 30 s" in drift(flow, record(0, 0, "5 s", Kind.TIMER))
+    assert "≠ #1 timer 5 s #1 timer 30 s" in drift(flow, record(0, 0, "5 s", RecordKind.TIMER))
 
 
 def test_a_timer_in_place_of_a_step_is_drift():
@@ -136,8 +136,8 @@ def test_the_message_names_the_python_that_the_run_was_started_with():
     execution.start()
     execution.turn()
     execution.deliver(record(0, 0, "other"))
-    assert "The run was started under Python 3.9; this is 3." in str(execution.fault)
-    execution.leave()
+    assert "The run was started under Python 3.9; this is 3." in str(execution.fatal_error)
+    execution.unload()
 
 
 def test_only_the_commands_just_before_the_drift_are_shown():
@@ -167,7 +167,7 @@ async def with_a_timeout(w: World) -> list[str]:
 def test_a_timeout_put_around_a_recorded_step_is_no_drift(length: int):
     run = Live(plain, "timeout")
     replay = Replay(with_a_timeout, run.journal[:length])
-    assert replay.execution.fault is None
+    assert replay.execution.fatal_error is None
     for one in run.journal[length:]:
         replay.deliver(one)
     assert replay.ending == run.ending
@@ -183,7 +183,7 @@ def test_new_steps_after_the_recorded_ones_are_no_drift():
 
     run = Live(plain, 1)
     replay = Replay(longer, run.journal)
-    assert replay.execution.fault is None
+    assert replay.execution.fatal_error is None
     assert [command.name for command in replay.execution.take_issued()] == ["report"]
     run.leave()
     replay.leave()
@@ -205,7 +205,7 @@ def test_the_remedy_is_told():
 
 
 def test_a_patch_that_the_code_has_not_asked_for_is_shown():
-    patch = Record(0, Kind.PATCH, -1, "charge-in-cents", True, None, 1_001.0)
+    patch = Record(0, RecordKind.PATCH, -1, "charge-in-cents", True, None, 1_001.0)
 
     async def asking(w: World) -> None:
         w.patched("charge-in-cents")

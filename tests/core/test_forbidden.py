@@ -22,7 +22,7 @@ from scripted import Replay, World
 
 from holdfast.core import execution as execution_module
 from holdfast.core.loop import RunLoop
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import (
     ForbiddenInWorkflow,
     HoldfastError,
@@ -36,9 +36,9 @@ HERE = Path(__file__)
 def fault_of(flow: Callable[[World], Awaitable[Any]]) -> HoldfastError:
     """Why a workflow cannot go on, after its first turn."""
     world = Replay(flow, [])  # type: ignore[arg-type]
-    fault = world.execution.fault
+    fault = world.execution.fatal_error
     world.leave()
-    assert fault is not None, world.execution.ending
+    assert fault is not None, world.execution.result
     return fault
 
 
@@ -291,8 +291,8 @@ def test_a_workflow_that_waits_for_an_event_that_nobody_sets_is_told_where():
         await w.step("first")
         await asyncio.Event().wait()  # stuck here
 
-    world = Replay(flow, [Record(0, Kind.STEP, 0, "first", True, b'"x"', 1_001.0)])
-    fault = world.execution.fault
+    world = Replay(flow, [Record(0, RecordKind.STEP, 0, "first", True, b'"x"', 1_001.0)])
+    fault = world.execution.fatal_error
     assert isinstance(fault, WorkflowStuck)
     assert f"{HERE}:{line_of('stuck here')} in flow" in str(fault)
     assert "do this in a step" in str(fault)
@@ -384,7 +384,7 @@ def test_a_thread_that_calls_into_a_workflow_poisons_it():
     assert "send the run a signal" in str(refused[0])
     assert f"the run waits at {HERE}:{line_of('meanwhile a thread calls')} in flow" in str(refused[0])
     assert world.execution.turn()
-    assert world.execution.fault is refused[0]
+    assert world.execution.fatal_error is refused[0]
     world.leave()
 
 
@@ -396,12 +396,12 @@ def test_a_callback_from_outside_between_two_turns_poisons_too():
     with pytest.raises(ForbiddenInWorkflow):
         world.execution.loop.call_soon(print)
     world.execution.turn()
-    assert isinstance(world.execution.fault, ForbiddenInWorkflow)
+    assert isinstance(world.execution.fatal_error, ForbiddenInWorkflow)
     world.leave()
 
 
 def test_a_loop_around_sleep_zero_is_ended_and_told_where(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(execution_module, "TURN_LIMIT", 20_000)
+    monkeypatch.setattr(execution_module, "MAX_CALLBACKS", 20_000)
 
     async def flow(w: World) -> None:
         while True:  # noqa: ASYNC110
@@ -446,7 +446,7 @@ def test_as_completed_imported_before_holdfast_is_refused_and_not_silently_wrong
                 pass
 
         world = Replay(flow, [])
-        print(type(world.execution.fault).__name__, world.execution.fault)
+        print(type(world.execution.fatal_error).__name__, world.execution.fatal_error)
         world.leave()
         tasks_made = len(world.execution.trace)
         print("issued", tasks_made)

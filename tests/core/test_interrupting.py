@@ -12,9 +12,9 @@ import pytest
 from scripted import START, Failed, Flow, Replay, World
 
 from holdfast.core.commands import Command
-from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.failure_origin import mark_origin
+from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.errors import UnreadableRecord
 
 
@@ -23,11 +23,11 @@ class Call:
 
     def __init__(self, name: str, *, undoable: bool = True, once: bool = False, unfit: bool = False) -> None:
         self.name = name
-        self.is_undoable = undoable
+        self.has_compensation = undoable
         self.is_once = once
         self._unfit = unfit
 
-    def undo(self, payload: bytes) -> tuple[str, Any]:
+    def build_compensation(self, payload: bytes) -> tuple[str, Any]:
         if self._unfit:
             raise UnreadableRecord(f"the output of {self.name!r} cannot be read")
         return f"undo {json.loads(payload)}", Call("undo", undoable=False)
@@ -69,7 +69,7 @@ class Saga(World):
         return await self.call(Call(name, undoable=False))
 
     async def call(self, call: Call) -> str:
-        outcome = await self.execution.issue(Kind.STEP, call.name, call)
+        outcome = await self.execution.issue(RecordKind.STEP, call.name, call)
         text = json.loads(outcome.record.payload or b"null")
         if not outcome.record.ok:
             error = Failed(text)
@@ -79,8 +79,12 @@ class Saga(World):
 
     # For the test
 
-    def happen(self, kind: Kind, position: int = 0, name: str = "", value: Any = None, *, ok: bool = True) -> Saga:
-        payload = None if kind in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL) else json.dumps(value).encode()
+    def happen(
+        self, kind: RecordKind, position: int = 0, name: str = "", value: Any = None, *, ok: bool = True
+    ) -> Saga:
+        payload = (
+            None if kind in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL) else json.dumps(value).encode()
+        )
         seq = self.journal[-1].seq + 1 if self.journal else 0
         record = Record(seq, kind, position, name or kind.label, ok, payload, START + len(self.journal))
         self.journal.append(record)
@@ -89,26 +93,26 @@ class Saga(World):
         return self
 
     def did(self, position: int, name: str) -> Saga:
-        return self.happen(Kind.STEP, position, name, name)
+        return self.happen(RecordKind.STEP, position, name, name)
 
     def failed(self, position: int, name: str) -> Saga:
-        return self.happen(Kind.STEP, position, name, "went wrong", ok=False)
+        return self.happen(RecordKind.STEP, position, name, "went wrong", ok=False)
 
     def undid(self, position: int, name: str, *, ok: bool = True) -> Saga:
-        return self.happen(Kind.COMPENSATION, position, f"undo {name}", None, ok=ok)
+        return self.happen(RecordKind.COMPENSATION, position, f"undo {name}", None, ok=ok)
 
     def cancel(self) -> Saga:
-        return self.happen(Kind.CANCEL, 0, "cancel")
+        return self.happen(RecordKind.CANCEL, 0, "cancel")
 
     @property
     def open(self) -> list[str]:
-        return [f"{command.kind.label} {command.name}" for command in self.execution.open.values()]
+        return [f"{command.kind.label} {command.name}" for command in self.execution.open_commands.values()]
 
     @property
     def end(self) -> Any:
-        assert self.execution.fault is None, self.execution.fault
-        assert self.execution.ending is not None
-        return self.execution.ending
+        assert self.execution.fatal_error is None, self.execution.fatal_error
+        assert self.execution.result is not None
+        return self.execution.result
 
 
 def check_replay(flow: Flow, saga: Saga) -> None:
@@ -119,9 +123,9 @@ def check_replay(flow: Flow, saga: Saga) -> None:
         for record in saga.journal[length:]:
             again.replay(record)
         assert again.story == saga.story
-        one, other = again.execution.ending, saga.execution.ending
-        assert (one and (one.rewind, one.is_cancelled, one.not_undone)) == (
-            other and (other.rewind, other.is_cancelled, other.not_undone)
+        one, other = again.execution.result, saga.execution.result
+        assert (one and (one.rewind, one.is_cancelled, one.failed_compensation)) == (
+            other and (other.rewind, other.is_cancelled, other.failed_compensation)
         )
         again.leave()
     saga.leave()
@@ -144,7 +148,7 @@ def test_a_cancel_interrupts_the_code_and_undoes_what_was_done():
     saga.undid(4, "a")
     assert saga.end.is_cancelled
     assert isinstance(saga.end.error, asyncio.CancelledError)
-    assert saga.end.rewind == Rewind((2,), 3, 0, undone=True)
+    assert saga.end.rewind == Rewind((2,), 3, 0, is_compensated=True)
     check_replay(three, saga)
 
 
@@ -165,7 +169,7 @@ def test_the_outcome_of_a_step_that_was_cancelled_in_flight_is_waited_for_and_un
     saga.undid(2, "b")
     assert saga.open == ["compensation undo a"]
     saga.undid(3, "a")
-    assert saga.end.rewind == Rewind((1,), 2, 0, undone=True)
+    assert saga.end.rewind == Rewind((1,), 2, 0, is_compensated=True)
     check_replay(three, saga)
 
 
@@ -178,7 +182,7 @@ def test_an_outcome_that_nobody_expected_is_undone_when_it_comes():
     saga.did(1, "b")
     assert saga.open == ["compensation undo b"]
     saga.undid(3, "b")
-    assert saga.end.rewind == Rewind((1,), 2, 0, undone=True)
+    assert saga.end.rewind == Rewind((1,), 2, 0, is_compensated=True)
     check_replay(three, saga)
 
 
@@ -186,14 +190,14 @@ def test_such_an_outcome_is_waited_for_although_nothing_else_is_to_be_undone():
     saga = Saga(three)
     saga.lands = lambda _: True
     saga.cancel()
-    assert saga.execution.is_undoing_held
-    assert saga.execution.ending is None
+    assert saga.execution.is_compensation_held
+    assert saga.execution.result is None
     saga.did(0, "a")
     assert saga.open == ["compensation undo a"]
     saga.undid(1, "a")
     assert saga.end.is_cancelled
     assert saga.end.rewind is not None
-    assert saga.end.rewind.undone
+    assert saga.end.rewind.is_compensated
     check_replay(three, saga)
 
 
@@ -222,7 +226,7 @@ def test_a_second_cancel_and_a_deadline_do_not_hit_the_clean_up():
 
     saga = Saga(cleaning).cancel()
     assert saga.open == ["step one"]
-    saga.cancel().happen(Kind.DEADLINE, 0, "deadline")
+    saga.cancel().happen(RecordKind.DEADLINE, 0, "deadline")
     assert saga.open == ["step one"]
     saga.did(1, "one")
     assert saga.open == ["step two"]
@@ -233,7 +237,7 @@ def test_a_second_cancel_and_a_deadline_do_not_hit_the_clean_up():
 
 
 def test_a_deadline_before_the_cancel_is_what_ended_the_run():
-    saga = Saga(three).happen(Kind.DEADLINE, 0, "deadline")
+    saga = Saga(three).happen(RecordKind.DEADLINE, 0, "deadline")
     assert not saga.end.is_cancelled
     saga.cancel()
     assert not saga.end.is_cancelled
@@ -259,12 +263,12 @@ def test_a_cancel_after_the_code_has_returned_undoes():
     saga = Saga(three).did(0, "a").did(1, "b").did(2, "c")
     assert saga.end.value == "done"
     saga.cancel()
-    assert saga.execution.ending is None
+    assert saga.execution.result is None
     for position, name in ((3, "c"), (4, "b"), (5, "a")):
         assert saga.open == [f"compensation undo {name}"]
         saga.undid(position, name)
     assert saga.end.is_cancelled
-    assert saga.end.rewind == Rewind((3,), 3, 0, undone=True)
+    assert saga.end.rewind == Rewind((3,), 3, 0, is_compensated=True)
     check_replay(three, saga)
 
 
@@ -317,7 +321,7 @@ def test_the_order_is_that_of_the_records_reversed():
     for position, name in ((4, "b"), (5, "a"), (6, "c")):
         assert saga.open == [f"compensation undo {name}"]
         saga.undid(position, name)
-    assert saga.end.rewind == Rewind((3,), 4, 0, undone=True)
+    assert saga.end.rewind == Rewind((3,), 4, 0, is_compensated=True)
     check_replay(failing_after_three, saga)
 
 
@@ -325,7 +329,7 @@ def test_a_compensation_that_fails_ends_the_undoing():
     saga = Saga(failing_after_three).did(0, "a").did(1, "b").did(2, "c").failed(3, "bad").undid(4, "c")
     saga.undid(5, "b", ok=False)
     assert saga.open == []
-    step, record = saga.end.not_undone
+    step, record = saga.end.failed_compensation
     assert (step, record.name) == ("b", "undo b")
     assert saga.end.rewind == Rewind((5,), 6, 0)
     check_replay(failing_after_three, saga)
@@ -335,14 +339,14 @@ def test_without_the_failed_compensation_the_undoing_goes_on_from_there():
     saga = Saga(failing_after_three).did(0, "a").did(1, "b").did(2, "c").failed(3, "bad").undid(4, "c")
     saga.undid(5, "b", ok=False)
     rewind = saga.end.rewind
-    kept = [record for record in saga.journal if not rewind.takes(record)]
+    kept = [record for record in saga.journal if not rewind.should_remove(record)]
     assert [record.seq for record in kept] == [0, 1, 2, 3, 4]
     saga.leave()
     again = Saga(failing_after_three, kept)
     assert again.open == ["compensation undo b"]
     again.undid(5, "b").undid(6, "a")
-    assert again.end.not_undone is None
-    assert again.end.rewind.undone
+    assert again.end.failed_compensation is None
+    assert again.end.rewind.is_compensated
     check_replay(failing_after_three, again)
 
 
@@ -353,7 +357,7 @@ def test_a_cancel_in_the_middle_of_undoing_changes_nothing():
     saga.undid(5, "b").undid(6, "a")
     assert not saga.end.is_cancelled
     assert isinstance(saga.end.error, Failed)
-    assert saga.end.rewind == Rewind((3,), 4, 0, undone=True)
+    assert saga.end.rewind == Rewind((3,), 4, 0, is_compensated=True)
     check_replay(failing_after_three, saga)
 
 
@@ -389,7 +393,7 @@ def test_code_that_ends_because_a_record_cannot_be_decoded_undoes_nothing():
 def test_a_step_that_failed_because_it_could_not_decode_something_is_a_failure_like_any_other():
     async def unfit(w: Any) -> None:
         await w.call(Call("a"))
-        outcome = await w.execution.issue(Kind.STEP, "bad", Call("bad", undoable=False))
+        outcome = await w.execution.issue(RecordKind.STEP, "bad", Call("bad", undoable=False))
         error = UnreadableRecord("a file cannot be read")
         mark_origin(error, outcome.origin)
         raise error
@@ -409,7 +413,7 @@ def test_a_once_step_among_what_a_retry_would_take_back():
 
     saga = Saga(handled).did(0, "kept").failed(1, "bad")
     saga.did(2, "fine")
-    assert saga.end.rewind == Rewind((1,), 2, 0, once=(2,))
+    assert saga.end.rewind == Rewind((1,), 2, 0, once_seqs=(2,))
     check_replay(handled, saga)
 
 
@@ -423,13 +427,13 @@ def test_a_once_step_that_was_cancelled_and_done_all_the_same_counts(ok: bool):
                 await w.call(Call("fine", undoable=False, once=True))
 
     saga = Saga(handled).failed(0, "bad")
-    timer = saga.execution.loop.next_timer()
+    timer = saga.execution.loop.get_next_timer()
     assert timer is not None
     saga.lands = lambda _: True
-    saga.happen(Kind.TIMER, 0, timer.name)
-    saga.happen(Kind.STEP, 1, "fine", "fine", ok=ok)
+    saga.happen(RecordKind.TIMER, 0, timer.name)
+    saga.happen(RecordKind.STEP, 1, "fine", "fine", ok=ok)
     assert saga.end.rewind is not None
-    assert saga.end.rewind.once
+    assert saga.end.rewind.once_seqs
     check_replay(handled, saga)
 
 
@@ -456,33 +460,33 @@ def test_whatever_the_order_of_outcomes_and_whenever_the_cancel_comes_replay_com
         draw = random.Random(seed)
         saga, cancelled = Saga(random_saga), draw.random() < 0.3
         saga.lands, late = lambda _, draw=draw: draw.random() < 0.5, saga.late
-        while saga.execution.ending is None or late:
+        while saga.execution.result is None or late:
             execution = saga.execution
-            assert execution.fault is None, execution.fault
+            assert execution.fatal_error is None, execution.fatal_error
             assert len(saga.journal) < 60
             if not cancelled and draw.random() < 0.05:
                 cancelled = True
                 saga.cancel()
                 continue
-            if late and (not execution.open or draw.random() < 0.3):
+            if late and (not execution.open_commands or draw.random() < 0.3):
                 command = late.pop(draw.randrange(len(late)))
-            elif execution.open:
-                command = draw.choice(list(execution.open.values()))
+            elif execution.open_commands:
+                command = draw.choice(list(execution.open_commands.values()))
             else:
                 break
             ok = not command.name.startswith("fail")
-            if command.kind is Kind.COMPENSATION:
+            if command.kind is RecordKind.COMPENSATION:
                 ok = draw.random() > 0.05
             saga.happen(command.kind, command.position, command.name, command.name, ok=ok)
         ending = saga.end
-        undone = [record for record in saga.journal if record.kind is Kind.COMPENSATION and record.ok]
+        undone = [record for record in saga.journal if record.kind is RecordKind.COMPENSATION and record.ok]
         done = [
             record for record in saga.journal
-            if record.kind is Kind.STEP and record.ok and not record.name.startswith("clean")
+            if record.kind is RecordKind.STEP and record.ok and not record.name.startswith("clean")
         ]  # fmt: skip
-        if ending.error is not None and ending.not_undone is None:
+        if ending.error is not None and ending.failed_compensation is None:
             assert [record.name for record in undone] == [f"undo {record.name}" for record in reversed(done)]
-        ends.add("not undone" if ending.not_undone else "cancelled" if ending.is_cancelled else "failed")
+        ends.add("not undone" if ending.failed_compensation else "cancelled" if ending.is_cancelled else "failed")
         check_replay(random_saga, saga)
     assert ends >= {"not undone", "cancelled", "failed"}
 
@@ -508,25 +512,25 @@ def test_a_mended_run_completes_when_it_is_retried_whatever_the_order_of_its_out
         draw = random.Random(seed)
         saga = Saga(flow)
         saga.lands, late = lambda _, draw=draw: draw.random() < 0.5, saga.late
-        while saga.execution.ending is None or late:
-            if late and (saga.execution.ending is not None or draw.random() < 0.3):
+        while saga.execution.result is None or late:
+            if late and (saga.execution.result is not None or draw.random() < 0.3):
                 command = late.pop()
             else:
-                command = draw.choice(list(saga.execution.open.values()))
+                command = draw.choice(list(saga.execution.open_commands.values()))
             ok = not command.name.startswith("fail")
             saga.happen(command.kind, command.position, command.name, command.name, ok=ok)
         retries = 0
         while saga.end.error is not None:  # a failure that was being handled when another one ended the run stays
             rewind = saga.end.rewind
             assert rewind is not None
-            kept = [record for record in saga.journal if not rewind.takes(record)]
-            assert all(record.ok for record in kept if record.seq > rewind.failed[0])
+            kept = [record for record in saga.journal if not rewind.should_remove(record)]
+            assert all(record.ok for record in kept if record.seq > rewind.failed_seqs[0])
             assert len([record for record in kept if not record.ok]) <= 1 - retries
             saga.leave()
             saga, retries = Saga(flow, kept), retries + 1
-            assert saga.execution.fault is None, saga.execution.fault
-            while saga.execution.ending is None:
-                command = draw.choice(list(saga.execution.open.values()))
+            assert saga.execution.fatal_error is None, saga.execution.fatal_error
+            while saga.execution.result is None:
+                command = draw.choice(list(saga.execution.open_commands.values()))
                 saga.did(command.position, command.name)
         assert saga.end.value == "done"
         check_replay(flow, saga)
@@ -536,7 +540,7 @@ def test_a_plain_execution_takes_a_cancel_without_any_call():
     async def flow(w: World) -> str:
         return await w.step("a")
 
-    journal = [Record(0, Kind.CANCEL, 0, "cancel", True, None, START + 1)]
+    journal = [Record(0, RecordKind.CANCEL, 0, "cancel", True, None, START + 1)]
     world = Replay(flow, journal)
     assert world.ending == ("error", "CancelledError: ")
     assert isinstance(world.execution, Execution)

@@ -11,7 +11,7 @@ from asyncio import events
 
 import pytest
 
-from holdfast.core.interruption import Blocked, Window
+from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
 from holdfast.core.loop import RunLoop
 
 
@@ -22,7 +22,7 @@ def spin(seconds: float) -> None:
 
 
 def test_only_an_open_window_is_hit():
-    window, prepared = Window(), []
+    window, prepared = InterruptWindow(), []
     for is_open, is_wanted in ((False, True), (True, False), (False, False)):
         window.is_open = is_open
         assert not window.interrupt(threading.get_ident(), lambda wanted=is_wanted: wanted, lambda: prepared.append(1))
@@ -40,15 +40,15 @@ def test_code_that_is_running_is_interrupted():
             caught.append(type(error))
             raise
 
-    task = loop.inside(lambda: loop.create_task(code()))
+    task = loop.call_inside(lambda: loop.create_task(code()))
     me = threading.get_ident()
-    hit = threading.Timer(0.05, lambda: loop.window.interrupt(me, lambda: True, lambda: None))
+    hit = threading.Timer(0.05, lambda: loop.interrupt_window.interrupt(me, lambda: True, lambda: None))
     hit.start()
     while not loop.turn():
         pass
     hit.join()
-    assert caught == [Blocked]
-    assert isinstance(task.exception(), Blocked)
+    assert caught == [WorkflowBlocked]
+    assert isinstance(task.exception(), WorkflowBlocked)
 
 
 @pytest.mark.parametrize("length", [0.0, 2e-5, 1e-4])
@@ -61,7 +61,7 @@ def test_an_interruption_at_any_moment_reaches_nothing_but_the_runs_own_code(len
         nonlocal hits
         while not over.is_set():
             # It takes its time between the look at the window and the exception: the turn ends meanwhile.
-            hits += loop.window.interrupt(me, lambda: True, lambda: time.sleep(0.0003))
+            hits += loop.interrupt_window.interrupt(me, lambda: True, lambda: time.sleep(0.0003))
             time.sleep(0.0001)
 
     other = threading.Thread(target=interrupt)
@@ -69,7 +69,7 @@ def test_an_interruption_at_any_moment_reaches_nothing_but_the_runs_own_code(len
     try:
         until = time.monotonic() + 2
         while time.monotonic() < until:
-            loop.inside(loop.call_soon, spin, length)
+            loop.call_inside(loop.call_soon, spin, length)
             loop.turn()
             assert events._get_running_loop() is None
             spin(length)
@@ -84,11 +84,11 @@ def test_an_interruption_at_any_moment_reaches_nothing_but_the_runs_own_code(len
 PROFILED = """
 import subprocess
 import sys
-from holdfast.core.interruption import Window
+from holdfast.core.interruption import InterruptWindow
 
-window = Window()
-window.is_hit = True
-window.withdraw()
+window = InterruptWindow()
+window.is_interrupted = True
+window.absorb_interrupt()
 
 def call():
     return "returned"

@@ -21,7 +21,7 @@ from replay_flows import FLOWS
 from scripted import Live, Replay, World
 
 from holdfast.core import loop as loop_module
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import RunParked
 
 HERE = Path(__file__)
@@ -29,15 +29,15 @@ HERE = Path(__file__)
 
 @pytest.fixture(autouse=True)
 def _no_zombies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "zombies", [])
+    monkeypatch.setattr(loop_module, "leaked_tasks", [])
 
 
 def timer(seq: int, position: int, at: float) -> Record:
-    return Record(seq, Kind.TIMER, position, "s", True, None, at)
+    return Record(seq, RecordKind.TIMER, position, "s", True, None, at)
 
 
 def step(seq: int, position: int, name: str) -> Record:
-    return Record(seq, Kind.STEP, position, name, True, b'"x"', 1_001.0)
+    return Record(seq, RecordKind.STEP, position, name, True, b'"x"', 1_001.0)
 
 
 def test_a_finally_block_that_issues_a_step_runs_it_once_although_the_run_left_three_times():
@@ -59,7 +59,7 @@ def test_a_finally_block_that_issues_a_step_runs_it_once_although_the_run_left_t
         world.leave()
         assert world.execution.trace == before
         assert world.execution.take_issued() == []
-        journal.append(Record(n, Kind.SIGNAL, n, "go", True, b"1", 1_001.0))
+        journal.append(Record(n, RecordKind.SIGNAL, n, "go", True, b"1", 1_001.0))
     last = Replay(flow, journal)
     issued += [c.name for c in last.execution.take_issued() if c.name == "undo"]
     last.deliver(step(3, 3, "undo"))
@@ -82,16 +82,16 @@ def test_leaving_at_any_point_neither_logs_nor_warns_nor_leaves_anything(
         before = (list(world.execution.trace), world.execution.loop.time())
         world.leave()
         assert (list(world.execution.trace), world.execution.loop.time()) == before
-        assert not world.execution.open
+        assert not world.execution.open_commands
         assert not world.execution.loop.timers
         assert world.execution.take_issued() == world.execution.take_withdrawn() == []
-        assert not world.execution.stray_errors or name == "fire_and_forget"
+        assert not world.execution.unhandled_errors or name == "fire_and_forget"
     run.leave()
     del world, run
     gc.collect()
     assert caplog.records == []
     assert [str(one.message) for one in recwarn] == []
-    assert loop_module.zombies == []
+    assert loop_module.leaked_tasks == []
 
 
 def test_what_a_left_run_held_can_be_collected():
@@ -161,7 +161,7 @@ def test_an_except_exception_does_not_stop_the_run_from_leaving():
 
     world = Replay(flow, [])
     world.leave()
-    assert loop_module.zombies == []
+    assert loop_module.leaked_tasks == []
 
 
 def test_tasks_end_newest_first_so_that_a_parent_still_stands_when_its_child_ends():
@@ -199,7 +199,7 @@ def test_a_task_that_swallows_everything_becomes_a_zombie_with_a_warning():
     world = Replay(flow, [])
     with pytest.warns(ResourceWarning, match="run 'run-7': a task goes on although its run left memory"):
         world.leave()
-    [zombie] = loop_module.zombies
+    [zombie] = loop_module.leaked_tasks
     assert world.execution.trace == [("step", 0, "again")]
     stubborn = False  # so that it does not go on when the interpreter ends
     with contextlib.suppress(RuntimeError):
@@ -229,7 +229,7 @@ def test_a_run_leaves_completely_although_the_warning_about_a_zombie_is_an_error
     assert [type(one.exc_value) for one in told] == [ResourceWarning]
     stubborn = False
     with contextlib.suppress(RuntimeError):
-        cast("Any", loop_module.zombies[0]).get_coro().close()
+        cast("Any", loop_module.leaked_tasks[0]).get_coro().close()
 
 
 def test_leaving_twice_is_harmless():
@@ -373,14 +373,14 @@ def test_an_exception_that_nobody_looked_at_is_kept_for_the_log_but_not_from_rep
     live.execution.go_live()
     live.deliver(step(0, 1, "aside"))
     gc.collect()
-    [stray] = live.execution.stray_errors
+    [stray] = live.execution.unhandled_errors
     assert "never retrieved" in stray["message"]
     assert isinstance(stray["exception"], ValueError)
     live.leave()
 
     replay = Replay(flow, [step(0, 1, "aside")])
     gc.collect()
-    assert replay.execution.stray_errors == []
+    assert replay.execution.unhandled_errors == []
     replay.leave()
 
 

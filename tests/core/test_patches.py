@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from scripted import Live, Replay, World
 
-from holdfast.core.patches import NOWHERE, Patches
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.patches import PATCH_POSITION, Patches
+from holdfast.core.records import Record, RecordKind, Rewind
 
 
-def record(seq: int, position: int, name: str = "s", kind: Kind = Kind.STEP) -> Record:
+def record(seq: int, position: int, name: str = "s", kind: RecordKind = RecordKind.STEP) -> Record:
     return Record(seq, kind, position, name, True, b'"x"', 1_001.0 + seq)
 
 
 def patch(seq: int, name: str) -> Record:
-    return Record(seq, Kind.PATCH, NOWHERE, name, True, None, 1_001.0 + seq)
+    return Record(seq, RecordKind.PATCH, PATCH_POSITION, name, True, None, 1_001.0 + seq)
 
 
 # The rule
@@ -34,56 +34,56 @@ def patch(seq: int, name: str) -> Record:
         ([record(0, 0), patch(1, "x"), record(2, 2)], True),
         ([record(0, 0), record(1, 2), patch(2, "x")], True),
         ([record(0, 0), patch(1, "y"), record(2, 2)], False),
-        ([record(0, 0, kind=Kind.TIMER)], True),
-        ([record(0, 1, kind=Kind.TIMER)], False),
-        ([record(0, 0), record(1, 5, kind=Kind.DEADLINE), record(2, 5, kind=Kind.CANCEL)], True),
+        ([record(0, 0, kind=RecordKind.TIMER)], True),
+        ([record(0, 1, kind=RecordKind.TIMER)], False),
+        ([record(0, 0), record(1, 5, kind=RecordKind.DEADLINE), record(2, 5, kind=RecordKind.CANCEL)], True),
     ],
 )
 def test_a_run_takes_the_new_way_where_nothing_behind_it_was_begun(journal: Sequence[Record], answer: bool):
     patches = Patches(journal)
-    assert patches.answer("x", positions=2, timers=1) is answer
-    assert patches.take_new() == (["x"] if answer and not _has(journal, "x") else [])
-    assert patches.take_new() == []
+    assert patches.decide("x", command_count=2, timer_count=1) is answer
+    assert patches.take_newly_decided() == (["x"] if answer and not _has(journal, "x") else [])
+    assert patches.take_newly_decided() == []
 
 
 def _has(journal: Sequence[Record], name: str) -> bool:
-    return any(one.kind is Kind.PATCH and one.name == name for one in journal)
+    return any(one.kind is RecordKind.PATCH and one.name == name for one in journal)
 
 
 def test_what_left_another_trace_than_a_record_was_begun_as_well():
-    assert not Patches([record(0, 0)], begun=[3]).answer("x", positions=2, timers=0)
-    assert Patches([record(0, 0)], begun=[1]).answer("x", positions=2, timers=0)
+    assert not Patches([record(0, 0)], started_positions=[3]).decide("x", command_count=2, timer_count=0)
+    assert Patches([record(0, 0)], started_positions=[1]).decide("x", command_count=2, timer_count=0)
 
 
 def test_a_run_that_has_ended_has_been_everywhere():
-    patches = Patches([record(0, 0), patch(1, "known")], is_over=True)
-    assert patches.answer("known", positions=9, timers=0)
-    assert not patches.answer("x", positions=9, timers=0)
-    assert patches.take_new() == []
+    patches = Patches([record(0, 0), patch(1, "known")], has_run_ended=True)
+    assert patches.decide("known", command_count=9, timer_count=0)
+    assert not patches.decide("x", command_count=9, timer_count=0)
+    assert patches.take_newly_decided() == []
 
 
 @pytest.mark.parametrize("first", [0, 9])
 def test_whoever_asks_later_gets_the_first_answer(first: int):
     patches = Patches([record(0, 5)])
-    answer = patches.answer("x", positions=first, timers=0)
+    answer = patches.decide("x", command_count=first, timer_count=0)
     assert answer is (first == 9)
-    assert patches.answer("x", positions=9 - first, timers=0) is answer
-    assert len(patches.take_new()) == answer
+    assert patches.decide("x", command_count=9 - first, timer_count=0) is answer
+    assert len(patches.take_newly_decided()) == answer
 
 
 def test_nothing_is_settled_before_the_record_is_delivered():
     patches = Patches()
-    assert patches.is_settled
-    patches.answer("x", positions=0, timers=0)
-    patches.answer("y", positions=0, timers=0)
-    patches.delivered("x")
-    assert not patches.is_settled
-    patches.delivered("y")
-    assert patches.is_settled
+    assert patches.is_durable
+    patches.decide("x", command_count=0, timer_count=0)
+    patches.decide("y", command_count=0, timer_count=0)
+    patches.mark_durable("x")
+    assert not patches.is_durable
+    patches.mark_durable("y")
+    assert patches.is_durable
 
 
 def test_a_retry_does_not_take_a_patch_back():
-    assert not Rewind((1,), 0, 0).takes(patch(4, "x"))
+    assert not Rewind((1,), 0, 0).should_remove(patch(4, "x"))
 
 
 # Code that was changed
@@ -169,7 +169,9 @@ def test_a_run_of_old_code_goes_on_with_new_code_from_wherever_it_was(seed: int)
 def test_a_run_that_has_been_nowhere_takes_every_new_way_whenever_its_process_dies(seed: int):
     first = Live(new, f"new:{seed}")
     kinds = [one.kind for one in first.journal]
-    assert kinds.count(Kind.PATCH) == len({one.name for one in first.journal if one.kind is Kind.PATCH}) == 7
+    assert (
+        kinds.count(RecordKind.PATCH) == len({one.name for one in first.journal if one.kind is RecordKind.PATCH}) == 7
+    )
     for cut in range(len(first.journal) + 1):
         # In another order from here on: but with the same answers, also where the record of one was on its way.
         second = Live(new, f"again:{seed}:{cut}", prefix=first.journal[:cut])
@@ -184,7 +186,7 @@ def test_records_of_a_patch_that_nobody_asks_for_any_more_are_passed_over(seed: 
     first = Live(new, f"new:{seed}")
     for cut in range(len(first.journal) + 1):
         second = Replay(newest, first.journal[:cut])
-        assert second.execution.fault is None
+        assert second.execution.fatal_error is None
         for one in first.journal[cut:]:
             second.deliver(one)
         assert second.ending == first.ending
@@ -206,14 +208,14 @@ def test_a_patch_is_not_decided_by_code_that_leaves_memory():
     world.start()
     world.leave()
     assert asked == [False]
-    assert world.execution.patches.take_new() == []
+    assert world.execution.patches.take_newly_decided() == []
 
 
 def test_a_patch_changes_neither_time_nor_what_is_drawn():
     async def without(w: World) -> list[Any]:
         drawn: list[Any] = []
         for n in range(3):
-            drawn += [w.execution.draw("x"), w.execution.loop.time()]
+            drawn += [w.execution.draw_bytes("x"), w.execution.loop.time()]
             await w.step(f"s{n}")
         return drawn
 
@@ -221,7 +223,7 @@ def test_a_patch_changes_neither_time_nor_what_is_drawn():
         drawn: list[Any] = []
         for n in range(3):
             w.patched(f"p{n}")
-            drawn += [w.execution.draw("x"), w.execution.loop.time()]
+            drawn += [w.execution.draw_bytes("x"), w.execution.loop.time()]
             await w.step(f"s{n}")
         return drawn
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from holdfast.admission.queue_limits import (
     Admission,
-    Gate,
     PerKey,
     Queue,
+    QueueAdmission,
     QueueLimits,
-    RateNumbers,
-    next_turn,
-    read_limits,
+    RateUsage,
+    compute_next_turn,
+    parse_limits,
 )
 from holdfast.admission.rates import Rate
 from holdfast.errors import UsageError
@@ -32,12 +32,12 @@ def test_a_queue_tells_its_limits_in_words():
     queue = Queue(
         "llm", concurrency=10, rate=["100/min", "50000 tokens/min"], per_key=PerKey(concurrency=2, rate="5/s")
     )
-    assert queue.limits.in_words() == "10 at once, 100/min, 50000 tokens/min; each key: 2 at once, 5/s"
-    assert queue.limits.counts_tokens
-    assert queue.limits.any_per_key
+    assert queue.limits.describe() == "10 at once, 100/min, 50000 tokens/min; each key: 2 at once, 5/s"
+    assert queue.limits.has_token_rate
+    assert queue.limits.has_key_limits
     assert Queue("llm").limits == QueueLimits()
-    assert QueueLimits().in_words() == "no limits"
-    assert "test_queues.py:" in queue.place
+    assert QueueLimits().describe() == "no limits"
+    assert "test_queues.py:" in queue.source_location
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_what_each_key_may_is_a_number_a_rate_or_both(per_key: Any, concurrency:
 _RATES = st.lists(
     st.builds(Rate, st.integers(1, 10**6), st.sampled_from([1.0, 60.0, 3600.0]), st.sampled_from(["calls", "tokens"])),
     max_size=3,
-    unique_by=lambda rate: (rate.unit, rate.window),
+    unique_by=lambda rate: (rate.unit, rate.window_s),
 ).map(tuple)
 _MOST = st.none() | st.integers(1, 1000)
 
 
 @given(st.builds(QueueLimits, _MOST, _RATES, _MOST, _RATES))
 def test_limits_are_read_back_as_they_were_kept(limits: QueueLimits):
-    assert QueueLimits.load(limits.dump()) == limits
+    assert QueueLimits.from_json(limits.to_json()) == limits
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,9 @@ def test_limits_are_read_back_as_they_were_kept(limits: QueueLimits):
         (lambda: PerKey(), "PerKey() limits nothing: give concurrency=, rate=, or both"),
         (lambda: PerKey(concurrency=-1), "PerKey: concurrency=-1 must be a whole number"),
         (
-            lambda: read_limits(concurrency=None, rate="x", key_concurrency=None, key_rate=None, where="queue 'a': "),
+            lambda: parse_limits(
+                concurrency=None, rate="x", key_concurrency=None, key_rate=None, error_prefix="queue 'a': "
+            ),
             "queue 'a': rate 'x': say how many",
         ),
     ],
@@ -109,21 +111,27 @@ class _Fleet:
         self.running: list[str] = []
         self.parked: list[str] = []
         self.begun: list[tuple[float, str]] = []
-        self.used: RateNumbers = {}
-        self.used_by_key: dict[str, RateNumbers] = {}
+        self.used: RateUsage = {}
+        self.used_by_key: dict[str, RateUsage] = {}
 
-    def gate(self) -> Gate:
-        return Gate(self.limits, self.now, running=Counter(self.running), used=self.used, used_by_key=self.used_by_key)
+    def gate(self) -> QueueAdmission:
+        return QueueAdmission(
+            self.limits,
+            self.now,
+            running_by_key=Counter(self.running),
+            rate_usage=self.used,
+            rate_usage_by_key=self.used_by_key,
+        )
 
-    def keep(self, gate: Gate, key: str) -> None:
-        self.used = json.loads(json.dumps(gate.used))
-        self.used_by_key[key] = json.loads(json.dumps(gate.used_by(key)))
+    def keep(self, gate: QueueAdmission, key: str) -> None:
+        self.used = json.loads(json.dumps(gate.rate_usage))
+        self.used_by_key[key] = json.loads(json.dumps(gate.get_key_rate_usage(key)))
 
     def take(self, key: str, *, begun: bool) -> Admission:
         gate = self.gate()
-        answer = gate.admits(key, begun=begun)
-        if answer is Admission.YES:
-            gate.take(key, begun=begun)
+        answer = gate.decide(key, has_started=begun)
+        if answer is Admission.ADMITTED:
+            gate.admit(key, has_started=begun)
             self.keep(gate, key)
             self.running.append(key)
             if not begun:
@@ -163,7 +171,7 @@ def test_a_gate_never_lets_more_pass_than_its_limits_at_any_time(limits: QueueLi
             fleet.now += value
         elif what == "wake" and fleet.parked:
             key = fleet.parked[value % len(fleet.parked)]
-            if fleet.take(key, begun=True) is Admission.YES:
+            if fleet.take(key, begun=True) is Admission.ADMITTED:
                 fleet.parked.remove(key)
         elif what in ("end", "park") and fleet.running:
             key = fleet.running.pop(value % len(fleet.running))
@@ -173,9 +181,9 @@ def test_a_gate_never_lets_more_pass_than_its_limits_at_any_time(limits: QueueLi
             limits.key_concurrency
         )
     for rate in limits.rates:
-        assert fleet.most_begun(rate.window) <= rate.most
+        assert fleet.most_begun(rate.window_s) <= rate.max_count
     for rate in limits.key_rates:
-        assert all(fleet.most_begun(rate.window, key) <= rate.most for key in "abc")
+        assert all(fleet.most_begun(rate.window_s, key) <= rate.max_count for key in "abc")
 
 
 @given(_LIMITS, st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
@@ -185,68 +193,80 @@ def test_a_gate_refuses_only_while_a_limit_is_reached(limits: QueueLimits, keys:
         answer = fleet.take(key, begun=False)
         by_key = Counter(one for _, one in fleet.begun)
         is_full = limits.concurrency is not None and len(fleet.running) >= limits.concurrency
-        is_fast = any(len(fleet.begun) >= rate.most for rate in limits.rates)
+        is_fast = any(len(fleet.begun) >= rate.max_count for rate in limits.rates)
         key_is_full = limits.key_concurrency is not None and fleet.running.count(key) >= limits.key_concurrency
-        key_is_fast = any(by_key[key] >= rate.most for rate in limits.key_rates)
-        if answer is Admission.QUEUE:
+        key_is_fast = any(by_key[key] >= rate.max_count for rate in limits.key_rates)
+        if answer is Admission.QUEUE_LIMITED:
             assert is_full or is_fast
-        elif answer is Admission.KEY:
+        elif answer is Admission.KEY_LIMITED:
             assert key_is_full or key_is_fast
 
 
 def test_a_run_that_has_begun_needs_a_place_and_nothing_of_the_rate():
     fleet = _Fleet(QueueLimits(concurrency=1, rates=(Rate(1, 60.0),)))
-    assert fleet.take("a", begun=False) is Admission.YES
-    assert fleet.take("a", begun=True) is Admission.QUEUE
+    assert fleet.take("a", begun=False) is Admission.ADMITTED
+    assert fleet.take("a", begun=True) is Admission.QUEUE_LIMITED
     fleet.running.clear()  # it parks
-    assert fleet.take("b", begun=False) is Admission.QUEUE
-    assert fleet.take("a", begun=True) is Admission.YES
-    assert fleet.gate().next_at() == START + 60
+    assert fleet.take("b", begun=False) is Admission.QUEUE_LIMITED
+    assert fleet.take("a", begun=True) is Admission.ADMITTED
+    assert fleet.gate().get_next_start_at() == START + 60
 
 
 def test_a_key_at_its_limits_does_not_hold_up_the_others():
     fleet = _Fleet(QueueLimits(concurrency=3, key_concurrency=1, key_rates=(Rate(1, 60.0),)))
-    assert [fleet.take(key, begun=False) for key in ("a", "a", "b")] == [Admission.YES, Admission.KEY, Admission.YES]
+    assert [fleet.take(key, begun=False) for key in ("a", "a", "b")] == [
+        Admission.ADMITTED,
+        Admission.KEY_LIMITED,
+        Admission.ADMITTED,
+    ]
     fleet.running.clear()
-    assert fleet.gate().places_of("a") == 1
-    assert fleet.take("a", begun=False) is Admission.KEY
-    assert fleet.gate().next_at_of("a") == START + 60
-    assert fleet.gate().next_at_of("c") == 0
+    assert fleet.gate().get_key_free_slot_count("a") == 1
+    assert fleet.take("a", begun=False) is Admission.KEY_LIMITED
+    assert fleet.gate().get_key_next_start_at("a") == START + 60
+    assert fleet.gate().get_key_next_start_at("c") == 0
     fleet.now += 60
-    assert fleet.take("a", begun=False) is Admission.YES
+    assert fleet.take("a", begun=False) is Admission.ADMITTED
 
 
 def test_tokens_that_were_used_are_paid_off_before_anything_begins():
     fleet = _Fleet(QueueLimits(rates=(Rate(1000, 60.0, "tokens"),), key_rates=(Rate(500, 60.0, "tokens"),)))
     gate = fleet.gate()
-    gate.charge("a", 600, START)
+    gate.charge_tokens("a", 600, START)
     fleet.keep(gate, "a")
-    assert (fleet.gate().has_rate, fleet.gate().has_rate_of("a"), fleet.gate().has_rate_of("b")) == (True, False, True)
+    assert (
+        fleet.gate().has_rate_capacity,
+        fleet.gate().has_key_rate_capacity("a"),
+        fleet.gate().has_key_rate_capacity("b"),
+    ) == (True, False, True)
     gate = fleet.gate()
-    gate.charge("b", 2400, START)
+    gate.charge_tokens("b", 2400, START)
     fleet.keep(gate, "b")
-    assert fleet.take("b", begun=False) is Admission.QUEUE
-    assert fleet.take("b", begun=True) is Admission.YES  # what has begun is not stopped
-    assert fleet.gate().next_at() == START + 180  # three windows' worth was used
+    assert fleet.take("b", begun=False) is Admission.QUEUE_LIMITED
+    assert fleet.take("b", begun=True) is Admission.ADMITTED  # what has begun is not stopped
+    assert fleet.gate().get_next_start_at() == START + 180  # three windows' worth was used
     fleet.now = START + 180
-    assert fleet.take("a", begun=False) is Admission.YES
+    assert fleet.take("a", begun=False) is Admission.ADMITTED
 
 
 def test_what_was_used_goes_on_when_only_how_much_is_allowed_has_changed():
     fleet = _Fleet(QueueLimits(rates=(Rate(2, 60.0),)))
-    assert [fleet.take("a", begun=False) for _ in range(3)] == [Admission.YES, Admission.YES, Admission.QUEUE]
+    assert [fleet.take("a", begun=False) for _ in range(3)] == [
+        Admission.ADMITTED,
+        Admission.ADMITTED,
+        Admission.QUEUE_LIMITED,
+    ]
     fleet.limits = QueueLimits(rates=(Rate(3, 60.0),))
-    assert [fleet.take("a", begun=False) for _ in range(2)] == [Admission.YES, Admission.QUEUE]
+    assert [fleet.take("a", begun=False) for _ in range(2)] == [Admission.ADMITTED, Admission.QUEUE_LIMITED]
     fleet.limits = QueueLimits(rates=(Rate(1, 3600.0),))  # another time: counted anew
-    assert [fleet.take("a", begun=False) for _ in range(2)] == [Admission.YES, Admission.QUEUE]
+    assert [fleet.take("a", begun=False) for _ in range(2)] == [Admission.ADMITTED, Admission.QUEUE_LIMITED]
 
 
 def test_a_gate_can_be_told_later_what_a_key_has_used():
-    gate = Gate(QueueLimits(key_rates=(Rate(1, 60.0),)), START, running={}, used={})
-    gate.take("a", begun=False)
-    later = Gate(QueueLimits(key_rates=(Rate(1, 60.0),)), START + 1, running={}, used={})
-    later.know("a", gate.used_by("a"))
-    assert not later.has_rate_of("a")
+    gate = QueueAdmission(QueueLimits(key_rates=(Rate(1, 60.0),)), START, running_by_key={}, rate_usage={})
+    gate.admit("a", has_started=False)
+    later = QueueAdmission(QueueLimits(key_rates=(Rate(1, 60.0),)), START + 1, running_by_key={}, rate_usage={})
+    later.set_key_usage("a", gate.get_key_rate_usage("a"))
+    assert not later.has_key_rate_capacity("a")
 
 
 # Whose turn it is
@@ -262,7 +282,7 @@ class _Line:
         self.number = 0
 
     def put(self, key: str) -> int:
-        self.turns[key] = next_turn(self.turn, self.turns.get(key))
+        self.turns[key] = compute_next_turn(self.turn, self.turns.get(key))
         self.number += 1
         self.waiting.append((self.turns[key], self.number, key))
         return self.number

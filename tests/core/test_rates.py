@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.admission.durations import duration_to_seconds, format_duration
-from holdfast.admission.rates import FINE, Rate, RateState, Taken, Unit
+from holdfast.admission.rates import SLOTS_PER_WINDOW, Rate, RateState, TakeResult, Unit
 from holdfast.errors import UsageError
 
 START = 1_763_000_000.0
@@ -125,7 +125,9 @@ def test_every_length_of_time_can_be_read_back_from_its_words(seconds: float):
 # The bound
 
 rates = st.builds(
-    Rate, st.integers(1, 3) | st.integers(1, 3 * FINE) | st.integers(1, 5000), st.sampled_from([1.0, 60.0, 7.3])
+    Rate,
+    st.integers(1, 3) | st.integers(1, 3 * SLOTS_PER_WINDOW) | st.integers(1, 5000),
+    st.sampled_from([1.0, 60.0, 7.3]),
 )
 
 
@@ -133,11 +135,13 @@ rates = st.builds(
 def demands(draw: st.DrawFn) -> tuple[Rate, list[tuple[float, int]]]:
     """A rate, and who asks for how much at what time, in order of time: in crowds, evenly, with pauses."""
     rate = draw(rates)
-    gaps = st.sampled_from([0.0, rate.window / FINE, rate.window / 2, rate.window]) | st.floats(0, 1.5 * rate.window)
-    gaps |= st.floats(0, 2 * rate.window / rate.most)
-    slot = rate.window / FINE
-    gaps |= st.sampled_from([0.3 * slot, 0.6 * slot, rate.window - 0.6 * slot, rate.window - 0.3 * slot])
-    amounts = st.just(1) | st.integers(1, rate.most) | st.sampled_from([rate.most, (rate.most + 1) // 2])
+    gaps = st.sampled_from([0.0, rate.window_s / SLOTS_PER_WINDOW, rate.window_s / 2, rate.window_s]) | st.floats(
+        0, 1.5 * rate.window_s
+    )
+    gaps |= st.floats(0, 2 * rate.window_s / rate.max_count)
+    slot = rate.window_s / SLOTS_PER_WINDOW
+    gaps |= st.sampled_from([0.3 * slot, 0.6 * slot, rate.window_s - 0.6 * slot, rate.window_s - 0.3 * slot])
+    amounts = st.just(1) | st.integers(1, rate.max_count) | st.sampled_from([rate.max_count, (rate.max_count + 1) // 2])
     time, asked = START + draw(st.floats(0, 100)), list[tuple[float, int]]()
     for gap, amount in draw(st.lists(st.tuples(gaps, amounts), max_size=80)):
         time += gap
@@ -157,7 +161,7 @@ def taken_by(rate: Rate, asked: Sequence[tuple[float, int]]) -> list[tuple[float
 def fullest_window(rate: Rate, granted: Sequence[tuple[float, int]]) -> int:
     """The most that any window holds. It suffices to look at those that begin with a start."""
     return max(
-        (sum(amount for time, amount in granted if begin <= time < begin + rate.window) for begin, _ in granted),
+        (sum(amount for time, amount in granted if begin <= time < begin + rate.window_s) for begin, _ in granted),
         default=0,
     )
 
@@ -165,7 +169,7 @@ def fullest_window(rate: Rate, granted: Sequence[tuple[float, int]]) -> int:
 @given(demands())
 def test_never_more_than_the_rate_in_any_window(demand: tuple[Rate, list[tuple[float, int]]]):
     rate, asked = demand
-    assert fullest_window(rate, taken_by(rate, asked)) <= rate.most
+    assert fullest_window(rate, taken_by(rate, asked)) <= rate.max_count
 
 
 @given(demands())
@@ -174,10 +178,10 @@ def test_what_fits_is_granted_at_most_a_slot_late(demand: tuple[Rate, list[tuple
     rate, asked = demand
     state, granted = RateState(rate), list[tuple[float, int]]()
     for time, amount in asked:
-        reach = rate.window + rate.slot + 1e-6  # floats of this size are this coarse
+        reach = rate.window_s + rate.slot_s + 1e-6  # floats of this size are this coarse
         recent = sum(taken for when, taken in granted if when + reach > time)
         yes, state = state.take(time, amount)
-        assert yes or recent + amount > rate.most
+        assert yes or recent + amount > rate.max_count
         if yes:
             granted.append((time, amount))
 
@@ -188,17 +192,17 @@ def test_a_burst_of_the_whole_rate_is_granted_at_once_and_again_when_the_window_
         for _ in range(100):
             yes, state = state.take(START + 60 * minute, 1)
             assert yes
-        assert not state.take(START + 60 * minute, 1).granted
-        assert not state.take(START + 60 * minute + 59.999, 1).granted
+        assert not state.take(START + 60 * minute, 1).is_granted
+        assert not state.take(START + 60 * minute + 59.999, 1).is_granted
 
 
 def test_the_first_of_a_slot_leaves_with_the_last_and_the_last_not_with_the_first():
     state = RateState(Rate.parse("100/min"))
     begin = START - START % 3  # a slot is three seconds
     state = state.take(begin, 1).state.take(begin + 2.9, 99).state
-    assert not state.take(begin + 60, 1).granted
-    assert not state.take(begin + 62.8, 2).granted
-    assert state.next_at(1) == state.next_at(100) == begin + 62.9
+    assert not state.take(begin + 60, 1).is_granted
+    assert not state.take(begin + 62.8, 2).is_granted
+    assert state.get_next_grant_at(1) == state.get_next_grant_at(100) == begin + 62.9
 
 
 def test_a_full_bucket_does_not_let_twice_the_rate_pass():
@@ -208,7 +212,7 @@ def test_a_full_bucket_does_not_let_twice_the_rate_pass():
     assert fullest_window(rate, taken_by(rate, asked)) == 100
 
 
-@pytest.mark.parametrize("most", [1, 7, FINE])
+@pytest.mark.parametrize("most", [1, 7, SLOTS_PER_WINDOW])
 def test_a_small_rate_is_exact_and_loses_nothing(most: int):
     rate = Rate(most, 60.0)
     asked = [(START + 60.0 / most * start, 1) for start in range(40 * most)]
@@ -218,7 +222,7 @@ def test_a_small_rate_is_exact_and_loses_nothing(most: int):
 def test_a_large_rate_loses_at_most_a_slot_in_a_window_when_starts_come_evenly():
     rate = Rate(1000, 60.0)
     asked = [(START + 0.03 * start, 1) for start in range(200_000)]  # twice the rate, for a hundred windows
-    assert len(taken_by(rate, asked)) >= 100 * 1000 * FINE / (FINE + 1)
+    assert len(taken_by(rate, asked)) >= 100 * 1000 * SLOTS_PER_WINDOW / (SLOTS_PER_WINDOW + 1)
 
 
 # When
@@ -231,33 +235,35 @@ def test_it_tells_when_the_next_is_possible_and_not_earlier(demand: tuple[Rate, 
     for time, amount in asked:
         state = state.take(time, amount).state
         if data.draw(st.integers(0, 9)) == 0:
-            state = state.charge(time, data.draw(st.integers(0, 3 * rate.most)))
-    wanted = data.draw(st.integers(0, rate.most))
-    at, now = state.next_at(wanted), asked[-1][0] if asked else START
-    assert state.take(max(at, now), wanted).granted
+            state = state.charge(time, data.draw(st.integers(0, 3 * rate.max_count)))
+    wanted = data.draw(st.integers(0, rate.max_count))
+    at, now = state.get_next_grant_at(wanted), asked[-1][0] if asked else START
+    assert state.take(max(at, now), wanted).is_granted
     if at > now:
-        assert not state.take(max(now, math.nextafter(at, 0)), wanted).granted
-        assert not state.take(max(now, at - 0.001), wanted).granted
+        assert not state.take(max(now, math.nextafter(at, 0)), wanted).is_granted
+        assert not state.take(max(now, at - 0.001), wanted).is_granted
 
 
 def test_an_unused_rate_is_possible_at_once():
-    assert RateState(Rate.parse("5/s")).next_at(5) == 0
+    assert RateState(Rate.parse("5/s")).get_next_grant_at(5) == 0
 
 
 def test_the_next_is_possible_when_enough_has_left_the_window():
     state = RateState(Rate.parse("3/min"))
     for second in (0, 10, 20):
         state = state.take(START + second).state
-    assert [state.next_at(amount) - START for amount in (1, 2, 3)] == [60, 70, 80]
+    assert [state.get_next_grant_at(amount) - START for amount in (1, 2, 3)] == [60, 70, 80]
 
 
-@pytest.mark.parametrize("ask", [lambda state: state.take(START, 11), lambda state: state.next_at(11)])
+@pytest.mark.parametrize("ask", [lambda state: state.take(START, 11), lambda state: state.get_next_grant_at(11)])
 def test_more_than_the_whole_rate_at_once_is_an_error_and_no_endless_wait(ask: Any):
     with pytest.raises(UsageError, match=r"rate 10/s: 11 at once would never be allowed.*raise the rate"):
         ask(RateState(Rate.parse("10/s")))
 
 
-@pytest.mark.parametrize("ask", [lambda s: s.take(START, -1), lambda s: s.next_at(-1), lambda s: s.charge(START, -1)])
+@pytest.mark.parametrize(
+    "ask", [lambda s: s.take(START, -1), lambda s: s.get_next_grant_at(-1), lambda s: s.charge(START, -1)]
+)
 def test_nothing_is_given_back(ask: Any):
     with pytest.raises(UsageError, match="rate 10/s: "):
         ask(RateState(Rate.parse("10/s")))
@@ -268,28 +274,30 @@ def test_nothing_is_given_back(ask: Any):
 
 def test_what_is_charged_counts_like_what_is_taken():
     state = RateState(Rate.parse("100 tokens/min")).charge(START, 60)
-    assert not state.take(START + 1, 41).granted
-    assert state.take(START + 1, 40).granted
-    assert state.take(START + 60, 100).granted
+    assert not state.take(START + 1, 41).is_granted
+    assert state.take(START + 1, 40).is_granted
+    assert state.take(START + 60, 100).is_granted
 
 
 def test_a_call_of_unknown_usage_may_begin_while_there_is_room_for_a_token():
     state = RateState(Rate.parse("100 tokens/min")).charge(START, 99)
     yes, same = state.take(START + 1, 0)
     assert yes
-    assert same.dump() == state.dump()
+    assert same.to_numbers() == state.to_numbers()
     full = state.charge(START + 1, 1)
     assert full.debt == 0
-    assert not full.take(START + 2, 0).granted
-    assert full.next_at(0) == START + 60
+    assert not full.take(START + 2, 0).is_granted
+    assert full.get_next_grant_at(0) == START + 60
 
 
 def test_three_windows_worth_of_tokens_stop_everything_for_three_windows():
     state = RateState(Rate.parse("100 tokens/min")).charge(START, 300)
     assert state.debt == 200
-    assert [state.take(START + second, 0).granted for second in (0, 59, 60, 119, 120, 179, 180)] == 6 * [False] + [True]
-    assert state.next_at(0) == START + 180
-    assert state.take(START + 180, 100).granted
+    assert [state.take(START + second, 0).is_granted for second in (0, 59, 60, 119, 120, 179, 180)] == 6 * [False] + [
+        True
+    ]
+    assert state.get_next_grant_at(0) == START + 180
+    assert state.take(START + 180, 100).is_granted
 
 
 def test_debt_is_paid_with_the_room_as_it_becomes_free():
@@ -297,8 +305,8 @@ def test_debt_is_paid_with_the_room_as_it_becomes_free():
     assert state.debt == 30
     later = state.charge(START + 60, 0)
     assert (later.debt, later.entries) == (0, ((START + 30, 40), (START + 60, 30)))
-    assert later.take(START + 60, 30).granted
-    assert not later.take(START + 60, 31).granted
+    assert later.take(START + 60, 30).is_granted
+    assert not later.take(START + 60, 31).is_granted
 
 
 @given(demands())
@@ -309,11 +317,11 @@ def test_what_is_charged_cannot_pass_the_rate_in_the_long_run(demand: tuple[Rate
     for time, amount in asked:
         yes, state = state.take(time, 0)
         if yes:
-            windows = math.floor((time - first + 1e-6) / rate.window) + 1
-            assert used < windows * rate.most
+            windows = math.floor((time - first + 1e-6) / rate.window_s) + 1
+            assert used < windows * rate.max_count
             state = state.charge(time, 3 * amount)
             used += 3 * amount
-    assert state.debt <= 3 * rate.most
+    assert state.debt <= 3 * rate.max_count
 
 
 @given(demands(), st.integers(1, 10**6))
@@ -324,10 +332,10 @@ def test_in_debt_nothing_is_granted_and_every_window_of_what_was_paid_is_within_
     state = RateState(rate).charge(START, owed)
     for time, amount in asked:
         settled = state.charge(time, 0)
-        assert sum(entry.amount for entry in settled.entries) <= rate.most
+        assert sum(entry.amount for entry in settled.entries) <= rate.max_count
         yes, state = state.take(time, amount)
         assert not (yes and settled.debt)
-    assert state.debt <= max(0, owed - rate.most)
+    assert state.debt <= max(0, owed - rate.max_count)
 
 
 @given(demands(), st.integers(0, 10**5), st.floats(0, 1), st.floats(0, 1))
@@ -335,13 +343,15 @@ def test_in_debt_nothing_is_granted_and_every_window_of_what_was_paid_is_within_
 def test_looking_at_it_in_between_changes_nothing(
     demand: tuple[Rate, list[tuple[float, int]]], owed: int, one: float, other: float
 ):
-    rate = Rate(demand[0].most, float(math.ceil(demand[0].window)))  # of times that floats can tell, or it is nearly so
+    rate = Rate(
+        demand[0].max_count, float(math.ceil(demand[0].window_s))
+    )  # of times that floats can tell, or it is nearly so
     state, start = RateState(rate), START
     for time, amount in demand[1]:
         start = told(time)
         state = state.take(start, amount).state
     state = state.charge(start, owed)
-    free = state.next_at(rate.most)
+    free = state.get_next_grant_at(rate.max_count)
     early, late = sorted(told(start + part * max(0.0, free - start)) for part in (one, other))
     assert state.charge(early, 0).charge(late, 0) == state.charge(late, 0)
 
@@ -353,9 +363,9 @@ def told(time: float) -> float:
 
 def test_a_debt_of_millions_of_windows_is_settled_without_walking_through_them():
     state = RateState(Rate.parse("1 tokens/s")).charge(START, 10**7)
-    assert state.next_at() == START + 10**7
+    assert state.get_next_grant_at() == START + 10**7
     assert state.charge(START + 10**6, 0).debt == 10**7 - 10**6 - 1
-    assert state.take(START + 10**7).granted
+    assert state.take(START + 10**7).is_granted
 
 
 # What is kept
@@ -364,39 +374,39 @@ def test_a_debt_of_millions_of_windows_is_settled_without_walking_through_them()
 def test_a_refusal_leaves_nothing_to_write():
     state = RateState(Rate.parse("1/min")).take(START).state
     refused = state.take(START + 30)
-    assert refused == Taken(False, state)
+    assert refused == TakeResult(False, state)
     assert refused.state is state
 
 
 @given(demands(), st.data())
 def test_the_state_is_small_and_survives_json_at_every_moment(demand: tuple[Rate, list[tuple[float, int]]], data: Any):
     rate, asked = demand
-    kept, loaded = RateState(rate), RateState.load(rate, ())
+    kept, loaded = RateState(rate), RateState.from_numbers(rate, ())
     for time, amount in asked:
         if data.draw(st.booleans()):
             kept, loaded = kept.take(time, amount).state, loaded.take(time, amount).state
         else:
             kept, loaded = kept.charge(time, amount), loaded.charge(time, amount)
-        loaded = RateState.load(rate, json.loads(json.dumps(loaded.dump())))
+        loaded = RateState.from_numbers(rate, json.loads(json.dumps(loaded.to_numbers())))
         assert loaded == kept
-        assert len(kept.entries) <= FINE + 1
-        assert len(json.dumps(kept.dump())) < 1000
+        assert len(kept.entries) <= SLOTS_PER_WINDOW + 1
+        assert len(json.dumps(kept.to_numbers())) < 1000
 
 
-@pytest.mark.parametrize("most", [FINE, FINE + 1, 2 * FINE, 3 * FINE])
+@pytest.mark.parametrize("most", [SLOTS_PER_WINDOW, SLOTS_PER_WINDOW + 1, 2 * SLOTS_PER_WINDOW, 3 * SLOTS_PER_WINDOW])
 def test_the_state_is_as_small_when_every_start_comes_alone(most: int):
     state = RateState(Rate(most, 60.0))
     for start in range(4 * most):
         state = state.take(START + start * 60.0 / most).state
-        assert len(state.entries) <= FINE + 1
+        assert len(state.entries) <= SLOTS_PER_WINDOW + 1
 
 
 def test_the_state_of_a_large_rate_under_full_load_is_a_few_hundred_bytes():
     state = RateState(Rate.parse("100000/min"))
     for start in range(30_000):
         state = state.take(START + 0.01 * start).state
-    assert FINE <= len(state.entries) <= FINE + 1
-    assert len(json.dumps(state.dump())) < 600
+    assert SLOTS_PER_WINDOW <= len(state.entries) <= SLOTS_PER_WINDOW + 1
+    assert len(json.dumps(state.to_numbers())) < 600
 
 
 @given(demands(), rates)
@@ -406,22 +416,22 @@ def test_a_rate_may_be_changed_while_it_is_in_use(demand: tuple[Rate, list[tuple
     for time, amount in asked:
         state = state.take(time, amount).state
     now = asked[-1][0] if asked else START
-    state = RateState.load(new, state.charge(now, 2 * rate.most).dump())
-    at = max(now, state.next_at())
+    state = RateState.from_numbers(new, state.charge(now, 2 * rate.max_count).to_numbers())
+    at = max(now, state.get_next_grant_at())
     granted, state = state.take(at + 1e-3)
     assert granted
     assert state.debt == 0
     total = sum(amount for _, amount in state.entries)
-    assert total <= new.most
+    assert total <= new.max_count
     assert list(state.entries) == sorted(state.entries)
 
 
 def test_a_raised_rate_pays_a_debt_at_once():
     state = RateState(Rate(10, 60.0, "tokens")).charge(START, 15)
-    raised = RateState.load(Rate(100, 60.0, "tokens"), state.dump())
-    assert raised.next_at(85) == 0
-    assert raised.take(START, 85).granted
-    assert not raised.take(START, 86).granted
+    raised = RateState.from_numbers(Rate(100, 60.0, "tokens"), state.to_numbers())
+    assert raised.get_next_grant_at(85) == 0
+    assert raised.take(START, 85).is_granted
+    assert not raised.take(START, 86).is_granted
 
 
 # Clocks that disagree
@@ -433,18 +443,18 @@ def test_a_clock_that_is_set_back_stops_a_rate_for_a_window_at_most(most: int, a
     state = RateState(rate)
     for time, amount in asked:
         state = state.take(START + time, min(amount, most)).state
-        assert len(state.entries) <= FINE + 1
+        assert len(state.entries) <= SLOTS_PER_WINDOW + 1
         assert [entry.time for entry in state.entries] == sorted(entry.time for entry in state.entries)
     now = START + 5
     taken = state.take(now).state
     first = state.charge(now, 0) if taken is state else taken
-    assert first.next_at() <= now + 60
-    assert first.take(now + 60, most - 1 if taken is not state else most).granted
+    assert first.get_next_grant_at() <= now + 60
+    assert first.take(now + 60, most - 1 if taken is not state else most).is_granted
 
 
 def test_two_clocks_that_differ_by_a_second_make_a_window_at_most_a_second_short():
     state = RateState(Rate.parse("2/min"))
     state = state.take(START + 1).state  # by a clock that is a second ahead
     state = state.take(START + 0.5).state
-    assert not state.take(START + 60.4).granted
-    assert state.take(START + 61).granted
+    assert not state.take(START + 60.4).is_granted
+    assert state.take(START + 61).is_granted

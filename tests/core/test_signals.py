@@ -7,25 +7,25 @@ from typing import Any
 
 from scripted import Replay, World
 
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 
 
 def signal(seq: int, position: int, value: str, name: str = "go") -> Record:
-    return Record(seq, Kind.SIGNAL, position, name, True, f'"{value}"'.encode(), 1_001.0 + seq)
+    return Record(seq, RecordKind.SIGNAL, position, name, True, f'"{value}"'.encode(), 1_001.0 + seq)
 
 
 def step(seq: int, position: int, name: str) -> Record:
-    return Record(seq, Kind.STEP, position, name, True, b'"x"', 1_001.0 + seq)
+    return Record(seq, RecordKind.STEP, position, name, True, b'"x"', 1_001.0 + seq)
 
 
 def timer(seq: int, position: int) -> Record:
-    return Record(seq, Kind.TIMER, position, "1 s", True, None, 1_010.0 + seq)
+    return Record(seq, RecordKind.TIMER, position, "1 s", True, None, 1_010.0 + seq)
 
 
 def result(world: World) -> Any:
-    assert world.execution.ending is not None, world.ending
-    assert world.execution.ending.error is None, world.ending
-    value = world.execution.ending.value
+    assert world.execution.result is not None, world.ending
+    assert world.execution.result.error is None, world.ending
+    value = world.execution.result.value
     world.leave()
     return value
 

@@ -53,7 +53,7 @@ async def test_the_pauses_grow_up_to_a_bound():
 
 
 async def test_after_a_while_without_a_failure_the_pauses_are_short_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(background_tasks, "CALM", -1.0)
+    monkeypatch.setattr(background_tasks, "PAUSE_RESET_AFTER_S", -1.0)
     work = Work(KeyError("a"), KeyError("b"))
     await work.run()
     assert work.slept == [0.5, 0.5]
@@ -61,7 +61,7 @@ async def test_after_a_while_without_a_failure_the_pauses_are_short_again(monkey
 
 async def test_it_ends_when_what_it_needs_was_closed(caplog: pytest.LogCaptureFixture):
     work = Work(UsageError("the client was closed"))
-    await work.run(ends_with=UsageError)
+    await work.run(stop_on=UsageError)
     assert work.begun == 1
     assert not caplog.records
 

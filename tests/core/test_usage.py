@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.admission.usage import NANO, Budget, Limits, Shortage, Usage, shortage
+from holdfast.admission.usage import NANO_PER_USD, Budget, BudgetLimits, BudgetShortage, Usage, find_shortage
 from holdfast.errors import UsageError
 
-A = Usage(1, 100, 20, 30, NANO // 2, 0, 1.5)
+A = Usage(1, 100, 20, 30, NANO_PER_USD // 2, 0, 1.5)
 B = Usage(2, 1, 2, 3, 4, 1, 0.25)
 NOTHING = Usage()
 
@@ -19,9 +19,9 @@ NOTHING = Usage()
 
 
 def test_usages_are_added_up_field_by_field():
-    assert Usage(3, 101, 22, 33, NANO // 2 + 4, 1, 1.75) == A + B
+    assert Usage(3, 101, 22, 33, NANO_PER_USD // 2 + 4, 1, 1.75) == A + B
     assert A + NOTHING == A
-    assert sum([A, B, A], Usage()) == Usage(4, 201, 42, 63, NANO + 4, 1, 3.25)
+    assert sum([A, B, A], Usage()) == Usage(4, 201, 42, 63, NANO_PER_USD + 4, 1, 3.25)
 
 
 def test_tokens_are_those_in_and_out():
@@ -34,7 +34,7 @@ def test_tokens_are_those_in_and_out():
         (NOTHING, Decimal(0)),
         (A, Decimal("0.5")),
         (Usage(calls=1, nano_usd=1), Decimal("0.000000001")),
-        (Usage(calls=2, nano_usd=NANO, unpriced=1), Decimal(1)),
+        (Usage(calls=2, nano_usd=NANO_PER_USD, unpriced=1), Decimal(1)),
         (Usage(calls=2, unpriced=2), None),
     ],
 )
@@ -48,10 +48,10 @@ def test_the_cost_is_exact_and_unknown_if_no_price_is_known(usage: Usage, cost: 
         (NOTHING, "0 model calls, 0 tokens in, 0 out"),
         (Usage(1, 1200, 34), "1 model call, 1,200 tokens in, 34 out, $0"),
         (Usage(2, 1, 2, nano_usd=1_234_600), "2 model calls, 1 tokens in, 2 out, $0.001235"),
-        (Usage(2, 1, 2, nano_usd=10 * NANO), "2 model calls, 1 tokens in, 2 out, $10"),
+        (Usage(2, 1, 2, nano_usd=10 * NANO_PER_USD), "2 model calls, 1 tokens in, 2 out, $10"),
         (Usage(1, 1, 2, unpriced=1), "1 model call, 1 tokens in, 2 out (price not known)"),
         (
-            Usage(3, 1, 2, nano_usd=NANO // 2, unpriced=1),
+            Usage(3, 1, 2, nano_usd=NANO_PER_USD // 2, unpriced=1),
             "3 model calls, 1 tokens in, 2 out, $0.5 (1 of them of unknown price)",
         ),
     ],
@@ -66,21 +66,21 @@ def test_a_usage_in_words(usage: Usage, words: str):
 @pytest.mark.parametrize(
     ("budget", "limits"),
     [
-        (Budget(usd=0.1), Limits(nano_usd=NANO // 10)),
-        (Budget(usd=Decimal("1.000000001")), Limits(nano_usd=NANO + 1)),
-        (Budget(usd=3), Limits(nano_usd=3 * NANO)),
-        (Budget(tokens=100_000, turns=5), Limits(tokens=100_000, calls=5)),
-        (Budget(seconds=0.5), Limits(seconds=0.5)),
-        (Budget(tokens=10**400), Limits(tokens=10**400)),
+        (Budget(usd=0.1), BudgetLimits(nano_usd=NANO_PER_USD // 10)),
+        (Budget(usd=Decimal("1.000000001")), BudgetLimits(nano_usd=NANO_PER_USD + 1)),
+        (Budget(usd=3), BudgetLimits(nano_usd=3 * NANO_PER_USD)),
+        (Budget(tokens=100_000, turns=5), BudgetLimits(tokens=100_000, calls=5)),
+        (Budget(seconds=0.5), BudgetLimits(seconds=0.5)),
+        (Budget(tokens=10**400), BudgetLimits(tokens=10**400)),
     ],
 )
-def test_a_budget_in_the_units_of_usage(budget: Budget, limits: Limits):
-    assert budget.limits() == limits
+def test_a_budget_in_the_units_of_usage(budget: Budget, limits: BudgetLimits):
+    assert budget.to_limits() == limits
 
 
 def test_whole_numbers_stay_whole():
-    limits = Budget(tokens=1e3, turns=2.0).limits()  # type: ignore[arg-type]
-    assert (limits, type(limits.tokens), type(limits.calls)) == (Limits(tokens=1000, calls=2), int, int)
+    limits = Budget(tokens=1e3, turns=2.0).to_limits()  # type: ignore[arg-type]
+    assert (limits, type(limits.tokens), type(limits.calls)) == (BudgetLimits(tokens=1000, calls=2), int, int)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_a_budget_that_is_none_is_refused(given: dict[str, Any], words: str):
 @pytest.mark.parametrize(
     ("limits", "limit"),
     [
-        (Limits(nano_usd=100), "usd"),
-        (Limits(tokens=100), "tokens"),
-        (Limits(calls=100), "turns"),
+        (BudgetLimits(nano_usd=100), "usd"),
+        (BudgetLimits(tokens=100), "tokens"),
+        (BudgetLimits(calls=100), "turns"),
     ],
 )
 @pytest.mark.parametrize(
@@ -130,42 +130,42 @@ def test_a_budget_that_is_none_is_refused(given: dict[str, Any], words: str):
     ],
 )
 def test_a_call_fits_as_long_as_no_limit_is_passed(
-    limits: Limits, limit: str, used: int, reserved: int, expected: int, fate: str | None
+    limits: BudgetLimits, limit: str, used: int, reserved: int, expected: int, fate: str | None
 ):
     def of(amount: int) -> Usage:
         return Usage(calls=amount, input_tokens=amount // 2, output_tokens=amount - amount // 2, nano_usd=amount)
 
-    found = shortage("r", limits, of(used), of(reserved), of(expected))
+    found = find_shortage("r", limits, of(used), of(reserved), of(expected))
     if fate is None:
         assert found is None
         return
-    unit = NANO if limit == "usd" else 1
+    unit = NANO_PER_USD if limit == "usd" else 1
     numbers = (100 / unit, used / unit, reserved / unit, expected / unit)
-    assert found == Shortage("r", limit, *numbers, passing=fate == "passing")
-    assert found.needs_more is (fate == "real")
+    assert found == BudgetShortage("r", limit, *numbers, is_temporary=fate == "passing")
+    assert found.is_exhausted is (fate == "real")
 
 
 def test_no_limit_is_never_passed():
     much = Usage(10**9, 10**12, 10**12, 0, 10**18, 0, 1e9)
-    assert shortage("r", Limits(), much, much, much) is None
+    assert find_shortage("r", BudgetLimits(), much, much, much) is None
 
 
 def test_time_counts_when_it_is_used_up():
-    limits = Limits(seconds=2.0)
-    assert shortage("r", limits, Usage(seconds=1.9), Usage(seconds=9.0), Usage(seconds=9.0)) is None
-    assert shortage("r", limits, Usage(seconds=2.0), NOTHING, NOTHING) == Shortage(
+    limits = BudgetLimits(seconds=2.0)
+    assert find_shortage("r", limits, Usage(seconds=1.9), Usage(seconds=9.0), Usage(seconds=9.0)) is None
+    assert find_shortage("r", limits, Usage(seconds=2.0), NOTHING, NOTHING) == BudgetShortage(
         "r", "seconds", 2.0, 2.0, 0, 0, False
     )
 
 
 def test_what_time_cannot_mend_is_told_first():
-    limits = Limits(nano_usd=10, tokens=10, calls=1)
-    found = shortage("r", limits, Usage(calls=1), Usage(input_tokens=10, nano_usd=10), Usage(1, 5, nano_usd=5))
-    assert found == Shortage("r", "turns", 1.0, 1.0, 0.0, 1.0, passing=False)
+    limits = BudgetLimits(nano_usd=10, tokens=10, calls=1)
+    found = find_shortage("r", limits, Usage(calls=1), Usage(input_tokens=10, nano_usd=10), Usage(1, 5, nano_usd=5))
+    assert found == BudgetShortage("r", "turns", 1.0, 1.0, 0.0, 1.0, is_temporary=False)
 
 
 def test_dollars_need_a_price_and_more_of_them_would_not_help():
-    found = shortage("r", Limits(nano_usd=NANO), NOTHING, NOTHING, Usage(calls=1, unpriced=1))
+    found = find_shortage("r", BudgetLimits(nano_usd=NANO_PER_USD), NOTHING, NOTHING, Usage(calls=1, unpriced=1))
     assert found is not None
-    assert (found.limit, found.passing, found.needs_more) == ("price", False, False)
-    assert shortage("r", Limits(tokens=10), NOTHING, NOTHING, Usage(calls=1, unpriced=1)) is None
+    assert (found.limit_name, found.is_temporary, found.is_exhausted) == ("price", False, False)
+    assert find_shortage("r", BudgetLimits(tokens=10), NOTHING, NOTHING, Usage(calls=1, unpriced=1)) is None

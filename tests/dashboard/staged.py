@@ -51,10 +51,10 @@ class Stage:
 async def staged(*workflows: str) -> AsyncGenerator[Stage]:
     """A server over a store in memory, and a worker that serves these."""
     async with live() as server:
-        tenant = await server.app.platform.tenants.tenant("default")
+        tenant = await server.app.platform.tenants.get_tenant("default")
         store = await tenant.store()
         runtime = Runtime("memory://")
-        runtime._engine.threads.stop()
+        runtime._engine.thread_pool.stop()
         runtime._engine = JournalEngine(store, {name: definitions[name] for name in workflows})
         async with runtime, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
             yield Stage(server.address, store, tenant.client, http)

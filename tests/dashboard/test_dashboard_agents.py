@@ -13,7 +13,7 @@ from staged import Stage, check_looks, staged, until
 from holdfast import step, wait_for_signal, workflow
 from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun
@@ -49,18 +49,18 @@ async def stage() -> AsyncGenerator[Stage]:
 async def spend(stage: Stage, agent: str, *usd: float, workers: int = 1) -> None:
     """Runs of an agent have called a model; so many workers serve it."""
     store = stage.store
-    await store.publish([WorkflowSpec(agent, ("payload",), is_agent=True)])
+    await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
     new = [NewWorker(f"{agent}-{number}", f"host-{number}", 7, (agent,)) for number in range(workers)]
     ids = [await store.register_worker(one, 600.0) for one in new]
     for cost in usd:
         await stage.client.start(agent, 1)
-        [run] = await store.claim(ids[0], workflows=[agent], queues=None, limit=1)
-        record = Record(0, Kind.STEP, 0, "model", True, b"1", store.now(), epoch=run.epoch)
+        [run] = await store.claim_runs(ids[0], workflows=[agent], queues=None, limit=1)
+        record = Record(0, RecordKind.STEP, 0, "model", True, b"1", store.now(), epoch=run.epoch)
         used = Usage(calls=1, input_tokens=1200, output_tokens=60, nano_usd=round(cost * 1e9))
         await store.commit([AppendRecord(run.key, record, used=used, model="openai:gpt-5")])
 
 
-async def test_an_agent_that_is_stopped_stands_still_at_the_next_recorded_point_and_goes_on_when_lifted(
+async def test_an_agent_that_is_disabled_stops_at_the_next_recorded_point_and_goes_on_when_enabled(
     page: Any, stage: Stage
 ) -> None:
     GATES["look"] = asyncio.Event()
@@ -69,11 +69,11 @@ async def test_an_agent_that_is_stopped_stands_still_at_the_next_recorded_point_
     await stage.open(page, "agents?all=1")
     row = page.get_by_role("row").filter(has_text="shown_researcher")
     await row.get_by_text("1 live worker").wait_for()
-    await row.get_by_role("button", name="stop").click()
+    await row.get_by_role("button", name="disable").click()
     dialog = page.get_by_role("dialog")
     await dialog.get_by_text("1 unfinished run").wait_for()
-    await dialog.get_by_role("button", name="Stop it everywhere").click()
-    await row.get_by_text("switched off", exact=False).wait_for()
+    await dialog.get_by_role("button", name="Disable it everywhere").click()
+    await row.get_by_text("none of its runs start", exact=False).wait_for()
     GATES["look"].set()
     await until(lambda: has_stopped(stage, run.run_id))
     refused = await stage.http.post("/v1/runs", json={"workflow": "shown_researcher", "args": [1]})
@@ -81,7 +81,7 @@ async def test_an_agent_that_is_stopped_stands_still_at_the_next_recorded_point_
     recorded = (await stage.http.get(f"/v1/runs/{run.run_id}/steps")).json()["items"]
     assert len(recorded) < 3, "it stopped before its end"
     await page.get_by_role("link", name="Agents").get_by_text("1").wait_for()
-    await row.get_by_role("button", name="Lift").click()
+    await row.get_by_role("button", name="Enable").click()
     assert await run.result(10) == 3
     await row.get_by_text("serving").wait_for()
     del GATES["look"]
@@ -101,9 +101,9 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await spend(stage, "researcher", 0.75, 0.5, workers=2)
     await spend(stage, "support", 0.02)
     await spend(stage, "translator", workers=0)
-    await stage.client.switch_off("support")
+    await stage.client.disable("support")
     await stage.http.post("/v1/addresses/invoices/send", json={"payload": 1})
-    await stage.http.post("/v1/addresses/invoices/take?wait=20", json={"name": "ledger-1"})
+    await stage.http.post("/v1/addresses/invoices/claim?wait=20", json={"name": "ledger-1"})
     await stage.open(page, "agents")
     row = page.get_by_role("row").filter(has_text="researcher")
     await row.get_by_text("2 live workers").wait_for()
@@ -126,7 +126,7 @@ async def test_agents_are_shown_with_what_they_cost_and_what_they_may(
     await row.get_by_text("$1.25 of $5.00 today").wait_for()
     await keep_picture(page, "dashboard-agents")
     await stage.http.post("/v1/addresses/odd/send", json={})
-    await stage.http.post("/v1/addresses/odd/take?wait=20", json={"name": "<b>listener</b>"})
+    await stage.http.post("/v1/addresses/odd/claim?wait=20", json={"name": "<b>listener</b>"})
     await page.get_by_role("row").filter(has_text="odd").get_by_text("<b>listener</b>").wait_for()
     await check_looks(page)
 
@@ -163,10 +163,10 @@ async def test_a_worker_is_shown_with_the_runs_that_it_holds(page: Any, stage: S
 async def die(stage: Stage, id: str, rewind: Rewind | None = None) -> None:
     """A run that is found dead."""
     store = stage.store
-    await store.publish([WorkflowSpec("shown_crasher", ())])
+    await store.publish_workflows([WorkflowSpec("shown_crasher", ())])
     await stage.client.options(id=id).start("shown_crasher")
     worker = await store.register_worker(NewWorker("victim", "elsewhere", 8, ("shown_crasher",)), 60.0)
-    claimed = await store.claim(worker, workflows=["shown_crasher"], queues=None, limit=9)
+    claimed = await store.claim_runs(worker, workflows=["shown_crasher"], queues=None, limit=9)
     [run] = [one for one in claimed if one.id == id]
     error = encode_error(RuntimeError("<i>took down</i> 3 workers"))
     await store.commit([FinishRun(run.key, run.epoch, RunState.DEAD, None, error, store.now(), rewind)])
@@ -192,7 +192,7 @@ async def test_a_run_whose_once_step_would_run_again_is_retried_only_when_somebo
     page: Any, stage: Stage
 ) -> None:
     page.allowed.append("409")
-    await die(stage, "paid-once", Rewind((), 0, 0, once=(0,)))
+    await die(stage, "paid-once", Rewind((), 0, 0, once_seqs=(0,)))
     await stage.open(page, "dead")
     await page.get_by_role("button", name="retry paid-once").click()
     await page.get_by_role("alert").get_by_text("would run a `once` step a second time").wait_for()
@@ -205,10 +205,10 @@ async def test_a_run_whose_once_step_would_run_again_is_retried_only_when_somebo
 async def test_what_a_key_may_not_do_is_off_and_says_why(page: Any, stage: Stage) -> None:
     await die(stage, "dead-for-readers")
     await stage.open(page, "agents?all=1", await stage.key("read"))
-    stop = page.get_by_role("button", name="stop shown_waiter")
-    await stop.wait_for()
-    assert await stop.is_disabled()
-    assert "operate" in (await stop.get_attribute("title") or "")
+    disable = page.get_by_role("button", name="disable shown_waiter")
+    await disable.wait_for()
+    assert await disable.is_disabled()
+    assert "operate" in (await disable.get_attribute("title") or "")
     await page.keyboard.press("g")
     await page.keyboard.press("d")
     retry = page.get_by_role("button", name="retry dead-for-readers")

@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from staged import Stage, check_looks, staged, until
 
 from holdfast import ApprovalPolicy, ask, workflow
-from holdfast.authoring.approval_requests import put_question
-from holdfast.core.execution import current_execution
-from holdfast.stores.approvals import Question
+from holdfast.authoring.approval_requests import request_approval
+from holdfast.core.execution import get_current_execution
+from holdfast.stores.approvals import ApprovalRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,15 +45,16 @@ async def inbox_place() -> str:
 
 @workflow(name="inbox_mail")
 async def inbox_mail() -> Any:
-    question = Question(
+    question = ApprovalRequest(
         "Send the mail?",
         tool="send_mail",
         arguments=b'{"to": "customer@example.org", "text": "first line\\nsecond line", "trace": 7}',
-        form=b'{"type": "object", "properties": {"to": {"type": "string", "not": {"const": "nobody@example.org"}}, '
-        b'"text": {"type": "string"}}, "required": ["to"]}',
+        form_schema=b'{"type": "object", "properties": {'
+        b'"to": {"type": "string", "not": {"const": "nobody@example.org"}}, "text": {"type": "string"}}, '
+        b'"required": ["to"]}',
         reason="it leaves the house",
     )
-    decided = await put_question(current_execution(), question, ApprovalPolicy())
+    decided = await request_approval(get_current_execution(), question, ApprovalPolicy())
     assert decided.answer is not None
     return decided.answer.arguments
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from staged import Stage, check_looks, staged
 
-from holdfast.admission.usage import NANO, Usage
-from holdfast.core.records import Kind, Record
+from holdfast.admission.usage import NANO_PER_USD, Usage
+from holdfast.core.records import Record, RecordKind
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord
 
@@ -41,14 +41,14 @@ async def stage() -> AsyncGenerator[Stage]:
 async def spend(stage: Stage, agent: str, model: str, usd: float, unpriced: int = 0) -> None:
     """An agent has called a model on each of twenty days, more on some than on others."""
     store = stage.store
-    await store.publish([WorkflowSpec(agent, ("payload",), is_agent=True)])
+    await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
     worker = await store.register_worker(NewWorker("worker", "host", 7, (agent,)), 600.0)
     await stage.client.start(agent, 1)
-    [run] = await store.claim(worker, workflows=[agent], queues=None, limit=1)
+    [run] = await store.claim_runs(worker, workflows=[agent], queues=None, limit=1)
     for back in range(20):
-        cost = int(usd * NANO * (1 + (back * 7 + len(agent)) % 5) / 3)
+        cost = int(usd * NANO_PER_USD * (1 + (back * 7 + len(agent)) % 5) / 3)
         used = Usage(calls=2, input_tokens=1200, output_tokens=60, cached_tokens=400, nano_usd=cost, unpriced=unpriced)
-        record = Record(back, Kind.STEP, back, "model", True, b"1", store.now() - back * DAY, epoch=run.epoch)
+        record = Record(back, RecordKind.STEP, back, "model", True, b"1", store.now() - back * DAY, epoch=run.epoch)
         await store.commit([AppendRecord(run.key, record, used=used, model=model)])
 
 
@@ -57,7 +57,7 @@ async def usage(stage: Stage, **query: str) -> Any:
 
 
 def spent(line: Any) -> Decimal:
-    return Decimal(line["usage"]["nano_usd"]) / NANO
+    return Decimal(line["usage"]["nano_usd"]) / NANO_PER_USD
 
 
 def dollars(amount: Decimal) -> str:

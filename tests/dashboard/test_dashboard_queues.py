@@ -86,7 +86,7 @@ async def test_a_schedule_is_made_with_a_preview_and_triggered_and_paused_and_de
     await firings.first.wait_for()
     told = (await stage.http.get("/v1/ticks", params={"timing": "0 2 * * MON-FRI in Europe/Berlin"})).json()
     assert await firings.count() == len(told["items"]) == 5
-    assert "02:00" in told["words"] or "2:00" in told["words"]
+    assert "02:00" in told["description"] or "2:00" in told["description"]
     await dialog.get_by_label("Inputs").fill('{"customer": ')
     await dialog.get_by_role("button", name="Make it").click()
     await dialog.get_by_text("That is no JSON").wait_for()
@@ -100,7 +100,7 @@ async def test_a_schedule_is_made_with_a_preview_and_triggered_and_paused_and_de
     await row.get_by_text("completed").wait_for()
     kept = await stage.client.schedules.get("nightly")
     assert (kept.timing, kept.inputs) == ("0 2 * * MON-FRI in Europe/Berlin", {"customer": "acme"})
-    assert (await stage.client.get(kept.last_run)).output == "done for acme"
+    assert (await stage.client.get(kept.last_run_id)).output == "done for acme"
     assert kept.next_at is not None
     assert kept.next_at == datetime.fromisoformat(told["items"][0])
 
@@ -129,9 +129,9 @@ async def test_editing_a_schedule_keeps_what_the_form_does_not_ask_for(page: Any
     await dialog.get_by_label("When").fill("every 2 days")
     await dialog.get_by_role("button", name="Change it").click()
     await page.get_by_role("row").filter(has_text="kept").get_by_text("every 2 day").wait_for()
-    [kept] = await stage.store.schedules(["kept"])
-    assert (kept.what.priority, kept.what.max_deliveries) == (3, 7)
-    assert kept.what.budget == Budget(usd=2.5).limits()
+    [kept] = await stage.store.list_schedules(["kept"])
+    assert (kept.definition.priority, kept.definition.max_deliveries) == (3, 7)
+    assert kept.definition.budget == Budget(usd=2.5).to_limits()
 
 
 async def test_keys_go_from_row_to_row_and_open_what_is_chosen(page: Any, stage: Stage) -> None:
@@ -153,7 +153,7 @@ async def test_keys_go_from_row_to_row_and_open_what_is_chosen(page: Any, stage:
 
 
 async def has_run(stage: Stage, name: str) -> bool:
-    return bool((await stage.client.schedules.get(name)).last_run)
+    return bool((await stage.client.schedules.get(name)).last_run_id)
 
 
 async def test_an_answer_that_comes_late_closes_no_dialog_that_was_opened_meanwhile(page: Any, stage: Stage) -> None:

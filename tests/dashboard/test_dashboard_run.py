@@ -246,12 +246,12 @@ async def test_what_is_refused_is_told_in_the_dialog_that_asked_for_it(stage: St
 
 async def test_a_run_of_what_is_switched_off_is_let_go_on_from_its_page(stage: Stage, page: Any) -> None:
     await begin(stage, "page_wait", "off", "waiting", text="x")
-    await stage.client.switch_off("page_wait")
+    await stage.client.disable("page_wait")
     await stage.client.signal("off", "go", 1)
     await stage.open(page, "runs/off")
-    await page.get_by_role("list", name="what to do now").get_by_role("button", name="Lift").click()
+    await page.get_by_role("list", name="what to do now").get_by_role("button", name="Enable").click()
     await page.get_by_role("button", name="Answer", exact=True).wait_for()  # it has gone on to its question
-    assert await stage.client.switched_off() == {}
+    assert await stage.client.disabled_workflows() == {}
 
 
 async def test_a_retry_says_what_it_takes_back_and_the_page_goes_along(stage: Stage, page: Any) -> None:

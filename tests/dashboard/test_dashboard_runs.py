@@ -16,11 +16,11 @@ from staged import Stage, check_looks
 
 from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.server.endpoints import runs as endpoint
 from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
-from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, ParkRun, Started, StartRun
+from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, ParkRun, StartResult, StartRun
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,10 +32,10 @@ FLOWS = ("list_invoices", "list_digest")
 async def stage(page: Any) -> AsyncGenerator[Stage]:
     """A server over a store in which a worker has announced two workflows, and executes nothing."""
     async with live() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
-        tenant = await server.app.platform.tenants.tenant("default")
+        tenant = await server.app.platform.tenants.get_tenant("default")
         store = await tenant.store()
-        worker = await store.register_worker(NewWorker("worker-1", "elsewhere", 1, FLOWS, by_lease=True), 3600)
-        await store.publish([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
+        worker = await store.register_worker(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
+        await store.publish_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
         yield Stage(server.address, store, tenant.client, http)
         await page.goto("about:blank")  # it would ask a server that is gone
 
@@ -59,10 +59,10 @@ async def put(
         await store.commit([StartRun(new)])
         return
     [started] = await store.commit([StartRun(new, claim_as=1)])
-    assert isinstance(started, Started)
+    assert isinstance(started, StartResult)
     run = started.run
     if used is not None:
-        record = Record(0, Kind.STEP, 0, "model", True, b"1", at, at, 1, 1, run.epoch, "")
+        record = Record(0, RecordKind.STEP, 0, "model", True, b"1", at, at, 1, 1, run.epoch, "")
         await store.commit([AppendRecord(run.key, record, used=used)])
     if state is RunState.WAITING:
         await store.commit([ParkRun(run.key, run.epoch, None, ("paid",), "signal 'paid'")])
@@ -120,7 +120,7 @@ async def test_the_form_of_a_start_asks_by_type_and_says_what_must_be_there(page
             "required": ["customer", "cents"],
         }
         names = ("customer", "cents", "note")
-        await here.store.publish([WorkflowSpec("list_offer", names, inputs_schema=json.dumps(schema))])
+        await here.store.publish_workflows([WorkflowSpec("list_offer", names, inputs_schema=json.dumps(schema))])
         await here.open(page, "runs")
         await page.get_by_role("button", name="start a run", exact=True).click()
         dialog = page.get_by_role("dialog", name="Start a run")
@@ -230,7 +230,7 @@ async def test_filters_stand_in_the_address(page: Any) -> None:
 
 
 async def test_a_search_goes_on_by_itself_and_tells_how_far_it_is(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "LOOKED_AT", 20)
+    monkeypatch.setattr(endpoint, "MAX_RUNS_SCANNED", 20)
     async with stage(page) as here:
         await put(here.store, "needle-1", RunState.FAILED, error=LookupError("no Xylophone in stock"), ago=90_000)
         for number in range(90):

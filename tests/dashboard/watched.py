@@ -41,7 +41,7 @@ tide_reporter = Agent(
         ],
         name="gpt-4o",
         provider="openai",
-        pause=PAUSE,
+        word_delay=PAUSE,
     ),
     instructions="You report on the tides.",
     tools=[read_gauge, read_almanac],

@@ -25,7 +25,7 @@ from worlds import (
 from holdfast import (
     ApprovalClosed,
     ApprovalDenied,
-    ApprovalNotice,
+    ApprovalNotification,
     ApprovalTimedOut,
     RunFailed,
     UsageError,
@@ -34,10 +34,10 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.services.approvals import Answer
-from holdfast.stores.approvals import AnswerApproval, AskApproval, WithdrawApproval
-from holdfast.stores.operations import AppendRecord, Op, ParkRun, ReopenRun, Verdict
+from holdfast.stores.approvals import AnswerApproval, RequestApproval, WithdrawApproval
+from holdfast.stores.operations import AppendRecord, Op, OpStatus, ParkRun, ReopenRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -66,10 +66,10 @@ async def test_a_run_that_asks_is_parked_and_woken_by_the_answer(world: World, c
     assert await handle.approve(asked.id, by="ann")
     assert await handle.result() is True
     begun, record = await journal(runtime, handle)
-    assert (begun.kind, begun.name) == (Kind.STEP, "approval begins")
-    assert (record.kind, record.name, record.preview) == (Kind.APPROVAL, "approval", asked.id)
-    answer = Answer.of(record.payload or b"")
-    assert (answer.approved, answer.by, answer.at) == (True, "ann", clock.now())
+    assert (begun.kind, begun.name) == (RecordKind.STEP, "approval start")
+    assert (record.kind, record.name, record.preview) == (RecordKind.APPROVAL, "approval", asked.id)
+    answer = Answer.from_payload(record.payload or b"")
+    assert (answer.approved, answer.answered_by, answer.answered_at) == (True, "ann", clock.now())
 
 
 async def test_asking_costs_a_write_and_a_record_and_the_answer_one(in_memory: World):
@@ -85,7 +85,7 @@ async def test_asking_costs_a_write_and_a_record_and_the_answer_one(in_memory: W
     await handle.approve(asked.id)
     await handle.result()
     kinds = [type(op).__name__ for ops in store.commits for op in ops]
-    assert kinds.count("AskApproval") == 1
+    assert kinds.count("RequestApproval") == 1
     assert kinds.count("AppendRecord") == 2
     assert "WithdrawApproval" not in kinds
 
@@ -95,7 +95,7 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
 ):
     notices: list[str] = []
 
-    def tell(notice: ApprovalNotice) -> None:
+    def tell(notice: ApprovalNotification) -> None:
         notices.append(notice.id)
 
     @workflow
@@ -108,16 +108,16 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
     await eventually(lambda: notices)
 
     async def is_recorded() -> bool:
-        return "step approval notice" in await told(first, handle)
+        return "step approval notification" in await told(first, handle)
 
     await eventually(is_recorded)
     await world.crash(first)
     clock.advance(60)
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await until_parked(second, clock, again)
     [same] = await again.approvals(all=True)
-    assert (same.id, same.asked_at, same.expires_at) == (asked.id, asked.asked_at, asked.expires_at)
+    assert (same.id, same.requested_at, same.expires_at) == (asked.id, asked.requested_at, asked.expires_at)
     assert notices == [asked.id]
     await again.approve(asked.id)
     assert await again.result() is True
@@ -134,10 +134,10 @@ async def test_an_answer_while_nobody_runs_is_there_for_the_next(world: World, c
     asked = await open_question(handle)
     await world.crash(first)
     store = await world.outside()
-    payload = Answer(True, "b", by="ann", at=clock.now()).payload()
-    assert await store.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]) == [Verdict.DONE]
+    payload = Answer(True, "b", answered_by="ann", answered_at=clock.now()).encode()
+    assert await store.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]) == [OpStatus.DONE]
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     assert await again.result() == "b"
     assert (await told(second, again)).count("approval approval") == 1
 
@@ -160,7 +160,7 @@ async def test_a_question_that_is_withdrawn_first_takes_no_answer(world: World, 
     assert isinstance(failed.value.__cause__, ApprovalTimedOut)
     with pytest.raises(ApprovalClosed, match=r"has failed\. Nobody waits for the answer"):
         await handle.approve(asked.id)
-    assert await told(runtime, handle) == ["step approval begins", "timer 60 s", "step approval time-out"]
+    assert await told(runtime, handle) == ["step approval start", "timer 60 s", "step approval timeout"]
 
 
 async def test_an_answer_that_was_taken_before_the_withdrawal_counts(world: World, clock: VirtualClock):
@@ -179,15 +179,15 @@ async def test_an_answer_that_was_taken_before_the_withdrawal_counts(world: Worl
 
     async def answer_just_before(ops: Sequence[Op]) -> None:
         if any(isinstance(op, WithdrawApproval) for op in ops) and not answered:
-            payload = Answer(True, by="ann", at=clock.now()).payload()
+            payload = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
             answered.extend(await outside.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]))
 
     store.before_commit = answer_just_before
     clock.advance(60)
     assert await handle.result() is True
-    assert answered == [Verdict.DONE]
+    assert answered == [OpStatus.DONE]
     names = await told(runtime, handle)
-    assert names[:2] == ["step approval begins", "timer 60 s"]
+    assert names[:2] == ["step approval start", "timer 60 s"]
     assert "approval approval" in names
     [closed] = await handle.approvals(all=True)
     assert (closed.state, closed.answered_by) == ("answered", "ann")
@@ -212,9 +212,9 @@ async def test_an_answer_that_was_taken_counts_also_if_the_process_dies_before_t
 
     async def answer_and_stop(ops: Sequence[Op]) -> None:
         if any(isinstance(op, WithdrawApproval) for op in ops) and not answered:
-            payload = Answer(True, by="ann", at=clock.now()).payload()
+            payload = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
             answered.extend(await outside.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]))
-        if any(isinstance(op, AppendRecord) and op.record.kind is Kind.APPROVAL for op in ops):
+        if any(isinstance(op, AppendRecord) and op.record.kind is RecordKind.APPROVAL for op in ops):
             stop.set()
             await asyncio.Event().wait()
 
@@ -223,7 +223,7 @@ async def test_an_answer_that_was_taken_counts_also_if_the_process_dies_before_t
     await eventually(stop.is_set)
     await world.crash(first)
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     assert await again.result() is True
     assert len([one for one in await told(second, again) if one == "approval approval"]) == 1
 
@@ -247,7 +247,7 @@ async def test_a_process_that_dies_between_the_withdrawal_and_its_record_does_no
     withdrawn = asyncio.Event()
 
     async def stop_before_the_record(ops: Sequence[Op]) -> None:
-        if any(isinstance(op, AppendRecord) and op.record.name == "approval time-out" for op in ops):
+        if any(isinstance(op, AppendRecord) and op.record.name == "approval timeout" for op in ops):
             withdrawn.set()
             await asyncio.Event().wait()
 
@@ -258,7 +258,7 @@ async def test_a_process_that_dies_between_the_withdrawal_and_its_record_does_no
     assert closed.state == "withdrawn"
     await world.crash(first)
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     assert await again.result() == "nobody"
     [closed] = await again.approvals(all=True)
     assert closed.state == "withdrawn"
@@ -278,20 +278,20 @@ async def test_a_park_is_refused_while_an_answer_is_there(world: World, clock: V
 
     async def answer_just_before(ops: Sequence[Op]) -> None:
         if any(isinstance(op, ParkRun) for op in ops) and not answered:
-            payload = Answer(True, by="ann", at=clock.now()).payload()
+            payload = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
             answered.extend(await outside.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]))
 
     store.before_commit = answer_just_before
     await settled(runtime)
     clock.advance(1.1)
-    runtime._engine._idle.sweep(at_once=0)
+    runtime._engine._idle_runs.sweep(min_count=0)
     assert await handle.result() is True
-    assert answered == [Verdict.DONE]
+    assert answered == [OpStatus.DONE]
 
 
 async def test_a_store_that_fails_for_a_while_loses_neither_question_nor_answer(world: World):
     store = FlakyStore(world.store())
-    failures = [AskApproval, AskApproval, AppendRecord]
+    failures = [RequestApproval, RequestApproval, AppendRecord]
 
     def fails(ops: Sequence[Op]) -> BaseException | None:
         for kind in failures:
@@ -311,7 +311,7 @@ async def test_a_store_that_fails_for_a_while_loses_neither_question_nor_answer(
     await handle.approve(asked.id)
     assert await handle.result() is True
     assert not failures
-    assert await told(runtime, handle) == ["step approval begins", "approval approval"]
+    assert await told(runtime, handle) == ["step approval start", "approval approval"]
 
 
 # With the rest of the engine
@@ -379,8 +379,8 @@ async def test_a_retry_after_a_no_asks_again_and_keeps_what_came_before(world: W
     assert isinstance(failed.value.__cause__, ApprovalDenied)
     world.clock.advance(3600)  # longer than it had
     store = await world.outside()
-    assert await store.commit([ReopenRun(handle.run_id, world.clock.now())]) == [Verdict.DONE]
-    runtime._engine.nudge()
+    assert await store.commit([ReopenRun(handle.run_id, world.clock.now())]) == [OpStatus.DONE]
+    runtime._engine.wake()
     again = await open_question(handle)
     assert again.expires_at.timestamp() == world.clock.now() + 60
     await handle.approve(again.id, "a")
@@ -403,7 +403,7 @@ async def test_workflow_code_can_ask_in_a_child_but_not_answer_for_it(world: Wor
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asker = child.handle(runtime, "asker")
+    asker = child.get_handle(runtime, "asker")
     asked = await open_question(asker)
     await asker.approve(asked.id)
     refused, answer = await handle.result()
@@ -451,12 +451,12 @@ async def test_people_are_told_of_a_question_when_it_is_in_the_store(world: Worl
     slow = asyncio.Event()
 
     async def wait_with_the_question(ops: Sequence[Op]) -> None:
-        if any(isinstance(op, AskApproval) for op in ops):
+        if any(isinstance(op, RequestApproval) for op in ops):
             await slow.wait()
 
     answered: list[bool] = []
 
-    async def answer_at_once(notice: ApprovalNotice) -> None:
+    async def answer_at_once(notice: ApprovalNotification) -> None:
         answered.append(await handle.approve(notice.id, by=notice.kind))
 
     @workflow

@@ -28,8 +28,8 @@ def line_of(marker: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(heartbeat, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(heartbeat, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(heartbeat, "WARN_AFTER_S", 0.05)
 
 
 async def test_workflow_code_that_blocks_is_stopped_and_the_worker_goes_on(
@@ -51,7 +51,7 @@ async def test_workflow_code_that_blocks_is_stopped_and_the_worker_goes_on(
     async def other(n: int) -> int:
         return await fine(n) + await fine(1)
 
-    runtime = await world.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await world.open(interrupt_after_s=0.2, clock=SystemClock())
     bad = await runtime.start(blocks)
     good = [await runtime.start(other, n) for n in range(5)]
     with pytest.raises(RunFailed) as failed:
@@ -79,7 +79,7 @@ async def test_a_broad_except_does_not_save_workflow_code_that_blocks(in_memory:
                 pass
         return "never"
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     with pytest.raises(RunFailed, match="blocked its process"):
         await (await runtime.start(blocks)).result(timeout=15)
 
@@ -95,7 +95,7 @@ async def test_workflow_code_that_catches_the_interruption_fails_all_the_same(in
             return "caught it"
         return "never"
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     with pytest.raises(RunFailed, match="blocked its process"):
         await (await runtime.start(blocks)).result(timeout=15)
 
@@ -110,7 +110,7 @@ async def test_code_that_blocks_in_a_finally_while_its_run_leaves_does_not_hang_
         finally:
             time.sleep(0.1)
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     await runtime.start(flow)
     await asyncio.sleep(0.01)
     await runtime.close()
@@ -132,7 +132,7 @@ async def test_an_interruption_that_comes_too_late_hits_nobody_else(in_memory: W
         await asyncio.sleep(0.001)
         return "fine"
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     handle = await runtime.start(nearly)
     try:
         ended = await handle.result(timeout=15)
@@ -146,7 +146,7 @@ async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupt
     in_memory: World, monkeypatch: pytest.MonkeyPatch
 ):
     looks, left = threading.Event(), threading.Event()
-    find = heartbeat.user_frame
+    find = heartbeat.locate_user_code
     asked = 0
 
     def hold(frame: Any) -> str:
@@ -157,7 +157,7 @@ async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupt
             left.wait(15)
         return find(frame)
 
-    monkeypatch.setattr(heartbeat, "user_frame", hold)
+    monkeypatch.setattr(heartbeat, "locate_user_code", hold)
 
     @step
     async def after() -> str:
@@ -174,7 +174,7 @@ async def test_a_turn_that_ends_while_the_heartbeat_looks_at_it_is_not_interrupt
         await asyncio.sleep(0.001)
         return n
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     handle = await runtime.start(slow)
     assert await handle.result(timeout=15) == "done"
     others = [await runtime.start(other, n) for n in range(20)]
@@ -192,5 +192,5 @@ async def test_a_step_may_take_its_time(in_memory: World):
     async def flow() -> str:
         return await slow()
 
-    runtime = await in_memory.open(interrupt_after=0.2, clock=SystemClock())
+    runtime = await in_memory.open(interrupt_after_s=0.2, clock=SystemClock())
     assert await (await runtime.start(flow)).result(timeout=15) == "slow"

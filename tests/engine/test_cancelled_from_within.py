@@ -183,7 +183,7 @@ async def test_a_timeout_that_expires_in_the_watcher_calls_off_no_step(tmp_path:
     """While a timeout expires, the task in it counts as cancelled. The engine then looked as if it were stopping."""
     is_expiring, committed = asyncio.Event(), asyncio.Event()
 
-    async def expire(longest: float, *, follows: bool) -> bool:
+    async def expire(longest: float, *, follow_runs: bool) -> bool:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
@@ -205,7 +205,7 @@ async def test_a_timeout_that_expires_in_the_watcher_calls_off_no_step(tmp_path:
         return await work()
 
     async with Runtime(f"sqlite:///{tmp_path}/runs.db") as runtime:
-        runtime._engine.store.changed = expire  # type: ignore[method-assign, union-attr]
+        runtime._engine.store.wait_for_change = expire  # type: ignore[method-assign, union-attr]
         try:
             assert await (await runtime.start(flow)).result(timeout=10) == "done"
         finally:

@@ -35,7 +35,7 @@ from holdfast import (
 )
 from holdfast.engine import driver as drivers
 from holdfast.services.run_control import retry_run
-from holdfast.stores.operations import AppendRecord, Cancel, CancelRun, FinishRun, ParkRun, PauseRun
+from holdfast.stores.operations import AppendRecord, CancelRun, CancelState, FinishRun, ParkRun, PauseRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,14 +60,14 @@ async def test_a_run_that_waits_is_cancelled(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     assert await handle.cancel() is True
     with pytest.raises(RunCancelled) as cancelled:
         await handle.result()
     assert (cancelled.value.run_id, cancelled.value.state) == (handle.run_id, "cancelled")
     assert cancelled.value.__cause__ is None
     run = await row(runtime, handle)
-    assert (run.state, run.cancel, run.error, run.output) == ("cancelled", Cancel.RECORDED, None, None)
+    assert (run.state, run.cancel_state, run.error, run.output) == ("cancelled", CancelState.RECORDED, None, None)
     assert seen == ["interrupted"]
     assert await told(runtime, handle) == ["cancel cancel"]
 
@@ -164,7 +164,7 @@ async def test_between_two_steps(world: World):
     handle = await runtime.start(flow)
     await committing.wait()
     await ask(world, handle.run_id)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     let_commit.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -254,7 +254,7 @@ async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(wo
     await ask(world, handle.run_id)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert log == ["work", "cleaned up"]  # what was in flight is not begun again only to be cancelled
 
 
@@ -276,13 +276,13 @@ async def test_the_cancel_outlives_the_worker_that_was_asked(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await handle.cancel()
     await eventually(lambda: log)
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert log == ["clean up", "clean up"]
     assert await told(second, handle) == ["cancel cancel", "step clean_up"]
 
@@ -303,13 +303,13 @@ async def test_a_worker_that_dies_before_it_records_the_cancel_leaves_it_to_the_
     store.before_commit = before
     first = await world.open(store=store)
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await handle.cancel()
     await asked.wait()
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert await told(second, handle) == ["cancel cancel"]
 
 
@@ -330,16 +330,16 @@ async def test_while_it_is_being_replayed(world: World, monkeypatch: pytest.Monk
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle and len(log) == 5)
+    await eventually(lambda: first._engine._idle_runs and len(log) == 5)
     await first.close()
-    monkeypatch.setattr(drivers, "REPLAY_SLICE", 0)  # it stands still in the middle of its past
+    monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
-    await eventually(lambda: handle.run_id in second._engine._by_id)
-    again = flow.handle(second, handle.run_id)
+    await eventually(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    again = flow.get_handle(second, handle.run_id)
     await again.signal("go")
     await again.cancel()
-    await eventually(lambda: second._engine._by_id[handle.run_id]._cancel_asked)
-    monkeypatch.setattr(drivers, "REPLAY_SLICE", 500)
+    await eventually(lambda: second._engine._drivers_by_run_id[handle.run_id]._is_cancel_requested)
+    monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
     with pytest.raises(RunCancelled):
         await again.result()
     assert log == [f"work {n}" for n in range(5)]
@@ -386,7 +386,7 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
         await pay()
 
     async def before(ops: Any) -> None:
-        if any(type(op).__name__ == "NoteAttempt" for op in ops):
+        if any(type(op).__name__ == "SaveAttempt" for op in ops):
             noting.set()
             await let_note.wait()
 
@@ -396,11 +396,11 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     handle = await runtime.start(flow)
     await noting.wait()
     await ask(world, handle.run_id)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
-    driver = runtime._engine._by_id[handle.run_id]
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    driver = runtime._engine._drivers_by_run_id[handle.run_id]
     let_note.set()
     await until_ended(runtime, handle)
-    await eventually(lambda: driver.gone)
+    await eventually(lambda: driver.is_closed)
     assert await state(runtime, handle) == "cancelled"
     # Whichever of the two was committed first; the outcome may have been on its way.
     assert (log, await told(runtime, handle)) in (
@@ -433,15 +433,15 @@ async def test_clean_up_may_run_steps_wait_and_start_children(world: World, cloc
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     await until_parked(runtime, clock, handle, 2)
-    assert (await handle.info()).cancelling
+    assert (await handle.info()).is_cancelling
     clock.advance(100)
     with pytest.raises(RunCancelled):
         await handle.result()
     assert log == ["first", "child"]
-    assert not (await handle.info()).cancelling
+    assert not (await handle.info()).is_cancelling
 
 
 async def test_code_that_swallows_the_cancellation_completes(world: World):
@@ -459,7 +459,7 @@ async def test_code_that_swallows_the_cancellation_completes(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     assert await handle.result() == "worked"
     with pytest.raises(RunEnded, match="has completed"):
@@ -476,7 +476,7 @@ async def test_code_that_raises_something_else_fails(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunFailed, match="ValueError: in the clean-up"):
         await handle.result()
@@ -501,7 +501,7 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     assert await handle.cancel()
     await eventually(lambda: log)
     assert not await handle.cancel()
@@ -516,7 +516,7 @@ async def test_a_second_cancel_is_told_so_and_does_not_interrupt_the_clean_up(wo
 
 async def settled_but_one(runtime: Any) -> None:
     await asyncio.sleep(0.01)
-    await eventually(lambda: runtime._engine.in_flight <= 1)
+    await eventually(lambda: runtime._engine.in_flight_count <= 1)
 
 
 async def test_two_cancels_before_the_first_is_heard_of(world: World):
@@ -584,7 +584,7 @@ async def test_a_dead_run_cannot_be_cancelled(world: World):
     runtime = await world.open()
     assert await state(runtime, handle) == "dead"
     with pytest.raises(RunEnded, match="it is dead"):
-        await flow.handle(runtime, handle.run_id).cancel()
+        await flow.get_handle(runtime, handle.run_id).cancel()
 
 
 async def test_a_run_that_is_not_there(world: World):
@@ -594,7 +594,7 @@ async def test_a_run_that_is_not_there(world: World):
     runtime = await world.open()
     for call in ("cancel", "pause", "resume"):
         with pytest.raises(RunNotFound, match="nobody"):
-            await getattr(flow.handle(runtime, "nobody"), call)()
+            await getattr(flow.get_handle(runtime, "nobody"), call)()
 
 
 # Races with the end
@@ -668,7 +668,7 @@ async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert log == ["work", "undo", "undo"]
 
 
@@ -726,7 +726,7 @@ async def test_a_cancel_while_the_tasks_that_were_left_clean_up_undoes(world: Wo
     handle = await runtime.start(flow)
     await eventually(lambda: "clean up" in log)
     await handle.cancel()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -754,7 +754,7 @@ async def test_a_cancel_while_a_failed_run_is_being_undone_changes_nothing(world
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     assert await handle.cancel()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
@@ -777,9 +777,9 @@ async def test_a_cancel_while_the_run_is_being_parked_is_not_missed(world: World
     store.before_commit = before
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
-    runtime._engine._idle.sweep()
+    runtime._engine._idle_runs.sweep()
     await parking.wait()
     await ask(world, handle.run_id)
     let_park.set()
@@ -810,11 +810,11 @@ async def test_a_cancel_after_the_deadline_does_not_cut_the_clean_up_short(world
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(101)
     await eventually(lambda: log)
     assert await handle.cancel()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
@@ -841,11 +841,11 @@ async def test_a_deadline_after_the_cancel_does_not_cut_the_clean_up_short(world
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     await eventually(lambda: log)
     clock.advance(101)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._timers.deadline_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -872,7 +872,7 @@ async def test_a_cancel_and_a_deadline_due_at_once_after_a_takeover(world: World
     clock.advance(101)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert begun == ["slow"]
 
 
@@ -886,7 +886,7 @@ async def test_a_run_in_another_engine_is_cancelled(world: World):
 
     here, there = await world.open(queues=["default"]), await world.open(queues=["other"])
     handle = await here.start(flow)
-    await eventually(lambda: there._engine._idle)
+    await eventually(lambda: there._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -902,7 +902,7 @@ async def test_a_client_cancels_by_id(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     async with Client(world.url) as client:
         assert [await client.cancel(handle.run_id), await client.cancel(handle.run_id)] == [True, False]
         with pytest.raises(RunCancelled):
@@ -928,7 +928,7 @@ async def test_a_run_whose_code_no_longer_fits_ends_although_a_cancel_was_asked_
 
     first = await world.open()
     handle = await first.start(await define(new=False))
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await first.close()
     await ask(world, handle.run_id)
     await define(new=True)
@@ -949,7 +949,7 @@ async def test_a_pause_is_lifted_by_a_cancel(world: World, clock: VirtualClock):
     store = await world.outside()
     await store.commit([PauseRun(handle.run_id, store.now())])
     await settled(runtime)
-    assert (await handle.info()).paused
+    assert (await handle.info()).is_paused
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()

@@ -20,10 +20,10 @@ from worlds import (
 )
 
 from holdfast import ApprovalClosed, ask, step, workflow
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.services.approvals import Answer
-from holdfast.stores.approvals import AnswerApproval, AskApproval
-from holdfast.stores.operations import Op, ReopenRun, Verdict
+from holdfast.stores.approvals import AnswerApproval, RequestApproval
+from holdfast.stores.operations import Op, OpStatus, ReopenRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,7 +52,7 @@ async def test_a_question_that_is_changed_while_it_is_open_is_another_one(world:
     await world.crash(first)
     text = "Delete the original?"
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await until_parked(second, clock, again)
     former, now = await again.approvals(all=True)
     assert (former.id, former.question, former.state) == (shown.id, "Delete the copy?", "withdrawn")
@@ -63,7 +63,7 @@ async def test_a_question_that_is_changed_while_it_is_open_is_another_one(world:
     assert await again.deny(now.id)
     assert await again.result() is False
     record = (await journal(second, again))[-1]
-    assert (record.kind, record.preview) == (Kind.APPROVAL, now.id)
+    assert (record.kind, record.preview) == (RecordKind.APPROVAL, now.id)
 
 
 async def test_an_answer_that_waits_is_not_taken_for_the_answer_to_a_changed_question(
@@ -81,11 +81,11 @@ async def test_an_answer_that_waits_is_not_taken_for_the_answer_to_a_changed_que
     [shown] = await handle.approvals()
     await world.crash(first)
     store = await world.outside()
-    yes = Answer(True, by="ann", at=clock.now()).payload()
-    assert await store.commit([AnswerApproval(shown.id, yes, "ann", clock.now())]) == [Verdict.DONE]
+    yes = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
+    assert await store.commit([AnswerApproval(shown.id, yes, "ann", clock.now())]) == [OpStatus.DONE]
     text = "Delete the original?"
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await until_parked(second, clock, again)
     former, now = await again.approvals(all=True)
     assert (former.id, former.state, former.answered_by) == (shown.id, "withdrawn", "ann")
@@ -116,17 +116,17 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
     answered: list[Any] = []
 
     async def answer_just_before(ops: Sequence[Op]) -> None:
-        if any(isinstance(op, AskApproval) for op in ops) and not answered:
-            yes = Answer(True, by="ann", at=clock.now()).payload()
+        if any(isinstance(op, RequestApproval) for op in ops) and not answered:
+            yes = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
             answered.extend(await outside.commit([AnswerApproval(shown.id, yes, "ann", clock.now())]))
-            [history] = await outside.histories([(await outside.get(handle.run_id)).key])
-            second._engine._by_id[handle.run_id].add_signals(history.signals)
+            [history] = await outside.get_histories([(await outside.get_run(handle.run_id)).key])
+            second._engine._drivers_by_run_id[handle.run_id].add_signals(history.signals)
 
     store.before_commit = answer_just_before
     second = await world.open(store=store)
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await until_parked(second, clock, again)
-    assert answered == [Verdict.DONE]
+    assert answered == [OpStatus.DONE]
     former, now = await again.approvals(all=True)
     assert [former.state, now.state] == ["withdrawn", "open"]
     assert await again.deny(now.id)
@@ -150,14 +150,14 @@ async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(wor
     await world.crash(runtime)
     text = "Delete the original?"
     runtime = await world.open()
-    handle = flow.handle(runtime, handle.run_id)
+    handle = flow.get_handle(runtime, handle.run_id)
     await handle.resume()
     assert (await open_question(handle)).id != shown.id
     await settled(runtime)
     await world.crash(runtime)
     text = "Delete the copy?"
     runtime = await world.open()
-    handle = flow.handle(runtime, handle.run_id)
+    handle = flow.get_handle(runtime, handle.run_id)
     await until_parked(runtime, clock, handle)
     [asked] = await handle.approvals()
     assert (asked.id, asked.question, asked.answered_by) == (shown.id, text, "")
@@ -187,12 +187,12 @@ async def test_code_that_is_corrected_after_drift_takes_no_answer_to_what_it_doe
     await world.crash(first)
     version = 2
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await again.resume()
     assert (await until_ended(second, again)).state == "failed"
     version = 3
-    assert await (await world.outside()).commit([ReopenRun(handle.run_id, world.clock.now())]) == [Verdict.DONE]
-    second._engine.nudge()
+    assert await (await world.outside()).commit([ReopenRun(handle.run_id, world.clock.now())]) == [OpStatus.DONE]
+    second._engine.wake()
     asked = await open_question(again)
     assert (asked.question, asked.id == shown.id) == ("Delete the original?", False)
     await again.deny(asked.id)

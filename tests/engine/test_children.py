@@ -40,7 +40,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.authoring.registry import definitions
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import AppendRecord, AwaitRun, CancelRun, ParkRun, SendSignal, StartRun
@@ -209,8 +209,8 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: "p:child-1" in runtime._engine._by_id)
-    assert await child.handle(runtime, "p:child-1").cancel()
+    await eventually(lambda: "p:child-1" in runtime._engine._drivers_by_run_id)
+    assert await child.get_handle(runtime, "p:child-1").cancel()
     assert await handle.result() == "p:child-1 cancelled"
 
 
@@ -232,7 +232,7 @@ async def test_a_child_that_is_cancelled_before_anybody_began_it_tells_the_parke
     handle = await runtime.start(parent.options(id="p"))
     await until_parked(runtime, clock, handle)
     assert (await row(runtime, handle)).waits_for == "run 'p:child-1'"
-    await child.handle(runtime, "p:child-1").cancel()
+    await child.get_handle(runtime, "p:child-1").cancel()
     assert await handle.result() == "cancelled"
 
 
@@ -280,7 +280,7 @@ async def test_a_child_that_passes_its_deadline_fails(world: World, clock: Virtu
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: "p:child-1" in runtime._engine._by_id)
+    await eventually(lambda: "p:child-1" in runtime._engine._drivers_by_run_id)
     clock.advance(101)
     assert await handle.result() == "too slow"
 
@@ -346,7 +346,7 @@ async def test_hundreds_with_map(world: World):
 
     @workflow
     async def parent() -> list[int]:
-        return await map(child, range(200), concurrency=20)
+        return await map(child, range(200), max_concurrency=20)
 
     runtime = await world.open()
     assert await (await runtime.start(parent)).result() == [-n for n in range(200)]
@@ -364,9 +364,9 @@ async def test_a_child_may_be_called_with_concurrency_one(world: World, clock: V
 
     runtime = await world.open(concurrency=1)
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: runtime._engine._idle)  # it occupies the only place
+    await eventually(lambda: runtime._engine._idle_runs)  # it occupies the only place
     clock.advance(1.1)
-    runtime._engine._idle.sweep()
+    runtime._engine._idle_runs.sweep()
     assert await handle.result() == "done"
 
 
@@ -463,7 +463,7 @@ async def test_a_parent_that_waits_for_its_child_leaves_memory_and_is_woken_by_i
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await until_parked(runtime, clock, handle)
-    assert list(runtime._engine._by_id) == ["p:child-1"]
+    assert list(runtime._engine._drivers_by_run_id) == ["p:child-1"]
     info = await handle.info()
     assert (info.state, info.waits_for) == ("waiting", "run 'p:child-1'")
     before = len(store.commits)
@@ -511,18 +511,18 @@ async def test_a_parked_parent_that_is_woken_by_one_child_leaves_the_other_alone
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(begun) == 2 and len(runtime._engine._idle) == 3)
-    parent_driver = runtime._engine._by_id["p"]
-    second = runtime._engine._by_id["p:child-2"]
+    await eventually(lambda: len(begun) == 2 and len(runtime._engine._idle_runs) == 3)
+    parent_driver = runtime._engine._drivers_by_run_id["p"]
+    second = runtime._engine._drivers_by_run_id["p:child-2"]
     parent_driver.park()
-    runtime._engine._idle.remove(parent_driver)
+    runtime._engine._idle_runs.remove(parent_driver)
     await until_state(runtime, handle, "waiting")
-    await child.handle(runtime, "p:child-1").signal("go", 1)
+    await child.get_handle(runtime, "p:child-1").signal("go", 1)
     await until_state(runtime, handle, "running")  # replayed: it waits for its second child again
     await settled(runtime)
-    assert runtime._engine._by_id["p:child-2"] is second
-    assert not second.gone
-    await child.handle(runtime, "p:child-2").signal("go", 2)
+    assert runtime._engine._drivers_by_run_id["p:child-2"] is second
+    assert not second.is_closed
+    await child.get_handle(runtime, "p:child-2").signal("go", 2)
     assert await handle.result() == ["a 1", "b 2"]
     assert begun == ["a", "b"]
     assert [run.epoch for run in [await row(runtime, "p:child-2")]] == [1]
@@ -563,12 +563,12 @@ async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
     """The parent has recorded its signal and waits for its child again."""
 
     async def there() -> bool:
-        return any(record.kind is Kind.SIGNAL for record in await journal(runtime, handle))
+        return any(record.kind is RecordKind.SIGNAL for record in await journal(runtime, handle))
 
     await eventually(there)
-    await eventually(lambda: handle.run_id in runtime._engine._by_id)
-    driver = runtime._engine._by_id[handle.run_id]
-    await eventually(lambda: driver in runtime._engine._idle)
+    await eventually(lambda: handle.run_id in runtime._engine._drivers_by_run_id)
+    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    await eventually(lambda: driver in runtime._engine._idle_runs)
 
 
 async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(world: World, clock: VirtualClock):
@@ -597,10 +597,10 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     runtime = await world.open(store=store, queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: "p:child-1" in other._engine._by_id)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: "p:child-1" in other._engine._drivers_by_run_id)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
-    runtime._engine._idle.sweep()
+    runtime._engine._idle_runs.sweep()
     await parking.wait()
     gate.set()
     await until_ended(other, "p:child-1")
@@ -629,8 +629,8 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
         return list(await asyncio.gather(child(), wait_for_signal("go")))
 
     class SlowToRead(FlakyStore):
-        async def histories(self, keys: Any) -> Any:
-            found = await self.inner.histories(keys)
+        async def get_histories(self, keys: Any) -> Any:
+            found = await self.inner.get_histories(keys)
             if keys == [child_key]:
                 reading.set()
                 await let_read.wait()
@@ -639,22 +639,22 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     child_key = 0
     first = await world.open(definitions=only("parent"))
     handle = await first.start(parent.options(id="p"))
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     child_key = (await row(first, "p:child-1")).key
     second = await world.open(store=SlowToRead(world.store()), definitions=only("child"))
     await reading.wait()  # the child is claimed
     second._engine._claims._definitions = second._engine._definitions = definitions
     await world.crash(first)
-    await second._engine.store.reap(second.worker_id)
-    [run] = await second._engine.store.claim(second.worker_id, workflows=["parent"], queues=None, limit=1)
-    [history] = await second._engine.store.inner.histories([run.key])
+    await second._engine.store.reap_dead_workers(second.worker_id)
+    [run] = await second._engine.store.claim_runs(second.worker_id, workflows=["parent"], queues=None, limit=1)
+    [history] = await second._engine.store.inner.get_histories([run.key])
     # Without its links, or it would not start the child again; a run that is started on its own has none.
-    second._engine.take(run, definitions["parent"], replace(history, links={}))
-    await eventually(lambda: second._engine._claims._held_back or calls)
+    second._engine.load_run(run, definitions["parent"], replace(history, links={}))
+    await eventually(lambda: second._engine._claims._deferred_starts or calls)
     await asyncio.sleep(0.01)
     let_read.set()
-    await parent.handle(second, handle.run_id).signal("go", "on")
-    assert await parent.handle(second, handle.run_id).result() == ["worked", "on"]
+    await parent.get_handle(second, handle.run_id).signal("go", "on")
+    assert await parent.get_handle(second, handle.run_id).result() == ["worked", "on"]
     assert calls == ["work"]
 
 
@@ -670,10 +670,10 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     runtime = await world.open(queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: "p:child-1" in other._engine._by_id)
+    await eventually(lambda: "p:child-1" in other._engine._drivers_by_run_id)
     await until_parked(runtime, clock, handle)
     await until_parked(other, clock, "p:child-1")
-    await child.handle(other, "p:child-1").signal("go", 5)
+    await child.get_handle(other, "p:child-1").signal("go", 5)
     assert await handle.result() == 5
 
 
@@ -688,7 +688,7 @@ async def test_a_runtime_that_does_not_know_the_child_leaves_it_to_one_that_does
 
     runtime = await world.open(definitions=only("parent"))
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     assert await state(runtime, "p:child-1") == "pending"
     await world.open(definitions=only("child"))
     assert await handle.result() == "known elsewhere"
@@ -718,12 +718,12 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    await eventually(lambda: second._engine._idle)
+    await eventually(lambda: second._engine._idle_runs)
     gate.set()
-    assert await parent.handle(second, handle.run_id).result() == "worked"
+    assert await parent.get_handle(second, handle.run_id).result() == "worked"
     assert calls == ["work"]
     run = await row(other, "p:child-1")
-    assert (run.epoch, run.deliveries) == (1, 0)
+    assert (run.epoch, run.delivery_count) == (1, 0)
     assert await children_of(world, "p") == ["p:child-1"]
 
 
@@ -752,7 +752,7 @@ async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: Wor
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await parent.handle(second, handle.run_id).result() == ["a", "b"]
+    assert await parent.get_handle(second, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b", "b"]
 
 
@@ -774,12 +774,12 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
 
     first = await world.open(queues=["default"])
     handle = await first.start(parent.options(id="p"))
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await world.crash(first)
     other = await world.open(queues=["other"])
     await until_ended(other, "p:child-1")
     second = await world.open(queues=["default"])
-    assert await parent.handle(second, handle.run_id).result() == "worked"
+    assert await parent.get_handle(second, handle.run_id).result() == "worked"
     assert calls == ["work"]
 
 
@@ -794,12 +794,12 @@ async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
 
     first = await world.open()
     handle = await first.start(parent.options(id="p"))
-    await eventually(lambda: len(first._engine._idle) == 2)
+    await eventually(lambda: len(first._engine._idle_runs) == 2)
     await first.close()
     second = await world.open()
-    await child.handle(second, "p:child-1").signal("go", "on")
-    assert await parent.handle(second, handle.run_id).result() == "on"
-    assert (await row(second, handle)).deliveries == 0
+    await child.get_handle(second, "p:child-1").signal("go", "on")
+    assert await parent.get_handle(second, handle.run_id).result() == "on"
+    assert (await row(second, handle)).delivery_count == 0
 
 
 # Started on its own
@@ -819,8 +819,8 @@ async def test_a_started_child_goes_its_own_way(world: World):
     assert await handle.result() == "p:child-1"
     assert await told(runtime, handle) == ["start child"]
     assert not (await row(runtime, "p:child-1")).state.is_terminal
-    await child.handle(runtime, "p:child-1").signal("go", "alone")
-    assert await child.handle(runtime, "p:child-1").result() == "alone"
+    await child.get_handle(runtime, "p:child-1").signal("go", "alone")
+    assert await child.get_handle(runtime, "p:child-1").result() == "alone"
 
 
 async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(world: World):
@@ -838,13 +838,13 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
     runtime = await world.open()
     failing = await runtime.start(parent.options(id="f"), True)
     cancelled = await runtime.start(parent.options(id="c"), False)
-    await eventually(lambda: "c:child-1" in runtime._engine._by_id)
+    await eventually(lambda: "c:child-1" in runtime._engine._drivers_by_run_id)
     await cancelled.cancel()
     assert (await until_ended(runtime, failing)).state == "failed"
     assert (await until_ended(runtime, cancelled)).state == "cancelled"
     for run_id in ("f:child-1", "c:child-1"):
-        await child.handle(runtime, run_id).signal("go", "alive")
-        assert await child.handle(runtime, run_id).result() == "alive"
+        await child.get_handle(runtime, run_id).signal("go", "alive")
+        assert await child.get_handle(runtime, run_id).result() == "alive"
 
 
 async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World):
@@ -956,7 +956,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
     await asyncio.sleep(0.02)
     await world.crash(first)
     second = await world.open()
-    assert await parent.handle(second, handle.run_id).result() == ["first", "second"]
+    assert await parent.get_handle(second, handle.run_id).result() == ["first", "second"]
 
 
 async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world: World, clock: VirtualClock):
@@ -975,7 +975,7 @@ async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world:
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: "p:child-1" in runtime._engine._by_id and len(runtime._engine._idle) == 2)
+    await eventually(lambda: "p:child-1" in runtime._engine._drivers_by_run_id and len(runtime._engine._idle_runs) == 2)
     clock.advance(11)
     assert await handle.result() == "at last"
 
@@ -1028,7 +1028,7 @@ async def test_an_unfinished_run_under_the_id_is_joined(world: World):
     runtime = await world.open()
     shared = await runtime.start(child.options(id="shared"))
     one, two = await runtime.start(parent.options(id="1")), await runtime.start(parent.options(id="2"))
-    await eventually(lambda: len(runtime._engine._idle) == 3)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 3)
     await shared.signal("go", "for all")
     assert [await shared.result(), await one.result(), await two.result()] == ["for all"] * 3
     assert (await row(runtime, shared)).parent == ""
@@ -1164,7 +1164,7 @@ async def test_a_timeout_around_a_child_cancels_it(world: World, clock: VirtualC
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     clock.advance(11)
     assert await handle.result() == "gave up"
     assert (await until_ended(runtime, "p:child-1")).state == "cancelled"
@@ -1187,7 +1187,7 @@ async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(wo
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     runtime._engine.park_idle()
     await eventually(lambda: not runtime._engine._drivers)
     clock.advance(101)
@@ -1247,7 +1247,7 @@ async def test_a_cancelled_parent_cancels_its_children_and_theirs(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(nested.options(id="n"), 3)
-    await eventually(lambda: len(runtime._engine._idle) == 4)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 4)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -1271,11 +1271,11 @@ async def test_a_joined_run_is_not_cancelled_by_who_no_longer_waits(world: World
     runtime = await world.open()
     shared = await runtime.start(child.options(id="shared"))
     handle = await runtime.start(parent)
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     clock.advance(11)
     assert await handle.result() == "gave up"
     await settled(runtime)
-    assert not (await shared.info()).cancelling
+    assert not (await shared.info()).is_cancelling
     await shared.signal("go", "alive")
     assert await shared.result() == "alive"
 
@@ -1344,14 +1344,14 @@ async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the
     other = await world.open(queues=["other"])
     first = await world.open(store=store, queues=["default"])
     handle = await first.start(parent.options(id="p"))
-    await eventually(lambda: first._engine._idle and other._engine._idle)
+    await eventually(lambda: first._engine._idle_runs and other._engine._idle_runs)
     clock.advance(11)
     await dead.wait()
     await world.crash(first)
     second = await world.open(queues=["default"])
     assert (await until_ended(second, "p:child-1")).state == "cancelled"
-    await parent.handle(second, handle.run_id).signal("go")
-    assert await parent.handle(second, handle.run_id).result() == "gave up"
+    await parent.get_handle(second, handle.run_id).signal("go")
+    assert await parent.get_handle(second, handle.run_id).result() == "gave up"
 
 
 # When the store fails
@@ -1419,8 +1419,8 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
     store.fail_after = fail
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: not failures and len(runtime._engine._idle) == 2)
-    await child.handle(runtime, "p:child-1").signal("go", "on")
+    await eventually(lambda: not failures and len(runtime._engine._idle_runs) == 2)
+    await child.get_handle(runtime, "p:child-1").signal("go", "on")
     assert await handle.result() == "on"
 
 

@@ -17,7 +17,7 @@ from holdfast.authoring import runtime as runtimes
 
 @pytest.fixture(autouse=True)
 def _no_runtime_is_left() -> None:
-    runtimes._open.clear()
+    runtimes._open_runtimes.clear()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_two_loops_one_after_the_other_use_one_store(url: str):
     assert asyncio.run(flow(1)) == 1
     assert asyncio.run(flow(2)) == 2
     assert calls == [1, 2]
-    assert all(runtime.is_closed for runtime in runtimes._open)
+    assert all(runtime.is_closed for runtime in runtimes._open_runtimes)
 
 
 def test_a_run_cut_off_by_the_end_of_its_loop_goes_on_in_the_next(url: str):
@@ -102,10 +102,10 @@ def test_a_loop_that_is_closed_without_a_word_is_abandoned(url: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loop.close()
-        assert [runtime.is_closed for runtime in runtimes._open] == [False]
+        assert [runtime.is_closed for runtime in runtimes._open_runtimes] == [False]
         assert asyncio.run(flow()) == ["a", "b"]
         gc.collect()
-    assert all(runtime.is_closed for runtime in runtimes._open)
+    assert all(runtime.is_closed for runtime in runtimes._open_runtimes)
     assert calls == ["a", "b", "b"]
     assert undone == ["undone"]
 
@@ -183,7 +183,7 @@ def test_a_store_that_cannot_be_opened_is_a_plain_error_and_nothing_stays_open(t
             await Runtime(f"sqlite:///{tmp_path}/runs.db").open()
 
     asyncio.run(main())
-    assert all(runtime.is_closed for runtime in runtimes._open)
+    assert all(runtime.is_closed for runtime in runtimes._open_runtimes)
 
 
 def test_threads_of_closed_runtimes_do_not_pile_up(url: str):

@@ -24,8 +24,8 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.codec.run_ids import LONGEST_ID
-from holdfast.core.seeded_random import SEED
+from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.services.forks import NOT_GIVEN, fork_run
 from holdfast.services.run_control import retry_run
 from holdfast.stores.contract import History
@@ -39,12 +39,12 @@ async def fork(
     """Fork a run as a client does, and return this runtime's handle to the fork."""
     store = await world.outside()
     run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id or None)
-    return flow.handle(runtime, run.id)
+    return flow.get_handle(runtime, run.id)
 
 
 async def everything(runtime: Any, run_id: str) -> tuple[Any, History]:
     run = await row(runtime, run_id)
-    [history] = await runtime._engine.store.histories([run.key])
+    [history] = await runtime._engine.store.get_histories([run.key])
     return run, history
 
 
@@ -229,7 +229,7 @@ async def test_without_a_step_everything_recorded_is_shared(world: World):
 
     runtime = await world.open()
     original = await runtime.start(flow.options(id="original"))
-    await eventually(lambda: runtime._engine._idle and bench.log)
+    await eventually(lambda: runtime._engine._idle_runs and bench.log)
     forked = await fork(world, runtime, flow, "original")
     await forked.signal("go", "fork")
     assert await forked.result() == ["old a", "fork", "old b"]
@@ -306,7 +306,7 @@ async def test_a_fork_replays_the_time_of_its_origin(world: World, clock: Virtua
     runtime = await world.open()
     began = clock.now()
     original = await runtime.start(flow.options(id="original"))
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(100)
     await original.result()
     clock.advance(1000)
@@ -430,7 +430,7 @@ async def test_a_fork_of_a_fork(world: World):
     assert draws[2] == draws[1]
     assert draws[3][:2] == draws[0][:2]
     assert not {*draws[3][2:]} & {*draws[0], *draws[1]}
-    assert len((await row(runtime, "3")).seed) == SEED + 2 * (SEED + 8)
+    assert len((await row(runtime, "3")).seed) == SEED_BYTES + 2 * (SEED_BYTES + 8)
 
 
 async def test_a_fork_in_the_middle_of_parallel_steps_shares_what_came_before(world: World):
@@ -533,11 +533,11 @@ async def test_a_fork_has_an_id_that_a_run_may_have(world: World):
         return 1
 
     runtime = await world.open()
-    long = "x" * LONGEST_ID
+    long = "x" * MAX_ID_LENGTH
     await (await runtime.start(flow.options(id=long))).result()
     made_up = await fork(world, runtime, flow, long)
-    assert len(made_up.run_id) == LONGEST_ID
+    assert len(made_up.run_id) == MAX_ID_LENGTH
     assert "-fork-" in made_up.run_id
-    for id in ("y" * (LONGEST_ID + 1), "two\nlines"):
+    for id in ("y" * (MAX_ID_LENGTH + 1), "two\nlines"):
         with pytest.raises(UsageError, match="a run's id has 1 to 200 printable characters"):
             await fork(world, runtime, flow, long, id=id)

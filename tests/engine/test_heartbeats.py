@@ -71,7 +71,7 @@ async def test_progress_survives_the_worker(world: World, plain: bool):
     await eventually(lambda: attempts(first, handle))
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "from {'bytes': 4096}"
+    assert await flow.get_handle(second, handle.run_id).result() == "from {'bytes': 4096}"
     assert seen == [(1, None), (1, {"bytes": 4096})]
     assert await attempts(second, handle) == {}
     release.set()
@@ -103,7 +103,7 @@ async def test_attempts_count_on_after_a_takeover(world: World):
     await eventually(two_failed)
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == 4
+    assert await flow.get_handle(second, handle.run_id).result() == 4
     assert made == [1, 2, 3, 3, 4]
 
 
@@ -126,7 +126,7 @@ async def test_the_idempotency_key_is_the_same_after_a_takeover(world: World):
     await eventually(lambda: keys)
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "paid"
+    assert await flow.get_handle(second, handle.run_id).result() == "paid"
     assert len(keys) == 2
     assert keys[0] == keys[1]
 
@@ -134,7 +134,7 @@ async def test_the_idempotency_key_is_the_same_after_a_takeover(world: World):
 async def test_many_heartbeats_are_few_writes_and_the_last_one_counts(in_memory: World):
     from worlds import FlakyStore
 
-    from holdfast.stores.operations import NoteAttempt
+    from holdfast.stores.operations import SaveAttempt
 
     @step(retries=1, backoff=0.1)
     async def count() -> int:
@@ -155,7 +155,7 @@ async def test_many_heartbeats_are_few_writes_and_the_last_one_counts(in_memory:
     runtime = await in_memory.open(store=store)
     started = time.monotonic()
     assert await (await runtime.start(flow)).result() == 4_999
-    notes = [op for ops in store.commits for op in ops if isinstance(op, NoteAttempt)]
+    notes = [op for ops in store.commits for op in ops if isinstance(op, SaveAttempt)]
     assert len(notes) <= 3 + (time.monotonic() - started) * 10
 
 
@@ -251,7 +251,7 @@ async def test_a_heartbeat_tells_a_step_that_another_worker_holds_its_run(world:
     await eventually(begun.is_set)
     await world.kill(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "second"
+    assert await flow.get_handle(second, handle.run_id).result() == "second"
     assert isinstance(raised[0], FenceLost)
     assert handle.run_id in str(raised[0])
 

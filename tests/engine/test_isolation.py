@@ -11,7 +11,7 @@ from worlds import World, eventually, row, state, until_state
 
 from holdfast import RunDead, RunFailed, Runtime, step, workflow
 from holdfast.engine.isolation import Isolation
-from holdfast.stores.rules import ALONE, WAIT_LEASES, isolation_leases
+from holdfast.stores.rules import ISOLATED_WAIT_LEASES, MIN_SOLO_SUSPICION, get_isolation_leases
 
 pytestmark = pytest.mark.asyncio
 
@@ -70,10 +70,10 @@ async def test_one_bad_run_ends_dead_and_ten_innocent_ones_complete(world: World
     handles += [await runtime.start(innocent, n) for n in range(5, 10)]
     runtime = await deadly.restart_until(runtime, "bad")
     for n, handle in enumerate(handles):
-        assert await innocent.handle(runtime, handle.run_id).result(timeout=20) == n + 1
+        assert await innocent.get_handle(runtime, handle.run_id).result(timeout=20) == n + 1
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held"):
-        await bad.handle(runtime, "bad").result()
-    assert (await row(runtime, "bad")).deliveries == 3
+        await bad.get_handle(runtime, "bad").result()
+    assert (await row(runtime, "bad")).delivery_count == 3
     assert deadly.deaths <= 7
 
 
@@ -96,9 +96,9 @@ async def test_a_child_that_kills_its_worker_ends_dead_and_its_parent_is_told(wo
     await runtime.start(parent)
     runtime = await deadly.restart_until(runtime, "parent")
     with pytest.raises(RunFailed) as failed:
-        await parent.handle(runtime, "parent").result()
+        await parent.get_handle(runtime, "parent").result()
     assert isinstance(failed.value.__cause__, RunDead)
-    assert (await row(runtime, "parent")).deliveries == 0
+    assert (await row(runtime, "parent")).delivery_count == 0
 
 
 async def crash_twice(world: World, runtime: Runtime, begun: list[Any], runs: int) -> Runtime:
@@ -145,7 +145,7 @@ async def test_a_worker_that_tries_a_run_alone_starts_others_when_it_has_recorde
     gate.set()
     assert await handle.result(timeout=20) == "quick"
     for name in "ab":
-        assert await held.handle(runtime, f"held-{name}").result(timeout=20) == name
+        assert await held.get_handle(runtime, f"held-{name}").result(timeout=20) == name
 
 
 async def test_an_isolated_run_that_waits_leaves_memory_at_once_for_the_next_one(in_memory: World):
@@ -172,7 +172,7 @@ async def test_an_isolated_run_that_waits_leaves_memory_at_once_for_the_next_one
         await runtime.start(flow)
     runtime = await crash_twice(in_memory, runtime, begun, 2)
     begun += ["", "", "", ""]
-    assert await held.handle(runtime, "held").result(timeout=20) == "held"
+    assert await held.get_handle(runtime, "held").result(timeout=20) == "held"
     await until_state(runtime, "waits", "waiting")
     assert (await row(runtime, "waits")).suspicion == 0
 
@@ -189,15 +189,17 @@ class Holder:
         self.held: list[Any] = []
 
     @property
-    def is_free(self) -> bool:
+    def is_idle(self) -> bool:
         return not self.held
 
-    def drivers(self) -> list[Any]:
+    def list_drivers(self) -> list[Any]:
         return self.held
 
     def take(self, suspicion: int, count: int = 1) -> list[Any]:
         taken = [
-            SimpleNamespace(run=SimpleNamespace(id="r", suspicion=suspicion), is_isolated=suspicion > 1, gone=False)
+            SimpleNamespace(
+                run=SimpleNamespace(id="r", suspicion=suspicion), is_isolated=suspicion > 1, is_closed=False
+            )
             for _ in range(count)
         ]
         self.held += taken
@@ -220,9 +222,9 @@ def isolation(holder: Holder) -> Isolation:
 async def test_a_worker_that_holds_nothing_takes_suspects_at_once_and_nothing_else(
     holder: Holder, isolation: Isolation
 ):
-    assert isolation.suspects_after() == 0.0
-    isolation.note_claimed(holder.take(ALONE))
-    assert isolation.suspects_after() is None
+    assert isolation.get_suspect_delay_s() == 0.0
+    isolation.note_claimed(holder.take(MIN_SOLO_SUSPICION))
+    assert isolation.get_suspect_delay_s() is None
     assert isolation.is_exclusive
 
 
@@ -230,9 +232,9 @@ async def test_a_busy_worker_leaves_suspects_to_others_for_a_while_and_takes_oth
     holder: Holder, isolation: Isolation
 ):
     holder.take(0)
-    assert isolation.suspects_after() == WAIT_LEASES * LEASE
-    isolation.note_claimed(holder.take(ALONE))
-    assert isolation.suspects_after() is None
+    assert isolation.get_suspect_delay_s() == ISOLATED_WAIT_LEASES * LEASE
+    isolation.note_claimed(holder.take(MIN_SOLO_SUSPICION))
+    assert isolation.get_suspect_delay_s() is None
     assert not isolation.is_exclusive
 
 
@@ -243,34 +245,34 @@ async def test_the_next_suspects_are_taken_when_all_have_recorded_something_or_l
     isolation.note_claimed([one, other])
     one.is_isolated = False
     assert isolation.is_exclusive
-    other.gone = True
+    other.is_closed = True
     holder.held.remove(other)
     assert not isolation.is_exclusive
-    assert isolation.suspects_after() == 0.0
+    assert isolation.get_suspect_delay_s() == 0.0
 
 
 async def test_isolation_ends_after_a_bound_that_doubles_with_each_further_death(holder: Holder, isolation: Isolation):
-    for doubling, suspicion in enumerate((ALONE, ALONE + 1, ALONE + 2)):
+    for doubling, suspicion in enumerate((MIN_SOLO_SUSPICION, MIN_SOLO_SUSPICION + 1, MIN_SOLO_SUSPICION + 2)):
         holder.held.clear()
         isolation.note_claimed(holder.take(suspicion))
-        holder.time += isolation_leases(ALONE) * LEASE * 2**doubling - 0.1
+        holder.time += get_isolation_leases(MIN_SOLO_SUSPICION) * LEASE * 2**doubling - 0.1
         assert isolation.is_exclusive
         holder.time += 0.2
         assert not isolation.is_exclusive
-        assert isolation.suspects_after() == WAIT_LEASES * LEASE
+        assert isolation.get_suspect_delay_s() == ISOLATED_WAIT_LEASES * LEASE
 
 
 async def test_suspects_taken_one_after_another_do_not_prolong_the_bound(holder: Holder, isolation: Isolation):
     began = holder.time
-    while isolation.suspects_after() == 0.0:
-        [suspect] = holder.take(ALONE)
+    while isolation.get_suspect_delay_s() == 0.0:
+        [suspect] = holder.take(MIN_SOLO_SUSPICION)
         isolation.note_claimed([suspect])
         holder.time += LEASE
         suspect.is_isolated = False
-    assert holder.time - began == isolation_leases(ALONE) * LEASE
+    assert holder.time - began == get_isolation_leases(MIN_SOLO_SUSPICION) * LEASE
 
 
 async def test_a_worker_that_has_taken_something_else_is_not_exclusive_any_more(holder: Holder, isolation: Isolation):
-    isolation.note_claimed(holder.take(ALONE))
+    isolation.note_claimed(holder.take(MIN_SOLO_SUSPICION))
     holder.take(0)
     assert not isolation.is_exclusive

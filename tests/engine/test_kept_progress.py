@@ -11,7 +11,7 @@ from worlds import FlakyStore, World, attempts, eventually
 
 from holdfast import current_step, step, workflow
 from holdfast.errors import StoreUnavailable, UnrecordableValue
-from holdfast.stores.operations import NoteAttempt, Op
+from holdfast.stores.operations import Op, SaveAttempt
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,7 +24,7 @@ async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(wor
         me = current_step()
         seen.append(me.progress)
         for number in range(me.progress or 0, 4):
-            await me.keep(number)
+            await me.save_progress(number)
             [noted] = (await attempts(runtime, me.run_id)).values()
             seen.append(noted.progress)
             if len(seen) == 4:
@@ -41,7 +41,7 @@ async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(wor
     await world.crash(runtime)
     assert seen == [None, b"0", b"1", b"2"]
     runtime = await world.open()
-    assert await kept_progress.handle(runtime, handle.run_id).result() == "done"
+    assert await kept_progress.get_handle(runtime, handle.run_id).result() == "done"
     assert seen[4:] == [2, b"2", b"3"]
     assert not await attempts(runtime, handle)
 
@@ -51,7 +51,7 @@ async def test_a_step_waits_until_the_store_takes_its_progress(in_memory: World)
 
     @step
     async def edit() -> str:
-        await current_step().keep("before")
+        await current_step().save_progress("before")
         events.append("went on")
         return "done"
 
@@ -60,7 +60,7 @@ async def test_a_step_waits_until_the_store_takes_its_progress(in_memory: World)
         return await edit()
 
     def fail_twice(ops: Sequence[Op]) -> BaseException | None:
-        if any(isinstance(op, NoteAttempt) for op in ops) and events.count("failed") < 2:
+        if any(isinstance(op, SaveAttempt) for op in ops) and events.count("failed") < 2:
             events.append("failed")
             return StoreUnavailable("not now")
         return None
@@ -82,7 +82,7 @@ async def test_a_zombie_does_not_go_on_when_it_keeps_its_progress(world: World):
         who = f"worker {len(gates)}"
         try:
             await gates[-1].wait()
-            await current_step().keep(who)
+            await current_step().save_progress(who)
         except BaseException:
             events.append(f"{who} stopped")
             raise
@@ -102,7 +102,7 @@ async def test_a_zombie_does_not_go_on_when_it_keeps_its_progress(world: World):
     gates[0].set()
     await eventually(lambda: events)
     gates[1].set()
-    assert await kept_by_a_zombie.handle(second, handle.run_id).result() == "worker 2"
+    assert await kept_by_a_zombie.get_handle(second, handle.run_id).result() == "worker 2"
     assert events == ["worker 1 stopped", "worker 2 went on"]
 
 
@@ -110,7 +110,7 @@ async def test_progress_that_cannot_be_recorded_is_refused(in_memory: World):
     @step
     async def edit() -> str:
         with pytest.raises(UnrecordableValue):
-            await current_step().keep(object())
+            await current_step().save_progress(object())
         return "refused"
 
     @workflow

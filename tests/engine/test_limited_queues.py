@@ -17,7 +17,7 @@ from holdfast.admission.rates import Rate
 pytestmark = pytest.mark.asyncio
 
 SOON = 0.8
-"""Seconds in which a free place is taken: less than ``LOOK_AFTER``, when it would be found in any case."""
+"""Seconds in which a free place is taken: less than ``FREED_SLOT_POLL_DELAY_S``, when it would be found in any case."""
 
 
 class Site:
@@ -61,7 +61,7 @@ class Asked:
         self.times: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("claim", "next_wake"):
+        if name in ("claim_runs", "get_next_wake_at"):
             self.times[name] += 1
         return getattr(self.inner, name)
 
@@ -69,7 +69,7 @@ class Asked:
 async def test_several_workers_keep_to_the_limit_of_a_queue_together(world: World):
     site = Site()
     flow = flow_of(site)
-    workers = [await world.open(limits={"llm": QueueLimits(2)}) for _ in range(3)]
+    workers = [await world.open(queue_limits={"llm": QueueLimits(2)}) for _ in range(3)]
     handles = [await workers[n % 3].start(flow, f"v{n}") for n in range(12)]
     began = time.monotonic()
     for _ in range(12):
@@ -86,7 +86,7 @@ async def test_several_workers_keep_to_the_limit_of_a_queue_together(world: Worl
 async def test_a_worker_takes_the_next_run_when_one_of_its_own_has_given_up_the_place(world: World):
     site = Site()
     flow = flow_of(site)
-    worker = await world.open(limits={"llm": QueueLimits(1)})
+    worker = await world.open(queue_limits={"llm": QueueLimits(1)})
     handles = [await worker.start(flow, name) for name in "abcdef"]
     began = time.monotonic()
     for name in "abcdef":
@@ -101,15 +101,15 @@ async def test_a_full_queue_is_not_asked_again_and_again(world: World):
     site = Site()
     flow = flow_of(site)
     store = Asked(world.store())
-    worker = await world.open(store=store, limits={"llm": QueueLimits(1)})
+    worker = await world.open(store=store, queue_limits={"llm": QueueLimits(1)})
     handles = [await worker.start(flow, name) for name in "abc"]
     await eventually(lambda: site.inside == ["a"])
     await asyncio.sleep(0.1)
     store.times.clear()
     await asyncio.sleep(0.6)
-    assert store.times["claim"] == 0
+    assert store.times["claim_runs"] == 0
     if world.kind != "memory":  # which tells of every write again and again for a second
-        assert store.times["next_wake"] <= 2
+        assert store.times["get_next_wake_at"] <= 2
     for name in "abc":
         site.open(name)
     for handle in handles:
@@ -130,12 +130,14 @@ async def test_a_run_can_wait_for_others_of_its_own_queue(world: World, clock: V
     async def outer(n: int) -> int:
         return await inner(n) + 1
 
-    workers = [await world.open(limits={"llm": QueueLimits(1)}) for _ in range(2)]
+    workers = [await world.open(queue_limits={"llm": QueueLimits(1)}) for _ in range(2)]
     handle = await workers[0].start(outer, 4)
 
     async def asleep() -> bool:
-        waiting = [run for run in await workers[0]._engine.store.queues() if run.running == run.waiting == 0]
-        parked = [driver for worker in workers for driver in worker._engine.drivers()]
+        waiting = [
+            run for run in await workers[0]._engine.store.list_queues() if run.running_count == run.waiting_count == 0
+        ]
+        parked = [driver for worker in workers for driver in worker._engine.list_drivers()]
         return bool(waiting) and not parked
 
     await eventually(asleep)
@@ -146,7 +148,7 @@ async def test_a_run_can_wait_for_others_of_its_own_queue(world: World, clock: V
 async def test_runs_begin_when_the_rate_has_room_again(world: World, clock: VirtualClock):
     site = Site()
     flow = flow_of(site)
-    workers = [await world.open(limits={"llm": QueueLimits(rates=(Rate.parse("2/min"),))}) for _ in range(2)]
+    workers = [await world.open(queue_limits={"llm": QueueLimits(rates=(Rate.parse("2/min"),))}) for _ in range(2)]
     handles = [await workers[n % 2].start(flow, f"v{n}") for n in range(5)]
     for n in range(5):
         site.open(f"v{n}")
@@ -161,10 +163,10 @@ async def test_runs_begin_when_the_rate_has_room_again(world: World, clock: Virt
 async def test_the_place_of_a_dead_worker_is_free(world: World):
     site = Site()
     flow = flow_of(site)
-    first = await world.open(limits={"llm": QueueLimits(1)})
+    first = await world.open(queue_limits={"llm": QueueLimits(1)})
     a = await first.start(flow, "a")
     await eventually(lambda: site.inside == ["a"])
-    second = await world.open(limits={"llm": QueueLimits(1)})
+    second = await world.open(queue_limits={"llm": QueueLimits(1)})
     b = await second.start(flow, "b")
     await asyncio.sleep(0.05)
     assert site.inside == ["a"]
@@ -177,7 +179,7 @@ async def test_the_place_of_a_dead_worker_is_free(world: World):
     assert site.most == 1
     site.open("a")
     site.open("b")
-    assert [await flow.handle(second, one.run_id).result() for one in (a, b)] == ["a", "b"]
+    assert [await flow.get_handle(second, one.run_id).result() for one in (a, b)] == ["a", "b"]
 
 
 async def test_a_queue_gets_limits_while_its_runs_are_held(world: World):
@@ -186,9 +188,9 @@ async def test_a_queue_gets_limits_while_its_runs_are_held(world: World):
     worker = await world.open()
     a = await worker.start(flow, "a")
     await eventually(lambda: site.inside == ["a"])
-    assert not (await row(worker, a)).limited
+    assert not (await row(worker, a)).is_limited
     operator = await world.outside()
-    assert await operator.set_queue("llm", QueueLimits(1))
+    assert await operator.set_queue_limits("llm", QueueLimits(1))
     b = await worker.start(flow, "b")
     await asyncio.sleep(0.1)
     assert site.inside == ["a"]

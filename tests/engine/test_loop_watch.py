@@ -12,8 +12,8 @@ from worlds import World, eventually
 from holdfast import step, workflow
 from holdfast.engine import heartbeat
 from holdfast.engine.clock import SystemClock
-from holdfast.engine.heartbeat import Pulse
-from holdfast.engine.loop_watchdog import MAX_LOOK, LoopWatch
+from holdfast.engine.heartbeat import Heartbeat
+from holdfast.engine.loop_watchdog import MAX_POLL_GAP_S, LoopWatchdog
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,15 +33,15 @@ def clock() -> Clock:
     return Clock()
 
 
-def look_for(watch: LoopWatch, clock: Clock, seconds: float, *, is_workflow: bool = False) -> None:
+def look_for(watch: LoopWatchdog, clock: Clock, seconds: float, *, is_workflow: bool = False) -> None:
     """Look twice a second, while the loop runs nothing."""
     for _ in range(round(seconds * 2)):
         clock.now += 0.5
-        watch.look(is_workflow=is_workflow)
+        watch.poll(is_workflow=is_workflow)
 
 
 async def test_a_loop_that_answers_is_not_blocked(clock: Clock, caplog: pytest.LogCaptureFixture):
-    watch = LoopWatch(max_blocked_s=2.0, now=clock)
+    watch = LoopWatchdog(max_blocked_s=2.0, now=clock)
     for _ in range(100):
         look_for(watch, clock, 0.5)
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_a_loop_that_answers_is_not_blocked(clock: Clock, caplog: pytest.L
 async def test_warnings_become_rarer_and_the_loop_is_stuck_after_the_bound(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ):
-    watch = LoopWatch(max_blocked_s=60.0, now=clock)
+    watch = LoopWatchdog(max_blocked_s=60.0, now=clock)
     look_for(watch, clock, 60.0)
     assert not watch.is_stuck
     look_for(watch, clock, 1.0)
@@ -70,8 +70,8 @@ async def test_warnings_become_rarer_and_the_loop_is_stuck_after_the_bound(
 async def test_a_loop_that_does_not_run_is_blocked_by_nobody_and_stuck_all_the_same(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ):
-    async def make() -> LoopWatch:
-        return LoopWatch(max_blocked_s=60.0, now=clock)
+    async def make() -> LoopWatchdog:
+        return LoopWatchdog(max_blocked_s=60.0, now=clock)
 
     def look_between_two_calls() -> None:
         loop = asyncio.new_event_loop()
@@ -90,27 +90,27 @@ async def test_a_loop_that_does_not_run_is_blocked_by_nobody_and_stuck_all_the_s
 
 
 async def test_a_loop_that_runs_again_is_not_stuck_any_more(clock: Clock, caplog: pytest.LogCaptureFixture):
-    watch = LoopWatch(max_blocked_s=5.0, now=clock)
+    watch = LoopWatchdog(max_blocked_s=5.0, now=clock)
     look_for(watch, clock, 10.0)
     assert watch.is_stuck
     await asyncio.sleep(0)
-    watch.look()
+    watch.poll()
     assert not watch.is_stuck
     assert "runs again" in caplog.records[-1].getMessage()
 
 
 async def test_a_process_that_stood_still_as_a_whole_was_not_blocked(clock: Clock):
-    watch = LoopWatch(max_blocked_s=60.0, now=clock)
-    watch.look()
+    watch = LoopWatchdog(max_blocked_s=60.0, now=clock)
+    watch.poll()
     clock.now += 3600.0
-    watch.look()
+    watch.poll()
     assert not watch.is_stuck
-    look_for(watch, clock, 60.0 - MAX_LOOK - 1.0)
+    look_for(watch, clock, 60.0 - MAX_POLL_GAP_S - 1.0)
     assert not watch.is_stuck
 
 
 async def test_workflow_code_is_named_by_others_but_counts(clock: Clock, caplog: pytest.LogCaptureFixture):
-    watch = LoopWatch(max_blocked_s=5.0, now=clock)
+    watch = LoopWatchdog(max_blocked_s=5.0, now=clock)
     look_for(watch, clock, 6.0, is_workflow=True)
     assert watch.is_stuck
     assert len(caplog.records) == 1
@@ -124,12 +124,12 @@ async def test_a_stuck_worker_does_not_renew_its_lease_until_its_loop_runs_again
         renewed.append(clock.now)
         return True
 
-    beating = Pulse(
-        lease=3.0,
+    beating = Heartbeat(
+        lease_s=3.0,
         renew=renew,
         on_lost=lambda: None,
         interrupt=lambda turn, place: False,
-        watch=LoopWatch(max_blocked_s=5.0, now=clock),
+        watchdog=LoopWatchdog(max_blocked_s=5.0, now=clock),
         on_stuck=lambda: stuck.append(clock.now),
         now=clock,
     )
@@ -158,16 +158,16 @@ async def test_the_lease_is_renewed_although_looking_at_the_loop_fails(clock: Cl
         renewed.append(clock.now)
         return True
 
-    class Broken(LoopWatch):
-        def look(self, *, is_workflow: bool = False) -> None:
+    class Broken(LoopWatchdog):
+        def poll(self, *, is_workflow: bool = False) -> None:
             raise RuntimeError("a defect")
 
-    beating = Pulse(
-        lease=3.0,
+    beating = Heartbeat(
+        lease_s=3.0,
         renew=renew,
         on_lost=lambda: None,
         interrupt=lambda turn, place: False,
-        watch=Broken(now=clock),
+        watchdog=Broken(now=clock),
         now=clock,
     )
     for _ in range(4):
@@ -183,8 +183,8 @@ async def test_the_step_that_blocks_is_named_with_the_place(
 ):
     if in_task and not hasattr(asyncio.Task, "get_context"):
         pytest.skip("Python 3.11 does not tell the context of a task")
-    monkeypatch.setattr(heartbeat, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr("holdfast.engine.loop_watchdog.WARN_AFTER", 0.05)
+    monkeypatch.setattr(heartbeat, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("holdfast.engine.loop_watchdog.WARN_AFTER_S", 0.05)
     released = threading.Event()
 
     async def block() -> None:

@@ -21,7 +21,7 @@ async def test_results_come_in_the_order_of_the_items_whatever_order_they_end_in
 
     @workflow
     async def flow() -> list[int]:
-        return await map(work, range(20), concurrency=6)
+        return await map(work, range(20), max_concurrency=6)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -44,7 +44,7 @@ async def test_no_more_than_the_given_number_run_at_once(in_memory: World, concu
 
     @workflow
     async def flow() -> list[int]:
-        return await map(work, range(12), concurrency=concurrency)
+        return await map(work, range(12), max_concurrency=concurrency)
 
     runtime = await in_memory.open()
     assert await (await runtime.start(flow)).result() == list(range(12))
@@ -75,7 +75,7 @@ async def test_the_first_failure_is_raised_and_the_rest_is_cancelled(world: Worl
     @workflow
     async def flow() -> str:
         try:
-            await map(work, range(100), concurrency=3)
+            await map(work, range(100), max_concurrency=3)
         except Broken as error:
             return str(error)
         return ""
@@ -112,11 +112,11 @@ async def test_a_retry_finds_the_step_that_failed_behind_what_the_items_code_rai
     @workflow
     async def flow() -> list[int]:
         if not in_a_handler:
-            return await map(one, range(4), concurrency=1)
+            return await map(one, range(4), max_concurrency=1)
         try:
             raise LookupError("something else")
         except LookupError:
-            return await map(one, range(4), concurrency=1)
+            return await map(one, range(4), max_concurrency=1)
 
     runtime = await world.open()
     handle = await runtime.start(flow)
@@ -149,7 +149,7 @@ async def test_a_concurrency_below_one_is_refused(in_memory: World, concurrency:
 
     @workflow
     async def flow() -> list[int]:
-        return await map(work, [1], concurrency=concurrency)
+        return await map(work, [1], max_concurrency=concurrency)
 
     runtime = await in_memory.open()
     with pytest.raises(RunFailed, match=f"concurrency={concurrency} must be at least 1") as failed:
@@ -170,7 +170,7 @@ async def test_a_crash_in_the_middle_costs_only_the_items_in_flight(world: World
 
     @workflow
     async def flow() -> list[int]:
-        return await map(work, range(10), concurrency=2)
+        return await map(work, range(10), max_concurrency=2)
 
     first = await world.open()
     handle = await first.start(flow)
@@ -178,7 +178,7 @@ async def test_a_crash_in_the_middle_costs_only_the_items_in_flight(world: World
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == list(range(10))
+    assert await flow.get_handle(second, handle.run_id).result() == list(range(10))
     assert sorted(calls) == sorted([*range(10), 5, 6])
 
 

@@ -26,8 +26,8 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.handle import Handle
-from holdfast.stores.contract import Request
-from holdfast.stores.operations import NoteAttempt, ParkRun, PauseRun
+from holdfast.stores.contract import RunRequests
+from holdfast.stores.operations import ParkRun, PauseRun, SaveAttempt
 
 pytestmark = pytest.mark.asyncio
 
@@ -58,8 +58,8 @@ class Outage:
 
 async def waits_in_memory(runtime: Runtime, handle: Handle[object]) -> None:
     """Wait until the run is idle because a step of it waits for its next attempt, and that is noted."""
-    driver = await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
-    await eventually(lambda: driver in runtime._engine._idle)
+    driver = await eventually(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    await eventually(lambda: driver in runtime._engine._idle_runs)
 
 
 async def test_the_run_leaves_memory_and_comes_back_for_the_attempt(world: World, clock: PatientClock):
@@ -125,7 +125,7 @@ async def test_the_wait_and_the_count_survive_the_worker(world: World, clock: Pa
     await until_parked(second, clock, handle)
     clock.advance(600)
     with pytest.raises(RunFailed):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert outage.attempts == [1, 2, 3]
 
 
@@ -208,7 +208,7 @@ async def test_a_run_with_something_else_to_do_stays_in_memory(world: World, clo
     handle = await runtime.start(flow)
     await eventually(lambda: clock.slept)
     clock.advance(2)
-    runtime._engine._idle.sweep(at_once=10)
+    runtime._engine._idle_runs.sweep(min_count=10)
     assert await state(runtime, handle) == "running"
     outage.is_over = True
     clock.advance(598)
@@ -232,7 +232,7 @@ async def test_a_short_wait_stays_in_memory(world: World, clock: PatientClock):
     runtime = await world.open()
     handle = await runtime.start(flow)
     await waits_in_memory(runtime, handle)
-    runtime._engine._idle.sweep(at_once=1)
+    runtime._engine._idle_runs.sweep(min_count=1)
     assert await state(runtime, handle) == "running"
     outage.is_over = True
     clock.advance(0.9)
@@ -390,13 +390,13 @@ async def test_a_worker_that_stops_does_not_wait_for_the_attempt(world: World, c
     handle = await first.start(flow)
     await waits_in_memory(first, handle)
     async with asyncio.timeout(5):
-        await first.close(grace=600)
+        await first.close(grace_s=600)
     world._open.remove(first)
     second = await world.open()
     await waits_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
-    assert await flow.handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -414,8 +414,8 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine.in_flight)
-    closing = asyncio.create_task(first.close(grace=600))
+    await eventually(lambda: first._engine.in_flight_count)
+    closing = asyncio.create_task(first.close(grace_s=600))
     await asyncio.sleep(0.02)
     gate.set()
     async with asyncio.timeout(5):
@@ -427,7 +427,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
     await waits_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
-    assert await flow.handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -454,7 +454,7 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
         clock.advance(1000)
         runtime = await world.open()
     with pytest.raises(RunFailed, match="refused"):
-        await flow.handle(runtime, handle.run_id).result()
+        await flow.get_handle(runtime, handle.run_id).result()
     assert outage.attempts == [1, 2, 3]
 
 
@@ -521,7 +521,7 @@ async def test_a_worker_that_dies_while_a_once_step_waits_leaves_no_doubt(world:
     outage.is_over = True
     clock.advance(600)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -551,7 +551,7 @@ async def test_a_worker_that_dies_in_the_second_attempt_of_a_once_step_leaves_it
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunFailed) as failed:
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
     assert outage.attempts == [1]
 
@@ -575,11 +575,11 @@ async def test_a_once_step_is_not_begun_again_when_the_run_is_paused_just_then(w
     await waits_in_memory(runtime, handle)
 
     async def pause_first(ops: Any) -> None:
-        if any(isinstance(op, NoteAttempt) and op.attempt.intent for op in ops):
+        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
             store.before_commit = None  # what is asked for now takes effect before the intent is answered
-            driver = runtime._engine._by_id[handle.run_id]
+            driver = runtime._engine._drivers_by_run_id[handle.run_id]
             await store.inner.commit([PauseRun(handle.run_id, clock.now())])
-            driver.ask(Request(driver.run.key, cancel=False, pause=True))
+            driver.handle_request(RunRequests(driver.run.key, is_cancel_requested=False, is_pause_requested=True))
 
     store.before_commit = pause_first
     outage.is_over = True

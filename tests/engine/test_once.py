@@ -13,7 +13,7 @@ from worlds import FlakyStore, World, attempts, eventually, journal, until_parke
 from holdfast import StepOutcomeUnknown, current_step, step, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import Answer, NoteAttempt, Op
+from holdfast.stores.operations import Op, OpResult, SaveAttempt
 
 pytestmark = pytest.mark.asyncio
 
@@ -59,7 +59,7 @@ async def test_a_once_step_whose_worker_died_is_not_run_again(world: World):
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    told = await flow.handle(second, handle.run_id).result()
+    told = await flow.get_handle(second, handle.run_id).result()
     assert told.startswith(f"pay unknown: step 'pay' of run '{handle.run_id}' was in flight")
     assert "may or may not have happened" in told
     assert calls == [1]
@@ -105,7 +105,7 @@ async def test_a_once_step_that_reports_progress_keeps_its_intent(world: World, 
     await eventually(progressed)
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result(timeout=10) == "unknown"
+    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "unknown"
     assert calls == [1]
 
 
@@ -133,7 +133,7 @@ async def test_a_worker_that_died_before_the_step_began_may_not_know_either(worl
     await world.crash(first)
     before = len(calls)
     second = await world.open()
-    result = await flow.handle(second, handle.run_id).result()
+    result = await flow.get_handle(second, handle.run_id).result()
     assert (result, len(calls)) in [("unknown", before), ("paid", 1)]
     assert len(calls) <= 1
 
@@ -246,7 +246,7 @@ async def test_a_run_ends_although_the_intent_of_a_step_that_lost_a_race_is_stil
     # simulator: the end waited for the note, and nobody looked again when the note was there.)
     real = MemoryStore.commit
 
-    async def slow(self: MemoryStore, ops: Sequence[Op]) -> list[Answer]:
+    async def slow(self: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
         await asyncio.sleep(0.1)
         return await real(self, ops)
 
@@ -294,7 +294,7 @@ async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_wor
         return await pay()
 
     async def before(ops: Any) -> None:
-        if any(isinstance(op, NoteAttempt) and op.attempt.intent for op in ops):
+        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
             noting.set()
             await let_note.wait()
 
@@ -303,12 +303,12 @@ async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_wor
     first = await world.open(store=store)
     handle = await first.start(flow)
     await noting.wait()
-    closing = asyncio.ensure_future(first.close(grace=0.5))
-    await eventually(lambda: first._engine.draining)
+    closing = asyncio.ensure_future(first.close(grace_s=0.5))
+    await eventually(lambda: first._engine.is_draining)
     let_note.set()
     await closing
     assert not calls
     calls.append("another worker")
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "paid"
+    assert await flow.get_handle(second, handle.run_id).result() == "paid"
     assert calls == ["another worker", "pay"]

@@ -12,7 +12,7 @@ from worlds import VirtualClock, World
 from holdfast import Runtime, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.engine.journal_engine import JournalEngine
-from holdfast.engine.store_readiness import OPENING_PATIENCE, REACHING_PATIENCE, when_available
+from holdfast.engine.store_readiness import LOCKED_TIMEOUT_S, UNREACHABLE_TIMEOUT_S, retry_until_store_ready
 from holdfast.errors import StoreError, StoreFull, StoreLocked, StoreUnavailable
 
 pytestmark = pytest.mark.asyncio
@@ -45,7 +45,7 @@ LOCKED, AWAY = StoreLocked("the store is locked by another process"), StoreUnava
 
 
 @pytest.mark.parametrize("error", [LOCKED, AWAY], ids=["locked", "away"])
-@pytest.mark.parametrize("method", ["open", "register_worker", "publish", "reap"])
+@pytest.mark.parametrize("method", ["open", "register_worker", "publish_workflows", "reap_dead_workers"])
 async def test_a_worker_starts_when_the_store_can_be_used_again(world: World, method: str, error: StoreError):
     @workflow
     async def opened_late() -> int:
@@ -57,7 +57,7 @@ async def test_a_worker_starts_when_the_store_can_be_used_again(world: World, me
     assert await (await runtime.start(opened_late)).result() == 1
 
 
-@pytest.mark.parametrize(("error", "patience"), [(LOCKED, OPENING_PATIENCE), (AWAY, REACHING_PATIENCE)])
+@pytest.mark.parametrize(("error", "patience"), [(LOCKED, LOCKED_TIMEOUT_S), (AWAY, UNREACHABLE_TIMEOUT_S)])
 async def test_what_stays_in_the_way_is_logged_once_and_told_in_the_end(
     error: StoreError, patience: float, caplog: pytest.LogCaptureFixture
 ):
@@ -69,7 +69,7 @@ async def test_what_stays_in_the_way_is_logged_once_and_told_in_the_end(
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        await when_available(fail, clock)
+        await retry_until_store_ready(fail, clock)
     assert patience <= clock.now() - tries[0] <= patience + 3
     assert [record.getMessage() for record in caplog.records] == [f"waiting for the store: {error}"]
 
@@ -82,11 +82,11 @@ async def test_what_time_does_not_cure_is_told_at_once(error: StoreError):
         raise error
 
     with pytest.raises(StoreError, match=str(error)):
-        await when_available(fail, clock)
+        await retry_until_store_ready(fail, clock)
     assert clock.slept == []
 
 
-@pytest.mark.parametrize("method", ["open", "register_worker", "reap"])
+@pytest.mark.parametrize("method", ["open", "register_worker", "reap_dead_workers"])
 async def test_closing_what_could_not_be_opened_does_not_hide_why(world: World, method: str):
     runtime = Runtime("memory://")
     store = Locked(world.store(), method, 1, StoreError("wrong password"))

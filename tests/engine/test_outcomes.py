@@ -15,7 +15,7 @@ import pytest
 from worlds import VirtualClock, World, eventually, journal, until_parked
 
 from holdfast import RunFailed, StepFailed, UnrecordableValue, step, wait_for_signal, workflow
-from holdfast.codec import describe_error
+from holdfast.codec import read_error_info
 
 pytestmark = pytest.mark.asyncio
 
@@ -421,7 +421,7 @@ async def test_no_more_of_an_error_is_recorded_than_people_can_read(world: World
     assert "characters cut] …" in message
     [record] = await journal(runtime, handle)
     assert len(record.payload or b"") < 100_000
-    assert "in fetch" in describe_error(record.payload or b"").traceback
+    assert "in fetch" in read_error_info(record.payload or b"").traceback
 
 
 @pytest.mark.parametrize("where", ["main", "task", "group"])

@@ -53,9 +53,9 @@ async def test_a_run_is_parked_although_the_clock_was_set_back(in_memory: World,
 
     runtime = await in_memory.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: len(runtime._engine._idle) == 1)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 1)
     clock.advance(-3600)
-    runtime._engine._idle.sweep()
+    runtime._engine._idle_runs.sweep()
     await until_state(runtime, handle, "waiting")
 
 
@@ -119,11 +119,11 @@ async def test_a_timer_survives_the_worker(world: World, clock: VirtualClock):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await world.crash(first)
     clock.advance(3601)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "slept"
+    assert await flow.get_handle(second, handle.run_id).result() == "slept"
 
 
 async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
@@ -135,11 +135,11 @@ async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    driver = runtime._engine._by_id[handle.run_id]
+    driver = runtime._engine._drivers_by_run_id[handle.run_id]
     for n in range(3):
-        await eventually(lambda n=n: driver.journal.next_seq == n and driver in runtime._engine._idle)
-        runtime._engine._idle.sweep(at_once=1)
-        assert not driver.parking
+        await eventually(lambda n=n: driver.recorder.next_seq == n and driver in runtime._engine._idle_runs)
+        runtime._engine._idle_runs.sweep(min_count=1)
+        assert not driver.is_parking
         clock.advance(0.5)
     assert await handle.result() == "slept"
     assert (await row(runtime, handle)).epoch == 1
@@ -187,9 +187,9 @@ async def test_a_run_with_a_step_in_flight_is_not_parked(world: World, clock: Vi
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id].steps.begun)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id].steps.started)
     clock.advance(10)
-    runtime._engine._idle.sweep(at_once=5)
+    runtime._engine._idle_runs.sweep(min_count=5)
     assert await state(runtime, handle) == "running"
     gate.set()
     await handle.signal("go", "fast")
@@ -211,13 +211,13 @@ async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen
     async def signal_first(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await flow.handle(other, handle.run_id).signal("go", "in time")
+            await flow.get_handle(other, handle.run_id).signal("go", "in time")
 
     store.before_commit = signal_first
-    driver = runtime._engine._by_id[handle.run_id]
-    await eventually(lambda: driver in runtime._engine._idle)
+    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    await eventually(lambda: driver in runtime._engine._idle_runs)
     clock.advance(1.1)
-    runtime._engine._idle.sweep(at_once=0)
+    runtime._engine._idle_runs.sweep(min_count=0)
     assert await handle.result(timeout=10) == "in time"
 
 
@@ -239,19 +239,19 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
     async def signal_and_tell(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await flow.handle(other, handle.run_id).signal("go", "in time")
-            await engine._look()
+            await flow.get_handle(other, handle.run_id).signal("go", "in time")
+            await engine._poll()
 
     store.before_commit = signal_and_tell
-    driver = engine._by_id[handle.run_id]
-    await eventually(lambda: driver in engine._idle)
+    driver = engine._drivers_by_run_id[handle.run_id]
+    await eventually(lambda: driver in engine._idle_runs)
     clock.advance(1.1)
-    engine._idle.sweep(at_once=0)
+    engine._idle_runs.sweep(min_count=0)
     assert await handle.result(timeout=5) == "in time"
 
 
 async def test_many_idle_runs_leave_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(idle_runs, "MANY", 10)
+    monkeypatch.setattr(idle_runs, "MAX_IDLE_RUNS", 10)
 
     @workflow
     async def flow(n: int) -> int:
@@ -290,7 +290,7 @@ async def test_nothing_of_a_parked_run_stays_in_memory(in_memory: World, clock: 
     gc.collect()
     assert held[0]() is None
     assert not runtime._engine._drivers
-    assert not runtime._engine._by_id
+    assert not runtime._engine._drivers_by_run_id
 
 
 async def test_a_signal_with_a_timeout(world: World, clock: VirtualClock):
@@ -326,7 +326,7 @@ async def test_a_signal_of_the_wrong_type_fails_the_wait_by_name(in_memory: Worl
 # Deploys that change what a parked run waits for
 
 
-def waiting_for(name: str) -> Any:
+def waits_for(name: str) -> Any:
     async def flow() -> str:
         return await wait_for_signal(name)
 
@@ -338,27 +338,27 @@ def waiting_for(name: str) -> Any:
 async def test_a_signal_sent_while_a_deploy_waited_for_another_name_is_found_after_the_rollback(
     world: World, clock: VirtualClock, how: str
 ):
-    flow = waiting_for("paid")
+    flow = waits_for("paid")
     first = await world.open()
     handle = await first.start(flow)
     await until_parked(first, clock, handle)
     await first.close()
-    waiting_for("payment")  # the deploy
+    waits_for("payment")  # the deploy
     second = await world.open()
-    await flow.handle(second, handle.run_id).signal("paid", "7 euros")
+    await flow.get_handle(second, handle.run_id).signal("paid", "7 euros")
     await until_parked(second, clock, handle)
     assert (await row(second, handle)).waits_for == "signal 'payment'"
     await (second.close() if how == "close" else world.crash(second))
-    waiting_for("paid")  # the rollback
+    waits_for("paid")  # the rollback
     third = await world.open()
-    assert await flow.handle(third, handle.run_id).result(timeout=10) == "7 euros"
+    assert await flow.get_handle(third, handle.run_id).result(timeout=10) == "7 euros"
 
 
 async def test_a_deploy_wakes_no_parked_run_whose_mailbox_is_empty(world: World, clock: VirtualClock):
-    flow = waiting_for("paid")
+    flow = waits_for("paid")
     first = await world.open()
     handles = [await first.start(flow.options(new=True)) for _ in range(5)]
-    await eventually(lambda: len(first._engine._idle) == len(handles))
+    await eventually(lambda: len(first._engine._idle_runs) == len(handles))
     clock.advance(1.1)
     first._engine.park_idle()
     for handle in handles:
@@ -371,7 +371,7 @@ async def test_a_deploy_wakes_no_parked_run_whose_mailbox_is_empty(world: World,
 
 
 async def test_a_resume_lets_the_code_of_today_look_at_a_paused_run_at_once(world: World, clock: VirtualClock):
-    flow = waiting_for("paid")
+    flow = waits_for("paid")
     runtime = await world.open()
     handle = await runtime.start(flow)
     await until_parked(runtime, clock, handle)
@@ -399,7 +399,7 @@ async def test_a_run_that_takes_longer_than_its_workflows_timeout_fails(world: W
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id].steps.begun)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id].steps.started)
     clock.advance(10)
     with pytest.raises(RunFailed) as failed:
         await handle.result()
@@ -451,7 +451,7 @@ async def test_a_deadline_that_passed_while_nobody_was_there_comes_before_what_w
     clock.advance(200)
     second = await world.open()
     with pytest.raises(RunFailed, match="did not end within"):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert calls == ["slow"]
 
 
@@ -478,12 +478,12 @@ async def test_a_worker_that_dies_while_a_timed_out_run_cleans_up_does_not_cut_t
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     clock.advance(100)
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "undone"
+    assert await flow.get_handle(second, handle.run_id).result() == "undone"
     assert [record.kind.label for record in await journal(second, handle)] == ["deadline", "step"]
 
 
@@ -498,9 +498,9 @@ async def test_a_clean_up_that_waits_is_parked_and_woken_without_a_second_deadli
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(100)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._timers.deadline_sent)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
     await until_parked(runtime, clock, handle)
     clock.advance(500)
     assert await handle.result() == "cleaned up"
@@ -529,7 +529,7 @@ async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_fligh
     await world.crash(first)
     clock.advance(31)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "gave up"
+    assert await flow.get_handle(second, handle.run_id).result() == "gave up"
     assert calls == ["paid"]
 
 
@@ -574,7 +574,7 @@ async def test_all_that_was_due_comes_first_also_if_it_is_recorded_one_by_one(wo
 
     store.fail_before, store.before_commit = break_once, take_a_while
     second = await world.open(store=store)
-    assert await flow.handle(second, handle.run_id).result(timeout=10) == "gave up"
+    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "gave up"
     assert broken == [2]
     assert calls == ["model"]
 
@@ -610,7 +610,7 @@ async def test_logging_of_workflow_code_is_silent_in_replay(
     async def flow() -> None:
         log.info("begun")
         await work()
-        replaying.append(current_run().replaying)
+        replaying.append(current_run().is_replaying)
         log.info("worked")
         await wait_for_signal("go")
         log.info("woken")
@@ -662,8 +662,8 @@ async def test_waiting_for_a_run_that_was_parked_elsewhere_and_ended_there(world
     handle = await first.start(flow)
     waiting = asyncio.ensure_future(handle.result())
     await until_parked(first, clock, handle)
-    first._engine._queues = ()  # the first engine takes nothing any more
-    await flow.handle(second, handle.run_id).signal("go", "done")
+    first._engine._claims._queues = ()  # the first engine takes nothing any more
+    await flow.get_handle(second, handle.run_id).signal("go", "done")
     async with asyncio.timeout(10):
         assert await waiting == "done"
     await until_state(second, handle, "completed")

@@ -11,7 +11,7 @@ from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, se
 
 from holdfast import StepOutcomeUnknown, Workflow, patched, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, FinishRun, Op
@@ -49,7 +49,7 @@ def deploy(function: Any) -> Workflow[..., Any]:
     return workflow(name="flow")(function)
 
 
-def has(ops: Sequence[Op], kind: Kind) -> bool:
+def has(ops: Sequence[Op], kind: RecordKind) -> bool:
     return any(isinstance(op, AppendRecord) and op.record.kind is kind for op in ops)
 
 
@@ -61,7 +61,7 @@ async def test_nothing_is_begun_before_the_record_of_the_patch_is_durable(world:
     let_through = asyncio.Event()
 
     async def hold(ops: Sequence[Op]) -> None:
-        if has(ops, Kind.PATCH):
+        if has(ops, RecordKind.PATCH):
             await let_through.wait()
 
     store.before_commit = hold
@@ -80,7 +80,7 @@ async def test_nothing_is_begun_before_the_record_of_the_patch_is_durable(world:
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await handle.signal("go", 1)
-    await eventually(lambda: not runtime._engine._by_id[handle.run_id].execution.patches.is_settled)
+    await eventually(lambda: not runtime._engine._drivers_by_run_id[handle.run_id].execution.patches.is_durable)
     for _ in range(50):
         await asyncio.sleep(0)
     begun, recorded = list(log), await told(runtime, handle)
@@ -95,7 +95,7 @@ async def test_a_process_that_dies_before_the_record_is_durable_has_decided_noth
     dead = asyncio.Event()
 
     async def hold(ops: Sequence[Op]) -> None:
-        if has(ops, Kind.PATCH):
+        if has(ops, RecordKind.PATCH):
             dead.set()
             await asyncio.Event().wait()
 
@@ -113,7 +113,7 @@ async def test_a_process_that_dies_before_the_record_is_durable_has_decided_noth
     await world.crash(first)
     flow = deploy(old)  # the deploy was taken back meanwhile
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "euros"
+    assert await flow.get_handle(second, handle.run_id).result() == "euros"
     assert log == ["euros"]
 
 
@@ -146,7 +146,7 @@ async def test_a_run_ends_after_what_it_decided_last_is_recorded(world: World):
     handle = await runtime.start(flow)
     assert await handle.result() is True
     assert await told(runtime, handle) == ["patch at the end"]
-    [patch] = [at for at, ops in enumerate(store.commits) if has(ops, Kind.PATCH)]
+    [patch] = [at for at, ops in enumerate(store.commits) if has(ops, RecordKind.PATCH)]
     [end] = [at for at, ops in enumerate(store.commits) if any(isinstance(op, FinishRun) for op in ops)]
     assert patch < end
 
@@ -175,7 +175,7 @@ async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock
     await first.close()
     flow = deploy(drifted)
     second = await world.open()
-    await flow.handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second, handle.run_id).signal("go")
     run = await until_ended(second, handle.run_id)
     assert b"NonDeterminismError" in (run.error or b"")
     assert asked == [True]
@@ -209,11 +209,11 @@ async def test_a_run_that_is_to_be_paused_records_what_it_decided_and_begins_not
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine.in_flight)
+    await eventually(lambda: runtime._engine.in_flight_count)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await eventually(lambda: handle.run_id not in runtime._engine._by_id)
+    await eventually(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
     assert await told(runtime, handle) == ["step slow", "patch new"]
     assert log == []
     await handle.resume()
@@ -255,12 +255,12 @@ async def test_a_parked_run_takes_the_new_way_unless_it_has_been_past_it(
     for signal in ["go", "end"][len(signals) :]:
         # Another process each time, which must come to the same answer.
         runtime = await world.open()
-        handle = flow.handle(runtime, handle.run_id)
+        handle = flow.get_handle(runtime, handle.run_id)
         await handle.signal(signal, "!")
         await settled(runtime)
         await runtime.close()
     runtime = await world.open()
-    assert await flow.handle(runtime, handle.run_id).result() == ["price", way, "!"]
+    assert await flow.get_handle(runtime, handle.run_id).result() == ["price", way, "!"]
     assert await told(runtime, handle) == records
     assert log == ["price", way]
 
@@ -287,8 +287,8 @@ async def test_the_answer_of_an_old_run_stays_when_it_comes_to_new_places(world:
     flow = deploy(new)
     second = await world.open()
     for _ in range(3):
-        await flow.handle(second, handle.run_id).signal("go")
-    assert await flow.handle(second, handle.run_id).result() == [False, False, False, False, True]
+        await flow.get_handle(second, handle.run_id).signal("go")
+    assert await flow.get_handle(second, handle.run_id).result() == [False, False, False, False, True]
     assert [one for one in await told(second, handle) if one.startswith("patch")] == ["patch behind it"]
 
 
@@ -310,7 +310,7 @@ async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(w
     await world.crash(first)
     flow = deploy(new)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == "in doubt"
+    assert await flow.get_handle(second, handle.run_id).result() == "in doubt"
     assert log == ["euros"]
 
 
@@ -331,8 +331,8 @@ async def test_a_child_that_old_code_had_started_counts_as_having_been_there(wor
     await first.close()
     flow = deploy(new)
     second = await world.open()
-    await child.handle(second, "the child").signal("go", "child")
-    assert await flow.handle(second, handle.run_id).result() == "child"
+    await child.get_handle(second, "the child").signal("go", "child")
+    assert await flow.get_handle(second, handle.run_id).result() == "child"
 
 
 async def test_a_patch_whose_call_is_gone_is_passed_over(world: World, clock: VirtualClock):
@@ -353,8 +353,8 @@ async def test_a_patch_whose_call_is_gone_is_passed_over(world: World, clock: Vi
     await first.close()
     flow = deploy(newest)
     second = await world.open()
-    await flow.handle(second, handle.run_id).signal("go", "!")
-    assert await flow.handle(second, handle.run_id).result() == ["!", "end"]
+    await flow.get_handle(second, handle.run_id).signal("go", "!")
+    assert await flow.get_handle(second, handle.run_id).result() == ["!", "end"]
     assert log == ["cents", "end"]
 
 
@@ -423,7 +423,7 @@ async def test_a_patch_that_was_recorded_after_a_failure_that_nobody_had_seen_ye
     await asyncio.sleep(0.01)
     release.set()
     await until_ended(runtime, handle)
-    failed, *rest = [one.seq for one in await journal(runtime, handle) if not one.ok or one.kind is Kind.PATCH]
+    failed, *rest = [one.seq for one in await journal(runtime, handle) if not one.ok or one.kind is RecordKind.PATCH]
     assert rest == [failed + 1]
     broken.clear()
     await retry_run(runtime, handle.run_id)
@@ -446,7 +446,7 @@ async def test_a_retry_that_goes_back_to_before_the_place_takes_the_new_way(worl
     flow = deploy(new)
     second = await world.open()
     await retry_run(second, handle.run_id)
-    assert await flow.handle(second, handle.run_id).result() == "cents"
+    assert await flow.get_handle(second, handle.run_id).result() == "cents"
 
 
 async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
@@ -462,7 +462,7 @@ async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
     store = await world.outside()
     for at in (1, 2):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
-        assert await flow.handle(runtime, forked.id).result() == [True, "a", True, "b"]
+        assert await flow.get_handle(runtime, forked.id).result() == [True, "a", True, "b"]
         assert await told(runtime, forked.id) == ["patch one", "step work", "patch two", "step work"]
     assert log == ["a", "b", "a", "b", "b"]
 
@@ -480,5 +480,5 @@ async def test_a_fork_of_an_old_run_takes_the_new_way_behind_what_it_shares(worl
     store = await world.outside()
     for at, way in ((2, "cents"), (3, "euros")):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
-        assert await flow.handle(runtime, forked.id).result() == ["a", way, "c"]
+        assert await flow.get_handle(runtime, forked.id).result() == ["a", way, "c"]
     assert (await row(runtime, "original")).state.is_terminal

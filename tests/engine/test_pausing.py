@@ -31,8 +31,8 @@ pytestmark = pytest.mark.asyncio
 async def until_paused(runtime: Any, handle: Any) -> None:
     """Wait until nobody holds the paused run."""
     await until_state(runtime, handle, "waiting", "pending")
-    await eventually(lambda: handle.run_id not in runtime._engine._by_id)
-    assert (await handle.info()).paused
+    await eventually(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    assert (await handle.info()).is_paused
 
 
 async def test_a_run_that_nobody_has_begun(world: World):
@@ -65,10 +65,10 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: handle.run_id in runtime._engine._by_id)
+    await eventually(lambda: handle.run_id in runtime._engine._drivers_by_run_id)
     await settled(runtime)
     store, both = runtime._engine.store, asyncio.Event()
-    new_signals, requests = store.new_signals, store.requests
+    new_signals, requests = store.get_new_signals, store.get_run_requests
 
     async def when_both_are_there(worker: int, after: int) -> Any:
         await both.wait()
@@ -78,12 +78,12 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
         await asyncio.sleep(0.05)
         return await requests(worker)
 
-    monkeypatch.setattr(store, "new_signals", when_both_are_there)
-    monkeypatch.setattr(store, "requests", slowly)
+    monkeypatch.setattr(store, "get_new_signals", when_both_are_there)
+    monkeypatch.setattr(store, "get_run_requests", slowly)
     assert await handle.pause()
     await handle.signal("go", "done")
     both.set()
-    await eventually(lambda: handle.run_id not in runtime._engine._by_id)
+    await eventually(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
     assert await state(runtime, handle) != "completed"
     assert await handle.resume()
     assert await handle.result() == "done"
@@ -122,7 +122,7 @@ async def test_a_parked_run_stays_where_it_is_and_takes_what_came_when_it_is_res
     assert (run.state, run.epoch) == ("waiting", epoch)
     await handle.resume()
     assert await handle.result() == [1, 2]
-    assert not (await handle.info()).paused
+    assert not (await handle.info()).is_paused
 
 
 async def test_an_idle_run_in_memory_leaves_it(world: World):
@@ -132,7 +132,7 @@ async def test_an_idle_run_in_memory_leaves_it(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await until_paused(runtime, handle)
     await handle.signal("go", 1)
@@ -161,9 +161,9 @@ async def test_a_step_in_flight_ends_and_is_recorded_and_nothing_new_begins(worl
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     assert await state(runtime, handle) == "running"
-    assert (await handle.info()).paused
+    assert (await handle.info()).is_paused
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["a"]
@@ -193,7 +193,7 @@ async def test_of_several_steps_in_flight_all_are_recorded(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: len(log) == 3)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     for n in (2, 0, 1):
         assert await state(runtime, handle) == "running"
         gates[n].set()
@@ -223,7 +223,7 @@ async def test_a_signal_that_is_there_when_the_step_in_flight_ends_waits_too(wor
     await begun.wait()
     await handle.signal("go", 5)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert await told(runtime, handle) == ["step work"]
@@ -239,7 +239,7 @@ async def test_a_timer_that_is_due_meanwhile_fires_when_the_run_is_resumed(world
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await until_paused(runtime, handle)
     clock.advance(500)
@@ -257,11 +257,11 @@ async def test_a_timer_that_is_not_due_yet_is_waited_for_after_the_pause(world: 
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await until_paused(runtime, handle)
     await handle.resume()
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     assert await journal(runtime, handle) == []
     clock.advance(100)
     assert await handle.result() == "slept"
@@ -285,7 +285,7 @@ async def test_a_timer_that_comes_due_while_a_step_in_flight_delays_the_pause_wa
     handle = await runtime.start(flow)
     await begun.wait()
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     clock.advance(101)
     await asyncio.sleep(0.02)
     gate.set()
@@ -300,7 +300,7 @@ async def test_a_deadline_that_passes_meanwhile_strikes_when_the_run_is_resumed(
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await until_paused(runtime, handle)
     clock.advance(500)
@@ -322,11 +322,11 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.pause()
     await until_paused(runtime, handle)
-    await child.handle(runtime, "p:child-1").signal("go", 7)
-    assert await child.handle(runtime, "p:child-1").result() == 7
+    await child.get_handle(runtime, "p:child-1").signal("go", 7)
+    assert await child.get_handle(runtime, "p:child-1").result() == 7
     await settled(runtime)
     assert (await state(runtime, handle), await journal(runtime, handle)) == ("waiting", [])
     await handle.resume()
@@ -344,8 +344,8 @@ async def test_a_paused_child_keeps_its_parent_waiting(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
-    kid = child.handle(runtime, "p:child-1")
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
+    kid = child.get_handle(runtime, "p:child-1")
     await kid.pause()
     await until_paused(runtime, kid)
     await kid.signal("go", 1)
@@ -376,10 +376,10 @@ async def test_no_child_is_begun_while_the_run_is_being_paused(world: World):
     handle = await runtime.start(parent.options(id="p"))
     await begun.wait()
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id["p"]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id["p"]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
-    assert await runtime._engine.store.get("p:child-2") is None
+    assert await runtime._engine.store.get_run("p:child-2") is None
     await handle.resume()
     assert await handle.result() == "child"
 
@@ -403,7 +403,7 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.signal("go", 1)
     await handle.resume()
     await settled_look(runtime)
@@ -414,7 +414,7 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
 
 async def settled_look(runtime: Any) -> None:
     await asyncio.sleep(0.01)
-    await eventually(lambda: not runtime._engine._chores)
+    await eventually(lambda: not runtime._engine._background_tasks)
 
 
 async def test_a_resume_while_the_park_is_on_its_way(world: World):
@@ -433,7 +433,7 @@ async def test_a_resume_while_the_park_is_on_its_way(world: World):
     store.before_commit = before
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await parking.wait()
     outside = await world.outside()
@@ -463,7 +463,7 @@ async def test_a_resume_and_another_pause_while_a_step_is_in_flight(world: World
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     assert [await handle.pause(), await handle.resume(), await handle.pause()] == [True, True, True]
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["a"]
@@ -489,14 +489,14 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
     handle = await first.start(flow)
     await eventually(lambda: log)
     await handle.pause()
-    await eventually(lambda: first._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: first._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     await world.crash(first)
     second = await world.open()
-    await second._engine.store.reap(second.worker_id)
+    await second._engine.store.reap_dead_workers(second.worker_id)
     await asyncio.sleep(0.05)
     assert (await state(second, handle), log) == ("pending", ["work"])
-    await flow.handle(second, handle.run_id).resume()
-    assert await flow.handle(second, handle.run_id).result() == "worked"
+    await flow.get_handle(second, handle.run_id).resume()
+    assert await flow.get_handle(second, handle.run_id).result() == "worked"
 
 
 async def test_a_pause_survives_a_hand_over(world: World):
@@ -521,9 +521,9 @@ async def test_a_pause_survives_a_hand_over(world: World):
     second = await world.open()
     await asyncio.sleep(0.05)
     assert (await state(second, handle), log) == ("pending", ["work"])
-    await flow.handle(second, handle.run_id).resume()
-    assert await flow.handle(second, handle.run_id).result() == "worked"
-    assert (await row(second, handle)).deliveries == 0
+    await flow.get_handle(second, handle.run_id).resume()
+    assert await flow.get_handle(second, handle.run_id).result() == "worked"
+    assert (await row(second, handle)).delivery_count == 0
 
 
 async def test_cancelling_a_paused_run(world: World):
@@ -542,7 +542,7 @@ async def test_cancelling_a_paused_run(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.pause()
     await until_paused(runtime, handle)
     await handle.cancel()
@@ -571,7 +571,7 @@ async def test_cancelling_a_run_that_is_being_paused(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -597,11 +597,11 @@ async def test_a_clean_up_after_a_cancel_can_be_paused(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     await eventually(lambda: log)
     assert await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["clean up 1"]
@@ -633,7 +633,7 @@ async def test_undoing_can_be_paused(world: World):
     handle = await runtime.start(flow)
     await eventually(lambda: log)
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["undo b"]
@@ -659,7 +659,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
     handle = await runtime.start(flow)
     await begun.wait()
     await handle.pause()
-    await eventually(lambda: runtime._engine._by_id[handle.run_id]._pausing)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     assert await handle.result() == "worked"
     run = await row(runtime, handle)
@@ -684,13 +684,13 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     handle = await first.start(flow)
     await eventually(lambda: len(log) == 4)
     await first.close()
-    monkeypatch.setattr(drivers, "REPLAY_SLICE", 0)  # it stands still in the middle of its past
+    monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
-    await eventually(lambda: handle.run_id in second._engine._by_id)
-    again = flow.handle(second, handle.run_id)
+    await eventually(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    again = flow.get_handle(second, handle.run_id)
     await again.pause()
     await settled_look(second)
-    monkeypatch.setattr(drivers, "REPLAY_SLICE", 500)
+    monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
     await until_paused(second, again)
     assert len(log) == 4
     await again.resume()
@@ -714,9 +714,9 @@ async def test_a_pause_while_the_run_is_being_parked(world: World, clock: Virtua
     store.before_commit = before
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
-    runtime._engine._idle.sweep()
+    runtime._engine._idle_runs.sweep()
     await parking.wait()
     outside = await world.outside()
     await outside.commit([PauseRun(handle.run_id, outside.now())])
@@ -736,7 +736,7 @@ async def test_a_run_in_another_engine(world: World):
 
     here, there = await world.open(queues=["default"]), await world.open(queues=["other"])
     handle = await here.start(flow)
-    await eventually(lambda: there._engine._idle)
+    await eventually(lambda: there._engine._idle_runs)
     await handle.pause()
     await until_state(here, handle, "waiting")
     await handle.signal("go", 1)

@@ -81,13 +81,13 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
     flow = another_version(good)
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await first.close()
 
     broken = another_version(drifted)
     second = await world.open()
     with pytest.raises(RunFailed) as failed:
-        await broken.handle(second, handle.run_id).result()
+        await broken.get_handle(second, handle.run_id).result()
     assert isinstance(failed.value.__cause__, NonDeterminismError)
     assert "≠" in str(failed.value.__cause__)
     assert len(await journal(second, handle)) == 1
@@ -96,7 +96,7 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
     another_version(good)
     third = await world.open()
     await third._engine.store.commit([ReopenRun(handle.run_id, third._engine.clock.now())])
-    again = flow.handle(third, handle.run_id)
+    again = flow.get_handle(third, handle.run_id)
     await again.signal("go")
     assert await again.result() == "loaded rows"
     assert calls == ["extract", "load"]
@@ -125,12 +125,12 @@ async def test_a_record_that_no_longer_fits_its_type_fails_the_run_even_if_that_
     flow = another_version(before)
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await first.close()
     another_version(after)
     second = await world.open()
     with pytest.raises(RunFailed, match="output of step 'count' cannot be read as `int`") as failed:
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert isinstance(failed.value.__cause__, UnreadableRecord)
     assert len(await journal(second, handle)) == 1
 
@@ -158,7 +158,7 @@ async def test_a_signal_that_nobody_waits_for_yet_is_kept_while_the_run_is_parke
     handle = await runtime.start(flow)
     await until_parked(runtime, clock, handle)
     await handle.signal("second", 2)
-    await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
+    await eventually(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
     await until_parked(runtime, clock, handle)
     assert await state(runtime, handle) == "waiting"
     await handle.signal("first", 1)
@@ -255,5 +255,5 @@ async def test_anyio_task_groups_in_a_workflow_survive_the_worker(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result(timeout=20) == ["a", "b", "c", "d", "e"]
+    assert await flow.get_handle(second, handle.run_id).result(timeout=20) == ["a", "b", "c", "d", "e"]
     assert sorted(calls) == sorted(["a", "b", "c", "c", "d", "e", *[f"undo {name}" for name in "abde"]])

@@ -23,7 +23,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.services.run_control import retry_run
-from holdfast.stores.operations import AppendRecord, Cancel, SendSignal
+from holdfast.stores.operations import AppendRecord, CancelState, SendSignal
 
 pytestmark = pytest.mark.asyncio
 
@@ -79,7 +79,7 @@ async def test_the_failed_step_runs_again_and_what_was_done_before_does_not(worl
     assert await handle.result() == ["A", "B", "C", "D"]
     assert bench.log == ["c", "d"]
     run = await row(runtime, handle)
-    assert (run.state, run.error, run.rewind, run.deliveries) == ("completed", None, None, 0)
+    assert (run.state, run.error, run.rewind, run.delivery_count) == ("completed", None, None, 0)
 
 
 async def test_a_run_can_be_retried_as_often_as_it_fails(world: World):
@@ -182,7 +182,7 @@ async def test_what_handlers_did_because_of_the_failure_is_taken_back(world: Wor
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: "handler" in bench.log and runtime._engine._idle)
+    await eventually(lambda: "handler" in bench.log and runtime._engine._idle_runs)
     clock.advance(5)
     await mend(runtime, handle, bench)
     assert await handle.result() == ["FIRST", "BAD", "FINALLY", "LAST"]
@@ -238,7 +238,7 @@ async def test_of_two_failures_in_a_group_both_are_taken_back(world: World):
     run = await until_ended(runtime, handle)
     failures = sum(not record.ok for record in await journal(runtime, handle))
     assert run.rewind is not None
-    assert run.rewind.positions == 3
+    assert run.rewind.command_count == 3
     await mend(runtime, handle, bench)
     together.set()
     assert await handle.result() == ["GOOD", "X", "Y"]
@@ -364,7 +364,7 @@ async def test_an_interruption_that_became_something_else_is_taken_back_too(worl
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     if how == "a cancel that became something else":
         await handle.cancel()
     runtime._engine.clock.advance(101)
@@ -391,7 +391,7 @@ async def test_drift_takes_nothing_back(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: first._engine._idle and bench.log)
+    await eventually(lambda: first._engine._idle_runs and bench.log)
     await first.close()
     other = "b"
     second = await world.open()
@@ -399,8 +399,8 @@ async def test_drift_takes_nothing_back(world: World):
     assert b"NonDeterminismError" in (run.error or b"")
     other = "a"
     await mend(second, handle, bench)
-    await flow.handle(second, handle.run_id).signal("go", "!")
-    assert await flow.handle(second, handle.run_id).result() == "A!"
+    await flow.get_handle(second, handle.run_id).signal("go", "!")
+    assert await flow.get_handle(second, handle.run_id).result() == "A!"
     assert bench.log == []
 
 
@@ -427,7 +427,7 @@ async def test_a_worker_that_dies_after_the_retry_changes_nothing(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == ["A", "B", "LAST"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["A", "B", "LAST"]
     assert bench.log == ["b", "last", "last"]
 
 
@@ -504,7 +504,7 @@ async def test_another_call_of_the_same_step_inherits_no_attempts_and_no_progres
         me = current_step()
         numbers.append((what, me.attempt, me.progress))
         if what == "apology":
-            await me.keep("half way")
+            await me.save_progress("half way")
             if me.attempt == 1:
                 raise ConnectionError("once more")
             await asyncio.sleep(60)
@@ -546,7 +546,7 @@ async def test_a_passed_deadline_is_lifted(world: World, clock: VirtualClock):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle and bench.log)
+    await eventually(lambda: runtime._engine._idle_runs and bench.log)
     clock.advance(101)
     await mend(runtime, handle, bench)
     assert (await row(runtime, handle)).deadline is None
@@ -566,7 +566,7 @@ async def test_a_deadline_that_has_not_passed_still_counts(world: World, clock: 
     runtime = await world.open()
     handle = await runtime.start(flow)
     await mend(runtime, handle, bench)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(101)
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
@@ -585,7 +585,7 @@ async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: Worl
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle and bench.log)
+    await eventually(lambda: runtime._engine._idle_runs and bench.log)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -593,7 +593,7 @@ async def test_a_cancelled_run_goes_on_as_if_nobody_had_cancelled_it(world: Worl
     await handle.signal("go", "on")
     assert await handle.result() == ["A", "on", "B"]
     assert bench.log == ["b"]
-    assert (await row(runtime, handle)).cancel is Cancel.NO
+    assert (await row(runtime, handle)).cancel_state is CancelState.NONE
 
 
 async def test_a_cancelled_run_that_was_retried_can_be_cancelled_again(world: World):
@@ -634,7 +634,7 @@ async def test_a_clean_up_that_failed_goes_on_and_the_run_is_cancelled_after_all
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunFailed, match="clean up is down"):
         await handle.result()
@@ -666,7 +666,7 @@ async def test_a_dead_run_gets_another_three_deliveries(world: World):
         await eventually(lambda deaths=deaths: bench.log.count("deadly") == deaths)
         await world.crash(mortal)
     runtime = await world.open()
-    again = flow.handle(runtime, handle.run_id)
+    again = flow.get_handle(runtime, handle.run_id)
     with pytest.raises(RunDead):
         await again.result()
     hang = False
@@ -715,7 +715,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
     await eventually(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     with pytest.raises(RunFailed) as failed:
         await again.result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
@@ -888,8 +888,8 @@ async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
-    kid = child.handle(runtime, "p:child-1")
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
+    kid = child.get_handle(runtime, "p:child-1")
     await kid.cancel()
     await until_ended(runtime, handle)
     await retry_run(runtime, handle.run_id)
@@ -932,7 +932,7 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await until_ended(runtime, handle)
-    kid = child.handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime, "p:child-1")
     await mend(runtime, kid, bench)
     assert await kid.result() == "BAD"
     await retry_run(runtime, handle.run_id)
@@ -958,7 +958,7 @@ async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(wor
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await until_ended(runtime, handle)
-    kid = child.handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime, "p:child-1")
     assert (await until_ended(runtime, kid)).state == "cancelled"
     await mend(runtime, handle, bench)
     await settled(runtime)
@@ -989,7 +989,7 @@ async def test_a_child_that_was_given_up_before_the_failure_stays_cancelled(worl
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: bench.log == ["begun"] and len(runtime._engine._idle) == 2)
+    await eventually(lambda: bench.log == ["begun"] and len(runtime._engine._idle_runs) == 2)
     runtime._engine.clock.advance(11)
     assert (await until_ended(runtime, "p:child-1")).state == "cancelled"
     await mend(runtime, handle, bench)
@@ -1010,9 +1010,9 @@ async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world:
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.cancel()
-    kid = child.handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime, "p:child-1")
     assert (await until_ended(runtime, kid)).state == "cancelled"
     assert (await until_ended(runtime, handle)).state == "cancelled"
     await retry_run(runtime, handle.run_id)
@@ -1065,7 +1065,7 @@ async def test_the_end_of_a_child_that_was_cancelled_is_not_taken_for_that_of_an
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
     runtime._engine.clock.advance(11)
     assert (await until_ended(runtime, "p:child-2")).state == "cancelled"
     ended.set()
@@ -1138,7 +1138,7 @@ async def test_runs_that_have_nothing_to_retry(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     with pytest.raises(RetryRefused, match="running"):
         await retry_run(runtime, handle.run_id)
     await handle.signal("go", 1)

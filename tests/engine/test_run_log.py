@@ -11,7 +11,7 @@ from worlds import World, eventually, until_ended
 
 from holdfast import AesEncryption, Agent, RunFailed, current_step, step, tool, workflow
 from holdfast.stores.approvals import ApprovalFilter
-from holdfast.stores.encrypted import SealedStore
+from holdfast.stores.encrypted import EncryptedStore
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
@@ -121,7 +121,7 @@ async def test_a_takeover_is_logged_with_the_death_that_made_it_necessary(
     await eventually(lambda: "b" in calls)
     await world.crash(first)
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == ["a", "b"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
     assert lines(caplog) == [
         ("WARNING", f"worker {first.worker_id} died: 1 of its runs can be taken over"),
         ("WARNING", "run 'long' of workflow 'flow' is taken over after its worker died (1 recorded outcome is kept)"),
@@ -179,7 +179,7 @@ async def test_with_encryption_the_words_of_errors_are_not_logged(world: World, 
     async def flow() -> None:
         await fetch()
 
-    runtime = await world.open(store=SealedStore(world.store(), AesEncryption(AesEncryption.new_key())))
+    runtime = await world.open(store=EncryptedStore(world.store(), AesEncryption(AesEncryption.new_key())))
     with pytest.raises(RunFailed):
         await (await runtime.start(flow)).result()
     assert [told.partition(": ")[2] for _, told in lines(caplog)] == ["ConnectionError"] * 3
@@ -214,7 +214,7 @@ async def test_a_call_that_waits_for_a_person_is_not_logged_as_a_failure(
     handle = await runtime.start(agent, "send it")
 
     async def asked() -> Any:
-        return await runtime._engine.store.approvals(ApprovalFilter(handle.run_id))
+        return await runtime._engine.store.list_approvals(ApprovalFilter(handle.run_id))
 
     await eventually(asked)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -24,7 +24,7 @@ from worlds import (
 )
 
 from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, step, wait_for_signal, workflow
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.errors import CompensationFailed
 from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, CancelRun
@@ -214,7 +214,7 @@ async def test_a_cancelled_run_is_undone_after_its_own_clean_up(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -231,7 +231,7 @@ async def test_a_run_that_passes_its_deadline_is_undone(world: World, clock: Vir
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     clock.advance(101)
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
@@ -335,7 +335,7 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
     if cut == "cancelled":
         outside = await world.outside()
         await outside.commit([CancelRun(handle.run_id, outside.now())])
-        await eventually(lambda: runtime._engine._by_id[handle.run_id]._cancel_sent)
+        await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     else:
         await eventually(lambda: "buy a" in shop.log)
         await asyncio.sleep(0.01)
@@ -408,7 +408,7 @@ async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(worl
 
     async def before(ops: Any) -> None:
         kinds = [op.record.kind for op in ops if isinstance(op, AppendRecord)]
-        if Kind.CANCEL in kinds:
+        if RecordKind.CANCEL in kinds:
             cancelling.set()
             await let_go.wait()
         elif dies == "before" and let_go.is_set():
@@ -418,7 +418,7 @@ async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(worl
     class Mute(FlakyStore):
         async def commit(self, ops: Any) -> list[Any]:
             answers = await super().commit(ops)
-            if dies == "after" and let_go.is_set() and ops[0].record.kind is not Kind.CANCEL:
+            if dies == "after" and let_go.is_set() and ops[0].record.kind is not RecordKind.CANCEL:
                 stuck.set()
                 await asyncio.Event().wait()
             return answers
@@ -427,12 +427,12 @@ async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(worl
     store.before_commit = before
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    driver = runtime._engine._by_id[handle.run_id]
-    await eventually(lambda: len(driver.steps.begun) == 2)
+    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    await eventually(lambda: len(driver.steps.started) == 2)
     outside = await world.outside()
     await outside.commit([CancelRun(handle.run_id, outside.now())])
     await cancelling.wait()
-    await eventually(lambda: driver.journal.next_seq == 4)
+    await eventually(lambda: driver.recorder.next_seq == 4)
     let_go.set()
     if dies:
         await stuck.wait()
@@ -477,8 +477,8 @@ async def test_many_cancels_at_any_moment_undo_in_the_reverse_order_of_the_recor
         await handle.cancel()
         await until_ended(runtime, handle)
         records = await journal(runtime, handle)
-        done = [json.loads(record.payload or b"") for record in records if record.kind is Kind.STEP]
-        undone = [record.preview.split("'")[1] for record in records if record.kind is Kind.COMPENSATION]
+        done = [json.loads(record.payload or b"") for record in records if record.kind is RecordKind.STEP]
+        undone = [record.preview.split("'")[1] for record in records if record.kind is RecordKind.COMPENSATION]
         orders.append((done, undone))
     assert any(len(done) > 1 for done, _ in orders)
     assert [undone for _, undone in orders] == [done[::-1] for done, _ in orders]
@@ -569,7 +569,7 @@ async def test_a_cancelled_run_that_could_not_be_undone_has_failed_and_is_cancel
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunFailed, match="was cancelled, and step 'buy' could not be undone"):
         await handle.result()
@@ -597,7 +597,7 @@ async def test_a_takeover_while_a_run_is_being_undone_repeats_only_what_was_in_f
     shop.hangs = set()
     second = await world.open()
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert shop.log == ["buy a", "buy b", "buy c", "fail", "undo c #c", "undo b #b", "undo b #b", "undo a #a"]
 
 
@@ -681,7 +681,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunFailed, match="StepOutcomeUnknown") as failed:
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert isinstance(failed.value.__cause__, CompensationFailed)
     assert StepOutcomeUnknown.__name__ in str(failed.value)
     with pytest.raises(RetryRefused, match="once"):
@@ -689,7 +689,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     assert calls == ["refund"]
     await retry_run(second, handle.run_id, run_again=True)
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert calls == ["refund", "refund"]
     assert await attempts(second, handle) == {}
 
@@ -721,13 +721,13 @@ async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(
 
     first = await world.open()
     handle = await first.start(await define(new=False))
-    await eventually(lambda: first._engine._idle)
+    await eventually(lambda: first._engine._idle_runs)
     await first.close()
     flow = await define(new=True)
     second = await world.open()
-    await flow.handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second, handle.run_id).signal("go")
     with pytest.raises(RunFailed, match="UnreadableRecord"):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert shop.log == ["order", "UnreadableRecord"]
 
 
@@ -763,9 +763,9 @@ async def test_an_output_that_only_the_undoing_reads_and_cannot_is_told_as_it_is
     await first.close()
     flow = await define(new=True)
     second = await world.open()
-    await flow.handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second, handle.run_id).signal("go")
     with pytest.raises(RunFailed, match="UnreadableRecord"):
-        await flow.handle(second, handle.run_id).result()
+        await flow.get_handle(second, handle.run_id).result()
     assert log == []
 
 

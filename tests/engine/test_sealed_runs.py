@@ -171,7 +171,7 @@ async def test_a_run_goes_on_in_another_process_that_has_the_key_from_the_enviro
 
 async def _has_recorded(runtime: Runtime) -> bool:
     run = await runtime.read("taken-over")
-    [history] = await runtime._engine.store.histories([run.key])
+    [history] = await runtime._engine.store.get_histories([run.key])
     return bool(history.records)
 
 

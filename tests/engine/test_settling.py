@@ -22,8 +22,8 @@ from holdfast import (
 )
 from holdfast.core.states import RunState
 from holdfast.services.run_control import retry_run, send_signal
-from holdfast.services.run_outcome import unsuccessful
-from holdfast.services.settlement import _narrowed, is_unknown, settle_run, to_be_settled
+from holdfast.services.run_outcome import make_unsuccessful_error
+from holdfast.services.settlement import _narrow_rewind, find_unsettled_steps, is_outcome_unknown, settle_step
 
 pytestmark = pytest.mark.asyncio
 
@@ -67,7 +67,7 @@ class Bank:
 
 
 async def settle(world: World, *args: Any, **fields: Any) -> None:
-    await settle_run(await world.outside(), *args, **fields)
+    await settle_step(await world.outside(), *args, **fields)
 
 
 async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_again(world: World):
@@ -82,15 +82,15 @@ async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_a
 
     second = await bank.strike(world, flow)
     [old] = await journal(second, "r")
-    assert is_unknown(old)
+    assert is_outcome_unknown(old)
     failed = await row(second, "r")
-    assert to_be_settled(failed, [old]) == [old]
-    assert "`holdfast settle r STEP`" in str(unsuccessful(failed))
+    assert find_unsettled_steps(failed, [old]) == [old]
+    assert "`holdfast settle r STEP`" in str(make_unsuccessful_error(failed))
     await settle(world, "r", 1, output=42, by="ada")
     await until_recorded(second, "r", 2)
     await world.crash(second)
     third = await world.open()
-    handle = flow.handle(third, "r")
+    handle = flow.get_handle(third, "r")
     await send_signal(third, "r", "go", None, None)
     assert await handle.result() == 42
     assert (bank.paid, bank.log) == (["acme"], ["after"])
@@ -109,7 +109,7 @@ async def test_a_step_that_did_not_happen_runs_again(world: World):
 
     second = await bank.strike(world, flow)
     await settle(world, "r", "pay", happened=False)
-    assert await flow.handle(second, "r").result() == 4
+    assert await flow.get_handle(second, "r").result() == 4
     assert bank.paid == ["acme", "acme"]
 
 
@@ -130,7 +130,7 @@ async def test_what_is_settled_is_settled(world: World):
         await settle(world, "r", 1, output=2)
     assert refused.value.run_id == "r"
     await send_signal(second, "r", "go", None, None)
-    assert await flow.handle(second, "r").result() == 1
+    assert await flow.get_handle(second, "r").result() == 1
     with pytest.raises(SettleRefused, match="was settled before, and the run is completed"):
         await settle(world, "r", 1, happened=False)
 
@@ -146,7 +146,7 @@ async def test_of_two_who_settle_at_once_one_is_refused(world: World):
     said = await asyncio.gather(*(settle(world, "r", 1, output=n) for n in (7, 8)), return_exceptions=True)
     refused = [one for one in said if one is not None]
     assert [type(one) for one in refused] == [SettleRefused]
-    assert await flow.handle(second, "r").result() == (8 if said[0] is not None else 7)
+    assert await flow.get_handle(second, "r").result() == (8 if said[0] is not None else 7)
 
 
 async def test_a_value_that_the_step_cannot_have_returned_leaves_its_outcome_unknown(world: World):
@@ -159,10 +159,10 @@ async def test_a_value_that_the_step_cannot_have_returned_leaves_its_outcome_unk
     second = await bank.strike(world, flow)
     await settle(world, "r", 1, output={"receipt": "r-42"})
     with pytest.raises(RunFailed, match="settled with a value that it cannot have returned") as failed:
-        await flow.handle(second, "r").result()
+        await flow.get_handle(second, "r").result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
     await settle(world, "r", 1, output=9)
-    assert await flow.handle(second, "r").result() == 9
+    assert await flow.get_handle(second, "r").result() == 9
     assert bank.paid == ["acme"]
     assert len(await journal(second, "r")) == 1
 
@@ -183,9 +183,9 @@ async def test_two_unknown_outcomes_are_settled_one_after_the_other(world: World
     await settle(world, "r", 2, output=20)
     await until_ended(second, "r")
     run, records = await row(second, "r"), await journal(second, "r")
-    assert [record.position for record in to_be_settled(run, records)] == [0]
+    assert [record.position for record in find_unsettled_steps(run, records)] == [0]
     await settle(world, "r", "pay", output=10)
-    assert await flow.handle(second, "r").result() == [10, 20]
+    assert await flow.get_handle(second, "r").result() == [10, 20]
     assert sorted(bank.paid) == ["acme", "bolt"]
 
 
@@ -200,10 +200,10 @@ async def test_the_first_of_two_that_ends_the_run_is_settled_and_then_the_other(
 
     second = await bank.strike(world, flow)
     for _ in range(2):
-        [unknown] = to_be_settled(await row(second, "r"), await journal(second, "r"))
+        [unknown] = find_unsettled_steps(await row(second, "r"), await journal(second, "r"))
         await settle(world, "r", unknown.position + 1, output=unknown.position)
         await until_ended(second, "r")
-    assert await flow.handle(second, "r").result() == [0, 1]
+    assert await flow.get_handle(second, "r").result() == [0, 1]
     assert sorted(bank.paid) == ["acme", "bolt"]
 
 
@@ -222,7 +222,7 @@ async def test_what_the_run_did_because_of_the_unknown_outcome_is_taken_back(wor
 
     second = await bank.strike(world, flow)
     await settle(world, "r", 1, output=5)
-    assert await flow.handle(second, "r").result() == 5
+    assert await flow.get_handle(second, "r").result() == 5
     assert bank.log == ["alarm", "ship"]
     assert [record.name for record in await journal(second, "r")] == ["pay", "work"]
 
@@ -265,12 +265,12 @@ async def test_a_run_that_failed_under_an_older_version_is_settled_if_nothing_el
     second = await bank.strike(world, flow, True)
     store, run = await world.outside(), await row(second, "r")
     records = await journal(second, "r")
-    old = replace(run, rewind=run.rewind._replace(once=(-1,)))  # it told only that there are some
+    old = replace(run, rewind=run.rewind._replace(once_seqs=(-1,)))  # it told only that there are some
     with pytest.raises(SettleRefused, match=r"`once` steps \(step 2 \('work'\)\)"):
-        _narrowed(old, records, records[0])
-    assert _narrowed(old, records[:1], records[0]).failed == (0,)
-    await settle_run(store, "r", 1, output=1)
-    assert await flow.handle(second, "r").result() == 1
+        _narrow_rewind(old, records, records[0])
+    assert _narrow_rewind(old, records[:1], records[0]).failed_seqs == (0,)
+    await settle_step(store, "r", 1, output=1)
+    assert await flow.get_handle(second, "r").result() == 1
 
 
 async def test_an_unknown_outcome_that_the_run_went_on_from_is_not_settled(world: World):
@@ -299,17 +299,17 @@ async def test_only_what_is_unknown_can_be_settled_and_it_is_told_what_that_is(w
     await bank.strike(world, flow)
     store = await world.outside()
     with pytest.raises(SettleRefused, match=r"the outcome of step 1 .* is known.*can be settled in run 'r': step 2"):
-        await settle_run(store, "r", 1, output="other")
+        await settle_step(store, "r", 1, output="other")
     with pytest.raises(SettleRefused, match=r"no recorded step 'nothing'\. What can be settled in run 'r': step 2"):
-        await settle_run(store, "r", "nothing", output=1)
+        await settle_step(store, "r", "nothing", output=1)
     with pytest.raises(RunNotFound):
-        await settle_run(store, "nobody", 1, output=1)
+        await settle_step(store, "nobody", 1, output=1)
     with pytest.raises(UsageError, match="say what the step returned"):
-        await settle_run(store, "r", 2)
+        await settle_step(store, "r", 2)
     with pytest.raises(UsageError, match="has no `output`"):
-        await settle_run(store, "r", 2, output=None, happened=False)
+        await settle_step(store, "r", 2, output=None, happened=False)
     with pytest.raises(ValueTooLarge):
-        await settle_run(store, "r", 2, output="x" * 200, max_value=100)
+        await settle_step(store, "r", 2, output="x" * 200, max_value=100)
 
 
 async def test_a_failure_in_a_run_that_another_one_has_started_is_settled_there(world: World):
@@ -328,7 +328,7 @@ async def test_a_failure_in_a_run_that_another_one_has_started_is_settled_there(
         await settle(world, "p", 1, output=1)
     await settle(world, "the child", 1, output=4)
     await retry_run(second, "p")
-    assert await outer.handle(second, "p").result() == 14
+    assert await outer.get_handle(second, "p").result() == 14
     assert bank.paid == ["acme"]
 
 
@@ -364,7 +364,7 @@ async def test_a_run_whose_unknown_outcome_is_not_recorded_yet_is_to_be_retried_
     await retry_run(second, "r")
     await until_ended(second, "r")
     await settle(world, "r", 1, output=1)
-    assert await flow.handle(second, "r").result() == 1
+    assert await flow.get_handle(second, "r").result() == 1
     assert bank.paid == ["acme"]
 
 
@@ -389,5 +389,5 @@ async def test_a_compensation_of_unknown_outcome_is_settled_and_the_rest_is_undo
     assert bank.log == []
     await settle(world, "r", "pay", output=4)
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.handle(second, "r").result()
+        await flow.get_handle(second, "r").result()
     assert (bank.paid, bank.log) == (["acme"], ["undo room"])

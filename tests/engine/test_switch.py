@@ -26,7 +26,7 @@ from holdfast import (
     Client,
     RunCancelled,
     RunFailed,
-    WorkflowSwitchedOff,
+    WorkflowDisabled,
     current_step,
     step,
     wait_for_signal,
@@ -34,7 +34,7 @@ from holdfast import (
 )
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import retry_run
-from holdfast.stores.operations import NoteAttempt, ReleaseRun
+from holdfast.stores.operations import ReleaseRun, SaveAttempt
 
 pytestmark = pytest.mark.asyncio
 
@@ -76,20 +76,20 @@ async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: "slow" in bench.log)
-    assert await switch.switch_off("flow")
-    assert not await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    assert await switch.disable_workflow("flow")
+    assert not await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     assert await state(runtime, handle) == "running"  # what is in flight is paid for, and ends
     bench.go.set()
     await until_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
     assert not runtime._engine._drivers
     assert await told(runtime, handle) == ["step work", "step work"]
-    assert await switch.switch_on("flow")
-    assert not await switch.switch_on("flow")
+    assert await switch.enable_workflow("flow")
+    assert not await switch.enable_workflow("flow")
     assert await handle.result() == ["A", "SLOW", "B"]
     assert bench.log == ["a", "slow", "b"]
-    assert (await row(runtime, handle)).deliveries == 0
+    assert (await row(runtime, handle)).delivery_count == 0
 
 
 async def test_switched_on_again_before_the_step_in_flight_has_ended(world: World):
@@ -103,11 +103,11 @@ async def test_switched_on_again_before_the_step_in_flight_has_ended(world: Worl
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: "slow" in bench.log)
-    [driver] = runtime._engine.drivers()
-    await switch.switch_off("flow")
-    await eventually(lambda: driver.standing)
-    await switch.switch_on("flow")
-    await eventually(lambda: not driver.standing)
+    [driver] = runtime._engine.list_drivers()
+    await switch.disable_workflow("flow")
+    await eventually(lambda: driver.is_disabled)
+    await switch.enable_workflow("flow")
+    await eventually(lambda: not driver.is_disabled)
     bench.go.set()
     assert await handle.result() == ["SLOW", "B"]
     assert bench.log == ["slow", "b"]
@@ -128,13 +128,13 @@ async def test_a_cancel_interrupts_what_a_run_that_is_to_stand_still_is_doing(wo
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: "slow" in bench.log)
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     assert await handle.cancel()
     await until_state(runtime, handle, "pending")
     await eventually(lambda: bench.log == ["slow", "interrupted"])
     assert await told(runtime, handle) == ["cancel cancel"]
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     with pytest.raises(RunCancelled):
         await handle.result()
     assert bench.log == ["slow", "interrupted", "after"]
@@ -175,14 +175,14 @@ async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, cl
     await eventually(lambda: attempts)
     if moment == "between attempts":
         await waiting.wait()
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await until_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
     assert attempts == [1]
     clock.sleep = pause  # type: ignore[method-assign]
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     assert await handle.result() == "at last"
     assert attempts == [1, 2, 3]
 
@@ -197,14 +197,14 @@ async def test_no_run_is_started(world: World):
     runtime = await world.open()
     assert await (await runtime.start(flow, 1)).result() == "A"
     switch = await world.outside()
-    await switch.switch_off("flow")
-    with pytest.raises(WorkflowSwitchedOff, match=r"'flow' is switched off: run 'run-2' was not started"):
+    await switch.disable_workflow("flow")
+    with pytest.raises(WorkflowDisabled, match=r"'flow' is disabled: run 'run-2' was not started"):
         await runtime.start(flow, 2)
-    assert await runtime._engine.store.get("run-2") is None
+    assert await runtime._engine.store.get_run("run-2") is None
     assert await (await runtime.start(flow, 1)).result() == "A"  # what is there is found
-    with pytest.raises(WorkflowSwitchedOff, match="was not forked"):
+    with pytest.raises(WorkflowDisabled, match="was not forked"):
         await fork_run(switch, "run-1", at=1)
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     assert await (await runtime.start(flow, 2)).result() == "A"
 
 
@@ -218,14 +218,14 @@ async def test_a_client_switches_and_is_refused_as_well(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     async with Client(world.url) as client:
-        assert [await client.switch_off("flow"), await client.switch_off("flow")] == [True, False]
+        assert [await client.disable("flow"), await client.disable("flow")] == [True, False]
         await until_state(runtime, handle, "pending")
-        with pytest.raises(WorkflowSwitchedOff):
+        with pytest.raises(WorkflowDisabled):
             await client.start("flow")
         assert await client.signal(handle.run_id, "go", 1)
-        assert [await client.switch_on("flow"), await client.switch_on("flow")] == [True, False]
+        assert [await client.enable("flow"), await client.enable("flow")] == [True, False]
         assert await client.wait(handle.run_id, timeout=10) == 1
 
 
@@ -245,7 +245,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     await until_parked(runtime, clock, one)
     await until_parked_too(runtime, two)
     for name in ("by_signal", "by_time"):
-        await switch.switch_off(name)
+        await switch.disable_workflow(name)
     await one.signal("go", 1)
     clock.advance(200)
     await asyncio.sleep(0.05)
@@ -253,12 +253,12 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     assert [await state(runtime, one), await state(runtime, two)] == ["waiting", "waiting"]
     assert await journal(runtime, one) == await journal(runtime, two) == []
     for name in ("by_signal", "by_time"):
-        await switch.switch_on(name)
+        await switch.enable_workflow(name)
     assert [await one.result(), await two.result()] == [1, "slept"]
 
 
 async def until_parked_too(runtime: Any, handle: Any) -> None:
-    await eventually(lambda: handle.run_id not in runtime._engine._by_id)
+    await eventually(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
     assert await state(runtime, handle) == "waiting"
 
 
@@ -274,8 +274,8 @@ async def test_other_workflows_are_not_affected(world: World):
     runtime = await world.open()
     switch = await world.outside()
     stopped, going = await runtime.start(off), await runtime.start(on)
-    await eventually(lambda: len(runtime._engine._idle) == 2)
-    await switch.switch_off("off")
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
+    await switch.disable_workflow("off")
     await until_state(runtime, stopped, "pending")
     for handle in (stopped, going):
         await handle.signal("go", 1)
@@ -299,12 +299,12 @@ async def test_all_engines_stop(world: World):
     engines = [await world.open() for _ in range(3)]
     handles = [await engine.start(flow) for engine in engines]
     for engine in engines:
-        await eventually(lambda engine=engine: engine._engine._idle)
+        await eventually(lambda engine=engine: engine._engine._idle_runs)
     switch = await world.outside()
-    await switch.switch_off("flow")
+    await switch.disable_workflow("flow")
     for handle in handles:
         await until_state(engines[0], handle, "pending")
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     for n, handle in enumerate(handles):
         await handle.signal("go", n)
         assert await handle.result() == n
@@ -321,20 +321,20 @@ async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_ret
     async def parent(how: str) -> str:
         try:
             return await (child() if how == "called" else (await child.start()).result())
-        except WorkflowSwitchedOff as error:
+        except WorkflowDisabled as error:
             seen.append(str(error))
             raise
 
     runtime = await world.open()
     switch = await world.outside()
-    await switch.switch_off("child")
+    await switch.disable_workflow("child")
     handles = [await runtime.start(parent.options(id=how), how) for how in ("called", "started")]
     for handle in handles:
-        with pytest.raises(RunFailed, match="WorkflowSwitchedOff"):
+        with pytest.raises(RunFailed, match="WorkflowDisabled"):
             await handle.result()
-    assert all("'child' is switched off" in one for one in seen)
-    assert await runtime._engine.store.get("called:child-1") is None
-    await switch.switch_on("child")
+    assert all("'child' is disabled" in one for one in seen)
+    assert await runtime._engine.store.get_run("called:child-1") is None
+    await switch.enable_workflow("child")
     for handle in handles:
         await retry_run(runtime, handle.run_id)
         assert await handle.result() == "child"
@@ -355,12 +355,12 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     switch = await world.outside()
     handle = await runtime.start(parent.options(id="p"))
     await eventually(lambda: bench.log)
-    await switch.switch_off("child")
-    await eventually(lambda: any(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("child")
+    await eventually(lambda: any(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await until_state(runtime, "p:child-1", "pending")
     assert await state(runtime, handle) in ("running", "waiting")
-    await switch.switch_on("child")
+    await switch.enable_workflow("child")
     assert await handle.result() == "SLOWB"
     assert bench.log == ["slow", "b"]
 
@@ -377,15 +377,15 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     runtime = await world.open()
     switch = await world.outside()
     handle = await runtime.start(parent.options(id="p"))
-    await eventually(lambda: len(runtime._engine._idle) == 2)
-    await switch.switch_off("parent")
+    await eventually(lambda: len(runtime._engine._idle_runs) == 2)
+    await switch.disable_workflow("parent")
     await until_state(runtime, handle, "pending")
-    kid = child.handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime, "p:child-1")
     assert not (await row(runtime, kid)).state.is_terminal
     await kid.signal("go", 1)
     assert await kid.result() == 1
     assert await state(runtime, handle) == "pending"
-    await switch.switch_on("parent")
+    await switch.enable_workflow("parent")
     assert await handle.result() == 1
 
 
@@ -406,13 +406,13 @@ async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(
     runtime = await world.open()
     switch = await world.outside()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
-    await switch.switch_off("flow")
+    await eventually(lambda: runtime._engine._idle_runs)
+    await switch.disable_workflow("flow")
     await until_state(runtime, handle, "pending")
     assert await handle.cancel()
     await asyncio.sleep(0.05)
     assert (await state(runtime, handle), log) == ("pending", [])
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     with pytest.raises(RunCancelled):
         await handle.result()
     assert log == ["cleaned up"]
@@ -437,12 +437,12 @@ async def test_undoing_stands_still_as_well(world: World):
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: bench.log)
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await until_state(runtime, handle, "pending")
     assert bench.log == ["slow"]
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     await until_ended(runtime, handle)
     assert bench.log == ["slow", "undone"]
 
@@ -465,8 +465,8 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: calls)
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     go.set()
     await until_ended(runtime, handle)  # nothing more was to be begun
     assert await handle.result() == "paid"
@@ -487,7 +487,7 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
         return await pay()
 
     async def before(ops: Any) -> None:
-        if any(isinstance(op, NoteAttempt) and op.attempt.intent for op in ops):
+        if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
             noting.set()
             await let_note.wait()
 
@@ -497,12 +497,12 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
     switch = await world.outside()
     handle = await runtime.start(flow)
     await noting.wait()
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     let_note.set()
     await until_state(runtime, handle, "pending")
     assert not calls
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     assert await handle.result() == "paid"
     assert calls == ["pay"]
 
@@ -527,11 +527,11 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     switch = await world.outside()
     handle = await runtime.start(flow)
     await eventually(lambda: bench.log)
-    await switch.switch_off("flow")
-    await eventually(lambda: all(driver.standing for driver in runtime._engine.drivers()))
+    await switch.disable_workflow("flow")
+    await eventually(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await releasing.wait()
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
     let_release.set()
     assert await handle.result() == "SLOWB"
@@ -547,14 +547,14 @@ async def test_a_worker_that_comes_later_finds_it_switched_off(world: World):
     elsewhere = await world.open(queues=["other"])
     handle = await elsewhere.start(flow)
     switch = await world.outside()
-    await switch.switch_off("flow")
-    assert list(await switch.switched_off()) == ["flow"]
+    await switch.disable_workflow("flow")
+    assert list(await switch.get_disabled_workflows()) == ["flow"]
     await world.open()
     await asyncio.sleep(0.05)
     assert (await state(elsewhere, handle), bench.log) == ("pending", [])
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     assert await handle.result() == "A"
-    assert dict(await switch.switched_off()) == {}
+    assert dict(await switch.get_disabled_workflows()) == {}
 
 
 @pytest.mark.parametrize(("effect", "has_failed"), [("idempotent", False), ("idempotent", True), ("once", False)])
@@ -580,16 +580,16 @@ async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_
 
     runtime = await world.open()
     switch = await world.outside()
-    monkeypatch.setattr(runtime._engine.membership, "holds_lease", lambda: holds_lease)
+    monkeypatch.setattr(runtime._engine.membership, "has_lease", lambda: holds_lease)
     handle = await runtime.start(flow)
-    driver = await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
-    await eventually(lambda: len(made) == has_failed and driver.steps.at_work)
-    await switch.switch_off("flow")
-    await eventually(lambda: driver.standing)
+    driver = await eventually(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    await eventually(lambda: len(made) == has_failed and driver.steps.has_running_attempt)
+    await switch.disable_workflow("flow")
+    await eventually(lambda: driver.is_disabled)
     before = list(made)
     holds_lease = True
     await until_state(runtime, handle, "pending")
     assert made == before
-    await switch.switch_on("flow")
+    await switch.enable_workflow("flow")
     assert await handle.result(timeout=10) == "done"
     assert made == [*before, len(before) + 1]

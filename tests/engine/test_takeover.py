@@ -36,10 +36,10 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == ["a", "b", "c", "d"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b", "c", "d"]
     assert calls == ["a", "b", "c", "c", "d"]
     run = await row(second, handle)
-    assert (run.epoch, run.deliveries) == (2, 0)
+    assert (run.epoch, run.delivery_count) == (2, 0)
     assert [record.epoch for record in await journal(second, handle)] == [1, 1, 2, 2]
 
 
@@ -63,7 +63,7 @@ async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
         await eventually(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await flow.handle(runtime, handle.run_id).result() == sum(range(8))
+    assert await flow.get_handle(runtime, handle.run_id).result() == sum(range(8))
     assert calls == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6, 7, 7]
 
 
@@ -96,7 +96,7 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
     gates[0].set()
     await eventually(lambda: not first._engine._drivers)
     gates[1].set()
-    assert await flow.handle(second, handle.run_id).result() == ["worker 2", "after"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["worker 2", "after"]
     assert [record.epoch for record in await journal(second, handle)] == [2, 2]
     assert any("held by another worker now" in record.message for record in caplog.records)
 
@@ -132,7 +132,7 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
     await world.kill(first)
     second_turn = True
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == ["slow", "quick"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await eventually(lambda: cancelled == ["slow"])
     assert not first._engine._drivers
@@ -157,23 +157,23 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     await eventually(lambda: gates)
     # The outcome is committed; then, before its end is, the run is taken over.
     store = first._engine.store
-    driver = first._engine._by_id[handle.run_id]
+    driver = first._engine._drivers_by_run_id[handle.run_id]
     finish = driver._finish
 
     def taken_over_first(*args: Any, **options: Any) -> None:
         async def later() -> None:
             await world.kill(first)
-            await store.reap(None)
+            await store.reap_dead_workers(None)
             finish(*args, **options)
 
-        first._engine.chore(later())
+        first._engine.run_in_background(later())
 
     driver._finish = taken_over_first  # type: ignore[method-assign]
     gates[0].set()
-    await eventually(lambda: driver.gone)
+    await eventually(lambda: driver.is_closed)
     assert await state(first, handle) in ("pending", "running")
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == 1
+    assert await flow.get_handle(second, handle.run_id).result() == 1
     assert len(gates) == 1
 
 
@@ -199,7 +199,7 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
     second = await world.open()
     await eventually(lambda: len(gates) == 2)
     gates[1].set()
-    assert await flow.handle(second, handle.run_id).result() == "done"
+    assert await flow.get_handle(second, handle.run_id).result() == "done"
     await asyncio.sleep(0.3)  # the first engine has looked around meanwhile, and found itself still holding the run
     gates[0].set()
     async with asyncio.timeout(10):
@@ -215,11 +215,11 @@ async def test_a_worker_that_learns_that_it_was_declared_dead_comes_back_as_anot
     async def flow() -> str:
         return await work()
 
-    first = await world.open(lease=0.3)
+    first = await world.open(lease_s=0.3)
     before = first.worker_id
     await world.kill(first)
     second = await world.open()
-    await second._engine.store.reap(second.worker_id)
+    await second._engine.store.reap_dead_workers(second.worker_id)
     await eventually(lambda: first.worker_id != before)
     assert any("declared dead" in record.message for record in caplog.records)
     await second.close()
@@ -245,7 +245,7 @@ async def test_three_deaths_in_a_row_without_a_record_make_a_run_dead(world: Wor
         await world.crash(runtime)
         runtime = await world.open()
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held") as dead:
-        await flow.handle(runtime, handle.run_id).result()
+        await flow.get_handle(runtime, handle.run_id).result()
     assert f"holdfast retry {handle.run_id}" in str(dead.value)
     assert len(begun) == 3
 
@@ -270,7 +270,7 @@ async def test_deaths_between_which_something_was_recorded_do_not_add_up(world: 
         await eventually(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await flow.handle(runtime, handle.run_id).result() == 10
+    assert await flow.get_handle(runtime, handle.run_id).result() == 10
 
 
 async def test_closing_hands_a_run_over_without_counting(world: World):
@@ -293,8 +293,8 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
         await eventually(lambda n=n: len(begun) == n)
         await runtime.close()
         runtime = await world.open()
-    assert await flow.handle(runtime, handle.run_id).result() == "done"
-    assert (await row(runtime, handle)).deliveries == 0
+    assert await flow.get_handle(runtime, handle.run_id).result() == "done"
+    assert (await row(runtime, handle)).delivery_count == 0
 
 
 async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_ones(world: World):
@@ -316,11 +316,11 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     first = await world.open(clock=real)
     handle = await first.start(flow)
     await eventually(lambda: calls)
-    await first.close(grace=10)
+    await first.close(grace_s=10)
     assert calls == ["a"]
     second = await world.open(clock=real)
     assert [record.name for record in await journal(second, handle)][:1] == ["work"]
-    assert await flow.handle(second, handle.run_id).result() == ["a", "b"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b"]
 
 
@@ -346,7 +346,7 @@ async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_mean
     hang = False
     second = await in_memory.open()
     turns = 0
-    waiting = asyncio.ensure_future(flow.handle(second, handle.run_id).result())
+    waiting = asyncio.ensure_future(flow.get_handle(second, handle.run_id).result())
     while not waiting.done():
         turns += 1
         await asyncio.sleep(0)
@@ -404,14 +404,14 @@ async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: Wo
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)
-    await flow.handle(second, handle.run_id).signal("go", "from elsewhere")
+    await flow.get_handle(second, handle.run_id).signal("go", "from elsewhere")
     assert await handle.result(timeout=10) == "from elsewhere"
 
     handle = await first.start(flow)
     await until_parked(first, clock, handle)
     await first.close()
-    await flow.handle(second, handle.run_id).signal("go", "after parking")
-    assert await flow.handle(second, handle.run_id).result(timeout=10) == "after parking"
+    await flow.get_handle(second, handle.run_id).signal("go", "after parking")
+    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "after parking"
 
 
 async def test_workflows_that_need_more_room_than_there_is_wait_their_turn(world: World):
@@ -493,7 +493,7 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
     await world.kill(first)
     second_turn = True
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result() == ["slow", "quick"]
+    assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await eventually(lambda: cancelled == ["slow"])
     assert not first._engine._drivers

@@ -11,11 +11,11 @@ import pytest
 from worlds import FlakyStore, World, eventually, settled, unavailable, until_parked
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
-from holdfast.engine.live_events import INTERVAL
-from holdfast.reports.report_reader import read_story
-from holdfast.reports.types import Skipped
-from holdfast.stores.live_events import BEGUN, TEXT
-from holdfast.stores.operations import AppendRecord, Notice, TellNotices
+from holdfast.engine.live_events import FLUSH_INTERVAL_S
+from holdfast.reports.report_reader import read_report
+from holdfast.reports.types import SkippedStep
+from holdfast.stores.live_events import STARTED, TEXT
+from holdfast.stores.operations import AppendLiveEvents, AppendRecord, LiveEvent
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,14 +40,14 @@ class Stage:
         return await eventually(lambda: self.me)
 
 
-async def notices(runtime: Runtime, run_id: str) -> list[Notice]:
-    feed = await runtime._engine.store.feed(run_id, -1, 0)
+async def notices(runtime: Runtime, run_id: str) -> list[LiveEvent]:
+    feed = await runtime._engine.store.get_run_updates(run_id, -1, 0)
     assert feed is not None
-    return [notice for _, notice in feed.notices]
+    return [notice for _, notice in feed.live_events]
 
 
-def said(told: list[Notice]) -> list[tuple[str, int, Any]]:
-    return [(one.part, one.number, json.loads(one.data)) for one in told if one.kind == TEXT]
+def said(told: list[LiveEvent]) -> list[tuple[str, int, Any]]:
+    return [(one.stream, one.number, json.loads(one.data)) for one in told if one.kind == TEXT]
 
 
 def ops(store: FlakyStore, kind: type) -> list[Any]:
@@ -61,7 +61,7 @@ async def open_with(world: World) -> tuple[Runtime, FlakyStore]:
 
 async def pass_time(world: World, runtime: Runtime) -> None:
     """Let the next notices be written."""
-    world.clock.advance(INTERVAL)
+    world.clock.advance(FLUSH_INTERVAL_S)
     await settled_writer(runtime)
 
 
@@ -75,7 +75,7 @@ async def test_a_step_that_is_recorded_first_costs_nothing(world: World):
 
     @step
     async def quick() -> str:
-        current_step().tell_text("a word")
+        current_step().publish_text("a word")
         return await stage.play()
 
     @workflow
@@ -87,11 +87,11 @@ async def test_a_step_that_is_recorded_first_costs_nothing(world: World):
     await stage.begins()
     stage.end.set()
     assert await handle.result() == "played"
-    world.clock.advance(10 * INTERVAL)
+    world.clock.advance(10 * FLUSH_INTERVAL_S)
     await settled(runtime)
-    assert ops(store, TellNotices) == []
+    assert ops(store, AppendLiveEvents) == []
     [append] = ops(store, AppendRecord)
-    assert not append.clear_notices
+    assert not append.clear_live_events
     assert len(store.commits) == 3, "its start, its record and its end"
 
 
@@ -110,23 +110,23 @@ async def test_pieces_are_put_together_and_the_record_deletes_them(world: World)
     handle = await runtime.start(telling_talk)
     me = await stage.begins()
     for piece in ("It ", "may ", "rain"):
-        me.tell_text(piece)
+        me.publish_text(piece)
     await pass_time(world, runtime)
     begun, text = await notices(runtime, handle.run_id)
-    assert (begun.position, begun.part, begun.kind) == (0, "1.1.0", BEGUN)
+    assert (begun.position, begun.stream, begun.kind) == (0, "1.1.0", STARTED)
     assert json.loads(begun.data) == {"name": "talk", "what": "step", "arguments": "about='rain'", "attempt": 1}
-    assert (text.part, text.number, json.loads(text.data)) == ("1.1.0", 0, "It may rain")
-    me.tell_text(" soon")
+    assert (text.stream, text.number, json.loads(text.data)) == ("1.1.0", 0, "It may rain")
+    me.publish_text(" soon")
     await pass_time(world, runtime)
     assert said(await notices(runtime, handle.run_id))[1:] == [("1.1.0", 11, " soon")]
-    assert len(ops(store, TellNotices)) == 2
+    assert len(ops(store, AppendLiveEvents)) == 2
     await pass_time(world, runtime)
-    assert len(ops(store, TellNotices)) == 2, "nothing new, nothing told"
+    assert len(ops(store, AppendLiveEvents)) == 2, "nothing new, nothing told"
     stage.end.set()
     await handle.result()
     assert await notices(runtime, handle.run_id) == []
     [append] = ops(store, AppendRecord)
-    assert append.clear_notices
+    assert append.clear_live_events
 
 
 async def test_a_step_is_told_of_when_it_has_been_in_flight_for_a_while(world: World):
@@ -149,14 +149,14 @@ async def test_a_step_is_told_of_when_it_has_been_in_flight_for_a_while(world: W
     runtime, _ = await open_with(world)
     handle = await runtime.start(telling_in_turn)
     await first.begins()
-    world.clock.advance(0.9 * INTERVAL)
+    world.clock.advance(0.9 * FLUSH_INTERVAL_S)
     await handle.signal("go")
     await second.begins()
 
     async def told() -> list[str]:
         return [json.loads(one.data)["name"] for one in await notices(runtime, handle.run_id)]
 
-    world.clock.advance(0.1 * INTERVAL)
+    world.clock.advance(0.1 * FLUSH_INTERVAL_S)
     await settled_writer(runtime)
     assert await told() == ["early"]
     await pass_time(world, runtime)
@@ -184,16 +184,16 @@ async def test_what_is_told_is_not_waited_for(world: World):
     held = asyncio.Event()
 
     async def hold(ops: Any) -> None:
-        if any(isinstance(op, TellNotices) for op in ops):
+        if any(isinstance(op, AppendLiveEvents) for op in ops):
             await held.wait()
 
     store.before_commit = hold
-    me.tell_text("one")
-    world.clock.advance(INTERVAL)
+    me.publish_text("one")
+    world.clock.advance(FLUSH_INTERVAL_S)
     await eventually(lambda: runtime._engine.writer.is_busy)
     for number in range(1000):
-        me.tell_text(f" {number}")
-        world.clock.advance(INTERVAL)
+        me.publish_text(f" {number}")
+        world.clock.advance(FLUSH_INTERVAL_S)
         await asyncio.sleep(0)
     held.set()
     await settled_writer(runtime)
@@ -221,10 +221,10 @@ async def test_a_store_that_fails_loses_no_text(world: World):
     me = await stage.begins()
     failures = iter([True, True, False])
     store.fail_before = lambda ops: unavailable() if next(failures, False) else None
-    me.tell_text("one")
-    world.clock.advance(INTERVAL)
+    me.publish_text("one")
+    world.clock.advance(FLUSH_INTERVAL_S)
     await settled_writer(runtime)
-    me.tell_text(" two")
+    me.publish_text(" two")
     await pass_time(world, runtime)
     assert said(await notices(runtime, handle.run_id)) == [("1.1.0", 0, "one"), ("1.1.0", 3, " two")]
     stage.end.set()
@@ -240,7 +240,7 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     async def talk() -> str:
         me = current_step()
         began.append(me)
-        me.tell_text(f"attempt {me.attempt}")
+        me.publish_text(f"attempt {me.attempt}")
         return await stage.play()
 
     @workflow
@@ -253,9 +253,9 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     await pass_time(world, runtime)
     told = await notices(runtime, handle.run_id)
     assert said(told) == [("1.2.0", 0, "attempt 2")], "what a failed attempt had not told yet is void"
-    assert [json.loads(one.data)["attempt"] for one in told if one.kind == BEGUN] == [2]
-    began[0].tell_text("too late")  # of an attempt that is over
-    hear = began[1].listener(1)
+    assert [json.loads(one.data)["attempt"] for one in told if one.kind == STARTED] == [2]
+    began[0].publish_text("too late")  # of an attempt that is over
+    hear = began[1].get_text_appender(1)
     hear("the other model")
     await pass_time(world, runtime)
     assert said(await notices(runtime, handle.run_id))[1:] == [("1.2.1", 0, "the other model")]
@@ -276,7 +276,7 @@ async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_to
 
     first = await world.open()
     handle = await first.start(telling_over)
-    (await stage.begins()).tell_text("from the first")
+    (await stage.begins()).publish_text("from the first")
     await pass_time(world, first)
     stage.me = None
     await world.crash(first)
@@ -286,7 +286,7 @@ async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_to
     stage.end.set()
     await second.wait_for_end(handle.run_id)
     [append] = ops(store, AppendRecord)
-    assert append.clear_notices, "although the second has told nothing itself"
+    assert append.clear_live_events, "although the second has told nothing itself"
 
 
 async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: World):
@@ -303,13 +303,13 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     first = await world.open()
     handle = await first.start(telling_lost)
     me = await stage.begins()
-    driver = first._engine._by_id[handle.run_id]
+    driver = first._engine._drivers_by_run_id[handle.run_id]
     await world.kill(first)
     second = await world.open()
-    await eventually(lambda: handle.run_id in second._engine._by_id)
-    me.tell_text("from a zombie")
-    world.clock.advance(INTERVAL)
-    await eventually(lambda: driver.gone)
+    await eventually(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    me.publish_text("from a zombie")
+    world.clock.advance(FLUSH_INTERVAL_S)
+    await eventually(lambda: driver.is_closed)
     await pass_time(world, second)
     assert said(await notices(second, handle.run_id)) == []
     stage.end.set()
@@ -321,8 +321,8 @@ async def test_a_step_may_tell_from_a_thread(world: World):
 
     @step
     def talk() -> str:
-        current_step().tell_text("from ")
-        current_step().tell_text("a thread")
+        current_step().publish_text("from ")
+        current_step().publish_text("a thread")
         begun.set()
         end.wait(20)
         return "played"
@@ -354,12 +354,12 @@ async def test_a_run_that_waits_for_another_tells_so_before_it_leaves_memory_and
     handle = await runtime.start(telling_parent)
     await until_parked(runtime, world.clock, handle)
     [begun] = await notices(runtime, handle.run_id)
-    assert (begun.part, begun.kind) == ("child", BEGUN)
+    assert (begun.stream, begun.kind) == ("child", STARTED)
     assert json.loads(begun.data) == {"name": "told_child", "what": "child", "run": "the-told-child"}
     await (await runtime.start(told_child.options(id="the-told-child"))).signal("go", "gone")
     assert await handle.result() == "gone"
     assert await notices(runtime, handle.run_id) == []
-    assert sum(one.part == "child" for op in ops(store, TellNotices) for one in op.notices) == 1
+    assert sum(one.stream == "child" for op in ops(store, AppendLiveEvents) for one in op.events) == 1
 
 
 async def test_the_timer_does_not_run_when_there_is_nothing_to_tell(in_memory: World):
@@ -373,9 +373,9 @@ async def test_the_timer_does_not_run_when_there_is_nothing_to_tell(in_memory: W
 
     runtime = await in_memory.open()
     handle = await runtime.start(telling_nothing)
-    driver = await eventually(lambda: runtime._engine._by_id.get(handle.run_id))
-    await eventually(lambda: driver in runtime._engine._idle)
-    assert runtime._engine.telling._alarm is None
+    driver = await eventually(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    await eventually(lambda: driver in runtime._engine._idle_runs)
+    assert runtime._engine.live_events._flush_timer is None
 
 
 async def test_an_ended_run_keeps_which_steps_it_skipped_in_every_store(world: World):
@@ -395,7 +395,7 @@ async def test_an_ended_run_keeps_which_steps_it_skipped_in_every_store(world: W
 
     runtime = await world.open()
     store = runtime._engine.store
-    for amount, skipped in ((5, (Skipped(2, "review", 2),)), (500, ())):
+    for amount, skipped in ((5, (SkippedStep(2, "review", 2),)), (500, ())):
         await (await runtime.start(Skipping, amount=amount)).result()
-        assert (await read_story(store, f"skipping-{amount}")).skipped == skipped
-        assert (await read_story(store, f"skipping-{amount}", after=0, limit=1)).skipped == skipped
+        assert (await read_report(store, f"skipping-{amount}")).skipped_steps == skipped
+        assert (await read_report(store, f"skipping-{amount}", after=0, limit=1)).skipped_steps == skipped

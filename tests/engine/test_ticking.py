@@ -15,7 +15,7 @@ from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
 from holdfast.engine import schedule_ticker
 from holdfast.stores.contract import RunFilter
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -26,7 +26,7 @@ MIDNIGHT = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
     """Every change is looked at when it is told; the days begin at midnight."""
-    monkeypatch.setattr(schedule_ticker, "CALM", 0.0)
+    monkeypatch.setattr(schedule_ticker, "MIN_READ_INTERVAL_S", 0.0)
     clock._now = MIDNIGHT
 
 
@@ -55,15 +55,15 @@ async def looked(runtime: Runtime) -> None:
     """The runtime has read the schedules again, and has settled what was due."""
     ticker = runtime._engine._ticker
     for _ in range(2):
-        before = ticker._read_at
-        ticker.tell()
-        runtime._engine.nudge()
-        await eventually(lambda before=before: ticker._read_at > before)
+        before = ticker._last_read_at
+        ticker.notify_changed()
+        runtime._engine.wake()
+        await eventually(lambda before=before: ticker._last_read_at > before)
         await settled(runtime)
 
 
 async def the_only(runtime: Runtime) -> Any:
-    [schedule] = await runtime._engine.store.schedules()
+    [schedule] = await runtime._engine.store.list_schedules()
     return schedule
 
 
@@ -121,7 +121,7 @@ async def test_in_the_night_when_clocks_are_set_back_it_fires_once(world: World,
 async def test_what_nobody_was_there_for_is_made_up_for_as_it_says(
     world: World, clock: VirtualClock, policy: Any, most: int, made_up_for: list[int]
 ):
-    @workflow(schedule=Schedule(every="hour", catch_up=policy, most=most))
+    @workflow(schedule=Schedule(every="hour", catch_up=policy, max_catch_up=most))
     async def tidy() -> None: ...
 
     runtime = await world.open()
@@ -157,13 +157,13 @@ async def test_a_worker_that_dies_before_it_can_settle_a_tick_has_fired_it_all_t
         await asyncio.get_running_loop().create_future()
         return False
 
-    victim._engine.store.settle_schedule = never  # type: ignore[method-assign]
+    victim._engine.store.advance_schedule = never  # type: ignore[method-assign]
     tell_time("2026-11-15T01:00:01Z", clock)
     await eventually(lambda: ids(victim))
     unsettled = (await the_only(victim)).fired_up_to
     assert unsettled == MIDNIGHT
     if world.kind == "memory":
-        del victim._engine.store.settle_schedule  # it is the same object for everybody
+        del victim._engine.store.advance_schedule  # it is the same object for everybody
     peer = await world.open()
     await world.crash(victim)
     gate.set()
@@ -235,17 +235,17 @@ async def test_a_worker_that_was_taken_for_dead_does_not_bring_its_old_timing_ba
 
     runtime = await world.open()
     await looked(runtime)
-    newer = replace((await the_only(runtime)).what, timing="every day")
+    newer = replace((await the_only(runtime)).definition, timing="every day")
     await (await world.outside()).put_schedules([newer])
     await runtime._engine.store.retire_worker(runtime.worker_id)
-    assert not (await the_only(runtime)).announced
+    assert not (await the_only(runtime)).is_announced
     membership = runtime._engine.membership
-    membership._lost = runtime.worker_id
-    membership._declared_dead()
+    membership._lost_worker_id = runtime.worker_id
+    membership._on_declared_dead()
     await settled(runtime)
     await looked(runtime)
     schedule = await the_only(runtime)
-    assert (schedule.what, schedule.announced) == (newer, True)
+    assert (schedule.definition, schedule.is_announced) == (newer, True)
 
 
 async def test_one_that_is_deleted_fires_no_more(world: World, clock: VirtualClock):
@@ -267,7 +267,7 @@ async def test_what_somebody_else_makes_or_changes_is_heard_of(world: World, clo
 
     runtime = await world.open()
     person = await world.outside()
-    await person.put_schedules([NewSchedule("rooms", "tidy", "every hour", b'{"room":"attic"}')])
+    await person.put_schedules([ScheduleDefinition("rooms", "tidy", "every hour", b'{"room":"attic"}')])
     tell_time("2026-11-15T01:00:01Z", clock)
     [run_id] = await eventually(lambda: ids(runtime))
     assert (await until_ended(runtime, run_id)).output == b'"attic"'
@@ -292,10 +292,10 @@ async def test_a_worker_that_does_not_serve_the_workflow_leaves_it_to_others_for
     assert await ids(stranger) == []
     clock.advance(0.2)
     await fires(stranger, "tidy@2026-11-15T01:00:00Z")
-    assert not (await the_only(stranger)).announced
+    assert not (await the_only(stranger)).is_announced
     serving = await world.open()
     assert (await until_ended(serving, "tidy@2026-11-15T01:00:00Z")).state.value == "completed"
-    assert (await the_only(serving)).announced
+    assert (await the_only(serving)).is_announced
 
 
 async def test_with_overlap_skip_a_tick_starts_nothing_while_the_run_before_is_under_way(
@@ -311,9 +311,9 @@ async def test_with_overlap_skip_a_tick_starts_nothing_while_the_run_before_is_u
         await looked(runtime)
     await fires(runtime, "tidy@2026-11-15T01:00:00Z")
     schedule = await the_only(runtime)
-    assert (schedule.last_run, schedule.skipped) == ("tidy@2026-11-15T01:00:00Z", MIDNIGHT + 3 * 3600)
+    assert (schedule.last_run, schedule.last_skipped_at) == ("tidy@2026-11-15T01:00:00Z", MIDNIGHT + 3 * 3600)
     assert schedule.fired_up_to == MIDNIGHT + 3 * 3600
-    await tidy.handle(runtime, "tidy@2026-11-15T01:00:00Z").signal("done")
+    await tidy.get_handle(runtime, "tidy@2026-11-15T01:00:00Z").signal("done")
     await until_ended(runtime, "tidy@2026-11-15T01:00:00Z")
     tell_time("2026-11-15T04:00:01Z", clock)
     await fires(runtime, "tidy@2026-11-15T01:00:00Z", "tidy@2026-11-15T04:00:00Z")
@@ -327,13 +327,13 @@ async def test_while_its_workflow_is_switched_off_ticks_are_missed(
 
     runtime = await world.open()
     person = await world.outside()
-    await person.switch_off("tidy")
+    await person.disable_workflow("tidy")
     for hour in (1, 2):
         tell_time(f"2026-11-15T0{hour}:00:01Z", clock)
         await looked(runtime)
     assert await ids(runtime) == []
-    assert sum("schedule 'tidy' does not fire: 'tidy' is switched off" in text for text in caplog.messages) == 1
-    await person.switch_on("tidy")
+    assert sum("schedule 'tidy' does not fire: 'tidy' is disabled" in text for text in caplog.messages) == 1
+    await person.enable_workflow("tidy")
     tell_time("2026-11-15T02:20:00Z", clock)
     await fires(runtime, "tidy@2026-11-15T02:00:00Z")
 
@@ -348,8 +348,8 @@ async def test_a_timing_that_cannot_be_read_here_stops_no_other(
     person = await world.outside()
     await person.put_schedules(
         [
-            NewSchedule("a", "tidy", "0 1 * * * in Mars/Olympus", b"{}"),
-            NewSchedule("b", "gone", "every hour", b"{}"),
+            ScheduleDefinition("a", "tidy", "0 1 * * * in Mars/Olympus", b"{}"),
+            ScheduleDefinition("b", "gone", "every hour", b"{}"),
         ]
     )
     tell_time("2026-11-15T01:00:02Z", clock)
@@ -364,11 +364,11 @@ async def test_a_worker_that_is_closing_starts_nothing_more(world: World, clock:
 
     runtime = await world.open()
     await looked(runtime)
-    runtime._engine.draining = True
+    runtime._engine.is_draining = True
     tell_time("2026-11-15T01:00:02Z", clock)
     assert not runtime._engine._ticker.is_due()
-    assert runtime._engine._ticker.until_due(0.2) == 0.2
-    await runtime._engine._look()
+    assert runtime._engine._ticker.get_wait_s(0.2) == 0.2
+    await runtime._engine._poll()
     assert await ids(runtime) == []
 
 

@@ -18,7 +18,7 @@ from worlds import FlakyStore, World, attempts, eventually, journal, told, unava
 
 from holdfast import RunFailed, UsageError, current_step, step, workflow
 from holdfast.errors import DefinitionError, StepTimedOut, UnrecordableValue
-from holdfast.stores.operations import AppendRecord, Verdict
+from holdfast.stores.operations import AppendRecord, OpStatus
 
 pytestmark = pytest.mark.asyncio
 
@@ -130,26 +130,26 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
     store.before_commit = hang
     first = await database.open(store=store)
     if dies == "before":
-        begin = store.inner.begin_step
+        begin = store.inner.begin_step_transaction
 
         async def begin_and_hang(*args: Any, **kwargs: Any) -> Any:
             transaction = await begin(*args, **kwargs)
 
-            async def commit(_: bytes) -> Verdict:
+            async def commit(_: bytes) -> OpStatus:
                 reached.set()
                 await transaction.abandon()
-                return await asyncio.Future[Verdict]()
+                return await asyncio.Future[OpStatus]()
 
             transaction.commit, transaction.real = commit, transaction.commit
             return transaction
 
-        store.inner.begin_step = begin_and_hang
+        store.inner.begin_step_transaction = begin_and_hang
     handle = await first.start(flow)
     await reached.wait()
     assert paid(database) == (1 if dies == "after" else 0)
     await database.crash(first)
     second = await database.open()
-    result = await flow.handle(second, handle.run_id).result()
+    result = await flow.get_handle(second, handle.run_id).result()
     assert result == ("paid 1" if dies == "after" else "paid 2")
     assert paid(database) == 1
     assert await attempts(second, handle) == {}
@@ -244,7 +244,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
     await begun.wait()
     await database.kill(first)
     second = await database.open()
-    assert await flow.handle(second, handle.run_id).result() == 2
+    assert await flow.get_handle(second, handle.run_id).result() == 2
     hang.set()
     await eventually(lambda: not first._engine._drivers)
     assert paid(database) == 1
@@ -270,7 +270,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
         return await pay()
 
     store = database.store()
-    begin = store.begin_step
+    begin = store.begin_step_transaction
     begun, cut = 0, 2 if database.kind == "postgres" else 1
 
     async def begin_step(*args: Any, **kwargs: Any) -> Any:
@@ -285,7 +285,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
             transaction._commit = fail
         return transaction
 
-    store.begin_step = begin_step
+    store.begin_step_transaction = begin_step
     runtime = await database.open(store=store)
     handle = await runtime.start(flow)
     assert await handle.result() == cut + 1
@@ -363,13 +363,13 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
 
     store = FlakyStore(database.store())
     store.before_commit = hang
-    begin = store.inner.begin_step
+    begin = store.inner.begin_step_transaction
 
     async def begin_slowly(*args: Any, **kwargs: Any) -> Any:
         transaction = await begin(*args, **kwargs)
         real = transaction.commit
 
-        async def commit(outcome: bytes) -> Verdict:
+        async def commit(outcome: bytes) -> OpStatus:
             verdict = await real(outcome)
             committed.set()
             await let_go.wait()  # the answer takes a while
@@ -378,12 +378,12 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
         transaction.commit = commit
         return transaction
 
-    store.inner.begin_step = begin_slowly
+    store.inner.begin_step_transaction = begin_slowly
     runtime = await database.open(store=store)
     handle = await runtime.start(flow)
     await committed.wait()
     database.clock.advance(101)
-    await eventually(lambda: runtime._engine._by_id[handle.run_id].execution.is_undoing_held)
+    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id].execution.is_compensation_held)
     let_go.set()
     if dies:
         await recording.wait()

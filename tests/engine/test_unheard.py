@@ -27,17 +27,17 @@ class LossyStore(FlakyStore):
         self.before_histories: Callable[[], Any] | None = None
         self.before_retiring: Callable[[], Any] | None = None
 
-    async def claim(self, *args: Any, **kwargs: Any) -> Any:
-        runs = await self.inner.claim(*args, **kwargs)
+    async def claim_runs(self, *args: Any, **kwargs: Any) -> Any:
+        runs = await self.inner.claim_runs(*args, **kwargs)
         if runs and self.lose_claim:
             self.lose_claim = False
             raise unavailable("the connection was lost")
         return runs
 
-    async def histories(self, keys: Any) -> Any:
+    async def get_histories(self, keys: Any) -> Any:
         if self.before_histories is not None:
             await self.before_histories()
-        return await self.inner.histories(keys)
+        return await self.inner.get_histories(keys)
 
     async def retire_worker(self, worker: int) -> None:
         if self.before_retiring is not None:
@@ -62,8 +62,8 @@ async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World)
     store.lose_claim = True
     runtime = await world.open(store=store)
     await eventually(lambda: not store.lose_claim)
-    await flow.handle(runtime, handle.run_id).signal("go", None)
-    assert await flow.handle(runtime, handle.run_id).result(timeout=10) == "done"
+    await flow.get_handle(runtime, handle.run_id).signal("go", None)
+    assert await flow.get_handle(runtime, handle.run_id).result(timeout=10) == "done"
 
 
 async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
@@ -94,11 +94,11 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
 
     store = LossyStore(world.store())
     store.fail_after = lambda ops: unavailable() if any(isinstance(op, StartRun) for op in ops) else None
-    runtime = await world.open(store=store, lease=1.0)
+    runtime = await world.open(store=store, lease_s=1.0)
     with pytest.raises(StoreUnavailable):
         await runtime.start(flow.options(id="mine", delay=0.2 if delayed else None))
     world.clock.advance(1)
-    assert await flow.handle(runtime, "mine").result(timeout=10) == "done"
+    assert await flow.get_handle(runtime, "mine").result(timeout=10) == "done"
 
 
 async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
@@ -107,7 +107,7 @@ async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
         return await wait_for_signal("go")
 
     store = LossyStore(world.store())
-    runtime = await world.open(store=store, lease=1.0)
+    runtime = await world.open(store=store, lease_s=1.0)
     handle = await runtime.start(flow)
     await until_parked(runtime, world.clock, handle)
     store.fail_after = lambda ops: unavailable() if any(isinstance(op, SendSignal) for op in ops) else None
@@ -139,16 +139,16 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
         await gate.wait()
 
     store.before_histories = wait
-    first = await world.open(store=store, lease=0.3)
+    first = await world.open(store=store, lease_s=0.3)
     before = first.worker_id
     await asked.wait()  # it holds the run, and is about to hear so
     await world.kill(first)
-    assert (await starter._engine.store.reap(starter.worker_id)).workers == (before,)
+    assert (await starter._engine.store.reap_dead_workers(starter.worker_id)).worker_ids == (before,)
     await eventually(lambda: first.worker_id != before)
     store.before_histories = None
     gate.set()
     # Under its new number it claims the run anew; the old claim is worth nothing, and nothing is begun under it.
-    assert await flow.handle(first, handle.run_id).result(timeout=10) == "done"
+    assert await flow.get_handle(first, handle.run_id).result(timeout=10) == "done"
     assert begun == [1]
     assert (await row(first, handle)).epoch == 2
 
@@ -169,13 +169,13 @@ async def test_a_slow_hand_over_is_no_death(world: World):
 
     store = LossyStore(world.store())
     other = await world.open(definitions={}, clock=world.clock)
-    first = await world.open(store=store, lease=0.5)
+    first = await world.open(store=store, lease_s=0.5)
     handle = await first.start(flow)
     await eventually(lambda: begun)
     renewed: list[float] = []
     engine = first._engine
-    renew = engine._pulse._renew
-    engine._pulse._renew = lambda: renewed.append(1) or renew()
+    renew = engine._heartbeat._renew
+    engine._heartbeat._renew = lambda: renewed.append(1) or renew()
 
     async def wait() -> None:
         seen = len(renewed)
@@ -184,7 +184,7 @@ async def test_a_slow_hand_over_is_no_death(world: World):
     store.before_retiring = wait
     await first.close()
     run = await row(other, handle)
-    assert (run.state.value, run.deliveries) == ("pending", 0)
+    assert (run.state.value, run.delivery_count) == ("pending", 0)
 
 
 async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_all_the_same(world: World):
@@ -196,8 +196,8 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
         return "woken"
 
     class SlowToTell(FlakyStore):
-        async def next_wake(self, **wanted: Any) -> float | None:
-            found = await self.inner.next_wake(**wanted)
+        async def get_next_wake_at(self, **wanted: Any) -> float | None:
+            found = await self.inner.get_next_wake_at(**wanted)
             asked.set()
             await told.wait()
             return found
@@ -207,15 +207,15 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     runtime = await world.open(store=SlowToTell(world.store()))
     engine = runtime._engine
     handle = await runtime.start(flow)
-    await eventually(lambda: len(engine._idle) == 1 and not engine._looking.locked())
+    await eventually(lambda: len(engine._idle_runs) == 1 and not engine._poll_lock.locked())
     asked.clear()
     told.clear()
-    engine.nudge()
+    engine.wake()
     await asked.wait()
     engine.park_idle()
     await eventually(lambda: not engine._drivers)
     told.set()
-    await eventually(lambda: not engine._looking.locked())
+    await eventually(lambda: not engine._poll_lock.locked())
     world.clock.advance(3601)
     assert await handle.result(timeout=10) == "woken"
 
@@ -251,13 +251,13 @@ async def test_a_reopened_run_whose_claim_went_unheard_is_given_back_although_it
     await ended.wait()
     store.lose_claim = True
     await store.inner.commit([ReopenRun(handle.run_id, world.clock.now())])
-    runtime._engine.nudge()
+    runtime._engine.wake()
     await eventually(lambda: not store.lose_claim)
     claims = runtime._engine._claims
-    await eventually(lambda: claims._doubts)
-    claims._doubts = [0.0]  # both looks for what was not heard of come before the answer does
-    runtime._engine.nudge()
-    await eventually(lambda: not claims._doubts)
+    await eventually(lambda: claims._check_times)
+    claims._check_times = [0.0]  # both looks for what was not heard of come before the answer does
+    runtime._engine.wake()
+    await eventually(lambda: not claims._check_times)
     told.set()
 
     async def completed() -> bool:
@@ -277,7 +277,7 @@ async def test_a_run_that_a_claim_gives_back_is_not_taken_up_by_the_answer_to_it
 
     @step
     async def work() -> str:
-        run = await store.inner.get("child")
+        run = await store.inner.get_run("child")
         seen.append(run.state)
         return "done"
 
@@ -293,16 +293,16 @@ async def test_a_run_that_a_claim_gives_back_is_not_taken_up_by_the_answer_to_it
         async def commit(self, ops: Any) -> Any:
             answers = await super().commit(ops)
             if any(isinstance(op, StartRun) and op.run.id == "child" for op in ops):
-                runtime._engine.nudge()
+                runtime._engine.wake()
                 await answered.wait()
                 # As the store answers when the start is repeated, because its first answer was lost.
                 return await self.inner.commit(ops)
             return answers
 
-        async def histories(self, keys: Any) -> Any:
-            [run] = [await self.inner.get("child")]
+        async def get_histories(self, keys: Any) -> Any:
+            [run] = [await self.inner.get_run("child")]
             if run is None or run.key not in keys or unread.is_set():
-                return await self.inner.histories(keys)
+                return await self.inner.get_histories(keys)
             if is_answered == "before the journal is read":
                 answered.set()
                 await asyncio.sleep(0.05)
@@ -310,7 +310,7 @@ async def test_a_run_that_a_claim_gives_back_is_not_taken_up_by_the_answer_to_it
             raise unavailable("the connection was lost")
 
     store = SlowToAnswer(in_memory.store())
-    runtime = await in_memory.open(store=store, limits={"limited": QueueLimits(5)})
+    runtime = await in_memory.open(store=store, queue_limits={"limited": QueueLimits(5)})
     handle = await runtime.start(parent)
     await unread.wait()
     answered.set()

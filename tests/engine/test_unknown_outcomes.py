@@ -98,7 +98,7 @@ async def test_a_run_whose_end_cannot_be_recorded_is_given_back(world: World, ca
     handle = await runtime.start(flow)
     assert await handle.result(timeout=10) == "done"
     assert len(calls) == 2
-    assert (await row(runtime, handle)).deliveries == 0
+    assert (await row(runtime, handle)).delivery_count == 0
     assert "could not be recorded" in caplog.text
     assert "held by another worker" not in caplog.text
 
@@ -173,7 +173,7 @@ async def test_while_a_commit_of_one_run_is_repeated_others_go_on(world: World):
         else None
     )
     stuck = await runtime.start(flow, 7)
-    await eventually(lambda: runtime._engine.writer._tries)
+    await eventually(lambda: runtime._engine.writer._try_counts)
     for n in range(20, 30):
         assert await (await runtime.start(flow, n)).result(timeout=2) == 2 * n
     assert await state(runtime, stuck) == "running"
@@ -189,7 +189,7 @@ async def test_a_released_run_whose_release_fails_is_released_again(world: World
         return "done"
 
     store = FlakyStore(world.store())
-    runtime = await world.open(store=store, lease=0.5)
+    runtime = await world.open(store=store, lease_s=0.5)
     store.fail_before = Trouble(FinishRun, ReleaseRun, times=3 * MAX_TRIES)
     handle = await runtime.start(flow)
     assert await handle.result(timeout=10) == "done"
@@ -203,8 +203,8 @@ async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_behind(world: 
     class Broken(FlakyStore):
         failures = 2
 
-        async def claim(self, *args: Any, **kwargs: Any) -> Any:
-            runs = await self.inner.claim(*args, **kwargs)
+        async def claim_runs(self, *args: Any, **kwargs: Any) -> Any:
+            runs = await self.inner.claim_runs(*args, **kwargs)
             if runs and self.failures:
                 self.failures -= 1
                 raise broken()
@@ -226,10 +226,10 @@ async def test_a_journal_that_cannot_be_read_for_an_unknown_reason_stops_no_othe
     class Broken(FlakyStore):
         bad = -1
 
-        async def histories(self, keys: Sequence[int]) -> Any:
+        async def get_histories(self, keys: Sequence[int]) -> Any:
             if self.bad in keys:
                 raise KeyError("a defect")
-            return await self.inner.histories(keys)
+            return await self.inner.get_histories(keys)
 
     starter = await world.open(definitions={})
     handles = [await starter.start(flow, n) for n in range(3)]
@@ -240,8 +240,8 @@ async def test_a_journal_that_cannot_be_read_for_an_unknown_reason_stops_no_othe
     assert await handles[2].result(timeout=10) == 2
     await eventually(lambda: _is_pending(runtime, handles[1]))
     store.bad = -1
-    world.clock.advance(claims.UNREADABLE_PAUSE)
-    runtime._engine.nudge()
+    world.clock.advance(claims.UNREADABLE_RUN_DELAY_S)
+    runtime._engine.wake()
     assert await handles[1].result(timeout=10) == 1
 
 
@@ -251,7 +251,7 @@ async def _is_pending(runtime: Runtime, handle: Any) -> bool:
 
 async def test_a_run_that_its_worker_does_not_work_on_is_found(world: World, monkeypatch: pytest.MonkeyPatch):
     """Whatever has lost it: the store says that a live worker holds it, and the worker knows nothing of it."""
-    monkeypatch.setattr(claims, "LOOK_FOR_UNHELD", 0.2)
+    monkeypatch.setattr(claims, "UNACKNOWLEDGED_CHECK_INTERVAL_S", 0.2)
 
     @workflow
     async def flow() -> str:
@@ -260,10 +260,10 @@ async def test_a_run_that_its_worker_does_not_work_on_is_found(world: World, mon
     runtime = await world.open()
     handle = await runtime.start(flow)
     engine = runtime._engine
-    driver = await eventually(lambda: engine._by_id.get(handle.run_id))
+    driver = await eventually(lambda: engine._drivers_by_run_id.get(handle.run_id))
     driver.abandon()
-    engine._idle.remove(driver)
-    del engine._drivers[driver.run.key], engine._by_id[handle.run_id]
+    engine._idle_runs.remove(driver)
+    del engine._drivers[driver.run.key], engine._drivers_by_run_id[handle.run_id]
     await handle.signal("go", "found")
     assert await handle.result(timeout=10) == "found"
 
@@ -349,8 +349,8 @@ async def test_a_worker_that_starts_while_the_encryption_is_away_takes_runs_when
         await asyncio.sleep(0.3)
         encryption.is_away = False
         for run_id in ids:
-            await flow.handle(runtime, run_id).signal("go", run_id)
-        assert [await flow.handle(runtime, run_id).result(timeout=20) for run_id in ids] == ids
+            await flow.get_handle(runtime, run_id).signal("go", run_id)
+        assert [await flow.get_handle(runtime, run_id).result(timeout=20) for run_id in ids] == ids
 
 
 async def test_a_value_that_an_encryption_refuses_fails_its_own_run(tmp_path: Path, encryption: Unreliable):
@@ -413,7 +413,7 @@ async def test_a_transaction_that_waits_for_the_encryption_ends_with_its_run(tmp
         handle = await runtime.start(flow)
         await eventually(lambda: encryption.is_away)
         engine = runtime._engine
-        engine._by_id[handle.run_id].lose()
-        await eventually(lambda: not engine.stragglers)
+        engine._drivers_by_run_id[handle.run_id].handle_claim_lost()
+        await eventually(lambda: not engine.lingering_tasks)
         encryption.is_away = False
         assert await (await runtime.start(other)).result(timeout=4) == "done"

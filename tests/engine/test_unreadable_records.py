@@ -62,7 +62,7 @@ async def parked_then_redeployed(
 async def stops_as_unreadable(world: World, run_id: str, flow: Workflow[..., Any], match: str) -> None:
     """The run fails with a fault, nothing was refunded, and ``replay`` says the same of the code."""
     runtime = await world.open()
-    handle = flow.handle(runtime, run_id)
+    handle = flow.get_handle(runtime, run_id)
     before = await told(runtime, run_id)
     await handle.signal("go")
     with pytest.raises(RunFailed, match=match) as failed:
@@ -71,8 +71,8 @@ async def stops_as_unreadable(world: World, run_id: str, flow: Workflow[..., Any
     assert refunds == []
     assert await told(runtime, run_id) == before
     replayed = replay(await export_run(runtime._engine.store, run_id))
-    assert not replayed.fits
-    assert isinstance(replayed.fault, UnreadableRecord)
+    assert not replayed.is_match
+    assert isinstance(replayed.replay_error, UnreadableRecord)
 
 
 async def test_the_result_of_a_child_cannot_be_caught(world: World, clock: VirtualClock):
@@ -205,11 +205,11 @@ async def test_a_signal_that_never_fitted_is_an_error_like_any_other_on_replay_t
     ]  # fmt: skip
     await first.close()
     second = await world.open()
-    again = flow.handle(second, handle.run_id)
+    again = flow.get_handle(second, handle.run_id)
     await again.signal("age", 44)
     assert await again.result(timeout=10) == 44
     assert len(seen) == 1
-    assert replay(await export_run(second._engine.store, handle.run_id)).fits
+    assert replay(await export_run(second._engine.store, handle.run_id)).is_match
 
 
 async def test_a_run_that_dies_between_such_a_signal_and_what_it_does_about_it_goes_the_same_way(world: World):
@@ -231,11 +231,11 @@ async def test_a_run_that_dies_between_such_a_signal_and_what_it_does_about_it_g
     first = await world.open()
     handle = await first.start(flow)
     await handle.signal("age", "old")
-    await eventually(lambda: first._engine._by_id[handle.run_id].steps.begun)
+    await eventually(lambda: first._engine._drivers_by_run_id[handle.run_id].steps.started)
     await world.crash(first)
     gate.set()
     second = await world.open()
-    assert await flow.handle(second, handle.run_id).result(timeout=10) == "told them"
+    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "told them"
 
 
 async def test_a_retry_after_a_signal_of_the_wrong_type_takes_it_with_the_mended_code(world: World):
@@ -319,6 +319,6 @@ async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, cloc
     child = deploy("child", as_text)
     runtime = world._open[-1]
     await retry_run(runtime, run_id)
-    assert await flow.handle(runtime, run_id).result(timeout=10) == "paid"
+    assert await flow.get_handle(runtime, run_id).result(timeout=10) == "paid"
     assert await state(runtime, run_id) == "completed"
     assert [record.name for record in await journal(runtime, run_id)] == ["child", "go"]

@@ -37,7 +37,7 @@ async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tm
     waiter: Any = Client(f"sqlite:///{path}") if who == "client" else Runtime(f"sqlite:///{path}", workflows=[])
     async with waiter:
         waits = [
-            asyncio.ensure_future(waiter.wait(run_id) if who == "client" else flow.handle(waiter, run_id).result())
+            asyncio.ensure_future(waiter.wait(run_id) if who == "client" else flow.get_handle(waiter, run_id).result())
             for run_id in ids
         ]
         await asyncio.sleep(0.3)
@@ -93,7 +93,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
         return await wait_for_signal("go")
 
     class Broken(FlakyStore):
-        async def new_signals(self, worker: int, after: int) -> Any:
+        async def get_new_signals(self, worker: int, after: int) -> Any:
             raise KeyError("a defect")
 
     here, there = {}, {}
@@ -105,13 +105,13 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     await at_work.wait()
     other = await world.open(definitions=there)
     handle = await other.start(elsewhere)
-    result = asyncio.ensure_future(elsewhere.handle(runtime, handle.run_id).result(timeout=10))
+    result = asyncio.ensure_future(elsewhere.get_handle(runtime, handle.run_id).result(timeout=10))
     await handle.signal("go", "done")
     assert await result == "done"
     world.clock.advance(86_400 + 10)
 
     async def has_fired() -> bool:
-        return any(one.last_run for one in await other._engine.store.schedules())
+        return any(one.last_run for one in await other._engine.store.list_schedules())
 
     await eventually(has_fired)
     assert "looking for work failed" in caplog.text
@@ -122,7 +122,7 @@ async def test_a_defect_in_the_engine_fails_the_run_that_it_shows_in(in_memory: 
     real = Driver._start_commands
 
     def start_commands(self: Driver) -> None:
-        if self.journal.next_seq == 1 and self.run.id == "bad":
+        if self.recorder.next_seq == 1 and self.run.id == "bad":
             raise KeyError("a defect")
         real(self)
 

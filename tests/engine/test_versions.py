@@ -64,23 +64,23 @@ async def test_old_and_new_code_side_by_side_each_take_their_own_runs(world: Wor
     await until_parked(first, clock, begun)
     await first.close()
     second = await world.open(definitions=only("etl@2"))
-    begun = old.handle(second, begun.run_id)
+    begun = old.get_handle(second, begun.run_id)
     later = await second.start(new)
     elsewhere = await second.start(old, "umbra")  # of a version that this worker does not have
     for handle in (begun, later, elsewhere):
         await handle.signal("go")
     assert await later.result() == "cents acme, and more"
     assert [(await row(second, one)).state for one in (begun, elsewhere)] == ["waiting", "pending"]
-    told = (await elsewhere.info()).stalled
-    assert told == (await begun.info()).stalled
+    told = (await elsewhere.info()).stall_advice
+    assert told == (await begun.info()).stall_advice
     assert told is not None
     assert told.startswith("no live worker serves version '1' of workflow 'etl' (served: '2'): start a worker")
-    assert ((await elsewhere.info()).version, (await later.info()).stalled) == ("1", None)
+    assert ((await elsewhere.info()).version, (await later.info()).stall_advice) == ("1", None)
 
     third = await world.open(definitions=only("etl@1"))
-    assert (await elsewhere.info()).stalled is None
+    assert (await elsewhere.info()).stall_advice is None
     assert await begun.result() == "euros acme"
-    assert await old.handle(third, elsewhere.run_id).result() == "euros umbra"
+    assert await old.get_handle(third, elsewhere.run_id).result() == "euros umbra"
     assert log == ["euros", "cents", "euros"]
 
 
@@ -92,15 +92,15 @@ async def test_new_code_that_serves_the_old_version_goes_on_with_its_runs(world:
     definitions.clear()
     new = new_code(serves=["", "1"])
     second = await world.open()
-    begun, later = new.handle(second, begun.run_id), await second.start(new)
+    begun, later = new.get_handle(second, begun.run_id), await second.start(new)
     await begun.signal("go")
     await later.signal("go")
     assert await begun.result() == "euros acme, and more"
     assert await later.result() == "cents acme, and more"
     assert [(await row(second, one)).version for one in (begun, later)] == ["", "2"]
-    [worker] = [one for one in await second._engine.store.workers() if one.state == "live"]
+    [worker] = [one for one in await second._engine.store.list_workers() if one.state == "live"]
     assert sorted(worker.workflows) == ["etl", "etl@1", "etl@2"]
-    assert list(await second._engine.store.specs()) == ["etl", "etl@2"]
+    assert list(await second._engine.store.get_workflow_specs()) == ["etl", "etl@2"]
 
 
 async def test_a_worker_serves_all_versions_that_it_has_each_with_its_own_code(world: World):
@@ -125,14 +125,14 @@ async def test_children_forks_and_retries_have_their_version(world: World, clock
 
     runtime = await world.open()
     handle = await runtime.start(parent)
-    await eventually(lambda: runtime._engine.store.get("by-id"))
-    await new.handle(runtime, "by-id").signal("go")
+    await eventually(lambda: runtime._engine.store.get_run("by-id"))
+    await new.get_handle(runtime, "by-id").signal("go")
     first, second, joined = await handle.result()
     assert joined == "cents acme, and more"  # it is there already, and keeps its version
     assert [(await row(runtime, one)).version for one in (first, second)] == ["1", "2"]
     fork = await fork_run(runtime._engine.store, first, at=None)
     assert fork.version == "1"
-    assert (await old.handle(runtime, fork.id).info()).version == "1"
+    assert (await old.get_handle(runtime, fork.id).info()).version == "1"
 
 
 async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: World, clock: VirtualClock):
@@ -148,7 +148,7 @@ async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: W
     with pytest.raises(UsageError, match="no '@'"):
         await retry_run(runtime, handle.run_id, version="a@b")
     await retry_run(runtime, handle.run_id, version="2")
-    handle = fixed.handle(runtime, handle.run_id)
+    handle = fixed.get_handle(runtime, handle.run_id)
     await handle.signal("go")
     assert await handle.result() == "euros acme, and more"
     assert (await row(runtime, handle)).version == "2"
@@ -163,7 +163,7 @@ async def test_a_client_starts_the_newest_version_that_is_served_or_the_one_it_i
     async with Client(world.url) as client:
         assert (await (await client.start("etl")).info()).version == "1"
         world.clock.advance(1)
-        second = await world.open(definitions=only("etl@2"), lease=1e9)
+        second = await world.open(definitions=only("etl@2"), lease_s=1e9)
         started = await client.start("etl")
         assert (await started.info()).version == "2"
         chosen = await client.options(version="1").start("etl")
@@ -172,10 +172,10 @@ async def test_a_client_starts_the_newest_version_that_is_served_or_the_one_it_i
         with pytest.raises(UnknownWorkflow, match=r"version '3' of workflow 'etl' to .* \(known: '2', '1'\)"):
             await client.options(version="3").start("etl")
         [health] = await client.health()
-        assert (health.name, health.workers, health.versions) == ("etl", 2, ("1", "2"))
+        assert (health.name, health.worker_count, health.versions) == ("etl", 2, ("1", "2"))
         await second.close()
         assert (await (await client.start("etl")).info()).version == "1"
-        told = [(one.version, one.stalled) for one in await client.list(workflow="etl")]
+        told = [(one.version, one.stall_advice) for one in await client.list(workflow="etl")]
         assert {version for version, stalled in told if stalled} == {"2"}
     await first.close()
     await world.close()
@@ -200,7 +200,7 @@ async def test_a_journal_has_the_version_of_its_run_and_is_replayed_with_that_co
     journal = Journal.loads((await export_run(runtime._engine.store, handle.run_id)).dumps(), "it")
     assert journal.run.version == "1"
     assert replay(journal).output == "euros acme"
-    assert replay(journal, new).differs  # as it is told to
+    assert replay(journal, new).difference  # as it is told to
     del definitions["etl@1"]
     with pytest.raises(UnknownWorkflow, match=r"version '1' of workflow 'etl', .* \(known: etl@2\)"):
         replay(journal)
@@ -222,7 +222,7 @@ async def test_class_workflows_and_agents_have_versions(in_memory: World):
     assert (await handle.info()).version == "2"
     agent = Agent("openai:some-model", name="helper", version="2", serves=["1"])
     assert agent.definition.served_names == ("helper@2", "helper@1")
-    assert (agent.definition.spec().version, agent.options(id="x").definition.version) == ("2", "2")
+    assert (agent.definition.to_spec().version, agent.options(id="x").definition.version) == ("2", "2")
     assert sorted(definitions) == ["Etl@1", "Etl@2", "helper@1", "helper@2"]
     with pytest.raises(DefinitionError, match="agent 'helper': a version is a text"):
         Agent("openai:some-model", name="helper", version=3)  # type: ignore[arg-type]

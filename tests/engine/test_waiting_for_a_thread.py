@@ -25,7 +25,7 @@ async def test_a_plain_step_that_got_its_thread_after_the_lease_had_passed_waits
 
     @step
     def charge() -> None:
-        held.append(engine.membership.holds_lease())
+        held.append(engine.membership.has_lease())
 
     @workflow
     async def both() -> None:
@@ -35,12 +35,12 @@ async def test_a_plain_step_that_got_its_thread_after_the_lease_had_passed_waits
     engine = runtime._engine
     handle = await runtime.start(both)
     await eventually(occupied.is_set)
-    engine.membership._trusted_until = 0.0  # the machine stood still for longer than the lease
+    engine.membership._lease_valid_until = 0.0  # the machine stood still for longer than the lease
     go_on.set()
-    await eventually(lambda: len(engine._drivers) == 1 and engine.threads._pool._work_queue.empty())
+    await eventually(lambda: len(engine._drivers) == 1 and engine.thread_pool._pool._work_queue.empty())
     await asyncio.sleep(0.1)
     assert held == []
-    engine.membership._trusted_until = time.monotonic() + 60
+    engine.membership._lease_valid_until = time.monotonic() + 60
     await handle.result()
     assert held == [True]
 
@@ -67,9 +67,9 @@ async def test_a_plain_step_that_got_its_thread_after_its_run_was_lost_never_beg
     handle = await runtime.start(both)
     await eventually(occupied.is_set)
     [driver] = runtime._engine._drivers.values()
-    driver.lose()
+    driver.handle_claim_lost()
     go_on.set()
-    await eventually(lambda: runtime._engine.threads._pool._work_queue.empty())
+    await eventually(lambda: runtime._engine.thread_pool._pool._work_queue.empty())
     await asyncio.sleep(0.1)
     assert begun == []
     assert await journal(runtime, handle) == []

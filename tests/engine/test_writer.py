@@ -11,11 +11,11 @@ import pytest
 from worlds import FlakyStore, VirtualClock, World, eventually, journal, state, unavailable
 
 from holdfast import RunFailed, step, wait_for_signal, workflow
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
-from holdfast.engine.journal_writer import MAX_TRIES, Writer
+from holdfast.engine.journal_writer import MAX_TRIES, JournalWriter
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.stores.operations import AppendRecord, CancelRun, FinishRun, Link, NewRun, Op, SendSignal, StartRun
+from holdfast.stores.operations import AppendRecord, CancelRun, FinishRun, NewRun, Op, RunLink, SendSignal, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -137,7 +137,7 @@ async def test_whoever_starts_a_run_is_told_at_once_also_while_runs_wait_for_the
     runtime = await in_memory.open(store=store, clock=SystemClock())
     handle = await runtime.start(flow, 0)
     store.fail_before = lambda _: unavailable()
-    await eventually(lambda: runtime._engine.writer._pause >= 0.4)
+    await eventually(lambda: runtime._engine.writer._pause_s >= 0.4)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await runtime.start(flow, 1)
@@ -198,7 +198,7 @@ async def test_an_operation_that_breaks_the_commit_does_not_block_the_others(wor
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
     handles = [await runtime.start(flow, n) for n in range(4)]
-    await eventually(lambda: all(d.steps.begun for d in runtime._engine._drivers.values()))
+    await eventually(lambda: all(d.steps.started for d in runtime._engine._drivers.values()))
     store.fail_before = lambda ops: (
         TypeError("this operation is poison") if any(op.record.payload == b"2" for op in appends(ops)) else None
     )
@@ -222,15 +222,15 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
     class Unreadable(FlakyStore):
         broken = False
 
-        async def next_wake(self, **where: Any) -> float | None:
+        async def get_next_wake_at(self, **where: Any) -> float | None:
             if self.broken:
                 raise unavailable("cannot read")
-            return await self.inner.next_wake(**where)
+            return await self.inner.get_next_wake_at(**where)
 
-        async def reap(self, me: int | None = None, window: Any = None) -> Any:
+        async def reap_dead_workers(self, me: int | None = None, window: Any = None) -> Any:
             if self.broken:
                 raise unavailable("cannot read")
-            return await self.inner.reap(me, window)
+            return await self.inner.reap_dead_workers(me, window)
 
     store = Unreadable(world.store())
     starter = await world.open(definitions={})
@@ -253,16 +253,16 @@ async def test_a_look_that_failed_once_is_made_again_although_nobody_writes(worl
     class Stumbling(FlakyStore):
         stumbles = 0
 
-        async def new_signals(self, worker: int, after: int) -> Any:
+        async def get_new_signals(self, worker: int, after: int) -> Any:
             if self.stumbles:
                 self.stumbles -= 1
                 raise unavailable("locked for a moment")
-            return await self.inner.new_signals(worker, after)
+            return await self.inner.get_new_signals(worker, after)
 
     store = Stumbling(world.store())
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle)
+    await eventually(lambda: runtime._engine._idle_runs)
     store.stumbles = 1
     await handle.signal("go", "seen")
     assert await handle.result(timeout=5) == "seen"
@@ -312,7 +312,7 @@ class Scripted:
 async def write(store: Scripted, *ops: Any) -> list[Any]:
     """Hand in operations at once, and return the answers in the order they came."""
     answers: list[Any] = []
-    writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
     for op in ops:
         writer.submit(op, answers.append)
     await eventually(lambda: len(answers) == len(ops))
@@ -346,7 +346,7 @@ async def test_only_the_operation_that_breaks_is_answered_with_its_error():
 
 
 def append(run: int, seq: int) -> AppendRecord:
-    return AppendRecord(run, Record(seq, Kind.STEP, seq, "work", True, b"1", 0.0, epoch=1))
+    return AppendRecord(run, Record(seq, RecordKind.STEP, seq, "work", True, b"1", 0.0, epoch=1))
 
 
 async def test_nothing_of_its_run_overtakes_an_operation_that_is_repeated():
@@ -357,7 +357,7 @@ async def test_nothing_of_its_run_overtakes_an_operation_that_is_repeated():
                 raise TypeError("poison")
             return await super().commit(ops)
 
-    link = Link(1, 1, 0)
+    link = RunLink(1, 1, 0)
     new = NewRun("child", "flow", b"[]", b"", b"seed", 0.0)
     first, second, cancel = StartRun(new, link=link), append(1, 0), CancelRun("child", 0.0, b"seed")
     other, people = append(2, 0), CancelRun("child", 0.0)
@@ -379,13 +379,13 @@ async def test_nothing_overtakes_when_another_run_is_handed_in_again_while_the_s
 
     class UntilGone(VirtualClock):
         async def sleep(self, seconds: float) -> None:
-            if writer._pause:
+            if writer._pause_s:
                 is_gone.set()
                 await asyncio.sleep(0.01)
             await is_gone.wait()
 
     store = Troubled(TypeError("an unknown outcome"), unavailable())
-    writer = Writer(store, asyncio.get_running_loop(), UntilGone())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), UntilGone())  # type: ignore[arg-type]
     answers: list[Any] = []
     writer.submit(poison, answers.append)
     await eventually(lambda: writer._deferred)
@@ -406,7 +406,7 @@ async def test_what_follows_a_record_that_cannot_be_written_is_refused_with_it()
     poison = append(1, 1)
     store = Poisoned()
     answers: list[Any] = []
-    writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
     end = FinishRun(1, 1, RunState.FAILED, None, b"{}", 0.0)
 
     def told(answer: Any) -> None:
@@ -430,7 +430,7 @@ async def test_what_is_repeated_is_handed_in_once_more_by_a_flush():
 
     store = Scripted(TypeError("no store should do that"))
     answers: list[Any] = []
-    writer = Writer(store, asyncio.get_running_loop(), Stuck())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), Stuck())  # type: ignore[arg-type]
     writer.submit(append(1, 0), answers.append)
     await eventually(lambda: writer._deferred)
     assert writer.is_busy
@@ -446,24 +446,24 @@ async def test_a_callback_that_fails_does_not_stop_the_others(caplog: pytest.Log
     def broken(_: Any) -> None:
         raise RuntimeError("a defect of ours")
 
-    writer = Writer(Scripted(), asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    writer = JournalWriter(Scripted(), asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
     writer.submit("a", broken)  # type: ignore[arg-type]
     writer.submit("b", answers.append)  # type: ignore[arg-type]
     await eventually(lambda: answers == ["b"])
     assert "taking the answer to a commit failed" in caplog.text
 
 
-async def cancel_in_commit(store: Scripted, number: int, *ops: Any) -> tuple[Writer, list[Any]]:
+async def cancel_in_commit(store: Scripted, number: int, *ops: Any) -> tuple[JournalWriter, list[Any]]:
     """Hand in operations, and cancel the writer's task in its commit of this number, as the end of a loop does."""
     answers: list[Any] = []
     store.stalls_at = number
-    writer = Writer(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), VirtualClock())  # type: ignore[arg-type]
     for op in ops:
         writer.submit(op, answers.append)
     await eventually(lambda: len(store.tries) == number)
-    assert writer._pump is not None
-    writer._pump.cancel()
-    await asyncio.wait([writer._pump])
+    assert writer._drain_task is not None
+    writer._drain_task.cancel()
+    await asyncio.wait([writer._drain_task])
     return writer, answers
 
 
@@ -501,7 +501,7 @@ async def test_somebody_who_asked_while_the_store_was_failing_does_not_wait_for_
             await asyncio.sleep(60)
 
     store = Scripted(unavailable(), unavailable())
-    writer = Writer(store, asyncio.get_running_loop(), Slow())  # type: ignore[arg-type]
+    writer = JournalWriter(store, asyncio.get_running_loop(), Slow())  # type: ignore[arg-type]
     writer.submit("outcome", lambda _: None)  # type: ignore[arg-type]
     await eventually(lambda: len(store.tries) == 1)
     with pytest.raises(StoreUnavailable):

@@ -24,7 +24,7 @@ from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import Op, Run
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres.workers import lock_class
+from holdfast.stores.postgres.workers import compute_lock_class
 from holdfast.stores.sqlite import SqliteStore
 
 PATIENCE = 20.0
@@ -62,13 +62,13 @@ class VirtualClock:
         self._count = itertools.count()
         self.slept: list[float] = []
         self.chance = 0.0
-        """What ``draw`` draws."""
+        """What ``draw_random`` returns."""
 
     def now(self) -> float:
         return self._now
 
     def monotonic(self) -> float:
-        return time.monotonic()  # the pulse's thread beats in real time, and leases are measured by it
+        return time.monotonic()  # the heartbeat thread runs in real time, and leases are measured by it
 
     def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
         alarm = _Alarm(callback)
@@ -82,7 +82,7 @@ class VirtualClock:
         self.advance(seconds)
         await asyncio.sleep(0)
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         return self.chance
 
     def advance(self, seconds: float) -> None:
@@ -175,18 +175,18 @@ class World:
             return self._memory
         now = (clock or self.clock).now
         if self.kind == "postgres":
-            return PgStore(str(self._place), clock=now, look_every=0.0)
+            return PgStore(str(self._place), clock=now, poll_interval_s=0.0)
         return SqliteStore(Path(self._place, "runs.db"), clock=now)
 
     async def open(self, *, store: Any = None, clock: Clock | None = None, **options: Any) -> Runtime:
         """A runtime on this store that knows every workflow of the test; ``options`` are the engine's."""
         runtime = Runtime("memory://")
         # The public runtime makes its own store and clock; everything else of it is as users have it.
-        runtime._engine.threads.stop()
+        runtime._engine.thread_pool.stop()
         runtime._engine = JournalEngine(
             store if store is not None else self.store(clock),
             options.pop("definitions", definitions),
-            **{"lease": FOR_EVER, "clock": clock or self.clock, **options},
+            **{"lease_s": FOR_EVER, "clock": clock or self.clock, **options},
         )
         await runtime.open()
         self._open.append(runtime)
@@ -195,18 +195,18 @@ class World:
     async def crash(self, runtime: Runtime) -> None:
         """The process of this runtime is gone: it does nothing more, and others can tell."""
         engine = runtime._engine
-        runtimes._forget(runtime)
-        engine._closed = engine.draining = True
-        engine._pulse.stop()
-        for task in (engine._watcher, *engine._chores):
+        runtimes._remove_open(runtime)
+        engine._is_closed = engine.is_draining = True
+        engine._heartbeat.stop()
+        for task in (engine._poll_task, *engine._background_tasks):
             if task is not None:
                 task.cancel()
         engine.writer.stop()
         for driver in list(engine._drivers.values()):
-            driver.gone = True
-            driver.steps.cancel()
+            driver.is_closed = True
+            driver.steps.cancel_all()
             driver.abandon()
-        engine.threads.stop()
+        engine.thread_pool.stop()
         await self.kill(runtime)
         self._open.remove(runtime)
         if self.kind != "memory":
@@ -218,12 +218,12 @@ class World:
         store = runtime._engine.store
         store = getattr(store, "inner", store)
         if isinstance(store, MemoryStore):
-            store.kill_worker(runtime.worker_id)
+            store.simulate_worker_death(runtime.worker_id)
         elif isinstance(store, PgStore):
-            store._keeper._wanted.discard(runtime.worker_id)  # else it would take the lock again
-            await store._keeper.do(partial(_unlock, store, runtime.worker_id))
+            store._session._wanted_locks.discard(runtime.worker_id)  # else it would take the lock again
+            await store._session.run(partial(_unlock, store, runtime.worker_id))
         else:
-            store._locks.drop(store._mine[runtime.worker_id])
+            store._locks.release(store._own_workers[runtime.worker_id])
 
     async def close(self) -> None:
         for runtime in self._open:
@@ -233,26 +233,28 @@ class World:
 
 
 def _unlock(store: PgStore, worker: int, db: Any) -> None:
-    store._keeper._held.discard(worker)
-    assert db.ask("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (lock_class(store.schema), worker)) == [(True,)]
+    store._session._held_locks.discard(worker)
+    assert db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (compute_lock_class(store.schema), worker)) == [
+        (True,)
+    ]
 
 
 # Looking at what is recorded
 
 
 async def row(runtime: Runtime, handle: Handle[Any] | str) -> Run:
-    run = await runtime._engine.store.get(handle if isinstance(handle, str) else handle.run_id)
+    run = await runtime._engine.store.get_run(handle if isinstance(handle, str) else handle.run_id)
     assert run is not None
     return run
 
 
 async def journal(runtime: Runtime, handle: Handle[Any] | str) -> Sequence[Record]:
-    [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
+    [history] = await runtime._engine.store.get_histories([(await row(runtime, handle)).key])
     return history.records
 
 
 async def attempts(runtime: Runtime, handle: Handle[Any] | str) -> dict[int, Attempt]:
-    [history] = await runtime._engine.store.histories([(await row(runtime, handle)).key])
+    [history] = await runtime._engine.store.get_histories([(await row(runtime, handle)).key])
     return dict(history.attempts)
 
 
@@ -280,12 +282,12 @@ async def until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any
     """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
     engine = runtime._engine
     run_id = handle if isinstance(handle, str) else handle.run_id
-    driver = await eventually(lambda: engine._by_id.get(run_id))
-    await eventually(lambda: driver in engine._idle and driver.journal.next_seq >= records)
+    driver = await eventually(lambda: engine._drivers_by_run_id.get(run_id))
+    await eventually(lambda: driver in engine._idle_runs and driver.recorder.next_seq >= records)
     clock.advance(1.1)
-    engine._idle.sweep(at_once=0)  # instead of waiting for the next one
+    engine._idle_runs.sweep(min_count=0)  # instead of waiting for the next one
     await until_state(runtime, handle, "waiting")
-    await eventually(lambda: driver.gone)
+    await eventually(lambda: driver.is_closed)
 
 
 async def until_ended(runtime: Runtime, handle: Handle[Any] | str) -> Run:
@@ -312,7 +314,7 @@ async def settled(runtime: Runtime) -> None:
     async with asyncio.timeout(PATIENCE):
         while quiet < 5:
             await asyncio.sleep(0.002)
-            quiet = 0 if runtime._engine.in_flight else quiet + 1
+            quiet = 0 if runtime._engine.in_flight_count else quiet + 1
 
 
 def unavailable(message: str = "the disk is gone") -> StoreError:

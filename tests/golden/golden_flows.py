@@ -183,7 +183,7 @@ async def golden_map(count: int) -> list[int]:
     async def twice(item: int) -> int:
         return await add(item, item)
 
-    return await holdfast.map(twice, range(count), concurrency=3)
+    return await holdfast.map(twice, range(count), max_concurrency=3)
 
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -234,7 +234,7 @@ async def golden_timers() -> list[object]:
 
 @golden
 @workflow
-async def golden_chance(rate: float) -> list[object]:
+async def golden_random(rate: float) -> list[object]:
     started = holdfast.now()
     token = holdfast.uuid4()
     await note(token, started)

@@ -21,7 +21,7 @@ from pydantic_ai.usage import RequestUsage
 
 from holdfast.admission.usage import Usage
 from holdfast.agents.models.reply import Reply
-from holdfast.reports.recorded_reply import Compacted, FailedModel
+from holdfast.reports.recorded_reply import FailedModel, RecordedCompaction
 
 WHEN = datetime(2026, 11, 15, 12, 30, 1, 250_000, tzinfo=UTC)
 
@@ -125,11 +125,11 @@ REPLIES: dict[str, Reply] = {
         Usage(1, unpriced=1),
         (FailedModel("a:a", "status 503: overloaded", 6), FailedModel("c:c", "status 401: no", 1)),
     ),
-    "complaint": Reply(
+    "feedback": Reply(
         ModelResponse(parts=[ToolCallPart("answer", '{"year": "soon"}', "call_9")], timestamp=WHEN),
         "test",
         Usage(1),
-        complaint="`year` must be a whole number.",
+        feedback="`year` must be a whole number.",
     ),
     "compaction": Reply(
         ModelResponse(
@@ -141,7 +141,7 @@ REPLIES: dict[str, Reply] = {
         ),
         "openai:gpt-4o-mini",
         Usage(1, 90_000, 300, nano_usd=13_680_000),
-        compaction=Compacted(summarised=57, kept=8, answers=28, excerpt=4000),
+        compaction=RecordedCompaction(summarized_count=57, kept_count=8, answer_count=28, max_result_length=4000),
     ),
     "others": Reply(
         ModelResponse(

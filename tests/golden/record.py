@@ -26,13 +26,13 @@ import golden_flows as flows
 
 import holdfast
 from holdfast import RunFailed, RunState, Runtime
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.services.forks import fork_run
 from holdfast.services.journal_files import Journal, export_run
 from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import SendSignal
-from holdfast.stores.urls import open_store
-from holdfast.testing.journal_replay import Replayed, replay
+from holdfast.stores.urls import create_store
+from holdfast.testing.journal_replay import ReplayResult, replay
 
 HERE = Path(__file__).parent
 CURRENT = HERE / ".".join(holdfast.__version__.split(".")[:2])
@@ -41,7 +41,7 @@ PATIENCE = 60.0
 INPUTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "golden_steps": (("acme",), {"upto": 3}),
     "golden_map": ((7,), {}),
-    "golden_chance": ((0.5,), {}),
+    "golden_random": ((0.5,), {}),
     "golden_waiting": ((3650,), {}),
     "golden_failed": (("no stock",), {}),
     "golden_in_flight": ((5,), {}),
@@ -74,11 +74,11 @@ STATES = {
 """Where runs are when they are recorded, if they have not completed."""
 
 
-def trace_of(replayed: Replayed) -> str:
+def trace_of(replayed: ReplayResult) -> str:
     """All that the code asked for, one command to a line: keys and arguments of steps, ids and inputs of runs."""
     lines: list[str] = []
-    for one in replayed.issued:
-        key = replayed.keys.get(one.position, "")
+    for one in replayed.commands:
+        key = replayed.idempotency_keys.get(one.position, "")
         arguments = "" if one.arguments is None else repr(one.arguments)[2:-1]
         told = (f"#{one.position + 1}", one.kind.label, one.name, one.run_id, key, arguments)
         lines.append(" ".join(filter(None, told)))
@@ -93,7 +93,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def record(url: str) -> dict[str, Journal]:
     """Run every workflow, and return its journal."""
-    store = open_store(url)
+    store = create_store(url)
     await store.open()
     copying = asyncio.Event()
 
@@ -162,7 +162,7 @@ async def record(url: str) -> dict[str, Journal]:
             await copying.wait()
 
             async def parked(run_id: str) -> bool:
-                run = await store.get(run_id)
+                run = await store.get_run(run_id)
                 return run is not None and run.state == "waiting" and run.waits_for != ""
 
             async def noted() -> bool:
@@ -195,7 +195,7 @@ async def hand_over(store: Any, started: Callable[[str, str], Awaitable[Any]]) -
         run_id = f"golden_mailbox-{attempt}"
         await (await started("golden_mailbox", run_id)).result()
         journal = await export_run(store, run_id)
-        [signal] = [record for record in journal.records if record.kind is Kind.SIGNAL]
+        [signal] = [record for record in journal.records if record.kind is RecordKind.SIGNAL]
         if signal.position == 0 and replay(journal).output[0]:
             return journal
     raise SystemExit("no signal ever met a wait that was given up")
@@ -227,7 +227,7 @@ def main() -> None:
         replayed.check()
         journal.write(CURRENT / f"{name}.json")
         (CURRENT / f"{name}.trace").write_bytes(trace_of(replayed).encode())
-        print(f"{name}: {journal.run.state}, {len(journal.records)} records, {len(replayed.issued)} commands")
+        print(f"{name}: {journal.run.state}, {len(journal.records)} records, {len(replayed.commands)} commands")
 
 
 if __name__ == "__main__":

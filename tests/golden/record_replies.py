@@ -29,7 +29,7 @@ def main() -> None:
     shutil.rmtree(CURRENT, ignore_errors=True)
     CURRENT.mkdir(parents=True)
     for name, one in REPLIES.items():
-        (CURRENT / f"{name}.json").write_bytes(reply.REPLIES.encode(one, name))
+        (CURRENT / f"{name}.json").write_bytes(reply.REPLY_CODEC.encode(one, name))
 
 
 if __name__ == "__main__":

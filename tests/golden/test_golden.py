@@ -13,7 +13,7 @@ import pytest
 from golden_flows import FLOWS
 from record import CURRENT, HERE, STATES, trace_of
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.services.journal_files import Journal
 from holdfast.testing.journal_replay import replay, replay_journal
@@ -33,7 +33,7 @@ def journal_of(name: str) -> Journal:
 def test_a_recorded_run_comes_to_the_same_end_by_the_same_calls(path: Path):
     journal = Journal.read(path)
     replayed = replay_journal(path, FLOWS[journal.run.workflow])
-    assert replayed.replayed == len(journal.records)
+    assert replayed.replayed_count == len(journal.records)
     assert replayed.output_bytes == journal.run.output
     assert trace_of(replayed) == path.with_suffix(".trace").read_bytes().decode()
 
@@ -45,7 +45,7 @@ def test_a_run_that_was_killed_after_any_of_its_records_can_go_on(path: Path):
     under_way = replace(journal.run, state=RunState.PENDING, output=None, error=None)
     for length in range(len(journal.records)):
         replayed = replay(Journal(under_way, journal.records[:length]), FLOWS[journal.run.workflow])
-        assert replayed.fits
+        assert replayed.is_match
         assert trace.startswith(trace_of(replayed))
 
 
@@ -86,7 +86,7 @@ def test_a_steps_recorded_idempotency_key_is_the_one_of_today():
     journal = journal_of("golden_keys")
     replayed = replay(journal, FLOWS["golden_keys"])
     recorded = {record.position: json.loads(record.payload or b"") for record in journal.records}
-    assert replayed.keys == recorded
+    assert replayed.idempotency_keys == recorded
 
 
 def test_the_set_contains_the_cases_that_it_is_there_for():
@@ -98,8 +98,8 @@ def test_the_set_contains_the_cases_that_it_is_there_for():
     assert journals["golden_once"].run.epoch > 1, "it was taken over"
     assert any(b"StepOutcomeUnknown" in (record.payload or b"") for record in records["golden_once"])
     assert [record.attempts for record in records["golden_retries"]] == [3, 2]
-    assert records["golden_deadline"][1].kind is Kind.DEADLINE
-    assert [record.position for record in records["golden_mailbox"] if record.kind is Kind.SIGNAL] == [0]
+    assert records["golden_deadline"][1].kind is RecordKind.DEADLINE
+    assert [record.position for record in records["golden_mailbox"] if record.kind is RecordKind.SIGNAL] == [0]
     assert any(record.payload is not None and record.payload[:1] == b"\x01" for record in records["golden_tagged"])
     [attempt] = journals["golden_in_flight"].attempts
     assert (attempt.name, attempt.progress) == ("copy", b'{"rows":3}')
@@ -109,19 +109,19 @@ def test_the_set_contains_the_cases_that_it_is_there_for():
 def test_the_set_contains_children_compensations_cancels_retries_forks_and_patches():
     journals = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
     kinds = {name: [record.kind for record in journal.records] for name, journal in journals.items()}
-    assert {Kind.CHILD, Kind.START} <= set(kinds["golden_children"])
-    assert not all(record.ok for record in journals["golden_children"].records if record.kind is Kind.CHILD)
+    assert {RecordKind.CHILD, RecordKind.START} <= set(kinds["golden_children"])
+    assert not all(record.ok for record in journals["golden_children"].records if record.kind is RecordKind.CHILD)
     assert journals["golden_child"].run.parent == "golden_children"
     assert "golden_waiting_for_child:golden_listener-2" in journals["golden_waiting_for_child"].run.waits_for
-    assert kinds["golden_undone"].count(Kind.COMPENSATION) == 3
+    assert kinds["golden_undone"].count(RecordKind.COMPENSATION) == 3
     assert [record.ok for record in journals["golden_not_undone"].records][-2:] == [True, False]
-    assert kinds["golden_class_undone"] == [Kind.STEP, Kind.STEP, Kind.COMPENSATION]
-    assert kinds["golden_cancelled"] == [Kind.STEP, Kind.CANCEL, Kind.STEP, Kind.COMPENSATION]
+    assert kinds["golden_class_undone"] == [RecordKind.STEP, RecordKind.STEP, RecordKind.COMPENSATION]
+    assert kinds["golden_cancelled"] == [RecordKind.STEP, RecordKind.CANCEL, RecordKind.STEP, RecordKind.COMPENSATION]
     numbers = [record.seq for record in journals["golden_retried"].records]
     assert numbers != list(range(len(numbers))), "a retry has taken records back"
     fork = journals["golden_fork"].run
     assert (fork.forked_from, len(fork.seed) > 16) == ("golden_fork-origin", True)
-    patches = [record.name for record in journals["golden_patched"].records if record.kind is Kind.PATCH]
+    patches = [record.name for record in journals["golden_patched"].records if record.kind is RecordKind.PATCH]
     assert (patches[0], patches[-1], len(patches)) == ("in both branches", "at the end", 4)
     names = [record.name for record in journals["golden_class"].records]
     assert (names.count("weigh"), names.count("split"), names[-1]) == (3, 0, "report")

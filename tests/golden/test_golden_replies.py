@@ -11,7 +11,7 @@ from golden_replies import REPLIES
 from record_replies import CURRENT, FOLDER
 
 from holdfast.agents.models import reply
-from holdfast.reports.recorded_reply import PlainCall, plain_reply
+from holdfast.reports.recorded_reply import RecordedToolCall, decode_reply
 
 RECORDS = sorted(FOLDER.glob("*/*.json"))
 
@@ -22,13 +22,13 @@ def named(path: Path) -> str:
 
 @pytest.mark.parametrize("path", RECORDS, ids=named)
 def test_a_recorded_answer_is_read_as_what_was_answered(path: Path):
-    assert reply.REPLIES.decode(path.read_bytes(), path.stem) == REPLIES[path.stem]
+    assert reply.REPLY_CODEC.decode(path.read_bytes(), path.stem) == REPLIES[path.stem]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=named)
 def test_an_answer_that_is_read_is_written_as_it_was(path: Path):
     recorded = path.read_bytes()
-    written = reply.REPLIES.encode(reply.REPLIES.decode(recorded, path.stem), path.stem)
+    written = reply.REPLY_CODEC.encode(reply.REPLY_CODEC.decode(recorded, path.stem), path.stem)
     library = json.loads(recorded)["library"]
     if library != pydantic_ai.__version__ and b'"other":' in recorded:
         pytest.skip("another version of the library may write its own form otherwise")
@@ -40,17 +40,17 @@ def test_an_answer_that_is_read_is_written_as_it_was(path: Path):
 @pytest.mark.parametrize("path", RECORDS, ids=named)
 def test_the_plain_parts_are_those_of_the_answer(path: Path):
     whole = REPLIES[path.stem]
-    plain = plain_reply(path.read_bytes())
+    plain = decode_reply(path.read_bytes())
     assert plain is not None
     assert plain.text == (whole.response.text or "")
     assert plain.thinking == (whole.response.thinking or "")
-    calls = tuple(PlainCall(call.tool_name, call.args, call.tool_call_id) for call in whole.response.tool_calls)
-    assert plain.calls == calls
-    assert (plain.model, plain.usage, plain.failed, plain.complaint, plain.compaction) == (
+    calls = tuple(RecordedToolCall(call.tool_name, call.args, call.tool_call_id) for call in whole.response.tool_calls)
+    assert plain.tool_calls == calls
+    assert (plain.model, plain.usage, plain.failed_models, plain.feedback, plain.compaction) == (
         whole.model,
         whole.usage,
-        whole.failed,
-        whole.complaint,
+        whole.failed_models,
+        whole.feedback,
         whole.compaction,
     )
 

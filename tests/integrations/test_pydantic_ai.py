@@ -179,11 +179,12 @@ async def test_deps_are_handed_over_and_never_recorded(runtime: Runtime, url: st
 async def test_a_process_without_deps_says_so_and_one_with_its_own_goes_on(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bindings, "PATIENCE", 0.05)
+    monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)
     agent, _ = shop_agent("pai-late-deps")
     flow = flow_of(agent)
-    given = flow.prepare(("Sell tea.",), {"deps": Shop({"tea": 3})})
-    monkeypatch.setattr(flow, "prepare", lambda args, kwargs: given._replace(announce=None))  # as a client starts it
+    given = flow.prepare_start(("Sell tea.",), {"deps": Shop({"tea": 3})})
+    # As a client starts it.
+    monkeypatch.setattr(flow, "prepare_start", lambda args, kwargs: given._replace(bind_run=None))
     with pytest.raises(RunFailed, match="brings its own") as raised:
         await (await flow.start()).result()
     assert isinstance(raised.value.__cause__, DepsMissing)
@@ -276,7 +277,7 @@ async def test_it_survives_a_crash_anywhere_in_either_situation() -> None:
         results = await asyncio.gather(agent.run("Go."), agent.run("Go there."))
         return [result.output for result in results]
 
-    runner = Runner(processes=0, pairs=20)
+    runner = Runner(replay_processes=0, max_pairs=20)
     await runner.crash_everywhere(flow)
     await runner.crash_everywhere(flow_of(agent), "Go.")
 
@@ -303,7 +304,7 @@ async def test_calls_side_by_side_replay_in_the_order_in_which_they_ended() -> N
     runner = Runner()
     runner.simulate_crash_after(step="pai-parallel: quick")
     crashed = await runner.run(flow)
-    assert crashed.crashed
+    assert crashed.has_crashed
     result = await runner.resume(crashed.run_id)
     assert result.output == "['slow', 'quick']"
     assert model.asked == [0, 1]
@@ -315,7 +316,7 @@ async def test_a_replayed_run_is_not_paid_for_again() -> None:
     runner = Runner()
     runner.simulate_crash_after(step="look")
     crashed = await runner.run(flow, "Go.")
-    assert crashed.crashed
+    assert crashed.has_crashed
     result = await runner.resume(crashed.run_id)
     assert result.output.output == "done"
     assert model.asked == [0, 1, 2]

@@ -20,8 +20,8 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from holdfast import DefinitionError, UsageError, workflow
 from holdfast.integrations.pydantic_ai import Durable
-from holdfast.integrations.pydantic_ai.operation_codec import OPERATIONS
-from holdfast.worker.workflow_loader import load
+from holdfast.integrations.pydantic_ai.operation_codec import OPERATION_CODEC
+from holdfast.worker.workflow_loader import load_workflows
 
 
 async def look(place: str) -> str:
@@ -77,9 +77,9 @@ def test_a_worker_serves_an_agent_by_its_name_in_a_module(tmp_path: Path, monkey
         "helpful = Agent(TestModel(), name='pai-served', capabilities=[Durable()])\n"
         "plain = Agent(TestModel(), name='pai-not-served')\n"
     )
-    assert load("pai_served_app:helpful") == ("pai-served",)
+    assert load_workflows("pai_served_app:helpful") == ("pai-served",)
     with pytest.raises(UsageError, match="Workflows and agents in 'pai_served_app': helpful"):
-        load("pai_served_app:plain")
+        load_workflows("pai_served_app:plain")
 
 
 class Own(AbstractToolset[None]):
@@ -124,9 +124,9 @@ def test_mistakes_are_told_when_the_agent_is_made() -> None:
 )
 def test_the_recorded_form_of_operations_stays_as_it_is(value: Any, written: bytes) -> None:
     """Journals of earlier versions are read for ever: a change of this form needs another number."""
-    data, read = OPERATIONS.record(value, "the output")
+    data, read = OPERATION_CODEC.round_trip(value, "the output")
     assert data.replace(pydantic_ai.__version__.encode(), b"LIB") == written
-    assert read == OPERATIONS.decode(data, "the output") == value
+    assert read == OPERATION_CODEC.decode(data, "the output") == value
 
 
 def test_the_library_is_imported_only_by_whoever_uses_it() -> None:

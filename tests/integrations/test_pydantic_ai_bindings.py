@@ -140,7 +140,7 @@ async def test_an_output_type_of_one_call(runtime: Runtime) -> None:
     assert (await handle.result()).output == oslo
     async with Client(runtime.url) as client:
         assert (await client.wait("pai-bound-output-1")).output == {"name": "Oslo", "people": 7}
-    assert flow_of(agent).bindings._bound == {}, "also after a run that had ended before"  # pyright: ignore
+    assert flow_of(agent).bindings._bindings == {}, "also after a run that had ended before"  # pyright: ignore
 
 
 async def test_a_model_object_of_one_call(runtime: Runtime) -> None:
@@ -201,12 +201,12 @@ async def test_functions_may_be_settings_of_one_call(runtime: Runtime) -> None:
 async def test_a_process_that_was_not_given_them_says_what_is_missing(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bindings, "PATIENCE", 0.05)
+    monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)
     agent, model = explorer("pai-bound-missing")
     flow = flow_of(agent)
     with agent.override(instructions="Other."):
-        given = flow.prepare(("Go.",), {"output_type": City})
-    monkeypatch.setattr(flow, "prepare", lambda args, kwargs: given._replace(announce=None))  # as after a crash
+        given = flow.prepare_start(("Go.",), {"output_type": City})
+    monkeypatch.setattr(flow, "prepare_start", lambda args, kwargs: given._replace(bind_run=None))  # as after a crash
     with pytest.raises(RunFailed, match=r"output_type, override\(instructions=...\)") as raised:
         await (await flow.start()).result()
     assert isinstance(raised.value.__cause__, BoundArgumentMissing)
@@ -217,7 +217,7 @@ async def test_a_process_that_was_not_given_them_says_what_is_missing(
 async def test_a_process_that_takes_a_run_over_in_the_middle_says_so_too_and_the_run_can_be_retried(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(bindings, "PATIENCE", 0.05)
+    monkeypatch.setattr(bindings, "DEPS_TIMEOUT_S", 0.05)
     waiting, arrived = asyncio.Event(), asyncio.Event()
     model = Script([call("wait")], "done")
     agent = Agent(model, name=f"pai-bound-{next(iter(given))}", deps_type=int, capabilities=[Durable()])
@@ -235,9 +235,9 @@ async def test_a_process_that_takes_a_run_over_in_the_middle_says_so_too_and_the
     await flow.options(id=run_id).start("Go.", **given)
     await arrived.wait()
     flow.bindings.remove(run_id)  # the process dies here, as far as the next one knows
-    await first.close(grace=0)
+    await first.close(grace_s=0)
     with pytest.raises(RunFailed) as raised:
-        await flow.handle(runtime, run_id).result()
+        await flow.get_handle(runtime, run_id).result()
     assert isinstance(raised.value.__cause__, error)
     waiting.set()
     with pytest.raises(RunFailed):  # as the error says: the same call again, and then a retry

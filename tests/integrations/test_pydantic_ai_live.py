@@ -22,7 +22,7 @@ from pydantic_graph import End
 from holdfast import Client, RunNotFound, RunState, Runtime, UsageError, ask
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
-from holdfast.integrations.pydantic_ai.agent_call import Call
+from holdfast.integrations.pydantic_ai.agent_call import AgentCall
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -320,9 +320,9 @@ async def test_a_cancellation_token_cancels_the_run(runtime: Runtime) -> None:
 async def test_a_run_that_was_streamed_survives_a_crash_anywhere() -> None:
     model = Script([TextPart("Wait."), call("look", place="east")], "never asked for")
     agent = Agent(model, name="pai-live-crash", tools=[look], end_strategy="exhaustive", capabilities=[Durable()])
-    streamed = Call(agent, "Go.", {})
+    streamed = AgentCall(agent, "Go.", {})
     streamed.is_stream = True
-    runner = Runner(processes=0, pairs=10)
+    runner = Runner(replay_processes=0, max_pairs=10)
     await runner.crash_everywhere(flow_of(agent), streamed)
     result = await runner.run(flow_of(agent), streamed)
     assert result.output.output == "Wait.", "the first answer that is a final result ends a stream"
@@ -413,7 +413,7 @@ async def test_parts_of_a_recorded_answer_are_shown_without_a_stream(runtime: Ru
                     parts += [event.part async for event in events if isinstance(event, PartStartEvent)]
     assert [type(part) for part in parts] == [ToolCallPart, ToolCallPart, ToolCallPart, TextPart]
     assert (await journal(runtime, "pai-live-recorded-1"))[-1].name == "new messages"
-    assert flow_of(agent).bindings._bound == {}  # pyright: ignore[reportPrivateUsage]
+    assert flow_of(agent).bindings._bindings == {}  # pyright: ignore[reportPrivateUsage]
 
 
 # Messages

@@ -36,7 +36,7 @@ from holdfast import (
 )
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
-from holdfast.reports.recorded_reply import plain_reply
+from holdfast.reports.recorded_reply import decode_reply
 from holdfast.testing import Runner, ScriptedModel
 from holdfast.testing import call as scripted
 
@@ -275,7 +275,7 @@ async def test_a_real_sdk_makes_one_attempt_and_the_step_the_others(
         assert result.output == "It said: north seen"
         assert count_calls(provider.address.ledger) == {("go", 0): 1, ("go", 1): 4}
     replies = [
-        plain_reply(one.payload or b"") for one in await journal(runtime, agent_name) if one.name == "model call"
+        decode_reply(one.payload or b"") for one in await journal(runtime, agent_name) if one.name == "model call"
     ]
     assert [(one.model, one.usage.input_tokens, one.usage.output_tokens) for one in replies if one] == [
         (name.replace("openai-chat", "openai"), 120, 30),
@@ -294,7 +294,7 @@ async def test_a_model_that_does_not_answer_is_asked_again(runtime: Runtime) -> 
     flow = flow_of(agent)
     result = await Runner().run(flow, "Go.")
     assert result.output.output == "done"
-    assert result.steps["model call"][0].attempts == 3
+    assert result.steps["model call"][0].attempt_count == 3
 
 
 async def test_a_runner_with_a_model_asks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

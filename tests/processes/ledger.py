@@ -31,7 +31,7 @@ from holdfast.stores.sql.schema import BASELINE
 from holdfast.stores.sqlite.connections import render_sqlite
 
 STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL, PATCH = 1, 2, 3, 5, 7, 8, 10
-"""``Kind`` as it is stored."""
+"""``RecordKind`` as it is stored."""
 ENDED = ("completed", "failed", "cancelled", "dead")
 
 # Writing, in the apps
@@ -151,7 +151,7 @@ class Journal:
         return [record for record in self.records if record.kind == kind]
 
 
-RUNS = "SELECT key, id, workflow, state, deliveries, epoch, wake_at, output, error, seed FROM runs ORDER BY key"
+RUNS = "SELECT key, id, workflow, state, delivery_count, epoch, wake_at, output, error, seed FROM runs ORDER BY key"
 RECORDS = "SELECT {} FROM records WHERE run = ? ORDER BY seq".format(", ".join(Recorded._fields))
 ATTEMPTS = "SELECT position, attempt, intent, progress FROM attempts WHERE run = ?"
 SIGNALS = "SELECT name FROM signals WHERE run = ? ORDER BY id"

@@ -14,9 +14,9 @@ from ledger import Journal, check_crash, check_end
 
 import quick_python
 from holdfast import ApprovalClosed
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 
-SILENT = ("approval begins", "approval reminder", "approval time-out")
+SILENT = ("approval start", "approval reminder", "approval timeout")
 
 
 def command(world: World, *args: str) -> subprocess.Popen[str]:
@@ -44,20 +44,20 @@ def named(journal: Journal, name: str) -> int:
 
 def told(world: World) -> Counter[str]:
     """What people were told, to the end."""
-    return Counter(line.label for line in world.lines("approval notice", "finish"))
+    return Counter(line.label for line in world.lines("approval notification", "finish"))
 
 
 def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_carried_out_once(world: World):
     first = world.worker()
     run = world.client.start_sync("painting", "x")
-    world.wait_for_run(run, lambda journal: named(journal, "approval notice"), "has told people")
+    world.wait_for_run(run, lambda journal: named(journal, "approval notification"), "has told people")
     before = world.moment()
     first.kill()
 
     code, listed = said(command(world, "approvals"))
     assert code == 0
     [asked] = listed  # type: ignore[misc]
-    assert (asked["question"], asked["choices"], asked["run"]) == (
+    assert (asked["question"], asked["choices"], asked["run_id"]) == (
         "Which colour for x?", ["red", "green", "blue"], run
     )  # fmt: skip
     answers = [command(world, "approve", asked["id"], colour, "--by", by) for colour, by in
@@ -72,11 +72,15 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
     journal = world.wait_for_end(run)
     assert journal.output == f"painted {colour}"
     assert [line.label for line in world.lines("paint", "start")] == [colour]
-    assert told(world) == {"asked ann 0": 1}
-    assert len(journal.of_kind(Kind.APPROVAL)) == 1
+    assert told(world) == {"requested ann 0": 1}
+    assert len(journal.of_kind(RecordKind.APPROVAL)) == 1
     assert not journal.signals
     [closed] = world.client.approvals_sync(all=True)
-    assert (closed.id, closed.answered_by, closed.asked_at.isoformat()) == (asked["id"], winner, asked["asked_at"])
+    assert (closed.id, closed.answered_by, closed.requested_at.isoformat()) == (
+        asked["id"],
+        winner,
+        asked["requested_at"],
+    )
     check_crash(before, world.moment(), at_once=0)
     check_end(world.moment(), killed=[first.pid], silent=SILENT)
 
@@ -94,26 +98,26 @@ def test_reminders_go_on_over_deaths_and_each_is_sent_once(world: World):
         until(lambda label=label: told(world)[label], f"{label} is sent", seen=world.describe)
         check_crash(before, world.moment())
     [asked] = world.client.approvals_sync()
-    assert asked.reminders in (2, 3)
+    assert asked.reminder_count in (2, 3)
     assert world.client.approve_sync(asked.id, by="ann")
     journal = world.wait_for_end(run)
     assert journal.output is True
-    sent = world.lines("approval notice", "finish")
-    assert [line.label for line in sent] == ["asked 0", "reminder 1", "reminder 2"]
+    sent = world.lines("approval notification", "finish")
+    assert [line.label for line in sent] == ["requested 0", "reminder 1", "reminder 2"]
     assert {line.key for line in sent} == {key for key, record in journal.steps.items() if record.name == sent[0].step}
-    assert Counter(line.label for line in world.lines("approval notice", "start"))["asked 0"] == 1
+    assert Counter(line.label for line in world.lines("approval notification", "start"))["requested 0"] == 1
 
 
 def test_passing_a_question_on_and_giving_up_happen_once_over_deaths(world: World):
     victims = [world.worker()]
     run = world.client.start_sync("giving_up", "x")
-    world.wait_for_run(run, lambda journal: named(journal, "approval notice") == 1, "has told ann")
+    world.wait_for_run(run, lambda journal: named(journal, "approval notification") == 1, "has told ann")
     victims[-1].kill()
     victims.append(world.worker())
-    world.wait_for_run(run, lambda journal: named(journal, "approval notice") == 2, "has told bob")
+    world.wait_for_run(run, lambda journal: named(journal, "approval notification") == 2, "has told bob")
     victims[-1].kill()
     [asked] = world.client.approvals_sync()
-    assert asked.asked_of == "bob"
+    assert asked.assignee == "bob"
     victims.append(world.worker())
     world.wait_for_line("give_up", "start", run=run)
     before = world.moment()
@@ -122,9 +126,9 @@ def test_passing_a_question_on_and_giving_up_happen_once_over_deaths(world: Worl
     world.worker()
     journal = world.wait_for_end(run)
     assert journal.output == "gave x up"
-    assert told(world) == {"asked ann 0": 1, "escalated bob 1": 1}
-    assert named(journal, "approval time-out") == 1
-    assert not journal.of_kind(Kind.APPROVAL)
+    assert told(world) == {"requested ann 0": 1, "escalated bob 1": 1}
+    assert named(journal, "approval timeout") == 1
+    assert not journal.of_kind(RecordKind.APPROVAL)
     with pytest.raises(ApprovalClosed):
         world.client.approve_sync(asked.id)
     assert Counter(line.phase for line in world.lines("give_up")) == {"start": 2, "finish": 1}

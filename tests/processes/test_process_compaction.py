@@ -15,7 +15,7 @@ from agent_processes import COMPACTION, MODEL_CALL, RUN, Asked, Deaths, ForkServ
 from ledger import STEP
 
 from holdfast import Runtime
-from holdfast.agents.conversation import Conversation, rebuild
+from holdfast.agents.conversation import Conversation, rebuild_conversation
 
 AGENT, SUMMARY = "killed-long-talker", "killed-long-talker~summary"
 TURNS = 200
@@ -47,10 +47,10 @@ SCRIPT = {
 def points(nth: int) -> list[str]:
     """All points of the nth compaction. The third death without a new record would be taken for the run's own fault."""
     return [
-        "after-cut_of:1",  # found to be full, and not recorded
-        f"after-Work:{nth}",  # recorded; the summary is not asked for yet
+        "after-find_cut:1",  # found to be full, and not recorded
+        f"after-SummaryTask:{nth}",  # recorded; the summary is not asked for yet
         f"held:{SUMMARY}:{nth - 1}",  # it is asked for
-        f"after-compacted:{nth}",  # it is recorded; the model is not asked yet
+        f"after-apply_compaction:{nth}",  # it is recorded; the model is not asked yet
         f"held:{AGENT}:{FULL[nth - 1]}",  # it is asked
     ]
 
@@ -74,7 +74,7 @@ def go(scene: Scene, deaths: Deaths, point: str, main: str) -> None:
 async def rebuilt(url: str) -> Conversation:
     async with Runtime(url) as runtime:
         run, history = await runtime.read_journal(RUN)
-        return rebuild(run.inputs, run.began_at, history.records)
+        return rebuild_conversation(run.inputs, run.clock_started_at, history.records)
 
 
 @pytest.mark.timeout(300)

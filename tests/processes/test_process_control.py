@@ -83,7 +83,7 @@ def test_a_worker_killed_while_it_cancels_is_followed_by_one_that_goes_on_cancel
     interrupted = [line.phase for line in after.lines if line.label == "x"]
     assert interrupted == ["start", "stopped"], "what was cancelled is not begun again"
     assert not [line for line in after.lines[len(before.lines) :] if line.step == "acquire"]
-    assert not world.client.get_sync(run).cancelling
+    assert not world.client.get_sync(run).is_cancelling
 
 
 def test_a_child_is_cancelled_with_its_parent_also_when_their_workers_die(world: World):
@@ -153,7 +153,7 @@ def test_a_workflow_that_is_switched_off_stands_still_in_all_processes(world: Wo
     runs = [world.client.start_sync("held_then", f"x-{number}") for number in range(4)]
     for run in runs:
         world.wait_for_line("hold", "start", run=run)
-    assert world.client.switch_off_sync("held_then")
+    assert world.client.disable_sync("held_then")
     other = world.client.start_sync("sequential")
     world.wait_for_end(other)  # by now both workers have looked
     assert {world.journal(run).state for run in runs} == {"running"}
@@ -164,7 +164,7 @@ def test_a_workflow_that_is_switched_off_stands_still_in_all_processes(world: Wo
         assert [record.name for record in standing.records] == ["hold"]
     assert len(world.lines("hold", "finish")) == len(runs)
     assert not world.lines("hold", "stopped")
-    assert world.client.switch_on_sync("held_then")
+    assert world.client.enable_sync("held_then")
     for run in runs:
         name = run.removeprefix("then-")
         assert world.wait_for_end(run).output == [name, f"{name} after"]

@@ -100,7 +100,7 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
 
 
 def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_ends(world: World):
-    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim:2")
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim_runs:2")
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     other = world.client.start_sync("shared", "y")

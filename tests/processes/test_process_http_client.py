@@ -68,6 +68,6 @@ def test_who_waits_and_who_follows_get_everything_once_whoever_is_killed(world: 
         site.serve()
         assert other.result(60)
     assert waiter.result(60) == [f"stage {number}" for number in range(STAGES)]
-    told = [(event.kind, event.step) for event in reader.result(60) if event.kind != "begun"]
+    told = [(event.kind, event.step) for event in reader.result(60) if event.kind != "started"]
     assert told == [*(("step", number + 1) for number in range(STAGES)), ("ended", None)]
     assert Counter(journal.workflow for journal in world.journals().values()) == {"staged": 1, "sequential": STAGES}

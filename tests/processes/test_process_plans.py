@@ -42,7 +42,7 @@ def test_a_plan_outlives_the_process_that_wrote_it(folder: Path, agent_forks: Fo
         scene.release(AGENT, number)
 
         assert scene.live("peer").result()["output"] == "All is told.", scene.describe()
-        assert Client(scene.url).plan_sync(RUN).done == 2
+        assert Client(scene.url).plan_sync(RUN).done_count == 2
         assert scene.asked() == {Asked(AGENT, at): 2 if at == number else 1 for at in range(7)}, scene.describe()
         assert len(scene.lines("load_skill", "start")) == 1, scene.describe()
         assert len(scene.lines("look", "start")) == 1, scene.describe()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_twice(tmp_path: Path, pytestconfig: pytest.Config):
     listeners, runs = (200, 1000) if pytestconfig.getoption("--full-load") else (40, 200)
-    load = await run_load(tmp_path, listeners=listeners, runs=runs, kills=2)
-    assert (load.runs, load.completed) == (runs, runs)
-    assert sorted(load.handled) == sorted(f"load-{number}" for number in range(runs))
-    assert set(load.handled.values()) == {1}
+    load = await run_load(tmp_path, listener_count=listeners, run_count=runs, kill_count=2)
+    assert (load.run_count, load.completed_count) == (runs, runs)
+    assert sorted(load.step_counts) == sorted(f"load-{number}" for number in range(runs))
+    assert set(load.step_counts.values()) == {1}

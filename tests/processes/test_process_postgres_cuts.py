@@ -84,7 +84,7 @@ def stopped_in_a_commit(world: PgWorld, proxy: Proxy, sort: str) -> tuple[App, A
     run = world.client.start_sync("held", "x")
     world.wait_for_line("hold", "start", run=run)
     # What was told of a step in flight is deleted with its outcome, in a batch; the one after it has a record alone.
-    until(lambda: world.tables.ask("SELECT 1 FROM notices"), "the step is told of", seen=world.describe)
+    until(lambda: world.tables.ask("SELECT 1 FROM live_events"), "the step is told of", seen=world.describe)
     peer = world.worker()
     cut = proxy.cut(STATEMENTS[sort], "stall")
     world.open_gate("x")
@@ -100,7 +100,7 @@ def come_back(world: PgWorld, zombie: App) -> None:
     until(lambda: "registers anew" in zombie.complaints, "the zombie comes back", seen=world.describe)
 
 
-WHATEVER = ("COMMIT", "FOR SHARE", "BEGIN", "lease_until =", "pg_notify", "LISTEN", "SELECT")
+WHATEVER = ("COMMIT", "FOR SHARE", "BEGIN", "lease_expires_at =", "pg_notify", "LISTEN", "SELECT")
 """Pieces of statements of every connection that a worker has."""
 
 

@@ -58,7 +58,7 @@ def test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_k
     assert set(given.values()) == {1}, "a run begins once"
     assert len(given) >= CALLS - 3 * RATE, "only what a killed worker was about to note is missing"
     assert shortest_window(begun) >= 1.0, begun
-    told = {queue.name: (queue.running, queue.waiting) for queue in world.client.queues.list_sync()}
+    told = {queue.name: (queue.running_count, queue.waiting_count) for queue in world.client.queues.list_sync()}
     assert told == {"calls": (0, 0), "visits": (0, 0)}
     for worker in world.apps:
         assert "Traceback" not in worker.complaints, worker

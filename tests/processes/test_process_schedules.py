@@ -6,7 +6,7 @@ import time
 
 from app_processes import World, until
 
-from holdfast.admission.calendars import tick_id
+from holdfast.admission.calendars import make_tick_id
 
 ON_POSTGRES = ("test_every_tick_starts_one_run_while_workers_are_killed",)
 """What always runs on PostgreSQL, too."""
@@ -28,7 +28,7 @@ def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
         if number < 3:
             world.spawn("schedule_worker.py")
     wait_until(first + SECONDS)
-    wanted = [tick_id("pulse", tick) for tick in range(first, first + SECONDS)]
+    wanted = [make_tick_id("pulse", tick) for tick in range(first, first + SECONDS)]
     until(
         lambda: {line.run for line in world.lines("beat", "finish")} >= set(wanted),
         "every tick has had its effect",
@@ -46,7 +46,7 @@ def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
     others = [run for run in world.journals() if run not in wanted]
     assert all(run < wanted[0] or run > wanted[-1] for run in others), others
     [schedule] = world.client.schedules.list_sync()
-    assert (schedule.by_code, schedule.announced) == (True, True)
+    assert (schedule.is_declared_in_code, schedule.is_announced) == (True, True)
     for worker in world.apps:
         assert "Traceback" not in worker.complaints, worker
 

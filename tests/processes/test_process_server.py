@@ -68,7 +68,7 @@ def test_a_server_told_to_stop_lets_go_of_whoever_waits_and_leaves_in_good_order
 
     def poll() -> None:
         with site.http() as http:
-            polled.append(http.post("/v1/addresses/quiet/take", json={}, params={"wait": 60}).status_code)
+            polled.append(http.post("/v1/addresses/quiet/claim", json={}, params={"wait": 60}).status_code)
 
     polling = threading.Thread(target=poll)
     polling.start()
@@ -110,7 +110,7 @@ def test_a_server_that_was_killed_is_followed_at_once_by_another_on_the_same_por
     with site.http() as http:
         for number in range(3):
             http.post("/v1/addresses/jobs/send", json={"id": f"job-{number}", "payload": number}).raise_for_status()
-        held = http.post("/v1/addresses/jobs/take?wait=20", json={}).json()
+        held = http.post("/v1/addresses/jobs/claim?wait=20", json={}).json()
         http.post(f"/v1/deliveries/{held['id']}/steps", json={"name": "half", "output": 21}).raise_for_status()
         server.kill()
     site.serve()

@@ -93,7 +93,7 @@ def durable(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [
         (event["kind"], event["step"], event["at"], event["text"], json.dumps(event["data"]))
         for event in events
-        if event["kind"] not in ("begun", "text", "retracted")
+        if event["kind"] not in ("started", "text", "retracted")
     ]
 
 
@@ -140,7 +140,7 @@ def test_what_a_killed_worker_has_told_is_taken_back_and_only_what_was_in_flight
         assert peer.result()["output"] == SAID[-1]
         reader.ends()
         told = [event for event in reading.events if event["step"] == 6]
-        kinds = [event["kind"] for event in told if event["kind"] != "begun"]
+        kinds = [event["kind"] for event in told if event["kind"] != "started"]
         at = kinds.index("retracted")
         assert set(kinds[:at]) == {"text"}
         assert set(kinds[at + 1 :]) == {"text", "answered"}

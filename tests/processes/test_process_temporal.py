@@ -134,7 +134,7 @@ def test_a_step_that_takes_its_worker_down_each_time_makes_its_run_dead_until_a_
     with pytest.raises(RunDead, match="died 3 times"):
         world.client.wait_sync(run)
     status = world.histories.ask(lambda client: client.get_workflow_handle(run).query("status"))
-    assert status == {"state": "dead", "waits_for": [], "questions": []}
+    assert status == {"state": "dead", "waits_for": [], "approvals": []}
 
     retry(world, run)
     assert world.client.wait_sync(run) == ["x before", "x", "x", "x after"]

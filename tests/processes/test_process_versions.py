@@ -51,7 +51,7 @@ def ends(world: World, runs: Sequence[str]) -> set[tuple[str, ...]]:
 
 
 def stalls(world: World, runs: Sequence[str]) -> set[str | None]:
-    return {info.stalled for info in ask(world, lambda client: asyncio.gather(*[client.get(run) for run in runs]))}
+    return {info.stall_advice for info in ask(world, lambda client: asyncio.gather(*[client.get(run) for run in runs]))}
 
 
 def test_in_a_rolling_deploy_every_run_is_executed_by_its_own_version_and_none_is_forgotten(world: World):

@@ -28,12 +28,12 @@ async def furnish(served: Served, token: str) -> Known:
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
 
-    store = await (await served.app.platform.tenants.tenant("default")).store()
-    await store.publish([WorkflowSpec("known", ("payload",))])
+    store = await (await served.app.platform.tenants.get_tenant("default")).store()
+    await store.publish_workflows([WorkflowSpec("known", ("payload",))])
     for id in RUNS:
         await ask("POST", "/v1/runs", {"workflow": "known", "args": [1], "id": id, "budget": {"tokens": 9}})
     worker = await store.register_worker(NewWorker("test", "test", 1, ("known",)), 60.0)
-    done, failed, _ = await store.claim(worker, workflows=["known"], queues=None, limit=3)
+    done, failed, _ = await store.claim_runs(worker, workflows=["known"], queues=None, limit=3)
     await store.commit(
         [
             FinishRun(done.key, done.epoch, RunState.COMPLETED, b"1", None, 0.0),
@@ -47,8 +47,8 @@ async def furnish(served: Served, token: str) -> Known:
     deliveries = list[str]()
     for number in range(5):
         await ask("POST", "/v1/addresses/place/send", {"payload": number, "id": f"sent-{number}"})
-        deliveries.append((await ask("POST", "/v1/addresses/place/take?wait=20", {"name": f"host-{number}"}))["id"])
-    await ask("POST", f"/v1/deliveries/{deliveries[0]}/ask", {"name": "asked", "question": "May I?"})
+        deliveries.append((await ask("POST", "/v1/addresses/place/claim?wait=20", {"name": f"host-{number}"}))["id"])
+    await ask("POST", f"/v1/deliveries/{deliveries[0]}/ask", {"name": "requested", "question": "May I?"})
     [question] = (await ask("GET", "/v1/approvals", None))["items"]
     return {
         "runs": [*RUNS, "sent-0", "sent-1"],

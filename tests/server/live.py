@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from holdfast.server.app import App, Settings, create_app
-from holdfast.server.uvicorn_server import Server
+from holdfast.server.uvicorn_server import UvicornServer
 
 
 @dataclass
@@ -51,7 +51,7 @@ async def live(
     """A server over the store at ``url``."""
     app = create_app(url, settings=settings)
     started, listening = asyncio.Event(), socket.create_server(("127.0.0.1", port))
-    server = Server(app, on_started=started.set, grace=3, **more)
+    server = UvicornServer(app, on_started=started.set, grace_s=3, **more)
     async with app.running():
         task = asyncio.create_task(server._serve([listening]))  # `serve` would take the process's signal handlers
         await started.wait()

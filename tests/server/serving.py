@@ -45,7 +45,7 @@ class Served:
 
     async def key(self, *scopes: str, namespace: str = "default", name: str = "test", **more: Any) -> str:
         """The token of a new key."""
-        store = await self.app.platform.tenants.home()
+        store = await self.app.platform.tenants.get_home_store()
         now = self.app.platform.settings.now()
         _, token = await create_key(store, name, scopes, namespace, now=now, **more)
         return token

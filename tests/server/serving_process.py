@@ -10,7 +10,7 @@ from holdfast.server.app import Settings, create_app
 from holdfast.server.webhooks import response_outcomes, sender
 
 if __name__ == "__main__":
-    response_outcomes.FIRST_PAUSE = 0.2
-    sender.EVERY = 0.1
-    app = create_app(sys.argv[1], settings=Settings(allow_webhooks_to=("127.0.0.1",)))
+    response_outcomes.FIRST_DELAY_S = 0.2
+    sender.POLL_INTERVAL_S = 0.1
+    app = create_app(sys.argv[1], settings=Settings(allowed_webhook_hosts=("127.0.0.1",)))
     uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")

@@ -7,7 +7,7 @@ import json
 import pytest
 from serving import serving
 
-from holdfast.server.http.server_sent_events import Sent
+from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio
@@ -46,8 +46,8 @@ BODIES = {
 async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
     data, status = BODIES[name]
     async with serving() as served:
-        store = await (await served.app.platform.tenants.tenant("default")).store()
-        await store.publish([WorkflowSpec("takes", ("value",))])
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         answer = await served.caller().post("/v1/runs", content=data, headers=JSON)
         assert answer.status_code == status, answer.text
         if status != 201:
@@ -89,10 +89,10 @@ async def test_ids_that_nothing_can_have_lead_nowhere():
 
 
 async def test_what_json_cannot_say_is_said_in_words():
-    assert Sent({"text": "a\ud800b"}).encoded() == b'data: {"text":"a?b"}\n\n'
+    assert ServerSentEvent({"text": "a\ud800b"}).encode() == b'data: {"text":"a?b"}\n\n'
     async with serving() as served:
-        store = await (await served.app.platform.tenants.tenant("default")).store()
-        await store.publish([WorkflowSpec("takes", ("value",))])
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
         body = {"workflow": "takes", "args": [{"$tagged": {"$float": "inf"}}], "id": "infinite"}
         assert (await tagged.post("/v1/runs", json=body)).status_code == 201
@@ -130,7 +130,7 @@ async def test_a_step_that_began_before_the_calendar_is_refused_and_one_without_
     async with serving() as served:
         caller = served.caller()
         await caller.post("/v1/addresses/far/send", json={"payload": 1})
-        taken = (await caller.post("/v1/addresses/far/take?wait=5", json={})).json()
+        taken = (await caller.post("/v1/addresses/far/claim?wait=5", json={})).json()
         steps = f"/v1/deliveries/{taken['id']}/steps"
         refused = await caller.post(steps, json={"name": "a", "started_at": "0001-01-01T00:00:00+14:00"})
         assert (refused.status_code, refused.json()["type"]) == (422, "bad-input")
@@ -142,7 +142,7 @@ async def test_a_step_that_began_before_the_calendar_is_refused_and_one_without_
 HEADED = {
     "send": ("POST", "/v1/addresses/a/send", "Idempotency-Key", ""),
     "values sent": ("POST", "/v1/addresses/a/send", "Holdfast-Values", "taged"),
-    "take": ("POST", "/v1/addresses/a/take", "Holdfast-Values", "taged"),
+    "take": ("POST", "/v1/addresses/a/claim", "Holdfast-Values", "taged"),
     "listen": ("GET", "/v1/addresses/a/listen", "Holdfast-Values", "taged"),
     "steps": ("POST", "/v1/deliveries/1.YQ/steps", "Holdfast-Values", "taged"),
     "ask": ("POST", "/v1/deliveries/1.YQ/ask", "Holdfast-Values", "taged"),
@@ -160,6 +160,6 @@ async def test_a_header_that_does_not_fit_is_refused_wherever_it_is_read(name: s
 async def test_a_cursor_of_another_list_is_refused_alike_everywhere():
     async with serving() as served:
         caller = served.caller()
-        for path in ("/v1/runs", "/v1/dead", "/v1/audit"):
+        for path in ("/v1/runs", "/v1/dead-runs", "/v1/audit"):
             answer = await caller.get(path, params={"cursor": "bm9uZTox"})
             assert (answer.status_code, answer.json()["type"]) == (422, "bad-cursor"), path

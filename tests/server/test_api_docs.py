@@ -86,4 +86,4 @@ def test_the_table_of_the_page_names_every_endpoint_and_its_scope():
 def _scope(one: Any) -> str:
     if one.scope is None:
         return "none"
-    return f"listen:{{{one.path_names[0]}}}" if one.on_address else str(one.scope)
+    return f"listen:{{{one.path_params[0]}}}" if one.is_address_scoped else str(one.scope)

@@ -119,7 +119,7 @@ async def told() -> AsyncGenerator[tuple[Served, str]]:
 async def go_on(served: Served, run: str) -> None:
     caller = served.caller()
     await caller.post(f"/v1/runs/{run}/signals", json={"name": "go"})
-    tenant = await served.app.platform.tenants.tenant("default")
+    tenant = await served.app.platform.tenants.get_tenant("default")
     async with aclosing(tenant.client.events(run)) as events:
         while (await anext(events)).kind != "approval":
             pass
@@ -147,7 +147,7 @@ async def test_a_reader_that_is_cut_at_every_event_sees_the_whole_sequence_once(
         whole = events_in((await served.caller().get(path, headers=STREAM)).text)
 
         def lasting(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            return [one for one in events if one["event"] != "begun"]  # those go when their steps are recorded
+            return [one for one in events if one["event"] != "started"]  # those go when their steps are recorded
 
         assert [one["event"] for one in whole] == [one["event"] for one in lasting(whole)]
         assert [json.loads(one["data"]) for one in lasting(seen)] == [json.loads(one["data"]) for one in whole]
@@ -176,7 +176,7 @@ async def test_pages_of_events_tell_the_same_and_wait_for_the_next_one():
         reading = asyncio.create_task(read(20))
         await caller.post(f"/v1/runs/{run}/signals", json={"name": "go", "value": [1]})
         assert await reading
-        lasting = [one for one in seen if one["kind"] != "begun"]
+        lasting = [one for one in seen if one["kind"] != "started"]
         assert [one["kind"] for one in lasting[:6]] == ["step"] * 5 + ["signal"]
         assert lasting[5]["data"] == {"value": [1]}
         assert len({one["offset"] for one in seen}) == len(seen)
@@ -214,17 +214,17 @@ async def test_whoever_waits_ends_when_the_server_closes():
 
 async def test_however_many_wait_for_a_run_the_store_is_asked_once_for_all():
     async with told() as (served, run):
-        tenant = await served.app.platform.tenants.tenant("default")
+        tenant = await served.app.platform.tenants.get_tenant("default")
         store = await tenant.store()
         looks = 0
-        get_many = store.get_many
+        get_many = store.get_runs
 
         async def counted(ids: Any) -> Any:
             nonlocal looks
             looks += 1
             return await get_many(ids)
 
-        store.get_many = counted
+        store.get_runs = counted
         caller = served.caller()
         waiting = [asyncio.create_task(caller.get(f"/v1/runs/{run}", params={"wait": 30})) for _ in range(900)]
         await asyncio.sleep(1.0)
@@ -239,30 +239,30 @@ async def test_a_stream_of_a_run_that_is_deleted_ends():
     async with told() as (served, run):
         stream = Stream(served, f"/v1/runs/{run}/events")
         assert await stream.next() is not None
-        store = await (await served.app.platform.tenants.tenant("default")).store()
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
 
         async def gone(*_: Any) -> None:
             return None
 
-        store.feed = gone
+        store.get_run_updates = gone
         while await stream.next() is not None:
             pass
         await asyncio.wait_for(stream.task, 20)
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.server.app.LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("holdfast.server.app.KEY_RECHECK_S", 0.05)
     async with told() as (served, run):
-        token, keys = await served.key("read"), served.app.platform.keys
+        token, keys = await served.key("read"), served.app.platform.authenticator
         id = token.split("_")[1]
-        keys.forget(id)  # as the endpoint that makes keys does
+        keys.invalidate(id)  # as the endpoint that makes keys does
         stream = Stream(served, f"/v1/runs/{run}/events", authorization=f"Bearer {token}")
         for _ in range(5):
             assert await stream.next() is not None
         await asyncio.sleep(0.2)
         assert not stream.task.done()
-        await revoke_key(await served.app.platform.tenants.home(), id, 1.0)
-        keys.forget(id)
+        await revoke_key(await served.app.platform.tenants.get_home_store(), id, 1.0)
+        keys.invalidate(id)
         while await stream.next() is not None:
             pass
         await asyncio.wait_for(stream.task, 20)

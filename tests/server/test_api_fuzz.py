@@ -33,7 +33,7 @@ from serving import serving
 from holdfast import __version__
 from holdfast.server.app import Settings
 from holdfast.server.endpoints import ENDPOINTS
-from holdfast.server.http.openapi import document
+from holdfast.server.http.openapi import build_document
 
 KEYS = ("security", "securitySchemes")
 
@@ -45,7 +45,7 @@ def _without_keys(part: Any) -> Any:
     return [_without_keys(one) for one in part] if isinstance(part, list) else part
 
 
-DOCUMENT = schemathesis.openapi.from_dict(_without_keys(document(ENDPOINTS, version=__version__)))
+DOCUMENT = schemathesis.openapi.from_dict(_without_keys(build_document(ENDPOINTS, version=__version__)))
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -63,7 +63,7 @@ FEW = 5
 def asked(url: str) -> Iterator[tuple[Callable[[Any], None], Known]]:
     """A function that sends a case to a server of its own, and what there is on that."""
     with asyncio.Runner() as runner:
-        scene = serving(url, settings=Settings(rate=1e9))
+        scene = serving(url, settings=Settings(requests_per_s=1e9))
         served = runner.run(scene.__aenter__())
         token = runner.run(served.key("admin", "listen:*"))
         known = runner.run(furnish(served, token))
@@ -111,7 +111,7 @@ def _kinds() -> Iterator[Any]:
     """Each endpoint with what fits, and, if there is anything that may not fit, with what does not."""
     for one in ENDPOINTS:
         yield pytest.param(one.name, GenerationMode.POSITIVE, id=f"{one.name}-fits")
-        if one.body is not None or one.query is not None or one.headers:
+        if one.body_model is not None or one.query_model is not None or one.headers:
             yield pytest.param(one.name, GenerationMode.NEGATIVE, id=f"{one.name}-fits-not")
 
 

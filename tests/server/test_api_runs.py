@@ -78,7 +78,7 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
     async with serving() as served, working(served):
         caller = served.caller()
         bad = {"name": "Ada", "times": "often"}
-        why = [{"where": "body.times", "why": "must be an integer, not a string"}]
+        why = [{"path": "body.times", "message": "must be an integer, not a string"}]
         for method, path, body in [
             ("POST", "/v1/runs", {"workflow": "api_greeting", "kwargs": bad, "id": "typo"}),
             ("POST", "/v1/runs/batch", {"workflow": "api_greeting", "calls": [{"args": ["Ada"]}, {"kwargs": bad}]}),
@@ -86,7 +86,7 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
         ]:
             answer = await caller.request(method, path, json=body)
             assert (answer.status_code, answer.json()["type"]) == (422, "bad-input"), answer.text
-            assert answer.json()["faults"] == why
+            assert answer.json()["violations"] == why
             assert "input 'times' must be an integer, not a string" in answer.json()["detail"]
         assert (await caller.get("/v1/runs")).json()["items"] == []
         assert (await caller.get("/v1/schedules")).json()["items"] == []
@@ -189,7 +189,7 @@ async def test_signals_reach_a_run_once_and_it_can_be_paused_resumed_and_cancell
         assert (await caller.get(f"{place}/result", params={"wait": 0.05})).status_code == 202
         assert (await caller.post(f"{place}/pause")).json() == {"changed": True}
         assert (await caller.post(f"{place}/pause")).json() == {"changed": False}
-        assert "paused" in (await caller.get(place)).json()["stalled"]
+        assert "paused" in (await caller.get(place)).json()["stall_advice"]
         assert (await caller.post(f"{place}/resume")).json() == {"changed": True}
         for changed in (True, False):
             sent = await caller.post(
@@ -264,12 +264,12 @@ async def test_values_are_plain_json_or_lose_nothing():
 async def test_dead_runs_are_listed_and_ended_ones_deleted():
     async with serving() as served, working(served):
         caller = served.caller()
-        assert (await caller.get("/v1/dead")).json() == {"items": [], "next": None}
+        assert (await caller.get("/v1/dead-runs")).json() == {"items": [], "next": None}
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada"))).json()["id"]
         await caller.get(f"/v1/runs/{run}", params={"wait": 20})
         dry = (await caller.post("/v1/prune", json={"older_than": 0, "dry_run": True})).json()
-        assert (dry["runs"], dry["dry_run"]) == (1, True)
-        assert (await caller.post("/v1/prune", json={"older_than": 0})).json()["runs"] == 1
+        assert (dry["run_count"], dry["dry_run"]) == (1, True)
+        assert (await caller.post("/v1/prune", json={"older_than": 0})).json()["run_count"] == 1
         gone = await caller.get(f"/v1/runs/{run}")
         assert (gone.status_code, gone.json()["type"], gone.json()["run_id"]) == (404, "run-not-found", run)
         assert (await caller.get(f"/v1/runs/{run}/usage")).status_code == 404
@@ -352,7 +352,7 @@ async def test_the_error_of_a_run_has_one_form():
     async with serving() as served:
         caller = served.caller()
         await caller.post("/v1/addresses/jobs/send", json={"id": "fails"})
-        taken = (await caller.post("/v1/addresses/jobs/take?wait=5", json={})).json()
+        taken = (await caller.post("/v1/addresses/jobs/claim?wait=5", json={})).json()
         error = {"type": "ValueError", "message": "bad: rows"}
         await caller.post(f"/v1/deliveries/{taken['id']}/fail", json={"error": error, "retry": False})
         assert (await caller.get("/v1/runs/fails")).json()["error"] == error

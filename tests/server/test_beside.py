@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.server.background.tasks import look_after, meanwhile
+from holdfast.server.background.tasks import poll_tenants, running_task
 from holdfast.server.tenants import Tenant, Tenants
 
 pytestmark = pytest.mark.asyncio
@@ -20,7 +20,7 @@ async def test_a_look_that_fails_is_in_the_log_and_holds_up_neither_others_nor_t
 ):
     tenants, looks, both = Tenants("memory://"), Counter[str](), asyncio.Event()
     for namespace in ("default", "acme"):
-        await tenants.tenant(namespace)
+        await tenants.get_tenant(namespace)
 
     async def look(tenant: Tenant) -> None:
         looks[tenant.namespace] += 1
@@ -29,7 +29,7 @@ async def test_a_look_that_fails_is_in_the_log_and_holds_up_neither_others_nor_t
         if tenant.namespace == "default":
             raise error
 
-    async with meanwhile(look_after(tenants, look, every=0.0, what="it could not be looked at")):
+    async with running_task(poll_tenants(tenants, look, interval_s=0.0, error_message="it could not be looked at")):
         await asyncio.wait_for(both.wait(), 10)
     await tenants.close()
     assert "namespace 'default': it could not be looked at" in caplog.text

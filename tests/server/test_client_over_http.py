@@ -39,10 +39,10 @@ from holdfast import (
 )
 from holdfast.client import backend
 from holdfast.client.http.backend import HttpBackend
-from holdfast.client.http.problems import KINDS
+from holdfast.client.http.problems import PARSERS
 from holdfast.client.http.resources import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
 from holdfast.client.store_backend import StoreBackend
-from holdfast.server.http.problems import _KINDS
+from holdfast.server.http.problems import _PROBLEMS_BY_ERROR
 from holdfast.services.addresses import ClientAddresses
 from holdfast.services.api_keys import ClientKeys
 from holdfast.services.memories import ClientMemory
@@ -154,12 +154,12 @@ def not_healed() -> None:
 async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
     """A client over the store and one over a server, with a worker beside them."""
     async with live() as server, AsyncExitStack() as stack:
-        tenant = await server.app.platform.tenants.tenant("default")
+        tenant = await server.app.platform.tenants.get_tenant("default")
         served = Served(server.app, "memory://")
         async with working(served):
             if worker:
                 await stack.enter_async_context(working(served))
-        store = Client.over(StoreBackend(tenant.connection, "memory://"))
+        store = Client.from_backend(StoreBackend(tenant.connection, "memory://"))
         yield store, await stack.enter_async_context(Client(server.address))
 
 
@@ -203,8 +203,8 @@ async def test_each_method_of_the_client_has_one_of_the_server_behind_it(
     face: type, contract: type[ABC], http: type
 ) -> None:
     """Each async method of a face has a method of that name in the contract, or is made of others that have."""
-    made_of_others = {"run": "start", "wait": "result", "get": "info", "handle": "result", "over": "open"}
-    made_of_others |= dict.fromkeys(("listen", "serve"), "listener")
+    made_of_others = {"run": "start", "wait": "result", "get": "info", "handle": "result", "from_backend": "open"}
+    made_of_others |= dict.fromkeys(("listen", "serve"), "create_listener")
     here = {"options", "url", "max_value"}  # it needs nobody for these
     names = [name for name, _ in inspect.getmembers(face) if not name.startswith("_") and not name.endswith("_sync")]
     names = [name for name in names if name not in here and name != "run_id"]
@@ -217,9 +217,9 @@ async def test_each_method_of_the_client_has_one_of_the_server_behind_it(
 
 
 async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
-    for kind, (_, name, _) in _KINDS.items():
+    for kind, (_, name, _) in _PROBLEMS_BY_ERROR.items():
         told = {"run_id": "r", "approval_id": "a"}
-        error = KINDS[name]("words", told)
+        error = PARSERS[name]("words", told)
         assert isinstance(error, kind), name
 
 
@@ -314,7 +314,7 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
         assert (result.output, result.run_id, result.usage.calls) == ("A bone.", run_id, 2)
         healths = {one.name: one for one in await http.health()}
         mine = {one.name: one for one in await store.health()}["http-digger"]
-        assert healths["http-digger"].runs == mine.runs
+        assert healths["http-digger"].run_counts == mine.run_counts
         assert (healths["http-digger"].is_agent, healths["http-digger"].state) == (True, mine.state)
 
 
@@ -338,27 +338,27 @@ async def test_stories_conversations_and_families_are_told_alike(monkeypatch: py
         await http.wait(asked, 30)
         await echoed.result(30)
         for run_id in (asked, echoed.run_id):
-            here, there = await store.story(run_id, full=True), await http.story(run_id, full=True)
-            assert replace(there, at=here.at) == here
-            assert there.told.startswith("Completed in ")
+            here, there = await store.describe(run_id, full=True), await http.describe(run_id, full=True)
+            assert replace(there, reported_at=here.reported_at) == here
+            assert there.summary.startswith("Completed in ")
             assert await store.conversation(run_id) == await http.conversation(run_id)
-            assert await store.family(run_id) == await http.family(run_id) == await http.handle(run_id).family()
-        assert (await http.story(echoed.run_id)).journal[0].output == ODD
-        assert [item.task for item in (await http.story(asked)).plan] == ["dig"]
+            assert await store.tree(run_id) == await http.tree(run_id) == await http.handle(run_id).tree()
+        assert (await http.describe(echoed.run_id)).journal[0].output == ODD
+        assert [item.task for item in (await http.describe(asked)).plan] == ["dig"]
         assert [one.role for one in await http.conversation(asked)] == ["user", "model", "tool", "model"]
-        monkeypatch.setattr("holdfast.client.http.runs.PAGE", 2)  # so that there are several pages
-        assert replace(await http.story(asked, limit=None, full=True), at=here.at) == replace(
-            await store.story(asked, limit=None, full=True), at=here.at
+        monkeypatch.setattr("holdfast.client.http.runs.PAGE_SIZE", 2)  # so that there are several pages
+        assert replace(await http.describe(asked, limit=None, full=True), reported_at=here.reported_at) == replace(
+            await store.describe(asked, limit=None, full=True), reported_at=here.reported_at
         )
-        two = await http.story(asked, 0, 1)
-        assert ([one.seq for one in two.journal], two.more) == ([1], True)
+        two = await http.describe(asked, 0, 1)
+        assert ([one.seq for one in two.journal], two.has_more) == ([1], True)
 
 
 async def test_runs_are_changed_alike() -> None:
     global healed
     async with both() as (store, http):
         run = await http.start("http_waiting")
-        assert [await run.pause(), await run.pause(), (await store.get(run.run_id)).paused] == [True, False, True]
+        assert [await run.pause(), await run.pause(), (await store.get(run.run_id)).is_paused] == [True, False, True]
         assert [await run.resume(), await run.resume()] == [True, False]
         assert [await run.signal("other", 1, id="a"), await run.signal("other", 1, id="a")] == [True, False]
         assert [await run.signal("other", 1), await run.signal("other", 1)] == [True, True]
@@ -374,13 +374,13 @@ async def test_runs_are_changed_alike() -> None:
         assert await fork.result(30) == "from elsewhere"
         assert (await fork.info()).forked_from == broken.run_id
         assert await (await http.fork(broken.run_id, at=1, id="my-fork")).result(30) == "up"
-        assert [await http.switch_off("http_echo"), await http.switch_off("http_echo")] == [True, False]
+        assert [await http.disable("http_echo"), await http.disable("http_echo")] == [True, False]
         refused = [await what_it_raises(client.options(id="off").start("http_echo")) for client in (store, http)]
         assert refused[0] == refused[1]
-        assert await http.switch_on("http_echo")
+        assert await http.enable("http_echo")
         report = await http.prune(0.0, run_ids=[fork.run_id], dry_run=True)
         assert report == await store.prune(timedelta(0), run_ids=[fork.run_id], dry_run=True)
-        assert (await http.prune(timedelta(0), run_ids=[fork.run_id])).runs == 1
+        assert (await http.prune(timedelta(0), run_ids=[fork.run_id])).run_count == 1
 
 
 async def test_unknown_outcomes_are_settled_alike() -> None:
@@ -398,7 +398,7 @@ async def test_unknown_outcomes_are_settled_alike() -> None:
             assert await run.result(30) == ["2030-01-01T00:00:00Z"] * 2
             runs.append(await store._backend.connections.read(run.run_id))
         backend_store = await store._backend.connections.store()
-        histories = await backend_store.histories([run.key for run in runs])
+        histories = await backend_store.get_histories([run.key for run in runs])
         told = [[(one.seq, one.payload, one.attempts) for one in history.records] for history in histories]
         assert told[0] == told[1]
         assert all(history.records[0].preview == "_=1; settled by Ada" for history in histories)
@@ -515,7 +515,7 @@ async def test_questions_are_answered_alike() -> None:
 
         sure = await question("Sure?")
         assert await store.approvals() == await http.approvals() == [sure]
-        assert await http.approvals(workflow="http_echo") == await http.approvals(asked_of="Ada") == []
+        assert await http.approvals(workflow="http_echo") == await http.approvals(assignee="Ada") == []
         foreign = [await what_it_raises(client.handle("another").approve(sure.id)) for client in (store, http)]
         assert foreign[0] == foreign[1]
         wrong = [await what_it_raises(client.approve(sure.id, "maybe")) for client in (store, http)]
@@ -530,7 +530,7 @@ async def test_questions_are_answered_alike() -> None:
         assert unfit[0] == unfit[1]
         with pytest.raises(InputError) as told:
             await http.approve(many.id, "few")
-        assert told.value.faults == ({"where": "value", "why": "'few' is not of type 'integer'"},)
+        assert told.value.violations == ({"path": "value", "message": "'few' is not of type 'integer'"},)
         assert await run.approve(many.id, 3)
         answered = await http.approvals(all=True)
         assert answered == await store.approvals(all=True)
@@ -607,7 +607,7 @@ async def test_work_is_sent_to_addresses() -> None:
         assert several[0].run_id != several[1].run_id
         assert (await store.get(several[0].run_id)).workflow == "billing"
         run = await store._backend.connections.read("once")
-        assert run.by_delivery
+        assert run.is_delivery
         assert run.deadline == pytest.approx(run.created_at + 60 + 7200, abs=1)
 
 

@@ -45,18 +45,18 @@ class World:
         return (await self.post(f"/v1/addresses/{address}/send", {"payload": payload, **more}, status=201))["id"]
 
     async def take(self, address: str, **more: Any) -> Any:
-        return await self.post(f"/v1/addresses/{address}/take", more, wait=5)
+        return await self.post(f"/v1/addresses/{address}/claim", more, wait=5)
 
     async def on(self, delivery: Any, what: str, body: Any = None, status: int = 200) -> Any:
         return await self.post(f"/v1/deliveries/{delivery['id']}/{what}", body, status=status)
 
     async def passes(self, seconds: float) -> None:
         """Time passes, and the server looks around."""
-        tenant = await self.served.app.platform.tenants.tenant("default")
+        tenant = await self.served.app.platform.tenants.get_tenant("default")
         if self._since is None:
             self._since = self.clock.now
         self.clock.now += seconds
-        await sweep(self.served.app.platform, tenant, LeaseWindow(self._since, self.clock.now), trims=True)
+        await sweep(self.served.app.platform, tenant, LeaseWindow(self._since, self.clock.now), should_trim_audit=True)
 
 
 @pytest_asyncio.fixture
@@ -72,14 +72,14 @@ async def test_a_run_goes_to_whoever_listens_and_ends_with_what_they_say(world: 
     assert (delivery["run_id"], delivery["payload"], delivery["number"]) == (run, {"rows": 3}, 1)
     assert (delivery["steps"], delivery["tags"]) == ([], ["nightly"])
     step = await world.on(delivery, "steps", {"name": "extract", "output": [1, 2]})
-    assert (step["recorded"], step["output"]) == (True, [1, 2])
+    assert (step["is_new"], step["output"]) == (True, [1, 2])
     again = await world.on(delivery, "steps", {"name": "extract", "output": "something else"})
-    assert (again["recorded"], again["output"]) == (False, [1, 2])
+    assert (again["is_new"], again["output"]) == (False, [1, 2])
     assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
     assert await world.on(delivery, "complete", {"output": "done"}) == {"state": "completed"}
-    assert await world.served.app.platform.tenants.known()[0].client.wait(run) == "done"
+    assert await world.served.app.platform.tenants.list_open()[0].client.wait(run) == "done"
     [told] = (await world.get(f"/v1/runs/{run}/deliveries"))["items"]
-    assert (told["listener"], told["state"], told["steps"]) == ("box-1", "completed", ["extract"])
+    assert (told["listener_name"], told["state"], told["steps"]) == ("box-1", "completed", ["extract"])
 
 
 async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world: World):
@@ -87,14 +87,14 @@ async def test_a_dead_listeners_delivery_goes_on_elsewhere_with_its_steps(world:
     first = await world.take("pipeline")
     await world.on(first, "steps", {"name": "extract", "output": 7})
     await world.on(first, "attempts", {"name": "charge", "once": True, "progress": {"at": 2}}, status=204)
-    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
     await world.passes(20)
     await world.on(first, "heartbeat")
     await world.passes(20)
-    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
     await world.passes(31)
     second = await world.take("pipeline")
-    assert (second["run_id"], second["number"], second["failures"]) == (first["run_id"], 2, 1)
+    assert (second["run_id"], second["number"], second["failure_count"]) == (first["run_id"], 2, 1)
     assert [(step["name"], step["output"]) for step in second["steps"]] == [("extract", 7)]
     [begun] = second["in_flight"]
     assert (begun["name"], begun["once"], begun["progress"]) == ("charge", True, {"at": 2})
@@ -127,7 +127,7 @@ async def test_a_server_that_was_down_takes_nobody_for_dead_at_once(world: World
     await world.passes(29)
     await world.on(delivery, "heartbeat")
     await world.passes(29)
-    assert (await world.on(delivery, "steps", {"name": "a", "output": 1}))["recorded"] is True
+    assert (await world.on(delivery, "steps", {"name": "a", "output": 1}))["is_new"] is True
     await world.passes(31)
     await world.on(delivery, "heartbeat", status=409)
 
@@ -136,11 +136,11 @@ async def test_an_answer_that_was_lost_on_the_way_is_given_again_and_counts_noth
     await world.send("pipeline", 1)
     await world.send("pipeline", 2)
     first = await world.take("pipeline")
-    again = await world.take("pipeline", listener=first["listener"])
-    assert (again["id"], again["failures"]) == (first["id"], 0)
-    other = await world.take("pipeline", listener=first["listener"], holding=[first["id"]])
-    assert (other["payload"], other["listener"]) == (2, first["listener"])
-    stranger = await world.http.post("/v1/addresses/elsewhere/take", json={"listener": first["listener"]})
+    again = await world.take("pipeline", listener_id=first["listener_id"])
+    assert (again["id"], again["failure_count"]) == (first["id"], 0)
+    other = await world.take("pipeline", listener_id=first["listener_id"], active_deliveries=[first["id"]])
+    assert (other["payload"], other["listener_id"]) == (2, first["listener_id"])
+    stranger = await world.http.post("/v1/addresses/elsewhere/claim", json={"listener_id": first["listener_id"]})
     assert stranger.status_code == 204  # the id of a listener means nothing on another address
 
 
@@ -149,15 +149,15 @@ async def test_a_run_that_fails_too_often_is_dead_and_progress_counts(world: Wor
     run = await world.send("brittle")
     first = await world.take("brittle")
     assert await world.on(first, "fail", {"error": {"type": "Oops", "message": "no"}}) == {"state": "pending"}
-    assert (await world.http.post("/v1/addresses/brittle/take", json={})).status_code == 204  # it waits for a while
+    assert (await world.http.post("/v1/addresses/brittle/claim", json={})).status_code == 204  # it waits for a while
     await world.passes(2)
     second = await world.take("brittle")
     await world.on(second, "steps", {"name": "a", "output": 1})
     assert await world.on(second, "fail", {"error": {"message": "no"}, "delay": 0}) == {"state": "pending"}
     third = await world.take("brittle")
-    assert third["failures"] == 1
+    assert third["failure_count"] == 1
     assert await world.on(third, "fail", {"error": {"type": "Oops", "message": "no"}, "delay": 0}) == {"state": "dead"}
-    info = await world.served.app.platform.tenants.known()[0].client.get(run)
+    info = await world.served.app.platform.tenants.list_open()[0].client.get(run)
     assert (info.state, str(info.error)) == ("dead", "Oops: no")
     reasons = [one["reason"] for one in (await world.get(f"/v1/runs/{run}/deliveries"))["items"]]
     assert reasons == ["failed: Oops: no", "failed: Error: no", "failed: Oops: no"]
@@ -167,9 +167,12 @@ async def take_all(world: World, address: str) -> list[Any]:
     """What a new listener is handed that asks for more as long as it gets something."""
     taken: list[Any] = []
     while True:
-        known: dict[str, Any] = {"listener": taken[-1]["listener"]} if taken else {}
+        known: dict[str, Any] = {"listener_id": taken[-1]["listener_id"]} if taken else {}
         more = await world.post(
-            f"/v1/addresses/{address}/take", {**known, "holding": [one["id"] for one in taken]}, wait=0, status=None
+            f"/v1/addresses/{address}/claim",
+            {**known, "active_deliveries": [one["id"] for one in taken]},
+            wait=0,
+            status=None,
         )
         if more is None:
             return taken
@@ -203,10 +206,10 @@ async def test_a_listener_that_holds_a_run_others_died_of_gets_more_when_it_has_
         await world.passes(31)
     [first] = await take_all(world, "pipeline")
     await world.on(first, "steps", {"name": "extract", "output": 1})
-    holding = {"listener": first["listener"], "holding": [first["id"]]}
+    holding = {"listener_id": first["listener_id"], "active_deliveries": [first["id"]]}
     await world.passes(20)  # others that hold nothing come first for what is isolated
     await world.on(first, "heartbeat")
-    assert await world.post("/v1/addresses/pipeline/take", holding, wait=0, status=None) is None
+    assert await world.post("/v1/addresses/pipeline/claim", holding, wait=0, status=None) is None
     for _ in range(4):
         await world.passes(20)
         await world.on(first, "heartbeat")
@@ -218,7 +221,7 @@ async def test_a_failure_for_good_ends_the_run(world: World):
     delivery = await world.take("brittle")
     failed = {"error": {"type": "ValueError", "message": "bad rows"}, "retry": False}
     assert await world.on(delivery, "fail", failed) == {"state": "failed"}
-    info = await world.served.app.platform.tenants.known()[0].client.get(run)
+    info = await world.served.app.platform.tenants.list_open()[0].client.get(run)
     assert (info.state, str(info.error)) == ("failed", "ValueError: bad rows")
 
 
@@ -226,14 +229,14 @@ async def test_what_is_released_goes_to_the_next_and_counts_nothing(world: World
     await world.send("pipeline")
     for number in (1, 2, 3, 4):
         delivery = await world.take("pipeline")
-        assert (delivery["number"], delivery["failures"]) == (number, 0)
+        assert (delivery["number"], delivery["failure_count"]) == (number, 0)
         assert await world.on(delivery, "release", {"reason": "deploy"}) == {"state": "pending"}
 
 
 @pytest.mark.parametrize("state", ["pending", "held", "parked"])
 async def test_a_cancel_takes_effect_at_once_whoever_has_the_run(world: World, state: str):
     run = await world.send("pipeline")
-    client = world.served.app.platform.tenants.known()[0].client
+    client = world.served.app.platform.tenants.list_open()[0].client
     delivery = None if state == "pending" else await world.take("pipeline")
     if state == "parked":
         await world.on(delivery, "ask", {"name": "ok", "question": "Go on?"}, status=202)
@@ -252,7 +255,7 @@ async def test_a_deadline_ends_the_run_whoever_has_it(world: World, held: bool):
     own = await world.send("pipeline", deadline=50)
     delivery = await world.take("pipeline") if held else None
     await world.passes(60)
-    client = world.served.app.platform.tenants.known()[0].client
+    client = world.served.app.platform.tenants.list_open()[0].client
     assert [(await client.get(one)).state for one in (run, own)] == ["running" if held else "pending", "failed"]
     if delivery is not None:
         await world.on(delivery, "heartbeat", status=200)
@@ -267,12 +270,12 @@ async def test_a_run_waits_for_a_person_without_a_listener(world: World):
     run = await world.send("pipeline")
     first = await world.take("pipeline")
     await world.on(first, "steps", {"name": "plan", "output": "all of it"})
-    question = {"name": "ok", "question": "Delete all of it?", "asked_of": "alice"}
+    question = {"name": "ok", "question": "Delete all of it?", "assignee": "alice"}
     assert (await world.on(first, "ask", question, status=202))["parked"] is True
     assert (await world.on(first, "ask", question, status=409))["reason"] == "parked"
-    client = world.served.app.platform.tenants.known()[0].client
+    client = world.served.app.platform.tenants.list_open()[0].client
     [asked] = await client.approvals(run)
-    assert (asked.question, asked.asked_of) == ("Delete all of it?", "alice")
+    assert (asked.question, asked.assignee) == ("Delete all of it?", "alice")
     assert (await client.get(run)).waits_for == "answer: Delete all of it?"
     await client.approve(asked.id, by="alice", reason="fine")
     second = await world.take("pipeline")
@@ -280,7 +283,11 @@ async def test_a_run_waits_for_a_person_without_a_listener(world: World):
     assert second["in_flight"] == []
     for _ in range(2):
         answer = await world.on(second, "ask", question)
-        assert (answer["kind"], answer["output"]["approved"], answer["output"]["by"]) == ("approval", True, "alice")
+        assert (answer["kind"], answer["output"]["approved"], answer["output"]["answered_by"]) == (
+            "approval",
+            True,
+            "alice",
+        )
     await world.on(second, "complete")
 
 
@@ -290,17 +297,17 @@ async def test_nobody_answers_in_time(world: World):
     question = {"name": "ok", "question": "Go on?", "timeout": 60}
     await world.on(delivery, "ask", question, status=202)
     await world.passes(59)
-    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
     await world.passes(2)
     delivery = await world.take("pipeline")
     answer = await world.on(delivery, "ask", question)
     assert (answer["parked"], answer["output"]) == (False, None)
-    assert await world.served.app.platform.tenants.known()[0].client.approvals(run) == []
+    assert await world.served.app.platform.tenants.list_open()[0].client.approvals(run) == []
 
 
 async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
     run = await world.send("pipeline")
-    client = world.served.app.platform.tenants.known()[0].client
+    client = world.served.app.platform.tenants.list_open()[0].client
     delivery = await world.take("pipeline")
     await world.on(delivery, "wait", {"name": "go", "signal": "go"}, status=202)
     await client.signal(run, "other", 1)
@@ -309,7 +316,7 @@ async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
     assert (await world.on(delivery, "wait", {"name": "go", "signal": "go"}))["output"] == {"by": "bob"}
     await world.on(delivery, "wait", {"name": "nap", "seconds": 600}, status=202)
     await world.passes(599)
-    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
+    assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
     await world.passes(2)
     delivery = await world.take("pipeline")
     assert (await world.on(delivery, "wait", {"name": "nap", "seconds": 600}))["output"] is None
@@ -321,19 +328,19 @@ async def test_a_run_waits_for_a_signal_or_for_a_time(world: World):
     ]
 
 
-@pytest.mark.parametrize("how", ["paused", "switched-off"])
+@pytest.mark.parametrize("how", ["paused", "disabled"])
 async def test_what_is_stopped_is_taken_back_with_its_steps_and_goes_on_later(world: World, how: str):
     run = await world.send("pipeline")
-    client = world.served.app.platform.tenants.known()[0].client
+    client = world.served.app.platform.tenants.list_open()[0].client
     delivery = await world.take("pipeline")
-    await (client.pause(run) if how == "paused" else client.switch_off("pipeline"))
+    await (client.pause(run) if how == "paused" else client.disable("pipeline"))
     await world.on(delivery, "steps", {"name": "a", "output": 1})  # it is done, so it is kept
     world.clock.now += 2
     assert (await world.on(delivery, "heartbeat", status=409))["reason"] == how
-    assert (await world.http.post("/v1/addresses/pipeline/take", json={})).status_code == 204
-    await (client.resume(run) if how == "paused" else client.switch_on("pipeline"))
+    assert (await world.http.post("/v1/addresses/pipeline/claim", json={})).status_code == 204
+    await (client.resume(run) if how == "paused" else client.enable("pipeline"))
     again = await world.take("pipeline")
-    assert ([step["name"] for step in again["steps"]], again["failures"]) == (["a"], 0)
+    assert ([step["name"] for step in again["steps"]], again["failure_count"]) == (["a"], 0)
 
 
 async def test_steps_side_by_side_are_all_recorded_also_through_several_servers(world: World):
@@ -343,7 +350,7 @@ async def test_steps_side_by_side_are_all_recorded_also_through_several_servers(
         for number in range(20):
             tasks.create_task(world.on(delivery, "steps", {"name": f"s{number}", "output": number}))
             if number % 5 == 4:  # as if the next ones went through another server
-                world.served.app.platform.held.forget("default", delivery["id"])
+                world.served.app.platform.delivery_cache.remove("default", delivery["id"])
     steps = (await world.get(f"/v1/deliveries/{delivery['id']}"))["steps"]
     assert sorted((step["name"], step["output"]) for step in steps) == sorted((f"s{n}", n) for n in range(20))
 
@@ -354,9 +361,9 @@ async def test_usage_that_a_step_tells_of_is_counted(world: World):
     usage = {"input_tokens": 100, "output_tokens": 10, "usd": 0.25, "model": "acme:large"}
     for _ in range(2):
         await world.on(delivery, "steps", {"name": "think", "output": 1, "usage": usage})
-    tenant = world.served.app.platform.tenants.known()[0]
+    tenant = world.served.app.platform.tenants.list_open()[0]
     assert (await tenant.client.usage(run)).cost == pytest.approx(0.25)
-    [day] = await (await tenant.store()).usage_by_day("1970-01-01", "1970-12-31")
+    [day] = await (await tenant.store()).get_daily_usage("1970-01-01", "1970-12-31")
     assert (day.workflow, day.model, day.used.tokens) == ("pipeline", "acme:large", 110)
 
 
@@ -386,7 +393,7 @@ async def test_whoever_goes_away_while_waiting_leaves_nothing_behind(world: Worl
     await asyncio.gather(waiting, return_exceptions=True)
     await world.send("pipeline")
     delivery = await world.take("pipeline")
-    assert (delivery["number"], delivery["failures"]) in ((1, 0), (2, 0))
+    assert (delivery["number"], delivery["failure_count"]) in ((1, 0), (2, 0))
 
 
 async def test_what_is_sent_again_is_answered_with_its_run_also_when_that_has_failed(world: World):
@@ -432,17 +439,17 @@ async def test_a_form_that_names_no_schema_language_is_refused_in_words(world: W
 async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listener_registry, "MOST_KNOWN", 2)
+    monkeypatch.setattr(listener_registry, "MAX_CACHED_LISTENERS", 2)
     for number in range(5):
         await world.send("quick", number)
         await world.on(await world.take("quick"), "complete")
-    assert len(world.served.app.platform.listeners._renewed) == 2
+    assert len(world.served.app.platform.listeners._renewed_at) == 2
 
 
 async def taken_delivery(served: Served) -> str:
     caller = served.caller()
     await caller.post("/v1/addresses/forms/send", json={"payload": 1})
-    return f"/v1/deliveries/{(await caller.post('/v1/addresses/forms/take?wait=5', json={})).json()['id']}"
+    return f"/v1/deliveries/{(await caller.post('/v1/addresses/forms/claim?wait=5', json={})).json()['id']}"
 
 
 async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refused_by_name():
@@ -458,7 +465,7 @@ async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_re
         [question] = (await caller.get("/v1/approvals")).json()["items"]
         approve = f"/v1/approvals/{question['id']}/approve"
         refused = await caller.post(approve, json={"value": {"code": "a" * 40 + "!"}})
-        assert (refused.status_code, refused.json()["faults"][0]["where"]) == (422, "body.value.code")
+        assert (refused.status_code, refused.json()["violations"][0]["path"]) == (422, "body.value.code")
         assert (await caller.post(approve, json={"value": {"code": "aaa"}})).status_code == 200
 
 
@@ -474,13 +481,13 @@ async def test_a_form_is_not_looked_at_for_who_holds_no_delivery(monkeypatch: py
 
 async def test_a_form_is_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPatch):
     threads: set[threading.Thread] = set()
-    plain = json_schemas.find_faults
+    plain = json_schemas.find_violations
 
     def watched(*given: Any) -> Any:
         threads.add(threading.current_thread())
         return plain(*given)
 
-    monkeypatch.setattr("holdfast.services.approvals.find_faults", watched)
+    monkeypatch.setattr("holdfast.services.approvals.find_violations", watched)
     monkeypatch.setattr(
         "holdfast.server.endpoints.deliveries.check_schema", lambda *given: threads.add(threading.current_thread())
     )
@@ -502,9 +509,9 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
 ):
     """Nobody's heartbeats were written down meanwhile; leases count anew when the server reaches it again."""
     platform = world.served.app.platform
-    tenant = await platform.tenants.tenant("default")
+    tenant = await platform.tenants.get_tenant("default")
     store = await tenant.store()
-    contact = platform.listeners.contact(tenant, store)
+    contact = platform.listeners.get_contact(tenant, store)
     await world.send("pipeline")
     delivery = await world.take("pipeline")
 
@@ -512,14 +519,14 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as outage:
-        outage.setattr(store, "keep_worker", away)
+        outage.setattr(store, "renew_listener_lease", away)
         world.clock.now += 20  # so that a heartbeat is worth a write
         answer = await world.http.post(f"/v1/deliveries/{delivery['id']}/heartbeat", json={})
         assert answer.status_code == 503
-        window = contact.window()
+        window = contact.get_window()
         assert window.since == window.until == world.clock.now
 
-        outage.setattr(store, "reap", away)
+        outage.setattr(store, "reap_dead_workers", away)
         with pytest.raises(StoreUnavailable):
             await swept(platform, tenant)
     world.clock.now += 3600
@@ -530,4 +537,4 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
 async def swept(platform: Any, tenant: Any) -> None:
     """One sweep, as the server makes it."""
     async with asyncio.timeout(20):
-        await sweeper.sweep_once(platform, tenant, trims=False)
+        await sweeper.sweep_once(platform, tenant, should_trim_audit=False)

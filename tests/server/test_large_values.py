@@ -14,9 +14,9 @@ from serving import Served, serving
 from holdfast.codec import canonical, tags
 from holdfast.core.states import RunState
 from holdfast.server.http import problems
-from holdfast.server.webhooks.http_client import Answer
-from holdfast.server.webhooks.response_outcomes import Completed, Failed, meaning
-from holdfast.services.thread_offload import LARGE
+from holdfast.server.webhooks.http_client import WebhookResponse
+from holdfast.server.webhooks.response_outcomes import Completed, Failed, interpret_response
+from holdfast.services.thread_offload import LARGE_BYTES
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import FinishRun
 
@@ -40,7 +40,7 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         def watched(data: Any, *args: Any, **options: Any) -> Any:
             result = plain(data, *args, **options)
             sizes = [len(one) for one in (data, result) if isinstance(one, bytes | str)]
-            if threading.current_thread() is loops and max(sizes, default=0) > LARGE:
+            if threading.current_thread() is loops and max(sizes, default=0) > LARGE_BYTES:
                 seen.append(f"{module.__name__}.{name}")
             return result
 
@@ -50,8 +50,8 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         (tags, "from_json"),
         (tags, "to_json"),
         (canonical, "from_json"),
-        (canonical, "sort_key"),
-        (problems, "to_text"),
+        (canonical, "to_canonical_bytes"),
+        (problems, "to_json_bytes"),
     ):
         watch(module, name)
     yield seen
@@ -59,17 +59,17 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def ended(served: Served, run_id: str, output: bytes) -> None:
-    store = await (await served.app.platform.tenants.tenant("default")).store()
+    store = await (await served.app.platform.tenants.get_tenant("default")).store()
     worker = await store.register_worker(NewWorker("test", "test", 1, ("takes",)), 60.0)
-    [run] = await store.claim(worker, workflows=["takes"], queues=None, limit=1)
+    [run] = await store.claim_runs(worker, workflows=["takes"], queues=None, limit=1)
     assert run.id == run_id
     await store.commit([FinishRun(run.key, run.epoch, RunState.COMPLETED, output, None, 0.0)])
 
 
 async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: list[str]):
     async with serving() as served:
-        store = await (await served.app.platform.tenants.tenant("default")).store()
-        await store.publish([WorkflowSpec("takes", ("value",))])
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         caller = served.caller()
 
         async def ask(method: str, path: str, body: Any = None, expected: int = 200) -> Any:
@@ -83,7 +83,7 @@ async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: 
         await ended(served, "a", json.dumps(NESTED).encode())
         assert (await ask("GET", "/v1/runs/a"))["output"] == NESTED
         assert (await ask("GET", "/v1/runs/a/result"))["output"] == NESTED
-        assert (await ask("GET", "/v1/runs/a/story?values=full"))["output"] == NESTED
+        assert (await ask("GET", "/v1/runs/a/report?values=full"))["output"] == NESTED
         assert (await ask("GET", "/v1/runs/a/events"))["items"][-1]["data"]["output"] == NESTED
         await ask("GET", "/v1/runs/a/journal")
         await ask("POST", "/v1/runs/batch", {"workflow": "takes", "calls": [{"args": [NESTED]}]}, 201)
@@ -92,7 +92,7 @@ async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: 
         assert (await ask("GET", "/v1/memories/notes"))["items"][0]["value"] == NESTED
         await ask("PUT", "/v1/schedules/often", {"workflow": "takes", "every": 3600, "args": [NESTED]})
         sent = await ask("POST", "/v1/addresses/jobs/send", {"payload": NESTED}, 201)
-        taken = await ask("POST", "/v1/addresses/jobs/take?wait=5", {})
+        taken = await ask("POST", "/v1/addresses/jobs/claim?wait=5", {})
         assert taken["payload"] == NESTED
         delivery = f"/v1/deliveries/{taken['id']}"
         await ask("POST", f"{delivery}/attempts", {"name": "s", "progress": NESTED}, 204)
@@ -125,18 +125,18 @@ async def test_a_number_that_no_float_can_hold_is_refused_and_not_kept_as_text(n
 
 @pytest.mark.parametrize("body", [HOSTILE, b'{"amount": 1e400}', b"[NaN]"])
 async def test_an_answer_of_a_webhook_has_the_same_limits(body: bytes):
-    meant = meaning(Answer(200, {}, body), 0.0)
+    meant = interpret_response(WebhookResponse(200, {}, body), 0.0)
     assert isinstance(meant, Failed)
     assert "not JSON" in meant.message
-    assert isinstance(meaning(Answer(200, {}, b'{"amount": 1e40}'), 0.0), Completed)
+    assert isinstance(interpret_response(WebhookResponse(200, {}, b'{"amount": 1e40}'), 0.0), Completed)
 
 
 async def test_one_namespace_has_one_large_thing_done_at_a_time():
     async with serving() as served:
         turns = served.app.platform.large_work
-        first, second = turns.turn("acme"), turns.turn("acme")
+        first, second = turns.lock_for("acme"), turns.lock_for("acme")
         assert first is second
-        assert turns.turn("other") is not first
+        assert turns.lock_for("other") is not first
         async with first:
             waiting = asyncio.create_task(second.acquire())
             await asyncio.sleep(0)

@@ -156,7 +156,7 @@ async def test_an_exception_fails_it_with_retries_and_some_for_good():
                 return await delivery.step("load", str, 2)
             raise ValueError(delivery.payload)
 
-        async with here.serving("faulty", handler, at_once=3):
+        async with here.serving("faulty", handler, concurrency=3):
             good, misused = await here.send("faulty", "retries"), await here.send("faulty", "two names")
             assert await here.client.wait(good, 10) == "there"
             with pytest.raises(Exception, match=r"two steps of run .* have the name 'load'"):
@@ -205,13 +205,18 @@ async def test_a_recorded_step_that_can_no_longer_be_decoded_fails_the_run_whate
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(MemoryStore, "next_wake"), (MemoryStore, "get_many"), (Transport, "stream"), (HttpListener, "_beat")],
+    [
+        (MemoryStore, "get_next_wake_at"),
+        (MemoryStore, "get_runs"),
+        (Transport, "stream"),
+        (HttpListener, "_run_heartbeats"),
+    ],
 )
 async def test_a_defect_that_shows_once_stops_nobody_who_listens(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: type[Any], name: str
 ):
     """Whatever works in the background begins again after an exception that nobody has thought of."""
-    monkeypatch.setattr(background_tasks, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(background_tasks, "MIN_PAUSE_S", 0.01)
     real, failed = getattr(where, name), []
 
     def fail_once(*args: Any, **kwargs: Any) -> Any:
@@ -286,7 +291,7 @@ async def test_a_cancelled_run_stops_the_body_and_its_step_and_the_loop_goes_on(
                 except asyncio.CancelledError:
                     stopped.append("body")
                     raise
-            assert delivery.lost
+            assert delivery.is_lost
             assert delivery.state == "lost"
             with pytest.raises(DeliveryLost) as lost:
                 await delivery.step("late", endless)
@@ -331,7 +336,7 @@ async def test_a_run_waits_for_people_signals_and_time_without_a_process():
 
         async def handler(delivery: Delivery) -> Any:
             bodies.append(delivery.number)
-            yes = await delivery.ask("Load them?", name="ok", asked_of="kim")
+            yes = await delivery.ask("Load them?", name="ok", assignee="kim")
             filled = await delivery.ask("How many?", form=Choice)
             signal = await delivery.wait_for_signal("go")
             await delivery.sleep(0.1, name="a moment")
@@ -343,7 +348,7 @@ async def test_a_run_waits_for_people_signals_and_time_without_a_process():
 
         async with here.serving("waiting", handler):
             [asked] = await poll(lambda: here.client.approvals(run))
-            assert (asked.question, asked.asked_of) == ("Load them?", "kim")
+            assert (asked.question, asked.assignee) == ("Load them?", "kim")
             await here.client.approve(asked.id, by="kim")
             [form] = await poll(lambda: here.client.approvals(run))
             await here.client.approve(form.id, {"amount": 7}, by="kim")
@@ -361,7 +366,7 @@ async def poll(call: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
 
 
 async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener_registry, "GRACE", 0.1)
+    monkeypatch.setattr(listener_registry, "RECONNECT_GRACE_S", 0.1)
     charged: list[str] = []
     begun = asyncio.Event()
     async with world() as here:
@@ -378,7 +383,7 @@ async def test_a_once_step_that_may_have_happened_is_not_done_again(monkeypatch:
             held = await anext(deliveries)
             charging = asyncio.create_task(held.step("charge", charge, held.idempotency_key("charge"), once=True))
             await begun.wait()
-            monkeypatch.setattr(HttpListener, "_say_farewell", lambda listener: asyncio.sleep(0))
+            monkeypatch.setattr(HttpListener, "_announce_leave", lambda listener: asyncio.sleep(0))
             await other.close()  # the connection, and with it the heartbeats: as if the process had died
 
         async def handler(delivery: Delivery) -> Any:
@@ -412,7 +417,7 @@ async def test_steps_side_by_side_and_deliveries_side_by_side():
             return sum(await asyncio.gather(*parts))
 
         runs = [await here.send("many", number) for number in range(6)]
-        async with here.serving("many", handler, at_once=2):
+        async with here.serving("many", handler, concurrency=2):
             assert [await here.client.wait(run, 20) for run in runs] == [3] * 6
         assert most == 6
 
@@ -442,7 +447,7 @@ async def test_whoever_is_cancelled_gives_back_what_it_holds():
             if delivery.number == 1:
                 began.set()
                 await asyncio.sleep(60)
-            return f"{delivery.number} {delivery.failures}"
+            return f"{delivery.number} {delivery.failure_count}"
 
         async with here.serving("ending", handler):
             await began.wait()
@@ -452,7 +457,7 @@ async def test_whoever_is_cancelled_gives_back_what_it_holds():
 
 async def test_a_key_that_may_not_listen_ends_the_loop():
     async with live() as server:
-        store = await server.app.platform.tenants.home()
+        store = await server.app.platform.tenants.get_home_store()
         _, reader = await create_key(store, "reader", ["read"], "default", now=time.time())
         _, elsewhere = await create_key(store, "other", ["listen:other"], "default", now=time.time())
         for key, error in ((None, Unauthenticated), (reader, NotAllowed), (elsewhere, NotAllowed)):

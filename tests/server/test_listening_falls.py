@@ -50,7 +50,7 @@ async def test_a_server_that_is_away_for_a_while_costs_no_delivery_and_doubles_n
     async with asyncio.timeout(60):
         async with live(url, port=port):
             runs = [(await client.send("falls", number)).run_id for number in range(8)]
-            serving = asyncio.create_task(client.serve("falls", handler, at_once=3))
+            serving = asyncio.create_task(client.serve("falls", handler, concurrency=3))
             await away.wait()
         await asyncio.sleep(0.5)
         assert not serving.done()
@@ -155,7 +155,7 @@ async def test_what_blocks_is_told_afterwards_that_its_run_is_lost(caplog: pytes
                 with delivery:
                     delivery.step("block", block)
                     pytest.fail("the run was cancelled")
-                assert delivery.lost
+                assert delivery.is_lost
                 with pytest.raises(DeliveryLost):
                     delivery.complete()
                 return delivery
@@ -176,7 +176,7 @@ async def client_put(address: str, name: str, **settings: Any) -> None:
 
 
 async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(listener_registry, "GRACE", 0.1)
+    monkeypatch.setattr(listener_registry, "RECONNECT_GRACE_S", 0.1)
     async with asyncio.timeout(60), live() as server, Client(server.address) as client:
         calls: list[str] = []
         has_begun, is_elsewhere, is_over = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -215,10 +215,10 @@ async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step
 async def die(client: Client) -> None:
     """Nobody speaks for this client's deliveries any more, and it has not said so: as if its process were dead."""
     assert isinstance(client._backend, HttpBackend)
-    for listener in client._backend._listeners._here:
-        assert listener._following is not None
-        listener._following.cancel()
-        await listener.stop()
+    for listener in client._backend._listeners._listeners:
+        assert listener._stream_task is not None
+        listener._stream_task.cancel()
+        await listener.stop_heartbeats()
 
 
 async def test_whoever_is_cancelled_from_outside_when_its_run_is_lost_is_cancelled():

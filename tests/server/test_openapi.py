@@ -11,12 +11,12 @@ import pytest
 from openapi_spec_validator import validate
 
 from holdfast.server.endpoints import ENDPOINTS
-from holdfast.server.http.openapi import document
+from holdfast.server.http.openapi import build_document
 
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
-    return document(ENDPOINTS, version="1.0")
+    return build_document(ENDPOINTS, version="1.0")
 
 
 def operations(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -44,7 +44,7 @@ def test_what_is_referred_to_is_there_and_has_a_plain_name(told: dict[str, Any])
     names = told["components"]["schemas"]
     assert [name for name in names if not re.fullmatch(r"[A-Z][A-Za-z]+", name)] == []
     run = names["RunInfo"]["properties"]
-    assert run["stalled"]["description"].startswith("Why it does not go on")
+    assert run["stall_advice"]["description"].startswith("Why it does not go on")
 
 
 def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_default_for_always_there(
@@ -65,7 +65,7 @@ def test_requests_need_name_only_what_is_required_also_for_programs_that_take_a_
         waiting += re.findall(r"#/components/schemas/(\w+)", str(schemas[name]))
     assert len(seen) > 20
     assert schemas["StartBody"]["required"] == ["workflow"]
-    assert schemas["TakeBody"]["properties"]["name"]["description"]
+    assert schemas["ClaimBody"]["properties"]["name"]["description"]
     assert "Default: 1." in schemas["StepBody"]["properties"]["attempts"]["description"]
 
 

@@ -44,33 +44,37 @@ async def start(served: Served, name: str, wait: str) -> None:
 async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_counting(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(overview_feed, "MOST_ENDED", 2)
-    monkeypatch.setattr(health, "MOST_ENDED", 2)
+    monkeypatch.setattr(overview_feed, "MAX_COUNTED_RUNS", 2)
+    monkeypatch.setattr(health, "MAX_COUNTED_RUNS", 2)
     async with serving() as served, working(served):
         for name, state in {"a": "completed", "b": "completed", "c": "completed", "bad": "failed"}.items():
             await start(served, name, state)
         await start(served, "patient", "waiting")
         caller = served.caller()
         told = (await caller.get("/v1/overview")).json()
-        assert told["runs"]["completed"] == {"count": 2, "more": True}
-        assert told["runs"]["failed"] == {"count": 1, "more": False}
-        assert told["runs"]["waiting"] == {"count": 1, "more": False}
-        assert (told["workers"], told["approvals"], told["dead"], told["off"]) == (1, 0, 0, [])
+        assert told["runs"]["completed"] == {"count": 2, "has_more": True}
+        assert told["runs"]["failed"] == {"count": 1, "has_more": False}
+        assert told["runs"]["waiting"] == {"count": 1, "has_more": False}
+        assert (told["workers"], told["approvals"], told["dead"], told["disabled"]) == (1, 0, 0, [])
         agent = (await caller.get("/v1/agents/overviewed")).json()
-        assert (agent["runs"]["completed"], agent["more"], agent["parameters"]) == (2, ["completed"], ["name"])
-        await caller.post("/v1/agents/overviewed/kill")
-        assert (await caller.get("/v1/overview")).json()["off"] == ["overviewed"]
+        assert (agent["run_counts"]["completed"], agent["capped_states"], agent["parameters"]) == (
+            2,
+            ["completed"],
+            ["name"],
+        )
+        await caller.post("/v1/agents/overviewed/disable")
+        assert (await caller.get("/v1/overview")).json()["disabled"] == ["overviewed"]
 
 
 async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(overview_feed, "AT_MOST_EVERY", 0.5)
-    monkeypatch.setattr(overview_feed, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(overview_feed, "MIN_INTERVAL_S", 0.5)
+    monkeypatch.setattr(overview_feed, "POLL_INTERVAL_S", 60.0)
     counted: list[int | None] = []
     count_runs = MemoryStore.count_runs
 
-    async def counting(self: MemoryStore, most: int | None = None) -> Any:
-        counted.append(most)
-        return await count_runs(self, most)
+    async def counting(self: MemoryStore, max_ended: int | None = None) -> Any:
+        counted.append(max_ended)
+        return await count_runs(self, max_ended)
 
     monkeypatch.setattr(MemoryStore, "count_runs", counting)
     async with live() as server, AsyncExitStack() as readers:
@@ -78,36 +82,38 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
         first = [await anext(stream) for stream in streams]
         assert {name for name, _ in first} == {"changed"}
         assert len(counted) == 1
-        tenant = await server.app.platform.tenants.tenant("default")
-        await (await tenant.store()).switch_off("something")  # as a request would: that is not told by the store itself
-        server.app.platform.changes.stir(tenant)
+        tenant = await server.app.platform.tenants.get_tenant("default")
+        await (await tenant.store()).disable_workflow(
+            "something"
+        )  # as a request would: that is not told by the store itself
+        server.app.platform.overview_feeds.notify(tenant)
         told = [await anext(stream) for stream in streams]
-        assert all(overview["off"] == ["something"] for _, overview in told)
+        assert all(overview["disabled"] == ["something"] for _, overview in told)
         assert len(counted) == 2
 
 
 async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
     async with live() as server, server.stream("/v1/changes") as stream:
-        assert (await anext(stream))[1]["off"] == []
+        assert (await anext(stream))[1]["disabled"] == []
         async with httpx2.AsyncClient(base_url=server.address) as http:
-            await http.post("/v1/agents/something/kill")
-        assert (await anext(stream))[1]["off"] == ["something"]
+            await http.post("/v1/agents/something/disable")
+        assert (await anext(stream))[1]["disabled"] == ["something"]
 
 
 async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
     async with live() as server:
         async with server.stream("/v1/changes") as stream:
             await anext(stream)
-            assert len(server.app.platform.changes._watched) == 1
+            assert len(server.app.platform.overview_feeds._feeds) == 1
         for _ in range(500):
-            if not server.app.platform.changes._watched:
+            if not server.app.platform.overview_feeds._feeds:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("somebody still looks")
 
 
 async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runs, "LOOKED_AT", 2)
+    monkeypatch.setattr(runs, "MAX_RUNS_SCANNED", 2)
     async with serving() as served, working(served):
         await start(served, "bad", "failed")
         for name in ("b", "c", "d", "e"):
@@ -129,24 +135,29 @@ async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.Monke
 async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(1_800_000_000.0)
     asked: list[tuple[str, str]] = []
-    runs_by_day = MemoryStore.runs_by_day
+    runs_by_day = MemoryStore.get_daily_run_counts
 
     async def counting(self: MemoryStore, since: str, until: str, *, workflow: str | None = None) -> Any:
         asked.append((since, until))
         return await runs_by_day(self, since, until, workflow=workflow)
 
-    monkeypatch.setattr(MemoryStore, "runs_by_day", counting)
+    monkeypatch.setattr(MemoryStore, "get_daily_run_counts", counting)
     async with serving(settings=Settings(clock=clock)) as served:
-        store = await (await served.app.platform.tenants.tenant("default")).store()
-        await store.publish([WorkflowSpec("overviewed", ("name",))])
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])
         await start(served, "a", "pending")
         clock.now += 86400
         await start(served, "b", "pending")
         caller, today = served.caller(), ("2027-01-16", "2027-01-16")
         for _ in range(2):
             told = (await caller.get("/v1/usage", params={"since": "2027-01-10", "workflow": "overviewed"})).json()
-            assert [(one["day"], one["runs"]) for one in told["runs"]] == [("2027-01-15", 1), ("2027-01-16", 1)]
+            assert [(one["day"], one["run_count"]) for one in told["daily_runs"]] == [
+                ("2027-01-15", 1),
+                ("2027-01-16", 1),
+            ]
         assert asked == [("2027-01-10", "2027-01-15"), today, today]
         clock.now += 3601
-        assert (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()["runs"]
+        assert (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()[
+            "daily_runs"
+        ]
         assert asked[3:] == [("2027-01-15", "2027-01-15")]

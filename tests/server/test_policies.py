@@ -10,7 +10,7 @@ import pytest_asyncio
 from serving import Clock, Served, serving
 
 from holdfast.server.app import Settings
-from holdfast.server.background.policy_enforcer import keep_policies
+from holdfast.server.background.policy_enforcer import enforce_policies
 from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio
@@ -35,7 +35,7 @@ class World:
     async def spend(self, usd: float) -> None:
         """A run that costs so much."""
         run = await self.send()
-        taken = (await self.http.post("/v1/addresses/spender/take?wait=5", json={})).json()
+        taken = (await self.http.post("/v1/addresses/spender/claim?wait=5", json={})).json()
         step = {"name": "think", "output": 1, "usage": {"usd": usd}}
         assert (await self.http.post(f"/v1/deliveries/{taken['id']}/steps", json=step)).status_code == 200
         await self.http.post(f"/v1/deliveries/{taken['id']}/complete", json={})
@@ -44,12 +44,12 @@ class World:
     async def look(self, seconds: float = 0) -> Any:
         """Time passes, the server looks, and tells what it sees."""
         self.clock.now += seconds
-        await keep_policies(await self.served.app.platform.tenants.tenant("default"))
+        await enforce_policies(await self.served.app.platform.tenants.get_tenant("default"))
         return (await self.http.get("/v1/agents/spender/policy")).json()
 
     async def is_off(self) -> bool:
-        tenant = await self.served.app.platform.tenants.tenant("default")
-        return "spender" in await (await tenant.store()).switched_off()
+        tenant = await self.served.app.platform.tenants.get_tenant("default")
+        return "spender" in await (await tenant.store()).get_disabled_workflows()
 
 
 @pytest_asyncio.fixture
@@ -66,7 +66,7 @@ async def test_runs_of_a_day_are_refused_above_the_limit_until_the_next_day(worl
     told = await world.send(429)
     assert (told["type"], told["limit"]) == ("policy-limit", "runs")
     seen = await world.look()
-    assert (seen["runs"], seen["breach"]["limit"], await world.is_off()) == (2, "runs", False)
+    assert (seen["run_count"], seen["breach"]["limit"], await world.is_off()) == (2, "runs", False)
     await world.look(43_199)
     await world.send(429)
     await world.look(2)
@@ -90,8 +90,8 @@ async def test_who_lifts_it_by_hand_has_the_last_word_for_the_day(world: World):
     await world.limit(usd_per_day=1.0, on_breach="pause")
     await world.spend(2)
     await world.look()
-    tenant = await world.served.app.platform.tenants.tenant("default")
-    await tenant.client.switch_on("spender")
+    tenant = await world.served.app.platform.tenants.get_tenant("default")
+    await tenant.client.enable("spender")
     await world.look(1)
     assert not await world.is_off()
     await world.look(86_400)
@@ -104,25 +104,25 @@ async def test_what_a_person_disables_while_a_policy_has_paused_it_stays_disable
     await world.limit(usd_per_day=1.0, on_breach="pause")
     await world.spend(2)
     await world.look()
-    [paused] = (await world.http.get("/v1/switched-off")).json()["items"]
+    [paused] = (await world.http.get("/v1/disabled")).json()["items"]
     assert (paused["by"], paused["reason"][:29]) == ("policy", "it reached its limit of $1 fo")
-    answer = await world.http.post("/v1/agents/spender/kill", json={"reason": "wrong prices", "by": "ada"})
+    answer = await world.http.post("/v1/agents/spender/disable", json={"reason": "wrong prices", "by": "ada"})
     assert answer.json() == {"changed": True}
     await world.look(43_201)
     assert await world.is_off()
-    [disabled] = (await world.http.get("/v1/switched-off")).json()["items"]
+    [disabled] = (await world.http.get("/v1/disabled")).json()["items"]
     assert (disabled["by"], disabled["reason"], disabled["since"]) == ("ada", "wrong prices", paused["since"])
 
 
 async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(world: World):
-    await world.limit(usd_per_day=1.0, on_breach="kill")
+    await world.limit(usd_per_day=1.0, on_breach="disable")
     await world.spend(2)
     await world.look()
     await world.look(86_400)
     assert await world.is_off()
-    tenant = await world.served.app.platform.tenants.tenant("default")
-    noted = [entry.what for entry in await (await tenant.store()).audit() if entry.what.name == "policy"]
-    assert [(one.action, one.target) for one in noted] == [("policy_kill", "spender")]
+    tenant = await world.served.app.platform.tenants.get_tenant("default")
+    noted = [entry.event for entry in await (await tenant.store()).list_audit() if entry.event.key_name == "policy"]
+    assert [(one.action, one.target) for one in noted] == [("policy_disable", "spender")]
 
 
 async def test_who_is_only_notified_is_not_stopped(world: World):
@@ -130,7 +130,7 @@ async def test_who_is_only_notified_is_not_stopped(world: World):
     await world.send()
     await world.send()
     seen = await world.look()
-    assert (seen["runs"], seen["breach"]["on_breach"], await world.is_off()) == (2, "notify", False)
+    assert (seen["run_count"], seen["breach"]["on_breach"], await world.is_off()) == (2, "notify", False)
 
 
 async def test_a_policy_that_limits_nothing_is_refused(world: World):
@@ -163,8 +163,10 @@ async def test_a_schedule_that_is_triggered_and_a_fork_are_runs_of_the_day_as_we
 
 
 async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: World):
-    store = await (await world.served.app.platform.tenants.tenant("default")).store()
-    await store.publish([WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")])
+    store = await (await world.served.app.platform.tenants.get_tenant("default")).store()
+    await store.publish_workflows(
+        [WorkflowSpec("spender", ("n",)), WorkflowSpec("named", ("n",), id_template="named-{n}")]
+    )
     await world.limit(runs_per_day=3)
     assert (await world.http.put("/v1/agents/named/policy", json={"runs_per_day": 3})).status_code == 200
 
@@ -182,8 +184,8 @@ async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: Wo
 
 async def test_many_runs_are_not_one():
     async with serving() as served:
-        store = await (await served.app.platform.tenants.tenant("default")).store()
-        await store.publish([WorkflowSpec("spender", ("n",))])
+        store = await (await served.app.platform.tenants.get_tenant("default")).store()
+        await store.publish_workflows([WorkflowSpec("spender", ("n",))])
         body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}
         refused = await served.caller().post("/v1/runs/batch", json=body)
         assert (refused.status_code, refused.json()["type"]) == (422, "bad-request")

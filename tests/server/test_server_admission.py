@@ -14,7 +14,7 @@ from serving import Clock, Served, serving
 from holdfast.server.app import Settings
 from holdfast.server.auth import audit_log
 from holdfast.server.endpoints import server_info
-from holdfast.stores.audit_log import NewAudit
+from holdfast.stores.audit_log import AuditEvent
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,17 +43,17 @@ async def test_a_valid_key_is_served_also_behind_an_address_that_many_invalid_on
 async def test_keys_that_are_looked_up_at_the_same_time_share_reads_of_the_store(monkeypatch: pytest.MonkeyPatch):
     async with serving() as served:
         valid = [await served.key("read") for _ in range(3)]
-        store, asked = await served.app.platform.tenants.home(), list[Any]()
+        store, asked = await served.app.platform.tenants.get_home_store(), list[Any]()
         await status(served, valid[0])
-        plain = store.documents
+        plain = store.list_documents
 
         async def documents(kind: str, names: Any = None, **more: Any) -> Any:
             asked.append(names)
             await asyncio.sleep(0.01)
             return await plain(kind, names, **more)
 
-        monkeypatch.setattr(store, "documents", documents)
-        served.app.platform.keys._known.clear()
+        monkeypatch.setattr(store, "list_documents", documents)
+        served.app.platform.authenticator._cache.clear()
         codes = await asyncio.gather(*(status(served, token) for token in [*GUESSES, *valid]))
         assert codes[-3:] == [200] * 3
         assert len(asked) <= 3
@@ -64,17 +64,17 @@ async def test_a_store_that_fails_fails_those_who_wait_for_a_key_and_nobody_afte
 ):
     async with serving() as served:
         token = await served.key("read")
-        store = await served.app.platform.tenants.home()
+        store = await served.app.platform.tenants.get_home_store()
         await status(served)
-        plain = store.documents
+        plain = store.list_documents
 
         async def fail(*given: Any, **more: Any) -> Any:
             await asyncio.sleep(0)
             raise OSError("gone")
 
-        monkeypatch.setattr(store, "documents", fail)
+        monkeypatch.setattr(store, "list_documents", fail)
         assert await asyncio.gather(*(status(served, token) for _ in range(3))) == [500] * 3
-        monkeypatch.setattr(store, "documents", plain)
+        monkeypatch.setattr(store, "list_documents", plain)
         assert await status(served, token) == 200
 
 
@@ -83,18 +83,18 @@ async def test_a_store_that_fails_fails_those_who_wait_for_a_key_and_nobody_afte
 
 async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log():
     clock = Clock(1000.0)
-    async with serving(settings=Settings(clock=clock, rate=10_000)) as served:
+    async with serving(settings=Settings(clock=clock, requests_per_s=10_000)) as served:
         denied = served.caller(await served.key("read", name="ci"))
         for number in range(200):
             answer = await denied.put(f"/v1/addresses/jobs-{number}", json={})
             assert answer.status_code == 403
         await denied.delete("/v1/schedules/nightly")
-        store = await served.app.platform.tenants.home()
-        assert len(await store.audit(limit=1000)) == audit_log.IN_FULL
-        clock.now += audit_log.WINDOW
+        store = await served.app.platform.tenants.get_home_store()
+        assert len(await store.list_audit(limit=1000)) == audit_log.MAX_ENTRIES_PER_WINDOW
+        clock.now += audit_log.WINDOW_S
         await denied.put("/v1/addresses/jobs", json={})  # the next window begins
-        newest = [one.what for one in await store.audit(limit=3)]
-        told = {(one.action, one.outcome, one.target, one.name) for one in newest}
+        newest = [one.event for one in await store.list_audit(limit=3)]
+        told = {(one.action, one.outcome, one.target, one.key_name) for one in newest}
         assert told == {
             ("set_address", "denied", "jobs", "ci"),
             ("set_address", "denied", "190 more requests, the last for jobs-199", "ci"),
@@ -103,18 +103,18 @@ async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log
 
 
 async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pytest.MonkeyPatch):
-    noted: list[NewAudit] = []
+    noted: list[AuditEvent] = []
     async with serving() as served:
         denied = served.caller(await served.key("read"))
-        store = await served.app.platform.tenants.home()
-        plain = store.note_audit
+        store = await served.app.platform.tenants.get_home_store()
+        plain = store.append_audit
 
-        async def note_audit(entries: Sequence[NewAudit]) -> None:
+        async def note_audit(entries: Sequence[AuditEvent]) -> None:
             noted.extend(entries)
             await plain(entries)
 
-        monkeypatch.setattr(store, "note_audit", note_audit)
-        for _ in range(audit_log.IN_FULL + 5):
+        monkeypatch.setattr(store, "append_audit", note_audit)
+        for _ in range(audit_log.MAX_ENTRIES_PER_WINDOW + 5):
             await denied.put("/v1/addresses/jobs", json={})
     assert noted[-1].target == "5 more requests, the last for jobs"
 
@@ -124,7 +124,7 @@ async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pyte
 
 async def test_answers_tell_the_rate_and_what_is_left_of_it():
     clock = Clock(1000.0)
-    async with serving(settings=Settings(rate=5.0, clock=clock)) as served:
+    async with serving(settings=Settings(requests_per_s=5.0, clock=clock)) as served:
         caller = served.caller(await served.key("read"))
         answer = await caller.get("/v1/whoami")
         assert answer.headers["ratelimit-policy"] == '"default";q=10;w=2'
@@ -139,7 +139,7 @@ async def test_answers_tell_the_rate_and_what_is_left_of_it():
 
 async def test_a_key_has_so_many_streams_and_others_have_their_own():
     async with (
-        live(settings=Settings(max_streams=2)) as server,
+        live(settings=Settings(max_open_streams=2)) as server,
         httpx2.AsyncClient(base_url=server.address) as client,
     ):
         made = await client.post("/v1/keys", json={"name": "a", "scopes": ["admin"]})
@@ -165,7 +165,7 @@ async def test_a_key_has_so_many_streams_and_others_have_their_own():
 
 
 async def test_a_key_has_so_many_requests_at_once_long_polls_included():
-    async with serving(settings=Settings(max_requests=2)) as served:
+    async with serving(settings=Settings(max_open_requests=2)) as served:
         waiting, other = served.caller(await served.key("admin")), served.caller(await served.key("admin"))
         await waiting.post("/v1/addresses/a/send", json={"id": "never"})
         polls = [asyncio.create_task(waiting.get("/v1/runs/never?wait=20")) for _ in range(2)]
@@ -185,8 +185,8 @@ async def test_the_openapi_document_is_made_once_and_has_a_tag(monkeypatch: pyte
     async with serving() as served:
         anybody = served.caller(remote="10.0.0.1")
         first = await anybody.get("/v1/openapi.json")
-        monkeypatch.setattr(server_info, "to_text", None)  # would fail
-        monkeypatch.setattr(server_info, "document", None)
+        monkeypatch.setattr(server_info, "to_json_bytes", None)  # would fail
+        monkeypatch.setattr(server_info, "build_document", None)
         again = await anybody.get("/v1/openapi.json")
         assert (again.status_code, again.content) == (200, first.content)
         assert again.headers["cache-control"] == "no-cache"

@@ -12,18 +12,18 @@ from serving import Clock, serving
 
 from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
-from holdfast.server.auth.audit_log import Auditor
-from holdfast.server.auth.rate_limits import Rates
+from holdfast.server.auth.audit_log import AuditWriter
+from holdfast.server.auth.rate_limits import RateLimiter
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.remote_addresses import network_of
-from holdfast.stores.audit_log import NewAudit
+from holdfast.server.http.remote_addresses import get_network
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store
 
 pytestmark = pytest.mark.asyncio
 
 
-def entry(target: str = "x") -> NewAudit:
-    return NewAudit(1.0, "k", "key", "act", target, "allowed", "127.0.0.1")
+def entry(target: str = "x") -> AuditEvent:
+    return AuditEvent(1.0, "k", "key", "act", target, "allowed", "127.0.0.1")
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Log:
     commits: list[list[str]] = field(default_factory=list[list[str]])
     let: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+    async def append_audit(self, entries: Sequence[AuditEvent]) -> None:
         await self.let.wait()
         if self.fails:
             raise StoreUnavailable("gone")
@@ -53,42 +53,44 @@ async def test_who_asks_for_what_is_noted_allowed_or_denied_with_what_it_is_abou
         page = (await boss.get("/v1/audit", params={"limit": 2})).json()
         rest = (await boss.get("/v1/audit", params={"limit": 2, "cursor": page["next"]})).json()
         assert rest["next"] is None
-        told = [(one["name"], one["action"], one["target"], one["outcome"]) for one in page["items"] + rest["items"]]
+        told = [
+            (one["key_name"], one["action"], one["target"], one["outcome"]) for one in page["items"] + rest["items"]
+        ]
         assert told == [
             ("boss", "create_api_key", "third", "allowed"),
             ("ci", "set_address", "jobs", "denied"),
             ("boss", "set_address", "jobs", "allowed"),
         ]
         assert page["items"][1]["remote"] == "203.0.113.9"
-        assert page["items"][1]["key"] == reader.split("_")[1]
+        assert page["items"][1]["key_id"] == reader.split("_")[1]
         assert made["token"] not in str(page)
 
 
 async def test_what_cannot_be_noted_is_not_carried_out(monkeypatch: pytest.MonkeyPatch):
     async with serving() as served:
-        store = await served.app.platform.tenants.home()
+        store = await served.app.platform.tenants.get_home_store()
 
-        async def fail(entries: Sequence[NewAudit]) -> None:
+        async def fail(entries: Sequence[AuditEvent]) -> None:
             raise StoreUnavailable("gone")
 
-        monkeypatch.setattr(store, "note_audit", fail)
+        monkeypatch.setattr(store, "append_audit", fail)
         http = served.caller()
         assert (await http.put("/v1/addresses/jobs", json={})).status_code == 503
         assert (await http.get("/v1/addresses/jobs")).status_code == 404
         monkeypatch.undo()
         assert (await http.put("/v1/addresses/jobs", json={})).status_code == 200
-        [noted] = await store.audit()
-        assert (noted.what.who, noted.what.name) == ("", "local")
+        [noted] = await store.list_audit()
+        assert (noted.event.key_id, noted.event.key_name) == ("", "local")
 
 
 async def test_entries_that_come_in_together_share_a_commit():
     store = Log()
-    auditor = Auditor(cast(Store, store))
-    noting = [asyncio.create_task(auditor.note(entry(str(number)))) for number in range(50)]
+    auditor = AuditWriter(cast(Store, store))
+    noting = [asyncio.create_task(auditor.append(entry(str(number)))) for number in range(50)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not any(task.done() for task in noting)  # nothing is durable yet
-    noting += [asyncio.create_task(auditor.note(entry(str(number)))) for number in range(50, 100)]
+    noting += [asyncio.create_task(auditor.append(entry(str(number)))) for number in range(50, 100)]
     await asyncio.sleep(0)
     store.let.set()
     await asyncio.gather(*noting)
@@ -98,16 +100,16 @@ async def test_entries_that_come_in_together_share_a_commit():
 
 async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
     store = Log(fails=True)
-    auditor = Auditor(cast(Store, store))
-    gone = asyncio.create_task(auditor.note(entry("gone")))
-    noting = [asyncio.create_task(auditor.note(entry())) for _ in range(3)]
+    auditor = AuditWriter(cast(Store, store))
+    gone = asyncio.create_task(auditor.append(entry("gone")))
+    noting = [asyncio.create_task(auditor.append(entry())) for _ in range(3)]
     await asyncio.sleep(0)
     gone.cancel()  # whoever hangs up takes nobody else with it
     store.let.set()
     ended = await asyncio.gather(gone, *noting, return_exceptions=True)
     assert [type(one) for one in ended] == [asyncio.CancelledError, *[StoreUnavailable] * 3]
     store.fails = False
-    await auditor.note(entry("after"))
+    await auditor.append(entry("after"))
     assert store.commits == [["after"]]
 
 
@@ -116,7 +118,7 @@ async def test_a_store_that_fails_fails_those_who_wait_and_nobody_after_them():
 
 async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
     clock = Clock(1000.0)
-    async with serving(settings=Settings(rate=2.0, clock=clock)) as served:
+    async with serving(settings=Settings(requests_per_s=2.0, clock=clock)) as served:
         busy, other = served.caller(await served.key("read")), served.caller(await served.key("read"))
         codes = [(await busy.get("/v1/whoami")).status_code for _ in range(6)]
         assert codes == [200] * 4 + [429] * 2  # twice the rate at once
@@ -134,10 +136,10 @@ async def test_a_key_may_ask_so_often_and_others_are_not_concerned():
 
 
 async def test_addresses_of_one_network_of_ipv6_count_together():
-    assert network_of("2001:db8:1:2:aaaa::1") == network_of("2001:db8:1:2:bbbb::2") != network_of("2001:db8:1:3::1")
-    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") != network_of("10.0.0.2")
-    rates = Rates(1.0, 2.0, Clock(1000.0))
+    assert get_network("2001:db8:1:2:aaaa::1") == get_network("2001:db8:1:2:bbbb::2") != get_network("2001:db8:1:3::1")
+    assert get_network("::ffff:10.0.0.1") == get_network("10.0.0.1") != get_network("10.0.0.2")
+    rates = RateLimiter(1.0, 2.0, Clock(1000.0))
     for number in range(20_000):  # so many that the first are forgotten
-        rates.take(str(number))
+        rates.count_request(str(number))
     with pytest.raises(Problem):
-        [rates.take("19999") for _ in range(2)]
+        [rates.count_request("19999") for _ in range(2)]

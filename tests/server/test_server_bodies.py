@@ -10,7 +10,7 @@ import pytest
 from serving import Served, serving
 
 from holdfast.server.app import Settings
-from holdfast.server.http.body_budget import IN_ALL, PER_CALLER
+from holdfast.server.http.body_budget import MAX_BODIES, MAX_BODIES_PER_CALLER
 from holdfast.server.http.problems import Problem
 
 pytestmark = pytest.mark.asyncio
@@ -74,22 +74,22 @@ async def begun(served: Served, token: str, size: int = LARGEST - 10) -> Unfinis
 
 
 async def test_unfinished_bodies_of_a_key_have_a_budget_and_others_are_served_meanwhile():
-    async with serving(settings=Settings(max_body=LARGEST)) as served:
+    async with serving(settings=Settings(max_body_bytes=LARGEST)) as served:
         greedy, other = await served.key("submit"), await served.key("submit")
-        held = [await begun(served, greedy) for _ in range(PER_CALLER)]
+        held = [await begun(served, greedy) for _ in range(MAX_BODIES_PER_CALLER)]
         refused = await begun(served, greedy)
         assert await refused.status() == 429
         assert json.loads(refused.answer[1]["body"])["type"] == "too-many-bytes"
         assert int(refused.headers["retry-after"]) >= 1
         assert await (await begun(served, other)).status() == 201
-        assert [await one.status() for one in held] == [201] * PER_CALLER
+        assert [await one.status() for one in held] == [201] * MAX_BODIES_PER_CALLER
         assert await (await begun(served, greedy)).status() == 201
 
 
 async def test_bodies_of_all_keys_have_a_budget():
-    async with serving(settings=Settings(max_body=LARGEST)) as served:
-        keys = [await served.key("submit") for _ in range(IN_ALL + 1)]
-        held = [await begun(served, key) for key in keys[:IN_ALL]]
+    async with serving(settings=Settings(max_body_bytes=LARGEST)) as served:
+        keys = [await served.key("submit") for _ in range(MAX_BODIES + 1)]
+        held = [await begun(served, key) for key in keys[:MAX_BODIES]]
         refused = await begun(served, keys[-1])
         assert await refused.status() == 503
         assert int(refused.headers["retry-after"]) >= 1
@@ -100,29 +100,29 @@ async def test_bodies_of_all_keys_have_a_budget():
 
 
 async def test_small_bodies_are_read_while_large_ones_of_others_take_the_whole_budget():
-    async with serving(settings=Settings(max_body=1024 * LARGEST)) as served:
-        greedy = [await served.key("submit") for _ in range(IN_ALL)]
+    async with serving(settings=Settings(max_body_bytes=1024 * LARGEST)) as served:
+        greedy = [await served.key("submit") for _ in range(MAX_BODIES)]
         other = await served.key("submit")
         held = [await begun(served, key, 1024 * LARGEST - 10) for key in greedy]
-        held.append(await begun(served, greedy[0], (IN_ALL + 1) * LARGEST))  # and the beginnings that do not count
+        held.append(await begun(served, greedy[0], (MAX_BODIES + 1) * LARGEST))  # and the beginnings that do not count
         assert await (await begun(served, other, 2 * LARGEST)).status() == 503
         answer = await served.caller(other).post("/v1/addresses/jobs/send", json={"payload": "a" * (LARGEST // 2)})
         assert answer.status_code == 201
         for one in held:
             assert await one.status() == 201
-        assert served.app.platform.bodies._used == 0
+        assert served.app.platform.body_budget._used_bytes == 0
 
 
 async def test_the_budget_is_free_again_however_a_request_ends():
-    async with serving(settings=Settings(max_body=LARGEST)) as served:
+    async with serving(settings=Settings(max_body_bytes=LARGEST)) as served:
         key = await served.key("submit")
-        for _ in range(3 * PER_CALLER):
+        for _ in range(3 * MAX_BODIES_PER_CALLER):
             request = await begun(served, key)
             request.task.cancel()
             await asyncio.gather(request.task, return_exceptions=True)
         answer = await served.caller(key).post("/v1/addresses/jobs/send", json={"payload": "a" * (LARGEST - 100)})
         assert answer.status_code == 201
-        with served.app.platform.bodies.room("anybody") as room:
-            room.take(PER_CALLER * LARGEST)
+        with served.app.platform.body_budget.open_reservation("anybody") as room:
+            room.extend(MAX_BODIES_PER_CALLER * LARGEST)
             with pytest.raises(Problem):
-                room.take(1)
+                room.extend(1)

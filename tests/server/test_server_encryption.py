@@ -8,7 +8,7 @@ import pytest
 from serving import serving
 
 from holdfast import AesEncryption, Client, UndecryptableValue
-from holdfast.client.http.problems import error_of
+from holdfast.client.http.problems import error_from_response
 
 pytestmark = pytest.mark.asyncio
 
@@ -25,7 +25,7 @@ async def test_what_is_delivered_and_what_a_server_keeps_is_sealed(tmp_path: Pat
     async with serving(f"sqlite:///{tmp_path / 'runs.db'}") as served:
         http = served.caller(await served.key("admin", "listen:*"))
         sent = await http.post("/v1/addresses/band/send", json={"payload": {"play": WORD}})
-        taken = await http.post("/v1/addresses/band/take", json={}, params={"wait": 5})
+        taken = await http.post("/v1/addresses/band/claim", json={}, params={"wait": 5})
         assert taken.status_code == 200, taken.text
         delivery = taken.json()
         assert delivery["payload"] == {"play": WORD}
@@ -51,9 +51,9 @@ async def test_a_server_without_the_key_lets_nobody_in(tmp_path: Path, monkeypat
         async with serving(url) as served:
             assert (await served.caller().get("/v1/whoami")).status_code == 401
             answer = await served.caller(token).get("/v1/whoami")
-            assert (answer.status_code, answer.json()["type"]) == (500, "value-sealed")
+            assert (answer.status_code, answer.json()["type"]) == (500, "undecryptable-value")
             assert KEYS in answer.json()["detail"]
-            assert isinstance(error_of(500, answer.json(), "http://x", "GET /v1/whoami"), UndecryptableValue)
+            assert isinstance(error_from_response(500, answer.json(), "http://x", "GET /v1/whoami"), UndecryptableValue)
 
 
 async def test_a_run_that_the_server_cannot_open_is_told_of_and_the_others_are_as_ever(

@@ -16,10 +16,10 @@ from starlette.responses import StreamingResponse
 from holdfast.errors import RunNotFound, StoreError, StoreUnavailable
 from holdfast.server.app import App, Settings
 from holdfast.server.calls import Call
-from holdfast.server.http.json_scanner import JsonLimit, scan
-from holdfast.server.http.problems import problem_of
-from holdfast.server.http.router import Api
-from holdfast.server.http.server_sent_events import Sent, event_stream
+from holdfast.server.http.json_scanner import JsonLimitExceeded, check_json
+from holdfast.server.http.problems import problem_from_error
+from holdfast.server.http.router import Router
+from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +60,7 @@ async def test_only_its_own_names_are_answered_so_that_no_page_can_rebind_its_ow
 
 
 async def test_further_names_can_be_given():
-    async with serving(settings=Settings(hosts=("Agents.example",))) as served:
+    async with serving(settings=Settings(allowed_hosts=("Agents.example",))) as served:
         for host, expected in (("agents.example:443", 200), ("localhost", 421)):
             code, _, _ = await served.raw("GET", b"/v1/health", [("host", host)])
             assert code == expected
@@ -109,7 +109,7 @@ async def test_a_page_of_another_site_may_link_here_but_neither_embed_nor_listen
 
 
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not():
-    async with serving(settings=Settings(max_body=1000)) as served:
+    async with serving(settings=Settings(max_body_bytes=1000)) as served:
         host = ("host", "localhost")
         for length in ("1001", "9" * 30):
             code, _, body = await served.raw("POST", b"/v1/keys", [host, JSON, ("content-length", length)])
@@ -125,14 +125,14 @@ async def test_json_may_be_nested_so_deep_and_no_deeper():
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"[[[":', b"}]")):
         levels = 2 if opening.startswith(b"[{") else 1
         at_most = opening * (64 // levels) + b"1" + closing * (64 // levels)
-        scan(at_most)
-        with pytest.raises(JsonLimit) as refused:
-            scan(b"[" + at_most + b"]")
+        check_json(at_most)
+        with pytest.raises(JsonLimitExceeded) as refused:
+            check_json(b"[" + at_most + b"]")
         assert refused.value.kind == "too-deep"
-    scan(b'["' + b"[" * 1000 + rb"\"[[[[\\" + b'", {}]')
-    scan(b"[" + b"[],{}," * 40_000 + b"[]]")
-    with pytest.raises(JsonLimit) as refused:
-        scan(b"[" * 1_000_000)
+    check_json(b'["' + b"[" * 1000 + rb"\"[[[[\\" + b'", {}]')
+    check_json(b"[" + b"[],{}," * 40_000 + b"[]]")
+    with pytest.raises(JsonLimitExceeded) as refused:
+        check_json(b"[" * 1_000_000)
     assert refused.value.kind == "too-deep"
     async with serving() as served:
         deep = b'{"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -210,21 +210,21 @@ async def test_answers_are_neither_kept_nor_embedded():
     ("error", "status", "type"),
     [
         (StoreUnavailable("postgresql://user:hunter2@db/x is gone"), 503, "store-unavailable"),
-        (StoreError("postgresql://user:hunter2@db/x has no table"), 500, "server-fault"),
-        (ZeroDivisionError("hunter2"), 500, "server-fault"),
+        (StoreError("postgresql://user:hunter2@db/x has no table"), 500, "server-error"),
+        (ZeroDivisionError("hunter2"), 500, "server-error"),
     ],
 )
 async def test_the_outside_learns_nothing_of_the_servers_own_troubles(
     error: Exception, status: int, type: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     async with serving() as served:
-        store = await served.app.platform.tenants.home()
+        store = await served.app.platform.tenants.get_home_store()
         assert (await served.caller().get("/v1/whoami")).status_code == 200
 
         async def fail(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(store, "audit", fail)
+        monkeypatch.setattr(store, "list_audit", fail)
         with caplog.at_level(logging.WARNING, "holdfast.server"):
             answer = await served.caller().get("/v1/audit")
         assert (answer.status_code, answer.json()["type"]) == (status, type)
@@ -233,20 +233,20 @@ async def test_the_outside_learns_nothing_of_the_servers_own_troubles(
         assert "Traceback" not in answer.text
         assert answer.headers.get("retry-after") == ("1" if status == 503 else None)
         if status == 500:
-            assert answer.json()["fault"] in caplog.text
+            assert answer.json()["error_id"] in caplog.text
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("hunter2"), ZeroDivisionError("hunter2"), None])
 async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_about_to_stop(
     error: Exception | None, caplog: pytest.LogCaptureFixture
 ):
-    api, is_closed = Api(), asyncio.Event()
+    api, is_closed = Router(), asyncio.Event()
 
     @api("GET", "/v1/stream", scope=None)
     async def stream(call: Call) -> StreamingResponse:  # pyright: ignore[reportUnusedFunction]
-        async def events() -> AsyncGenerator[Sent]:
+        async def events() -> AsyncGenerator[ServerSentEvent]:
             try:
-                yield Sent({"number": 1})
+                yield ServerSentEvent({"number": 1})
                 if error is not None:
                     raise error
                 call.platform.closing.set()
@@ -254,7 +254,7 @@ async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_abou
             finally:
                 is_closed.set()
 
-        return event_stream(events())
+        return make_event_response(events())
 
     async with serving() as served:
         with caplog.at_level(logging.WARNING, "holdfast.server"):
@@ -264,7 +264,7 @@ async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_abou
         assert body.startswith(b': welcome\n\ndata: {"number":1}\n\n')
         assert b"hunter2" not in body
         assert is_closed.is_set()
-        assert ("fault" in caplog.text) is isinstance(error, ZeroDivisionError)
+        assert ("server error" in caplog.text) is isinstance(error, ZeroDivisionError)
 
 
 async def test_where_the_store_is_is_not_told():
@@ -277,7 +277,7 @@ async def test_where_the_store_is_is_not_told():
 
 @pytest.mark.parametrize("url", ["sqlite:////var/runs.db", "postgresql://u:p@db/x", "temporal://t:7233/acme"])
 async def test_no_kind_of_store_is_told(url: str):
-    problem = problem_of(RunNotFound(f"there is no run 'a' in {url}.", "a"))
+    problem = problem_from_error(RunNotFound(f"there is no run 'a' in {url}.", "a"))
     assert problem is not None
     assert problem.detail == "there is no run 'a' in this server's store."
 

@@ -17,9 +17,9 @@ from serving import Clock, Served, serving
 from holdfast.errors import UsageError
 from holdfast.server.app import Settings
 from holdfast.server.auth import authenticator as server_keys
-from holdfast.server.auth.scopes import Scope, allows
+from holdfast.server.auth.scopes import Scope, has_scope
 from holdfast.services import api_keys as kept_keys
-from holdfast.services.api_keys import create_key, read_keys, revoke_key
+from holdfast.services.api_keys import create_key, list_keys, revoke_key
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,8 +42,8 @@ async def test_a_key_is_kept_as_a_hash_alone_and_compared_in_constant_time(monke
     async with serving() as served:
         token = await served.key("read")
         id, secret = token.removeprefix("hf_").split("_", 1)
-        home = await served.app.platform.tenants.home()
-        [kept] = await home.documents("key")
+        home = await served.app.platform.tenants.get_home_store()
+        [kept] = await home.list_documents("key")
         assert kept.name == id
         assert secret.encode() not in kept.data
         assert len(bytes.fromhex(json.loads(kept.data)["hash"])) == 32
@@ -83,7 +83,7 @@ async def test_a_key_works_until_it_expires():
 async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_also_if_the_clock_is_set_back():
     clock = Clock(1_000_000.0)
     async with serving(settings=Settings(clock=clock)) as served:
-        home = await served.app.platform.tenants.home()
+        home = await served.app.platform.tenants.get_home_store()
         first, second = await served.key("read"), await served.key("read")
         assert [await status(served, token) for token in (first, second)] == [200, 200]
         for token in (first, second):
@@ -101,38 +101,38 @@ async def test_a_key_that_was_revoked_elsewhere_works_for_two_seconds_at_most_al
 async def test_a_listener_whose_key_is_revoked_while_it_waits_is_handed_nothing(way: str):
     async with serving() as served:
         platform = served.app.platform
-        home, token = await platform.tenants.home(), await served.key("listen:*")
+        home, token = await platform.tenants.get_home_store(), await served.key("listen:*")
         admin = served.caller(await served.key("admin", "listen:*", name="admin"))
         revoked = served.caller(token)
         if way == "take":
-            waiting = asyncio.create_task(revoked.post("/v1/addresses/shop/take", json={}, params={"wait": 20}))
+            waiting = asyncio.create_task(revoked.post("/v1/addresses/shop/claim", json={}, params={"wait": 20}))
         else:
             waiting = asyncio.create_task(revoked.get("/v1/addresses/shop/listen"))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         await revoke_key(home, token.split("_")[1], 1.0)
-        platform.keys.forget(token.split("_")[1])
+        platform.authenticator.invalidate(token.split("_")[1])
         sent = (await admin.post("/v1/addresses/shop/send", json={"payload": "secret"})).json()["id"]
         answer = await asyncio.wait_for(waiting, 20)
         assert "secret" not in answer.text
         if way == "take":
             assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
-        delivery = (await admin.post("/v1/addresses/shop/take", json={}, params={"wait": 20})).json()
+        delivery = (await admin.post("/v1/addresses/shop/claim", json={}, params={"wait": 20})).json()
         assert (delivery["run_id"], delivery["number"]) == (sent, 1), "it was not claimed for the revoked key"
 
 
 async def test_a_long_poll_whose_key_is_revoked_meanwhile_is_told_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.server.app.TRUSTED_FOR", 0.0)
+    monkeypatch.setattr("holdfast.server.app.CACHE_TTL_S", 0.0)
     async with serving() as served:
         token = await served.key("read")
         admin = served.caller(await served.key("admin", "listen:*", name="admin"))
         sent = (await admin.post("/v1/addresses/shop/send", json={"payload": 1})).json()["id"]
-        delivery = (await admin.post("/v1/addresses/shop/take", json={}, params={"wait": 20})).json()
+        delivery = (await admin.post("/v1/addresses/shop/claim", json={}, params={"wait": 20})).json()
         poll = served.caller(token).get(f"/v1/runs/{sent}/result", params={"wait": 20})
         waiting = asyncio.create_task(poll)
         await asyncio.sleep(0.05)
-        await revoke_key(await served.app.platform.tenants.home(), token.split("_")[1], 1.0)
-        served.app.platform.keys.forget(token.split("_")[1])
+        await revoke_key(await served.app.platform.tenants.get_home_store(), token.split("_")[1], 1.0)
+        served.app.platform.authenticator.invalidate(token.split("_")[1])
         await admin.post(f"/v1/deliveries/{delivery['id']}/complete", json={"output": "secret"})
         answer = await asyncio.wait_for(waiting, 20)
         assert (answer.status_code, answer.json()["type"]) == (401, "no-valid-key")
@@ -188,7 +188,7 @@ async def test_without_keys_requests_of_an_old_proxy_are_not_taken_for_local_one
 
 
 async def test_a_name_that_was_given_does_not_open_the_keyless_door():
-    async with serving(settings=Settings(hosts=("localhost", "agents.example"))) as served:
+    async with serving(settings=Settings(allowed_hosts=("localhost", "agents.example"))) as served:
         assert await status(served) == 200
         assert await status(served, host="agents.example") == 401
         refused = await served.caller().get("/v1/whoami", headers={"host": "agents.example"})
@@ -217,11 +217,11 @@ async def test_without_keys_a_proxy_of_another_user_is_not_taken_for_a_local_pro
 
 
 async def test_a_server_that_answers_under_any_name_takes_none_but_its_own_without_a_key():
-    async with serving(settings=Settings(hosts=("*",))) as served:
+    async with serving(settings=Settings(allowed_hosts=("*",))) as served:
         assert await status(served) == 200
         assert await status(served, host="rebound.example") == 401
         token = await served.key("read")
-        served.app.platform.keys.forget("")
+        served.app.platform.authenticator.invalidate("")
         assert await status(served, token, host="any.example") == 200
 
 
@@ -233,11 +233,11 @@ async def test_two_tenants_see_nothing_of_each_other_nor_of_each_others_keys():
         sent = await acme.post("/v1/addresses/jobs/send", json={"id": "one", "payload": 1})
         assert sent.status_code == 201
         assert (await rival.get("/v1/addresses")).json() == {"items": []}
-        assert (await rival.post("/v1/addresses/jobs/take", json={})).status_code == 204
+        assert (await rival.post("/v1/addresses/jobs/claim", json={})).status_code == 204
 
         made = (await acme.post("/v1/keys", json={"name": "ours", "scopes": ["read"]})).json()
         assert made["namespace"] == "acme"
-        assert made["created_by"] == (await acme.get("/v1/whoami")).json()["key"]
+        assert made["created_by"] == (await acme.get("/v1/whoami")).json()["key_id"]
         assert [key["name"] for key in (await acme.get("/v1/keys")).json()["items"]] == ["test", "ours"]
         assert [key["name"] for key in (await rival.get("/v1/keys")).json()["items"]] == ["test"]
         assert all("hash" not in key and "token" not in key for key in (await acme.get("/v1/keys")).json()["items"])
@@ -249,7 +249,7 @@ async def test_two_tenants_see_nothing_of_each_other_nor_of_each_others_keys():
         assert asked.status_code == 422
 
         assert [entry["action"] for entry in (await rival.get("/v1/audit")).json()["items"]] == ["revoke_api_key"]
-        assert {entry["name"] for entry in (await acme.get("/v1/audit")).json()["items"]} == {"test"}
+        assert {entry["key_name"] for entry in (await acme.get("/v1/audit")).json()["items"]} == {"test"}
 
 
 @pytest.mark.parametrize(
@@ -275,14 +275,14 @@ async def test_a_key_that_makes_no_sense_is_not_made(body: dict[str, object]):
     async with serving() as served:
         answer = await served.caller().post("/v1/keys", json=body)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-        assert await read_keys(await served.app.platform.tenants.home()) == []
+        assert await list_keys(await served.app.platform.tenants.get_home_store()) == []
 
 
 async def test_an_id_that_somebody_has_is_not_given_again(monkeypatch: pytest.MonkeyPatch):
     ids = iter(["a" * 12, "a" * 12, "b" * 12])
     monkeypatch.setattr(kept_keys.secrets, "token_hex", lambda size: next(ids))
     async with serving() as served:
-        home = await served.app.platform.tenants.home()
+        home = await served.app.platform.tenants.get_home_store()
         made = [(await create_key(home, "x", ["read"], "default", now=1.0))[0].id for _ in range(2)]
         assert made == ["a" * 12, "b" * 12]
 
@@ -290,8 +290,8 @@ async def test_an_id_that_somebody_has_is_not_given_again(monkeypatch: pytest.Mo
 async def test_what_scopes_allow():
     def allowed(*scopes: str) -> set[str]:
         plain = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
-        return {str(scope) for scope in plain if allows(scopes, scope)} | {
-            f"listen:{address}" for address in ("mine", "other") if allows(scopes, Scope.LISTEN, address)
+        return {str(scope) for scope in plain if has_scope(scopes, scope)} | {
+            f"listen:{address}" for address in ("mine", "other") if has_scope(scopes, Scope.LISTEN, address)
         }
 
     assert allowed("read") == {"read"}

@@ -76,10 +76,10 @@ ROWS: dict[str, Row] = {
     "GET /v1/runs/{}/deliveries": Row(READ, 404),
     "GET /v1/runs/{}/usage": Row(READ, 404),
     "GET /v1/runs/{}/plan": Row(READ, 404),
-    "GET /v1/runs/{}/story": Row(READ, 404),
+    "GET /v1/runs/{}/report": Row(READ, 404),
     "GET /v1/runs/{}/records/{}": Row(READ, 404),
     "GET /v1/runs/{}/conversation": Row(READ, 404),
-    "GET /v1/runs/{}/family": Row(READ, 404),
+    "GET /v1/runs/{}/tree": Row(READ, 404),
     "POST /v1/runs/{}/signals": Row(SUBMIT, 404, {"name": "go", "value": 1}),
     "POST /v1/runs/{}/cancel": Row(OPERATE, 404),
     "POST /v1/runs/{}/pause": Row(OPERATE, 404),
@@ -88,7 +88,7 @@ ROWS: dict[str, Row] = {
     "POST /v1/runs/{}/settle": Row(OPERATE, 404, {"step": 1, "output": 1}),
     "POST /v1/runs/{}/fork": Row(OPERATE, 404),
     "PUT /v1/runs/{}/budget": Row(OPERATE, 404, {"usd": 1}),
-    "GET /v1/dead": Row(READ),
+    "GET /v1/dead-runs": Row(READ),
     "POST /v1/prune": Row(ADMIN, OWN, {"older_than": 0}),
     # People
     "GET /v1/approvals": Row(READ),
@@ -118,11 +118,11 @@ ROWS: dict[str, Row] = {
     # Agents
     "GET /v1/agents": Row(READ),
     "GET /v1/agents/{}": Row(READ, 404),
-    "POST /v1/agents/{}/kill": Row(OPERATE),
-    "POST /v1/agents/{}/lift": Row(OPERATE),
+    "POST /v1/agents/{}/disable": Row(OPERATE),
+    "POST /v1/agents/{}/enable": Row(OPERATE),
     "POST /v1/agents/{}/heartbeat": Row(LISTEN),
     "GET /v1/workers": Row(READ),
-    "GET /v1/switched-off": Row(READ),
+    "GET /v1/disabled": Row(READ),
     "GET /v1/policies": Row(READ),
     "GET /v1/agents/{}/policy": Row(READ, 404),
     "PUT /v1/agents/{}/policy": Row(ADMIN, OWN, {"runs_per_day": 5}),
@@ -135,8 +135,8 @@ ROWS: dict[str, Row] = {
     "DELETE /v1/addresses/{}": Row(OPERATE),
     "POST /v1/addresses/{}/webhook/secret": Row(OPERATE, 422),
     "POST /v1/addresses/{}/send": Row(SUBMIT, OWN, {"payload": 1}),
-    "POST /v1/addresses/{}/take": Row(LISTEN),
-    "POST /v1/addresses/{}/leave": Row(LISTEN, OWN, {"listener": "1.nobody"}),
+    "POST /v1/addresses/{}/claim": Row(LISTEN),
+    "POST /v1/addresses/{}/leave": Row(LISTEN, OWN, {"listener_id": "1.nobody"}),
     "GET /v1/addresses/{}/listen": Row(LISTEN),
     "GET /v1/deliveries/{}": Row(LISTEN, 404),
     "POST /v1/deliveries/{}/steps": Row(LISTEN, 404, {"name": "s", "output": 1}),
@@ -176,16 +176,16 @@ class Objects:
 
     def path(self, endpoint: Endpoint) -> str:
         """The endpoint's path, with the names of these objects."""
-        collection = endpoint.parts[1]
+        collection = endpoint.path_segments[1]
         names = iter(self.by_collection.get(collection, ()))
-        parts = [next(names) if part.startswith("{") else part for part in endpoint.parts]
+        parts = [next(names) if part.startswith("{") else part for part in endpoint.path_segments]
         return "/" + "/".join(parts)
 
 
 async def furnish(served: Served, namespace: str, address: str, secret: Any) -> Objects:
     """One of everything, made in the store or over HTTP; what is kept in them is ``secret``."""
     http = served.caller(await served.key("admin", "listen:*", namespace=namespace, name=f"{secret} maker"))
-    client = (await served.app.platform.tenants.tenant(namespace)).client
+    client = (await served.app.platform.tenants.get_tenant(namespace)).client
 
     async def post(path: str, body: Any) -> Any:
         answer = await http.post(path, json=body)
@@ -193,11 +193,11 @@ async def furnish(served: Served, namespace: str, address: str, secret: Any) -> 
         return answer.json()
 
     await post(f"/v1/addresses/{address}/send", {"id": f"{address}-1", "payload": secret})
-    asking = await post(f"/v1/addresses/{address}/take?wait=20", {})
+    asking = await post(f"/v1/addresses/{address}/claim?wait=20", {})
     await post(f"/v1/deliveries/{asking['id']}/ask", {"name": "q", "question": f"{secret}?"})
     [question] = await client.approvals()
     await post(f"/v1/addresses/{address}/send", {"id": f"{address}-2", "payload": secret})
-    held = await post(f"/v1/addresses/{address}/take?wait=20", {})
+    held = await post(f"/v1/addresses/{address}/claim?wait=20", {})
     await client.schedules.create(f"{address}-schedule", address, cron="0 3 * * *", args=(secret,))
     await client.queues.set(f"{address}-queue", concurrency=3)
     await client.memory.put(f"{address}-notes", "first", secret)
@@ -239,7 +239,7 @@ async def test_exactly_the_scopes_that_are_meant_to_may_call_it(endpoint: Endpoi
     async with furnished("default", "mine", "secret") as (served, objects, clock):
         expiring = await served.key("admin", "listen:*", expires_at=datetime.fromtimestamp(clock.now + 1, UTC))
         revoked = await served.key("admin", "listen:*")
-        await revoke_key(await served.app.platform.tenants.home(), revoked.split("_")[1], clock.now)
+        await revoke_key(await served.app.platform.tenants.get_home_store(), revoked.split("_")[1], clock.now)
         tokens = {scope: await served.key(scope) for scope in SCOPES}
         answers = {scope: await call(served.caller(token), endpoint, objects) for scope, token in tokens.items()}
         assert not [answer for answer in answers.values() if answer.status_code == 401 or answer.status_code >= 500]
@@ -281,20 +281,20 @@ async def test_nothing_of_another_namespace_is_told_or_changed(endpoint: Endpoin
 
 
 async def everything_of(served: Served, namespace: str) -> dict[str, Any]:
-    tenant = await served.app.platform.tenants.tenant(namespace)
-    store, client, home = await tenant.store(), tenant.client, await served.app.platform.tenants.home()
+    tenant = await served.app.platform.tenants.get_tenant(namespace)
+    store, client, home = await tenant.store(), tenant.client, await served.app.platform.tenants.get_home_store()
     runs = await store.list_runs(RunFilter(), limit=100)
     return {
         "runs": runs,
-        "histories": await store.histories([run.key for run in runs]),
+        "histories": await store.get_histories([run.key for run in runs]),
         "approvals": await client.approvals(),
         "schedules": await client.schedules.list(),
         "queues": await client.queues.list(),
         "memory": await client.memory.list(f"{SECRET}-notes"),
-        "documents": [await store.documents(kind) for kind in ("address", "policy", "webhook")],
-        "switches": await store.specs(),
-        "keys": [key for key in await home.documents("key") if f'"{namespace}"'.encode() in key.data],
-        "audit": await store.audit(),
+        "documents": [await store.list_documents(kind) for kind in ("address", "policy", "webhook")],
+        "switches": await store.get_workflow_specs(),
+        "keys": [key for key in await home.list_documents("key") if f'"{namespace}"'.encode() in key.data],
+        "audit": await store.list_audit(),
     }
 
 

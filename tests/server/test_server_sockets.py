@@ -71,8 +71,8 @@ def problem_in(heard: bytes) -> tuple[int, str]:
 async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_trickle(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(http_connection, "HEAD_SECONDS", 0.3)
-    monkeypatch.setattr(request_guard, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(request_guard, "BODY_TIMEOUT_S", 0.3)
     async with live() as server:
         silent = await Wire.to(server)
         slow_head = await Wire.to(server)
@@ -107,7 +107,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(http_connection, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(http_connection, "STALL_TIMEOUT_S", 0.3)
     async with live() as server:
         host, port = server.address.removeprefix("http://").split(":")
         reader = socket.socket()
@@ -163,7 +163,7 @@ async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
 
 
 async def test_connections_that_say_nothing_make_room_for_those_that_do():
-    async with live(connections=10) as server:
+    async with live(max_connections=10) as server:
         idle = [await Wire.to(server) for _ in range(20)]
         half = [await Wire.to(server) for _ in range(20)]
         for wire in half[-10:]:
@@ -177,7 +177,7 @@ async def test_connections_that_say_nothing_make_room_for_those_that_do():
 
 
 async def test_more_connections_than_it_can_answer_are_turned_away():
-    async with live(connections=3) as server:
+    async with live(max_connections=3) as server:
         async with httpx2.AsyncClient(base_url=server.address) as client:
             assert (await client.post("/v1/addresses/a/send", json={"id": "never"})).status_code == 201
         held = [await Wire.to(server) for _ in range(3)]
@@ -234,17 +234,17 @@ async def test_only_a_proxy_that_is_trusted_is_believed():
     async def remote_seen(**more: Any) -> list[str]:
         async with live(settings=Settings(), **more) as server:
             platform = server.app.platform
-            home = await platform.tenants.home()
+            home = await platform.tenants.get_home_store()
             async with httpx2.AsyncClient(base_url=server.address) as client:
                 token = (await client.post("/v1/keys", json={"name": "a", "scopes": ["admin"]})).json()["token"]
                 headers = {"authorization": f"Bearer {token}", "x-forwarded-for": "203.0.113.9"}
                 assert (await client.put("/v1/addresses/x", json={}, headers=headers)).status_code == 200
                 assert (await client.get("/v1/whoami", headers={"x-forwarded-for": "127.0.0.1"})).status_code == 401
-            return [one.what.remote for one in await home.audit()][:1]
+            return [one.event.remote_address for one in await home.list_audit()][:1]
 
     assert await remote_seen() == ["127.0.0.1"]
-    assert await remote_seen(trust_proxy=["10.9.9.9"]) == ["127.0.0.1"]
-    assert await remote_seen(trust_proxy=["127.0.0.1"]) == ["203.0.113.9"]
+    assert await remote_seen(trusted_proxies=["10.9.9.9"]) == ["127.0.0.1"]
+    assert await remote_seen(trusted_proxies=["127.0.0.1"]) == ["203.0.113.9"]
 
 
 async def test_an_answer_does_not_wait_for_the_reader_to_acknowledge_its_beginning():

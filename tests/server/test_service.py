@@ -13,4 +13,4 @@ async def test_whoever_is_on_this_machine_needs_no_key_until_there_is_one():
         anybody = served.caller()
         assert (await anybody.get("/v1/health")).json()["ok"] is True
         me = (await anybody.get("/v1/whoami")).json()
-        assert (me["key"], me["namespace"]) == (None, "default")
+        assert (me["key_id"], me["namespace"]) == (None, "default")

@@ -13,7 +13,7 @@ from live import live
 
 from holdfast import Client, Runtime, step, workflow
 from holdfast.errors import InputError
-from holdfast.reports.tail import Happening
+from holdfast.reports.tail import TailEvent
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +30,7 @@ async def over_http(number: int) -> int:
 
 async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'runs.db'}"
-    found: list[Happening] = []
+    found: list[TailEvent] = []
     follower: Client | None = None
 
     async def follow(client: Client) -> None:
@@ -61,7 +61,7 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             await follower.close()
-    of = [(one.run_id, one.kind) for one in found if one.kind != "begun"]
+    of = [(one.run_id, one.kind) for one in found if one.kind != "started"]
     assert sorted(of) == sorted(
         (f"over-http-{number}", kind) for number in (1, 2, 3) for kind in ("created", "step", "ended")
     )
@@ -71,7 +71,7 @@ async def test_a_place_that_is_none_is_refused(tmp_path: Path):
     async with live(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
         transport = client._backend._transport  # type: ignore[attr-defined]
         with pytest.raises(InputError):
-            (await transport.ask("GET", "/v1/events", query={"since": "yesterday"})).checked()
+            (await transport.request("GET", "/v1/events", query={"since": "yesterday"})).unwrap()
 
 
 async def test_a_reader_that_comes_back_with_the_id_of_the_last_event_goes_on_from_there(tmp_path: Path):

@@ -106,8 +106,8 @@ async def test_a_receiver_that_is_away_for_a_while_gets_it_when_it_is_back(tmp_p
 
 
 async def test_several_servers_send_each_delivery_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sender, "EVERY", 0.02)
-    settings = Settings(allow_webhooks_to=("127.0.0.1",))
+    monkeypatch.setattr(sender, "POLL_INTERVAL_S", 0.02)
+    settings = Settings(allowed_webhook_hosts=("127.0.0.1",))
     async with receiving() as receiver, AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(serving(f"sqlite:///{tmp_path}/hooks.db", settings)) for _ in range(2)
@@ -128,13 +128,13 @@ async def test_the_receiver_in_node_of_the_docs(tmp_path: Path, monkeypatch: pyt
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node here")
-    monkeypatch.setattr(sender, "EVERY", 0.02)
+    monkeypatch.setattr(sender, "POLL_INTERVAL_S", 0.02)
     page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
     [code] = re.findall(r"^```js\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "receiver.js").write_text(code)
     port = free_port()
     url = f"http://127.0.0.1:{port}/"
-    async with serving(settings=Settings(allow_webhooks_to=("127.0.0.1",))) as served:
+    async with serving(settings=Settings(allowed_webhook_hosts=("127.0.0.1",))) as served:
         http = served.caller()
         secret = (await http.put("/v1/addresses/in-node", json={"webhook": url})).json()["webhook_secret"]
         environment = os.environ | {"WEBHOOK_SECRET": secret, "PORT": str(port)}
@@ -149,7 +149,7 @@ async def test_the_receiver_in_node_of_the_docs(tmp_path: Path, monkeypatch: pyt
                         await asyncio.sleep(0.05)
             assert forged.status_code == 401
             sent = await http.post("/v1/addresses/in-node/send", json={"payload": {"rows": [1, 2], "of": "Köln"}})
-            client = served.app.platform.tenants.known()[0].client
+            client = served.app.platform.tenants.list_open()[0].client
             async with asyncio.timeout(20):
                 assert await client.wait(sent.json()["id"]) == {"total": 3}
         finally:

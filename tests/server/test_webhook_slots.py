@@ -27,7 +27,7 @@ class Requests:
         return new
 
     async def _hold(self, namespace: str) -> None:
-        async with self.slots.slot(namespace):
+        async with self.slots.acquire(namespace):
             self.held.append(namespace)
             end = asyncio.Event()
             self._ends.setdefault(namespace, []).append(end)

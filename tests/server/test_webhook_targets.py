@@ -14,8 +14,8 @@ from receiver import Reply, receiving
 
 from holdfast.errors import UsageError
 from holdfast.server.webhooks import target_policy
-from holdfast.server.webhooks.http_client import NotAnswered, Poster
-from holdfast.server.webhooks.target_policy import Targets, is_public
+from holdfast.server.webhooks.http_client import NoResponse, WebhookHttpClient
+from holdfast.server.webhooks.target_policy import TargetPolicy, is_public
 
 pytestmark = pytest.mark.asyncio
 
@@ -104,7 +104,7 @@ async def test_what_nothing_is_sent_to(url: str, why: str):
         **{"xn--bcher-kva_test": [["::1"]]},
     )
     with pytest.raises(UsageError, match=why) as refused:
-        await Targets(resolve=names).check(url)
+        await TargetPolicy(resolver=names).validate_target(url)
     assert "secret" not in str(refused.value)
     assert "10.1.2.3" not in str(refused.value)  # what a name leads to in here is nobody's business
 
@@ -117,36 +117,38 @@ async def test_what_may_be_sent_to():
         (f"https://{PUBLIC}/", PUBLIC, PUBLIC),
         ("https://[2606:2800::1]:444/", "2606:2800::1", "[2606:2800::1]:444"),
     ):
-        target = await Targets(resolve=names).check(url)
+        target = await TargetPolicy(resolver=names).validate_target(url)
         assert (target.host, target.host_header, target.is_allowed) == (host, header, False)
-    allowing = Targets(["Inside.test", "localhost:8080", "::1", "[::2]:80", "bücher.test"], names)
+    allowing = TargetPolicy(["Inside.test", "localhost:8080", "::1", "[::2]:80", "bücher.test"], names)
     for url in ("http://inside.test:99/", "http://localhost:8080/", "http://[::1]:5/", "http://[::2]/"):
-        assert (await allowing.check(url)).is_allowed, url
-    assert allowing.read("http://xn--bcher-kva.test/").is_allowed
+        assert (await allowing.validate_target(url)).is_allowed, url
+    assert allowing.parse_target("http://xn--bcher-kva.test/").is_allowed
     for url in ("http://localhost:8081/", "http://[::2]:81/", "http://x.inside.test/", "http://inside.test.evil.test/"):
         with pytest.raises(UsageError):
-            await allowing.check(url)
+            await allowing.validate_target(url)
     for nonsense in ("", "host:", ":80", "host:http"):
         with pytest.raises(UsageError, match="name a host"):
-            Targets([nonsense])
+            TargetPolicy([nonsense])
 
 
 def count(size: int) -> None:
     """There is room for everything."""
 
 
-async def post(poster: Poster, url: str, **more: Any) -> Any:
-    return await poster.post(url, {"webhook-id": "1"}, b"{}", **({"within": 5, "largest": 1000, "take": count} | more))
+async def post(poster: WebhookHttpClient, url: str, **more: Any) -> Any:
+    return await poster.post(
+        url, {"webhook-id": "1"}, b"{}", **({"timeout_s": 5, "max_bytes": 1000, "count_bytes": count} | more)
+    )
 
 
 async def test_a_name_that_leads_elsewhere_later_is_refused_then_and_on_the_way():
     async with receiving() as receiver:
         names = Names(rebinds_test=[[PUBLIC], ["127.0.0.1"]], local_test=[["127.0.0.1"]])
-        await Targets(resolve=names).check("https://rebinds.test/")
-        with pytest.raises(NotAnswered, match="not public"):
-            await post(Poster(Targets(resolve=names)), f"https://rebinds.test:{receiver.port}/")
+        await TargetPolicy(resolver=names).validate_target("https://rebinds.test/")
+        with pytest.raises(NoResponse, match="not public"):
+            await post(WebhookHttpClient(TargetPolicy(resolver=names)), f"https://rebinds.test:{receiver.port}/")
         # The receiver is found although no system resolver knows the name, by one lookup for each request.
-        poster = Poster(Targets(["local.test"], names))
+        poster = WebhookHttpClient(TargetPolicy(["local.test"], names))
         names.asked.clear()
         receiver.replies = [Reply(307, b"", {"location": "/again"}), Reply(200, b"1")]
         assert (await post(poster, f"http://local.test:{receiver.port}/")).body == b"1"
@@ -158,15 +160,15 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with receiving() as receiver:
-        assert (await post(Poster(Targets(["127.0.0.1"])), receiver.url)).status == 204
+        assert (await post(WebhookHttpClient(TargetPolicy(["127.0.0.1"])), receiver.url)).status == 204
 
 
 async def test_the_next_address_is_tried_when_one_takes_no_connection():
     async with receiving() as receiver:
         names = Names(two_test=[["127.0.0.9", "127.0.0.1"]], none_test=[["127.0.0.9"]])
-        poster = Poster(Targets(["two.test", "none.test"], names))
+        poster = WebhookHttpClient(TargetPolicy(["two.test", "none.test"], names))
         assert (await post(poster, f"http://two.test:{receiver.port}/")).status == 204
-        with pytest.raises(NotAnswered, match="cannot be connected to"):
+        with pytest.raises(NoResponse, match="cannot be connected to"):
             await post(poster, f"http://none.test:{receiver.port}/")
 
 
@@ -187,13 +189,13 @@ async def test_answers_without_end_are_not_read_to_the_end():
 
     server = await asyncio.start_server(drips, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    poster = Poster(Targets(["127.0.0.1"]))
+    poster = WebhookHttpClient(TargetPolicy(["127.0.0.1"]))
     try:
-        answer = await post(poster, f"http://127.0.0.1:{port}/huge", largest=150_000)
-        assert (len(answer.body), answer.is_whole) == (150_000, False)
+        answer = await post(poster, f"http://127.0.0.1:{port}/huge", max_bytes=150_000)
+        assert (len(answer.body), answer.is_complete) == (150_000, False)
         for path in ("slow", "head"):
-            with pytest.raises(NotAnswered, match=r"no answer within 0\.3 s"):
-                await post(poster, f"http://127.0.0.1:{port}/{path}", within=0.3)
+            with pytest.raises(NoResponse, match=r"no answer within 0\.3 s"):
+                await post(poster, f"http://127.0.0.1:{port}/{path}", timeout_s=0.3)
     finally:
         server.close()
 
@@ -212,14 +214,14 @@ async def test_tls_asks_for_the_name_and_believes_only_its_certificate(monkeypat
     asked_for: list[str | None] = []
     context.sni_callback = lambda _, name, __: asked_for.append(name)
     names = Names(hooks_test=[["127.0.0.1"]], other_test=[["127.0.0.1"]])
-    allowing = Targets(["hooks.test", "other.test"], names)
+    allowing = TargetPolicy(["hooks.test", "other.test"], names)
     async with receiving(tls=context) as receiver:
-        with pytest.raises(NotAnswered, match="CERTIFICATE_VERIFY_FAILED"):  # nobody has said to believe it
-            await post(Poster(allowing), f"https://hooks.test:{receiver.port}/")
+        with pytest.raises(NoResponse, match="CERTIFICATE_VERIFY_FAILED"):  # nobody has said to believe it
+            await post(WebhookHttpClient(allowing), f"https://hooks.test:{receiver.port}/")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        poster = Poster(allowing)
+        poster = WebhookHttpClient(allowing)
         assert (await post(poster, f"https://hooks.test:{receiver.port}/")).status == 204
-        with pytest.raises(NotAnswered, match=r"CERTIFICATE_VERIFY_FAILED.*other\.test"):
+        with pytest.raises(NoResponse, match=r"CERTIFICATE_VERIFY_FAILED.*other\.test"):
             await post(poster, f"https://other.test:{receiver.port}/")
         assert asked_for == ["hooks.test", "hooks.test", "other.test"]
         assert [got.headers["host"] for got in receiver.got] == [f"hooks.test:{receiver.port}"]
@@ -230,8 +232,8 @@ async def test_a_redirect_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch, tmp
     context = tls_for("hooks.test", tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     async with receiving(tls=context) as receiver:
-        poster = Poster(Targets(resolve=Names(hooks_test=[["127.0.0.1"], ["10.1.2.3"]])))
+        poster = WebhookHttpClient(TargetPolicy(resolver=Names(hooks_test=[["127.0.0.1"], ["10.1.2.3"]])))
         receiver.replies = [Reply(307, b"", {"location": "/again"}), Reply(200, b"1")]
-        with pytest.raises(NotAnswered, match="not public"):
+        with pytest.raises(NoResponse, match="not public"):
             await post(poster, f"https://hooks.test:{receiver.port}/")
         assert len(receiver.got) == 1

@@ -15,12 +15,12 @@ import pytest
 from receiver import Got, Receiver, Reply, receiving
 from serving import Clock, Served, serving
 
-from holdfast.errors import UsageError, WebhookRefused
+from holdfast.errors import UsageError, WebhookVerificationFailed
 from holdfast.server.app import Settings
 from holdfast.server.background.sweeper import sweep
 from holdfast.server.deliveries.history import read_deliveries
 from holdfast.server.webhooks import sender
-from holdfast.server.webhooks.response_outcomes import pause_before
+from holdfast.server.webhooks.response_outcomes import get_retry_delay
 from holdfast.stores.leases import LeaseWindow
 from holdfast.webhooks import verify
 
@@ -47,7 +47,7 @@ class World:
 
     async def run(self, run: str, *states: str) -> Any:
         """The run, once it is in one of these states."""
-        client = self.served.app.platform.tenants.known()[0].client
+        client = self.served.app.platform.tenants.list_open()[0].client
         async with asyncio.timeout(20):
             while True:
                 info = await client.get(run)
@@ -73,26 +73,26 @@ class World:
         """Time passes, and the server looks around."""
         self.clock.now += seconds
         platform = self.served.app.platform
-        for tenant in platform.tenants.known():
-            await sweep(platform, tenant, LeaseWindow(1_000_000.0, self.clock.now), trims=False)
-            platform.desks.of(tenant).nudge()
+        for tenant in platform.tenants.list_open():
+            await sweep(platform, tenant, LeaseWindow(1_000_000.0, self.clock.now), should_trim_audit=False)
+            platform.dispatchers.get(tenant).notify()
 
     async def workers(self) -> int:
-        store = await self.served.app.platform.tenants.known()[0].store()
-        return len(await store.workers())
+        store = await self.served.app.platform.tenants.list_open()[0].store()
+        return len(await store.list_workers())
 
 
 @asynccontextmanager
 async def a_world(**settings: Any) -> AsyncGenerator[World]:
     clock = Clock(1_000_000.0)
-    chosen = {"allow_webhooks_to": ("127.0.0.1",), "clock": clock} | settings
+    chosen = {"allowed_webhook_hosts": ("127.0.0.1",), "clock": clock} | settings
     async with receiving() as receiver, serving(settings=Settings(**chosen)) as served:
         yield World(served, clock, served.caller(), receiver)
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "EVERY", 0.02)
+    monkeypatch.setattr(sender, "POLL_INTERVAL_S", 0.02)
 
 
 async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
@@ -111,7 +111,7 @@ async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
         assert (got.headers["host"], got.path) == (f"127.0.0.1:{world.receiver.port}", "/hook")
         assert verify(got.headers, got.body, secret, now=1_000_010) == delivery
         [told] = await world.deliveries(run)
-        assert (told["listener"], told["remote"], told["state"]) == ("webhook", "127.0.0.1", "completed")
+        assert (told["listener_name"], told["remote"], told["state"]) == ("webhook", "127.0.0.1", "completed")
         await asyncio.sleep(0.05)
         assert await world.workers() == 0
 
@@ -141,7 +141,7 @@ async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
     ],
 )
 async def test_what_an_answer_means(reply: Reply | None, state: str, told: Any):
-    async with a_world(max_body=1000) as world:
+    async with a_world(max_body_bytes=1000) as world:
         await world.hook("hooked")
 
         async def answering(_: Got) -> Reply | None:
@@ -169,17 +169,17 @@ async def test_a_failure_is_sent_again_later_and_later_and_at_last_the_run_is_de
         for failures, number in ((0, 1), (1, 2)):
             got = await world.receiver.has_got(number)
             await world.failed(run, number)
-            pause = pause_before(failures, got.delivery["id"])
+            pause = get_retry_delay(failures, got.delivery["id"])
             await world.passes(pause - 0.5)
             await asyncio.sleep(0.05)
             assert len(world.receiver.got) == number
             await world.passes(1)
         third = (await world.receiver.has_got(3)).delivery
-        assert (third["number"], third["failures"]) == (3, 2)
+        assert (third["number"], third["failure_count"]) == (3, 2)
         assert "WebhookFailed: the receiver answered 500" in str((await world.run(run, "dead")).error)
         assert len({got.headers["webhook-id"] for got in world.receiver.got}) == 3
-    assert 4 <= pause_before(0, "x") <= 6 < 20 <= pause_before(1, "x") <= 30
-    assert 0.8 * 3600 <= pause_before(50, "x") <= 1.2 * 3600
+    assert 4 <= get_retry_delay(0, "x") <= 6 < 20 <= get_retry_delay(1, "x") <= 30
+    assert 0.8 * 3600 <= get_retry_delay(50, "x") <= 1.2 * 3600
 
 
 @pytest.mark.parametrize("retry_after", ["120", "Mon, 12 Jan 1970 13:48:40 GMT"])
@@ -203,7 +203,10 @@ async def test_a_receiver_that_is_gone_is_sent_nothing_more_until_the_webhook_is
         run = await world.send("hooked")
         assert "WebhookGone: the receiver answered 410: moved out" in str((await world.run(run, "failed")).error)
         kept = (await world.http.get("/v1/addresses/hooked")).json()
-        assert (kept["webhook"], kept["webhook_off"]) == (world.receiver.url, "the receiver answered 410: moved out")
+        assert (kept["webhook"], kept["webhook_disabled_reason"]) == (
+            world.receiver.url,
+            "the receiver answered 410: moved out",
+        )
         await asyncio.sleep(0.05)
         later = await world.send("hooked")
         await asyncio.sleep(0.1)
@@ -247,7 +250,7 @@ async def test_a_receiver_may_wait_for_a_person_and_is_sent_the_answer():
         world.receiver.answering = answering
         run = await world.send("hooked")
         await world.run(run, "waiting")
-        client = world.served.app.platform.tenants.known()[0].client
+        client = world.served.app.platform.tenants.list_open()[0].client
         [asked] = await client.approvals(run)
         await client.approve(asked.id, by="alice")
         assert (await world.run(run, "completed")).output is True
@@ -260,7 +263,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_not_waited_for_and_a_c
     async with a_world() as world:
         await world.hook("slow", lease=86400, webhook_timeout=1)
         await world.hook("cancelled", lease=60)
-        monkeypatch.setattr(sender, "BEAT", 0.05)
+        monkeypatch.setattr(sender, "MAX_HEARTBEAT_INTERVAL_S", 0.05)
 
         async def answering(_: Got) -> Reply:
             await asyncio.sleep(60)
@@ -269,7 +272,7 @@ async def test_a_receiver_that_does_not_answer_in_time_is_not_waited_for_and_a_c
         world.receiver.answering = answering
         slow, cancelled = await world.send("slow"), await world.send("cancelled")
         await world.receiver.has_got(2)
-        await world.served.app.platform.tenants.known()[0].client.cancel(cancelled)
+        await world.served.app.platform.tenants.list_open()[0].client.cancel(cancelled)
         await world.failed(slow, 1)
         [one] = await world.deliveries(slow)
         assert "no answer within 1 s" in one["reason"], "whatever the lease is"
@@ -283,9 +286,9 @@ async def test_secrets_are_shown_once_and_both_sign_while_they_are_exchanged(cap
     async with a_world() as world:
         old = await world.hook("hooked")
         assert await world.hook("hooked", max_deliveries=5) is None
-        answer = await world.http.post("/v1/addresses/hooked/webhook/secret", json={"both_for": 100})
+        answer = await world.http.post("/v1/addresses/hooked/webhook/secret", json={"overlap": 100})
         new = answer.json()["webhook_secret"]
-        assert answer.json()["old_until"] == "1970-01-12T13:48:20Z"
+        assert answer.json()["old_secret_expires_at"] == "1970-01-12T13:48:20Z"
         newest = ""
         for number, (waits, signs) in enumerate([(0, [True, True]), (101, [False, True])], 1):
             await world.passes(waits)
@@ -325,8 +328,8 @@ async def test_settings_that_change_count_from_the_next_delivery_on():
 
 
 async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sender, "AT_ONCE", 3)
-    monkeypatch.setattr(sender, "IN_ALL", 5)
+    monkeypatch.setattr(sender, "MAX_PER_ADDRESS", 3)
+    monkeypatch.setattr(sender, "MAX_REQUESTS", 5)
     async with a_world() as world:
         at_once = {"one": 0, "two": 0}
         most = {"one": 0, "two": 0, "both": 0}
@@ -358,8 +361,8 @@ async def test_many_go_out_at_once_but_not_too_many(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_receiver_that_does_not_answer_stops_no_other_namespace(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sender, "PER_NAMESPACE", 2)
-    monkeypatch.setattr(sender, "IN_ALL", 3)
+    monkeypatch.setattr(sender, "MAX_PER_NAMESPACE", 2)
+    monkeypatch.setattr(sender, "MAX_REQUESTS", 3)
     async with a_world() as world:
         answered = asyncio.Event()
 
@@ -388,17 +391,17 @@ async def test_a_receiver_that_does_not_answer_stops_no_other_namespace(monkeypa
 async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everything_else_back(
     monkeypatch: pytest.MonkeyPatch, in_time: bool
 ):
-    monkeypatch.setattr(sender, "LAST_ANSWERS", 10 if in_time else 0.3)
-    monkeypatch.setattr(sender, "IN_ALL", 1)
+    monkeypatch.setattr(sender, "SHUTDOWN_GRACE_S", 10 if in_time else 0.3)
+    monkeypatch.setattr(sender, "MAX_REQUESTS", 1)
     second_taken = asyncio.Event()
 
-    class WatchedErrand(sender.Errand):
+    class WatchedErrand(sender.WebhookDelivery):
         async def run(self, *args: Any) -> None:
             if world.receiver.got:
                 second_taken.set()
             await super().run(*args)
 
-    monkeypatch.setattr(sender, "Errand", WatchedErrand)
+    monkeypatch.setattr(sender, "WebhookDelivery", WatchedErrand)
     async with a_world() as world:
         answered = asyncio.Event()
 
@@ -414,15 +417,15 @@ async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everythi
         # It waits for the first one's slot. That the store says it is held does not mean that this server knows.
         await asyncio.wait_for(second_taken.wait(), 20)
         platform = world.served.app.platform
-        connection = platform.tenants.known()[0].connection
+        connection = platform.tenants.list_open()[0].connection
         after: list[Any] = []
 
         async def closing() -> None:  # what the store says when the sender has stopped
             for run in runs:
                 row, [told] = await connection.read(run), await read_deliveries(connection, run)
-                after.append((row.state, row.deliveries, told.state, told.reason))
+                after.append((row.state, row.delivery_count, told.state, told.reason))
 
-        monkeypatch.setattr(platform.desks, "close", closing)
+        monkeypatch.setattr(platform.dispatchers, "close", closing)
         if in_time:
             asyncio.get_running_loop().call_later(0.2, answered.set)
     given_back = ("pending", 0, "returned", "the server has stopped")
@@ -431,7 +434,7 @@ async def test_a_server_that_stops_waits_a_moment_for_answers_and_gives_everythi
 
 
 async def test_a_redirect_is_followed_on_the_same_host_only():
-    async with a_world(allow_webhooks_to=("127.0.0.1", "localhost")) as world:
+    async with a_world(allowed_webhook_hosts=("127.0.0.1", "localhost")) as world:
         secret = await world.hook("hooked")
         port = world.receiver.port
         world.receiver.replies = [Reply(307, b"", {"location": "/new"}), Reply(308, b"", {"location": "newer"})]
@@ -490,7 +493,7 @@ async def test_whoever_receives_believes_only_what_is_signed_and_new():
         (got.headers, got.body, secret, now - 301, "301 s from now"),
         ({}, got.body, secret, now, "no header webhook-id and no webhook-timestamp and no webhook-signature"),
     ):
-        with pytest.raises(WebhookRefused, match=why):
+        with pytest.raises(WebhookVerificationFailed, match=why):
             verify(headers, body, given, now=at)
     with pytest.raises(UsageError, match="begins with whsec_"):
         verify(got.headers, got.body, "hf_no_secret", now=now)

@@ -19,10 +19,10 @@ async def working(served: Served, namespace: str = "default") -> AsyncGenerator[
         async with Runtime(served.url, namespace=namespace) as runtime:
             yield runtime
         return
-    tenant = await served.app.platform.tenants.tenant(namespace)
+    tenant = await served.app.platform.tenants.get_tenant(namespace)
     runtime = Runtime("memory://")
     # Nobody else finds what is in memory, so the worker is handed the server's own store.
-    runtime._engine.threads.stop()
+    runtime._engine.thread_pool.stop()
     runtime._engine = JournalEngine(await tenant.store(), definitions)
     async with runtime:
         yield runtime

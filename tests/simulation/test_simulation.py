@@ -12,9 +12,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from simulation.mutants import MUTANTS, Mutant, hunt, hunt_by_name
-from simulation.seed_runner import Tally, run_many
-from simulation.world import Broken, run_seed
+from simulation.mutants import MUTANTS, Mutant, find_seed, find_seed_by_name
+from simulation.seed_runner import SeedTotals, run_parallel
+from simulation.world import InvariantBroken, run_seed
 
 ROOT = Path(__file__).parent.parent.parent
 JOBS = min(2, os.cpu_count() or 1)
@@ -26,9 +26,9 @@ WITHIN = 2500
 # Not bounded by the suite's time-out: the long run is asked for on purpose.
 @pytest.mark.timeout(0)
 def test_every_promise_holds_in_every_seed(seeds: int) -> None:
-    tally = Tally()
-    for tally in run_many(1, seeds, JOBS):
-        assert not tally.broken, "\n".join(str(broken) for broken in tally.broken)
+    tally = SeedTotals()
+    for tally in run_parallel(1, seeds, JOBS):
+        assert not tally.failures, "\n".join(str(broken) for broken in tally.failures)
     assert tally.counts["seeds"] == seeds
     # A simulation in which nothing goes wrong proves nothing.
     for fault in (
@@ -79,20 +79,20 @@ def test_a_seed_tells_the_same_story_in_another_process(hash_seed: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def hunts() -> Iterator[dict[str, Future[Broken | None]]]:
+def hunts() -> Iterator[dict[str, Future[InvariantBroken | None]]]:
     """All hunts, spread over this machine's processors."""
     with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield {mutant.name: pool.submit(hunt_by_name, mutant.name, WITHIN) for mutant in MUTANTS}
+        yield {mutant.name: pool.submit(find_seed_by_name, mutant.name, WITHIN) for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant: Mutant, hunts: dict[str, Future[Broken | None]]) -> None:
+def test_a_planted_bug_is_found(mutant: Mutant, hunts: dict[str, Future[InvariantBroken | None]]) -> None:
     found = hunts[mutant.name].result()
-    assert isinstance(found, Broken), f"nobody noticed that {mutant.what}"
+    assert isinstance(found, InvariantBroken), f"nobody noticed that {mutant.description}"
 
 
 def test_a_broken_seed_names_the_line_that_reproduces_it() -> None:
-    [first, *_] = [mutant for mutant in MUTANTS if mutant.name == "no_fence"]
-    found = hunt(first, 500)
+    [first, *_] = [mutant for mutant in MUTANTS if mutant.name == "fence_not_checked"]
+    found = find_seed(first, 500)
     assert found is not None
     assert f"python -m simulation --seed {found.seed}" in str(found)

@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import postgres_server
 import pytest
-from simulation.seed_runner import Tally, run_many
-from simulation.sql_stores import SQLITE, Place, opened
-from simulation.world import Broken, run_seed
+from simulation.seed_runner import SeedTotals, run_parallel
+from simulation.sql_stores import SQLITE, StoreFactory, open_store_factory
+from simulation.world import InvariantBroken, run_seed
 
-from holdfast.stores.postgres.dialect import Bulk
+from holdfast.stores.postgres.dialect import BulkStatement
 from holdfast.stores.sqlite import statements as sqlite_statements
 
 JOBS = min(2, os.cpu_count() or 1)
@@ -54,27 +54,27 @@ def where(store: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def places() -> Iterator[Callable[[str], Place]]:
+def places() -> Iterator[Callable[[str], StoreFactory]]:
     """Places that several tests share."""
     with ExitStack() as stack:
-        yield cache(lambda store: stack.enter_context(opened(where(store))))
+        yield cache(lambda store: stack.enter_context(open_store_factory(where(store))))
 
 
 # Not bounded by the suite's time-out: the long run is asked for on purpose.
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("store", STORES)
 def test_a_store_on_sql_answers_as_the_one_in_memory_in_every_seed(store: str, twin_seeds: int) -> None:
-    tally = Tally()
+    tally = SeedTotals()
     first, count, jobs = (1, twin_seeds, JOBS) if twin_seeds else (BEGIN, COUNTS[store], 1)
-    for tally in run_many(first, count, jobs, where(store)):
-        assert not tally.broken, "\n".join(str(broken) for broken in tally.broken)
+    for tally in run_parallel(first, count, jobs, where(store)):
+        assert not tally.failures, "\n".join(str(broken) for broken in tally.failures)
     assert tally.counts["answers compared"] > tally.counts["requests"]
     if count >= COUNTS[store]:
         assert not [what for what in OCCURS if not tally.counts[what]]
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_seed_tells_the_same_story_on_every_store(store: str, places: Callable[[str], Place]) -> None:
+def test_a_seed_tells_the_same_story_on_every_store(store: str, places: Callable[[str], StoreFactory]) -> None:
     here: list[str] = []
     there: list[str] = []
     run_seed(BEGIN, here.append)
@@ -85,19 +85,21 @@ def test_a_seed_tells_the_same_story_on_every_store(store: str, places: Callable
 # Bugs in SQL
 
 
-def changed(name: str, old: str, new: str) -> Callable[[Place], AbstractContextManager[Any]]:
+def changed(name: str, old: str, new: str) -> Callable[[StoreFactory], AbstractContextManager[Any]]:
     """A statement with something else in it."""
 
-    def plant(place: Place) -> AbstractContextManager[Any]:
+    def plant(place: StoreFactory) -> AbstractContextManager[Any]:
         text = getattr(place.statements, name)
         assert old in text
         made = text.replace(old, new)
-        return patch.object(place.statements, name, type(text)(made, text.columns) if isinstance(text, Bulk) else made)
+        return patch.object(
+            place.statements, name, type(text)(made, text.array_types) if isinstance(text, BulkStatement) else made
+        )
 
     return plant
 
 
-def held_by_nobody(_: Place) -> AbstractContextManager[Any]:
+def held_by_nobody(_: StoreFactory) -> AbstractContextManager[Any]:
     """The fence of a single record on SQLite, which is one of several statements."""
     text = sqlite_statements.APPEND_FENCED[1]
     made = text.replace(" AND runs.state = 'running'", "")
@@ -112,8 +114,8 @@ PLANTED = {
     ("postgres", "a record is appended to a run that nobody holds"): changed(
         "APPEND_ONE", " AND state = 'running'", ""
     ),
-    ("sqlite", "deaths add up"): changed("RESET_DELIVERIES", "deliveries = 0", "deliveries = deliveries"),
-    ("postgres", "deaths add up"): changed("RESET_DELIVERIES", "deliveries = 0", "deliveries = runs.deliveries"),
+    ("sqlite", "deaths add up"): changed("RESET_DELIVERY_COUNT", "deliveries = 0", "deliveries = deliveries"),
+    ("postgres", "deaths add up"): changed("RESET_DELIVERY_COUNT", "deliveries = 0", "deliveries = runs.deliveries"),
     ("sqlite", "a fork shares too much"): changed("COPY_JOURNAL", "seq < ?", "seq <= ?"),
     ("postgres", "a fork shares too much"): changed("COPY_JOURNAL", "seq < %s", "seq <= %s"),
 }
@@ -122,7 +124,7 @@ PLANTED = {
 @pytest.mark.parametrize(
     ("store", "what"), [pytest.param(*key, marks=no_locks if key[0] == "sqlite" else ()) for key in PLANTED]
 )
-def test_a_bug_in_a_statement_is_found(store: str, what: str, places: Callable[[str], Place]) -> None:
+def test_a_bug_in_a_statement_is_found(store: str, what: str, places: Callable[[str], StoreFactory]) -> None:
     place = places(store)
     with PLANTED[store, what](place):
         found = hunt(place, FIRST[what])
@@ -130,10 +132,10 @@ def test_a_bug_in_a_statement_is_found(store: str, what: str, places: Callable[[
     assert f"python -m simulation --seed {found.seed} --store {store}" in str(found)
 
 
-def hunt(place: Place, first: int) -> Broken | None:
+def hunt(place: StoreFactory, first: int) -> InvariantBroken | None:
     for seed in (first, *range(1, WITHIN + 1)):
         try:
-            run_seed(seed, place=place)
-        except Broken as broken:
+            run_seed(seed, store_factory=place)
+        except InvariantBroken as broken:
             return broken
     return None

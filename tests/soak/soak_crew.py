@@ -1,8 +1,8 @@
 """The workers of the soak, and what strikes them: who is struck, how, and when follows from the seed.
 
 ``kill`` is SIGKILL. ``stop`` is SIGSTOP, and SIGCONT when the lease has passed and somebody else holds the runs.
-``term`` is SIGTERM: the worker ends what is in flight and hands the rest over. ``hurry`` is SIGTERM twice: it hands
-over at once. Whoever ends is replaced.
+``term`` is SIGTERM: the worker ends what is in flight and hands the rest over. ``hurry`` is SIGTERM twice: it
+hands over at once. Whoever ends is replaced.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from store_values import Clock
 
 from holdfast.codec import AesEncryption
 from holdfast.stores.contract import Store
-from holdfast.stores.encrypted import SealedStore
+from holdfast.stores.encrypted import EncryptedStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres.workers import lock_class
+from holdfast.stores.postgres.workers import compute_lock_class
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -37,29 +37,33 @@ class Backend:
 
 def let_go(store: PgStore, worker: int) -> None:
     """Lose a worker's lock for good, as if its process were gone."""
-    store._keeper._wanted.discard(worker)
-    store._keeper._held.discard(worker)
+    store._session._wanted_locks.discard(worker)
+    store._session._held_locks.discard(worker)
     unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
-    assert store._keeper.run(lambda db: db.ask(unlock, (lock_class(store.schema), worker))) == [(True,)]
+    assert store._session.run_blocking(lambda db: db.query(unlock, (compute_lock_class(store.schema), worker))) == [
+        (True,)
+    ]
 
 
 ENCRYPTION = AesEncryption(bytes(range(32)))
 
 BACKENDS = {
-    "memory": Backend(lambda _, clock: MemoryStore(clock=clock), lambda store, _: store, MemoryStore.kill_worker),
+    "memory": Backend(
+        lambda _, clock: MemoryStore(clock=clock), lambda store, _: store, MemoryStore.simulate_worker_death
+    ),
     "sqlite": Backend(
         lambda folder, clock: SqliteStore(folder / "runs.db", clock=clock),
         lambda store, clock: SqliteStore(store.path, clock=clock),
-        lambda store, worker: store._locks.drop(store._mine[worker]),
+        lambda store, worker: store._locks.release(store._own_workers[worker]),
     ),
     "sealed": Backend(
-        lambda folder, clock: SealedStore(SqliteStore(folder / "runs.db", clock=clock), ENCRYPTION),
-        lambda store, clock: SealedStore(SqliteStore(store.inner.path, clock=clock), ENCRYPTION),
-        lambda store, worker: store.inner._locks.drop(store.inner._mine[worker]),
+        lambda folder, clock: EncryptedStore(SqliteStore(folder / "runs.db", clock=clock), ENCRYPTION),
+        lambda store, clock: EncryptedStore(SqliteStore(store.inner.path, clock=clock), ENCRYPTION),
+        lambda store, worker: store.inner._locks.release(store.inner._own_workers[worker]),
     ),
     "postgres": Backend(
-        lambda url, clock: PgStore(url, clock=clock, look_every=0.0),
-        lambda store, clock: PgStore(store._target, clock=clock, look_every=0.0),
+        lambda url, clock: PgStore(url, clock=clock, poll_interval_s=0.0),
+        lambda store, clock: PgStore(store._libpq_url, clock=clock, poll_interval_s=0.0),
         let_go,
         lambda _: postgres_server.database(),
         slower=5,

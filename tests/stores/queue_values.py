@@ -9,7 +9,7 @@ from store_values import ALL, a_worker, start
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.admission.rates import Rate
 from holdfast.stores.contract import Store
-from holdfast.stores.queues import KeptQueue, NewQueue
+from holdfast.stores.queues import NewQueue, QueueStatus
 
 QUEUE = "llm"
 
@@ -22,7 +22,7 @@ def limits(
 
 async def limited(store: Store, concurrency: int | None = None, *rates: str, name: str = QUEUE, **more: Any) -> int:
     """Announce a queue, and register a worker that serves it."""
-    await store.put_queues([NewQueue(name, limits(concurrency, *rates, **more))])
+    await store.declare_queues([NewQueue(name, limits(concurrency, *rates, **more))])
     return await store.register_worker(a_worker(), 1e6)
 
 
@@ -35,15 +35,15 @@ async def fill(store: Store, *names: str, **fields: Any) -> None:
 
 async def ids(store: Store, worker: int, limit: int = 99, **which: Any) -> list[str]:
     """The ids of the runs that a claim takes, in order."""
-    return [run.id for run in await store.claim(worker, **{**ALL, **which}, limit=limit)]
+    return [run.id for run in await store.claim_runs(worker, **{**ALL, **which}, limit=limit)]
 
 
 async def wake(store: Store, **which: Any) -> float | None:
     """When something is due; now, if that is past."""
-    at = await store.next_wake(**{**ALL, **which})
+    at = await store.get_next_wake_at(**{**ALL, **which})
     return None if at is None else max(at, store.now())
 
 
-async def kept(store: Store, name: str = QUEUE) -> KeptQueue:
-    [queue] = await store.queues([name])
+async def kept(store: Store, name: str = QUEUE) -> QueueStatus:
+    [queue] = await store.list_queues([name])
     return queue

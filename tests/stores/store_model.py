@@ -15,37 +15,37 @@ from typing import Any
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.admission.rates import Rate, RateState
-from holdfast.admission.usage import Limits, Shortage, Usage
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
+from holdfast.core.records import Attempt, Record, RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, RemindApproval, WithdrawApproval
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, RunUsage
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
+    AppendLiveEvents,
     AppendRecord,
     AwaitRun,
-    Cancel,
     CancelRun,
+    CancelState,
     FinishRun,
     ForkRun,
-    Link,
-    NoteAttempt,
-    Notice,
+    LiveEvent,
     Op,
+    OpStatus,
     ParkRun,
     PauseRun,
     ReleaseRun,
     ReopenRun,
     ReserveUsage,
     ResumeRun,
+    RunLink,
+    SaveAttempt,
     SendSignal,
     SetBudget,
     StartRun,
-    TellNotices,
-    Verdict,
 )
-from holdfast.stores.queues import KeptQueue, QueueKey
-from holdfast.stores.served_versions import served_name
+from holdfast.stores.queues import QueueKeyStatus, QueueStatus
+from holdfast.stores.served_versions import make_served_name
 
 SPACES = ["ann", "bob"]
 PENDING, RUNNING, WAITING = RunState.PENDING, RunState.RUNNING, RunState.WAITING
@@ -75,14 +75,14 @@ class Model:
         """What each run has used itself, piece by piece."""
         self.spent: dict[tuple[int, str, str], Usage] = {}
         """What was used, without the seconds, by day (since 1970), workflow and model."""
-        self.budgets: dict[str, Limits] = {}
+        self.budgets: dict[str, BudgetLimits] = {}
         self.reserved: dict[tuple[str, int], Usage] = {}
         self.short: set[tuple[str, int]] = set()
         self.approvals: dict[str, Row] = {}
         self.withdrawn_in: dict[str, int] = {}
         """The epoch under which a run has last withdrawn a question."""
-        self.notices: dict[str, list[Notice]] = {}
-        """Of each run, in the order of telling. Those of kind ``begun`` and ``text`` are of steps."""
+        self.notices: dict[str, list[LiveEvent]] = {}
+        """Of each run, in the order of telling. Those of kind ``started`` and ``text`` are of steps."""
         self.memories: dict[tuple[str, str], Row] = {}
         self.switches: dict[str, float] = {}
         self.queues: dict[str, Row] = {}
@@ -117,7 +117,7 @@ class Model:
             and run["paused_at"] is None
             and run["workflow"] not in self.switches
             and run["wake_at"] is not None
-            and served_name(run["workflow"], run["version"]) in workflows
+            and make_served_name(run["workflow"], run["version"]) in workflows
             and (queues is None or run["queue"] in queues)
         ]
 
@@ -136,7 +136,8 @@ class Model:
 
     def requests(self, worker: int) -> list[tuple[int, bool, bool]]:
         asked = [
-            (run["key"], run["cancel"] is Cancel.ASKED, run["paused_at"] is not None) for run in self.held_by(worker)
+            (run["key"], run["cancel_state"] is CancelState.REQUESTED, run["paused_at"] is not None)
+            for run in self.held_by(worker)
         ]
         return sorted(request for request in asked if any(request[1:]))
 
@@ -168,7 +169,7 @@ class Model:
                 return self._await(op)
             case CancelRun() | PauseRun() | ResumeRun():
                 run = self.runs.get(op.run_id)
-                return Verdict.UNKNOWN_RUN if run is None else self._ask(run, op)
+                return OpStatus.UNKNOWN_RUN if run is None else self._ask(run, op)
             case ReopenRun():
                 return self._reopen(op)
             case SetBudget():
@@ -181,83 +182,83 @@ class Model:
                 return self._remember(op)
             case _:
                 run = self.by_key(op.key)
-                return Verdict.FENCED if run is None else self._on_held(run, op)
+                return OpStatus.FENCED if run is None else self._on_held(run, op)
 
-    def _on_held(self, run: Row, op: Any) -> Verdict | Shortage:
+    def _on_held(self, run: Row, op: Any) -> OpStatus | BudgetShortage:
         epoch = op.record.epoch if isinstance(op, AppendRecord) else op.epoch
         held = run["state"] is RUNNING and run["epoch"] == epoch
         match op:
             case AppendRecord():
                 return self._append(run, op, held)
-            case NoteAttempt() if held:
+            case SaveAttempt() if held:
                 self.attempts[run["id"]][op.attempt.position] = op.attempt
             case FinishRun() if held:
-                if op.heed_cancel and run["cancel"] is not Cancel.NO:
-                    return Verdict.REFUSED if run["cancel"] is Cancel.ASKED else Verdict.FENCED
+                if op.respect_cancel and run["cancel_state"] is not CancelState.NONE:
+                    return OpStatus.REFUSED if run["cancel_state"] is CancelState.REQUESTED else OpStatus.FENCED
                 is_awaited = [run["id"], "waits"] in self.links.values()
                 self._end(run, op.state, output=op.output, error=op.error, finished_at=op.at, rewind=op.rewind)
-                return Verdict.TOLD if is_awaited else Verdict.DONE
+                return OpStatus.DONE_NOTIFIED if is_awaited else OpStatus.DONE
             case FinishRun():
-                return Verdict.TOLD if (run["epoch"], run["state"]) == (epoch, op.state) else Verdict.FENCED
+                return OpStatus.DONE_NOTIFIED if (run["epoch"], run["state"]) == (epoch, op.state) else OpStatus.FENCED
             case ParkRun() if held:
                 if self._cannot_park(run, op):
-                    return Verdict.REFUSED
-                has_mail = self.mailboxes[run["id"]] and not (op.paused or run["by_delivery"])
+                    return OpStatus.REFUSED
+                has_mail = self.mailboxes[run["id"]] and not (op.is_pause or run["is_delivery"])
                 self.parked_by[run["id"]] = run["owner"] if has_mail else None
                 run.update(state=WAITING, owner=None, wake_at=op.wake_at, waits_for=op.waits_for, suspicion=0)
                 self._let_go(run)
             case ParkRun():
-                return Verdict.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else Verdict.FENCED
+                return OpStatus.DONE if (run["epoch"], run["state"]) == (epoch, WAITING) else OpStatus.FENCED
             case ReleaseRun() if held:
                 self._release(run, op)
             case ReserveUsage() if held:
                 return self._reserve(run, op)
-            case AskApproval() if held:
+            case RequestApproval() if held:
                 return self._put_question(run, op)
             case RemindApproval() | WithdrawApproval() if held:
                 return self._change_question(run, op)
-            case TellNotices() if held:
-                for notice in op.notices:
+            case AppendLiveEvents() if held:
+                for notice in op.events:
                     if not any(notice[:3] == there[:3] for there in self.notices[run["id"]]):
                         self.notices[run["id"]].append(notice)
             case _:
-                return Verdict.FENCED
-        return Verdict.DONE
+                return OpStatus.FENCED
+        return OpStatus.DONE
 
     def _release(self, run: Row, op: ReleaseRun) -> None:
         if op.error is not None:
-            run["deliveries"] += 1
-            if run["deliveries"] >= run["max_deliveries"]:
+            run["delivery_count"] += 1
+            if run["delivery_count"] >= run["max_deliveries"]:
                 self._end(run, RunState.DEAD, error=op.error, finished_at=self.clock())
                 return
         self._free(run)
         if op.wake_at is not None:
             run["wake_at"] = op.wake_at
 
-    def _append(self, run: Row, op: AppendRecord, held: bool) -> Verdict:
+    def _append(self, run: Row, op: AppendRecord, held: bool) -> OpStatus:
         journal = self.journals[run["id"]]
         there = [record.epoch for record in journal if record.seq == op.record.seq]
-        streamed = op.record.kind not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL)
+        streamed = op.record.kind not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL)
         if held and streamed:
             self.reserved.pop((run["id"], op.record.position), None)
-        if held and op.clear_notices:
+        if held and op.clear_live_events:
             self._forget_steps(run, op.record.position)
         if there:
-            return Verdict.DONE if there == [op.record.epoch] else Verdict.FENCED
+            return OpStatus.DONE if there == [op.record.epoch] else OpStatus.FENCED
         if not held:
-            return Verdict.FENCED
+            return OpStatus.FENCED
         journal.append(op.record)
         if op.memory is not None:
             self._remember(op.memory)
-        if op.consume is not None:
+        if op.consumed_signal_id is not None:
             mailbox = self.mailboxes[run["id"]]
-            mailbox[:] = [signal for signal in mailbox if signal["id"] != op.consume]
+            mailbox[:] = [signal for signal in mailbox if signal["id"] != op.consumed_signal_id]
         if op.clear_attempt:
             self.attempts[run["id"]].pop(op.record.position, None)
-        if op.reset_deliveries:
-            run["deliveries"] = run["suspicion"] = 0
-        if op.record.kind is Kind.CANCEL:
-            run["cancel"] = Cancel.RECORDED
+        if op.reset_delivery_count:
+            run["delivery_count"] = run["suspicion"] = 0
+        if op.record.kind is RecordKind.CANCEL:
+            run["cancel_state"] = CancelState.RECORDED
         if op.used is not None:
             self.used[run["id"]].append(op.used)
             spot = (int(op.record.at // 86_400), run["workflow"], op.model)
@@ -265,11 +266,11 @@ class Model:
             for place, rate in self._rates_of(run):
                 if rate.unit == "tokens":
                     self.rates[place] = self._rate(place, rate).charge(self.clock(), op.used.tokens)
-        return Verdict.DONE
+        return OpStatus.DONE
 
-    def _reserve(self, run: Row, op: ReserveUsage) -> Verdict | Shortage:
+    def _reserve(self, run: Row, op: ReserveUsage) -> OpStatus | BudgetShortage:
         if not run["has_budget"]:
-            return Verdict.DONE
+            return OpStatus.DONE
         place = (run["id"], op.position)
         self.reserved.pop(place, None)
         refusals = [
@@ -278,23 +279,23 @@ class Model:
             if one in self.budgets
             for refusal in self._refusals(one, self.budgets[one], op.expected)
         ]
-        refusals.sort(key=lambda refusal: refusal.passing)  # a real one first, and the nearest
+        refusals.sort(key=lambda refusal: refusal.is_temporary)  # a real one first, and the nearest
         self.short.discard(place)
         if not refusals:
             self.reserved[place] = op.expected
-            return Verdict.DONE
-        if not refusals[0].passing and refusals[0].limit != "price":
+            return OpStatus.DONE
+        if not refusals[0].is_temporary and refusals[0].limit_name != "price":
             self.short.add(place)
         return refusals[0]
 
-    def _refusals(self, run_id: str, limits: Limits, expected: Usage) -> list[Shortage]:
+    def _refusals(self, run_id: str, limits: BudgetLimits, expected: Usage) -> list[BudgetShortage]:
         used = self._sum(run_id)
         others = sum((held for (one, _), held in self.reserved.items() if self.is_below(one, run_id)), Usage())
-        found: list[Shortage] = []
+        found: list[BudgetShortage] = []
         if limits.seconds is not None and used.seconds >= limits.seconds:
-            found.append(Shortage(run_id, "seconds", limits.seconds, used.seconds, 0, 0, False))
+            found.append(BudgetShortage(run_id, "seconds", limits.seconds, used.seconds, 0, 0, False))
         if limits.nano_usd is not None and expected.unpriced > 0:
-            found.append(Shortage(run_id, "price", limits.nano_usd / 1e9, used.nano_usd / 1e9, 0, 0, False))
+            found.append(BudgetShortage(run_id, "price", limits.nano_usd / 1e9, used.nano_usd / 1e9, 0, 0, False))
         for name, most, field, unit in (
             ("usd", limits.nano_usd, "nano_usd", 1e9),
             ("tokens", limits.tokens, "tokens", 1),
@@ -303,28 +304,28 @@ class Model:
             has, kept, more = (getattr(usage, field) for usage in (used, others, expected))
             if most is not None and has + kept + more > most:
                 passing = most - has >= more
-                found.append(Shortage(run_id, name, most / unit, has / unit, kept / unit, more / unit, passing))
+                found.append(BudgetShortage(run_id, name, most / unit, has / unit, kept / unit, more / unit, passing))
         return found
 
-    def _set_budget(self, op: SetBudget) -> Verdict:
+    def _set_budget(self, op: SetBudget) -> OpStatus:
         if op.run_id not in self.runs:
-            return Verdict.UNKNOWN_RUN
+            return OpStatus.UNKNOWN_RUN
         if self.runs[op.run_id]["state"] in ENDED:
-            return Verdict.ENDED
+            return OpStatus.ENDED
         if op.run_id not in self.budgets:
-            return Verdict.REFUSED
+            return OpStatus.REFUSED
         self.budgets[op.run_id] = op.budget
         nano, tokens, calls, seconds = op.budget
         payload = json.dumps({"nano_usd": nano, "tokens": tokens, "calls": calls, "seconds": seconds}).encode()
         for run_id, run in self.runs.items():  # in the order of their creation
             if self.is_below(run_id, op.run_id) and run["state"] not in ENDED:
                 self._ask_again(run, payload, op.at)
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def _cannot_park(self, run: Row, op: ParkRun) -> bool:
-        if run["cancel"] is Cancel.ASKED:
+        if run["cancel_state"] is CancelState.REQUESTED:
             return True
-        if op.paused:
+        if op.is_pause:
             return run["paused_at"] is None
         mail = self.mailboxes[run["id"]]
         sent = {signal["name"] for signal in mail if signal["position"] is None}
@@ -332,16 +333,20 @@ class Model:
             one["position"] for one in mail if one["position"] is not None and not one["name"].startswith("answer:")
         }
         answers = {one["name"] for one in mail if one["position"] is not None}
-        return bool(sent & {*op.signals} or ends & {*op.awaited} or answers & {f"answer:{id}" for id in op.answers})
+        return bool(
+            sent & {*op.signal_names}
+            or ends & {*op.awaited_positions}
+            or answers & {f"answer:{id}" for id in op.approval_ids}
+        )
 
     # People, notices, memories
 
-    def _put_question(self, run: Row, op: AskApproval) -> Verdict:
+    def _put_question(self, run: Row, op: RequestApproval) -> OpStatus:
         row = self.approvals.get(op.id)
         if row is not None and row["run_id"] != run["id"]:
-            return Verdict.REFUSED
+            return OpStatus.REFUSED
         if row is not None and (row["state"] != "withdrawn" or self.withdrawn_in.get(op.id) == op.epoch):
-            return Verdict.DONE
+            return OpStatus.DONE
         for other in self._questions(run):
             if other["position"] == op.position and other["id"] != op.id and other["state"] != "withdrawn":
                 other["state"] = "withdrawn"
@@ -350,41 +355,41 @@ class Model:
         self._drop_answers(run["id"], {op.position})
         self.approvals[op.id] = {
             "id": op.id, "run_id": run["id"], "workflow": run["workflow"], "position": op.position,
-            "question": op.question, "state": "open", "asked_at": op.at, "expires_at": op.expires_at,
-            "asked_of": op.question.asked_of, "reminders": 0, "reminded_at": None, "answer": None, "answered_by": "",
-            "answered_at": None,
+            "request": op.request, "state": "open", "requested_at": op.at, "expires_at": op.expires_at,
+            "assignee": op.request.assignee, "reminder_count": 0, "reminded_at": None, "answer": None,
+            "answered_by": "", "answered_at": None,
         }  # fmt: skip
-        self._leave(run, op.position, "asked", op.id, op.at)
-        return Verdict.DONE
+        self._leave(run, op.position, "requested", op.id, op.at)
+        return OpStatus.DONE
 
-    def _change_question(self, run: Row, op: RemindApproval | WithdrawApproval) -> Verdict:
+    def _change_question(self, run: Row, op: RemindApproval | WithdrawApproval) -> OpStatus:
         row = self.approvals.get(op.id)
         if row is None or row["run_id"] != run["id"]:
-            return Verdict.UNKNOWN_APPROVAL
+            return OpStatus.UNKNOWN_APPROVAL
         if row["state"] == "answered" or (row["state"] == "withdrawn" and isinstance(op, RemindApproval)):
-            return Verdict.REFUSED
+            return OpStatus.REFUSED
         if isinstance(op, RemindApproval):
-            if op.reminders > row["reminders"]:
+            if op.reminder_count > row["reminder_count"]:
                 row.update(
-                    reminders=op.reminders, asked_of=op.asked_of, reminded_at=op.at, expires_at=op.expires_at
-                )  # fmt: skip
-                told = {"id": op.id, "asked_of": op.asked_of, "reminders": op.reminders}
+                    reminder_count=op.reminder_count, assignee=op.assignee, reminded_at=op.at, expires_at=op.expires_at
+                )
+                told = {"id": op.id, "asked_of": op.assignee, "reminders": op.reminder_count}
                 self._leave(run, row["position"], "reminded", told, op.at)
         elif row["state"] == "open":
             row["state"] = "withdrawn"
             self.withdrawn_in[op.id] = op.epoch
             self._leave(run, row["position"], "withdrawn", op.id, op.at)
-        return Verdict.DONE
+        return OpStatus.DONE
 
-    def _answer(self, op: AnswerApproval) -> Verdict:
+    def _answer(self, op: AnswerApproval) -> OpStatus:
         row = self.approvals.get(op.id)
         if row is None:
-            return Verdict.UNKNOWN_APPROVAL
+            return OpStatus.UNKNOWN_APPROVAL
         if row["state"] != "open":
-            return Verdict.DUPLICATE if row["state"] == "answered" else Verdict.ENDED
-        row.update(state="answered", answer=op.payload, answered_by=op.by, answered_at=op.at)
+            return OpStatus.DUPLICATE if row["state"] == "answered" else OpStatus.ENDED
+        row.update(state="answered", answer=op.payload, answered_by=op.answered_by, answered_at=op.at)
         self._deliver(self.runs[row["run_id"]], f"answer:{op.id}", op.payload, op.at, row["position"])
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def _questions(self, run: Row) -> list[Row]:
         return [row for row in self.approvals.values() if row["run_id"] == run["id"]]
@@ -394,8 +399,8 @@ class Model:
         mail[:] = [one for one in mail if not (one["name"].startswith("answer:") and one["position"] in positions)]
 
     def _leave(self, run: Row, position: int, kind: str, data: Any, at: float) -> None:
-        left = [notice for notice in self.notices[run["id"]] if (notice.position, notice.part) == (position, "")]
-        notice = Notice(position, "", len(left) + 1, kind, json.dumps(data).encode(), at)
+        left = [notice for notice in self.notices[run["id"]] if (notice.position, notice.stream) == (position, "")]
+        notice = LiveEvent(position, "", len(left) + 1, kind, json.dumps(data).encode(), at)
         self.notices[run["id"]].append(notice)
 
     def _forget_steps(self, run: Row, *positions: int) -> None:
@@ -403,17 +408,17 @@ class Model:
         told[:] = [
             notice
             for notice in told
-            if notice.kind not in ("begun", "text") or (positions and notice.position not in positions)
+            if notice.kind not in ("started", "text") or (positions and notice.position not in positions)
         ]
 
-    def _remember(self, op: PutMemory | DeleteMemory) -> Verdict:
+    def _remember(self, op: PutMemory | DeleteMemory) -> OpStatus:
         there = self.memories.pop((op.namespace, op.key), None)
         if isinstance(op, PutMemory):
             self.memories[op.namespace, op.key] = {
                 "namespace": op.namespace, "key": op.key, "value": op.value, "text": op.text,
                 "created_at": there["created_at"] if there else op.at, "updated_at": op.at,
             }  # fmt: skip
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def found_by(self, namespace: str, word: str) -> set[str]:
         """The keys of the memories that have this word, which is in lower case."""
@@ -425,29 +430,29 @@ class Model:
 
     # Starting
 
-    def _holds(self, link: Link | None) -> bool:
+    def _holds(self, link: RunLink | None) -> bool:
         if link is None:
             return True
-        run = self.by_key(link.parent)
+        run = self.by_key(link.parent_key)
         return run is not None and run["state"] is RUNNING and run["epoch"] == link.epoch
 
-    def _start(self, op: StartRun) -> tuple[Row, bool, bool] | Verdict:
+    def _start(self, op: StartRun) -> tuple[Row, bool, bool] | OpStatus:
         if not self._holds(op.link):
-            return Verdict.FENCED
+            return OpStatus.FENCED
         found = self._find_or_create(op)
-        return found if isinstance(found, Verdict) else (*found, self._linked(found[0]["id"], op.link))
+        return found if isinstance(found, OpStatus) else (*found, self._linked(found[0]["id"], op.link))
 
-    def _await(self, op: AwaitRun) -> tuple[Row, bool, bool] | Verdict:
+    def _await(self, op: AwaitRun) -> tuple[Row, bool, bool] | OpStatus:
         if not self._holds(op.link):
-            return Verdict.FENCED
+            return OpStatus.FENCED
         if op.run_id not in self.runs:
-            return Verdict.UNKNOWN_RUN
+            return OpStatus.UNKNOWN_RUN
         return dict(self.runs[op.run_id]), False, self._linked(op.run_id, op.link)
 
-    def _linked(self, run_id: str, link: Link | None) -> bool:
-        if link is None or not link.awaited:
+    def _linked(self, run_id: str, link: RunLink | None) -> bool:
+        if link is None or not link.is_awaited:
             return False
-        waits = self.by_key(link.parent)
+        waits = self.by_key(link.parent_key)
         assert waits is not None
         place = (waits["id"], link.position)
         known = self.links.get(place)
@@ -463,29 +468,29 @@ class Model:
         mail = self.mailboxes[place[0]]
         mail[:] = [one for one in mail if one["position"] != place[1] or one["name"].startswith("answer:")]
 
-    def _find_or_create(self, op: StartRun) -> tuple[Row, bool] | Verdict:
+    def _find_or_create(self, op: StartRun) -> tuple[Row, bool] | OpStatus:
         new = op.run
         if new.id in self.runs and self.runs[new.id]["seed"] == new.seed:
             return dict(self.runs[new.id]), True
         if new.id in self.runs:
             return dict(self.runs[new.id]), False
-        if new.dedup and (new.queue, new.dedup) in self.holders:
-            return dict(self._joined(self.runs[self.holders[new.queue, new.dedup]], new)), False
+        if new.dedup_key and (new.queue, new.dedup_key) in self.holders:
+            return dict(self._joined(self.runs[self.holders[new.queue, new.dedup_key]], new)), False
         if op.join_orphan and (orphans := [run for run in self.runs.values() if self._is_orphan(run, new)]):
             orphan = min(orphans, key=lambda run: run["key"])
             orphan["starter"] = new.starter
             orphan["ended_unseen"] = False
             return dict(orphan), False
         if new.workflow in self.switches:
-            return Verdict.SWITCHED_OFF
-        starter = None if op.link is None else self.by_key(op.link.parent)
+            return OpStatus.WORKFLOW_DISABLED
+        starter = None if op.link is None else self.by_key(op.link.parent_key)
         return dict(self._create(new, op.claim_as, starter)), True
 
     def _joined(self, run: Row, new: Any) -> Row:
-        if run["put_off"] and new.put_off_most is not None and run["workflow"] == new.workflow:
+        if run["put_off"] and new.max_debounce_s is not None and run["workflow"] == new.workflow:
             time = max(new.available_at, min(new.created_at, self.clock()))
             run.update(inputs=new.inputs, digest=new.digest, version=new.version, deadline=new.deadline)
-            run["wake_at"] = min(time, run["created_at"] + new.put_off_most)
+            run["wake_at"] = min(time, run["created_at"] + new.max_debounce_s)
         return run
 
     def _create(self, new: Any, claim_as: int | None, starter: Row | None = None) -> Row:
@@ -497,41 +502,42 @@ class Model:
         run: Row = {
             "key": None, "id": new.id, "workflow": new.workflow, "queue": new.queue,
             "state": PENDING if owner is None else RUNNING, "epoch": 0 if owner is None else 1, "owner": owner,
-            "starter": new.starter, "deliveries": 0, "suspicion": 0, "max_deliveries": new.max_deliveries,
+            "starter": new.starter, "delivery_count": 0, "suspicion": 0, "max_deliveries": new.max_deliveries,
             "wake_at": None if owner is not None else max(new.available_at, min(new.created_at, self.clock())),
             "waits_for": "", "priority": new.priority, "deadline": new.deadline, "inputs": new.inputs,
             "digest": new.digest, "seed": new.seed, "output": None, "error": None, "tags": new.tags,
-            "python": new.python, "created_at": new.created_at, "finished_at": None,
-            "began_at": new.created_at if new.began_at is None else new.began_at, "cancel": Cancel.NO,
-            "paused_at": None, "rewind": None, "parent": new.parent, "forked_from": new.forked_from,
-            "rewound": new.rewound, "session": new.session, "version": new.version,
-            "previous": ["", *talk][-1] if new.session else new.previous,
+            "python_version": new.python_version, "created_at": new.created_at, "finished_at": None,
+            "clock_started_at": new.created_at if new.clock_started_at is None else new.clock_started_at,
+            "cancel_state": CancelState.NONE, "paused_at": None, "rewind": None, "parent": new.parent,
+            "forked_from": new.forked_from, "rewind_points": new.rewind_points,
+            "session": new.session, "version": new.version,
+            "previous_run": ["", *talk][-1] if new.session else new.previous_run,
             "has_budget": new.budget is not None or (starter is not None and starter["has_budget"]),
             "above": new.parent if new.parent in self.runs else None,
-            "generated": new.generated_id, "ended_unseen": False, "queue_key": new.queue_key, "limited": limited,
-            "put_off": new.put_off_most is not None, "by_delivery": new.by_delivery,
+            "generated": new.has_generated_id, "ended_unseen": False, "queue_key": new.queue_key, "is_limited": limited,
+            "put_off": new.max_debounce_s is not None, "is_delivery": new.is_delivery,
         }  # fmt: skip
         self.runs[new.id] = run
         if limited:
             self._give_turn(run)
-        if new.dedup and (owner is None or not run["put_off"]):
-            self.holders[new.queue, new.dedup] = new.id
+        if new.dedup_key and (owner is None or not run["put_off"]):
+            self.holders[new.queue, new.dedup_key] = new.id
         self.journals[new.id], self.attempts[new.id], self.mailboxes[new.id] = [], {}, []
         self.used[new.id], self.notices[new.id] = [], []
         if new.budget is not None:
             self.budgets[new.id] = new.budget
         return run
 
-    def _fork(self, op: ForkRun) -> tuple[Row, bool, bool] | Verdict:
+    def _fork(self, op: ForkRun) -> tuple[Row, bool, bool] | OpStatus:
         if op.run.id in self.runs:
             there = self.runs[op.run.id]
             return dict(there), there["seed"] == op.run.seed, False
-        if op.source not in self.runs:
-            return Verdict.UNKNOWN_RUN
+        if op.source_run not in self.runs:
+            return OpStatus.UNKNOWN_RUN
         if op.run.workflow in self.switches:
-            return Verdict.SWITCHED_OFF
+            return OpStatus.WORKFLOW_DISABLED
         run = self._create(op.run, None)
-        kept = [record for record in self.journals[op.source] if record.seq < op.keep]
+        kept = [record for record in self.journals[op.source_run] if record.seq < op.before_seq]
         self.journals[op.run.id] = kept + ([] if op.record is None else [op.record])
         return dict(run), True, False
 
@@ -544,18 +550,18 @@ class Model:
             and (run["ended_unseen"] or run["state"] not in ENDED)
         )
 
-    def _send(self, op: SendSignal) -> Verdict:
+    def _send(self, op: SendSignal) -> OpStatus:
         run = self.runs.get(op.run_id)
         if run is None:
-            return Verdict.UNKNOWN_RUN
-        if op.dedup is not None and (op.run_id, op.dedup) in self.dedups:
-            return Verdict.DUPLICATE
+            return OpStatus.UNKNOWN_RUN
+        if op.dedup_key is not None and (op.run_id, op.dedup_key) in self.dedups:
+            return OpStatus.DUPLICATE
         if run["state"] in ENDED:
-            return Verdict.ENDED
-        if op.dedup is not None:
-            self.dedups.add((op.run_id, op.dedup))
+            return OpStatus.ENDED
+        if op.dedup_key is not None:
+            self.dedups.add((op.run_id, op.dedup_key))
         self._deliver(run, op.name, op.payload, op.at)
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def _deliver(
         self, run: Row, name: str, payload: bytes, at: float, position: int | None = None, of: str | None = None
@@ -569,46 +575,46 @@ class Model:
         if run["state"] is WAITING and run["paused_at"] is None:
             run["wake_at"] = self.clock()
 
-    def _ask(self, run: Row, op: Any) -> Verdict:
+    def _ask(self, run: Row, op: Any) -> OpStatus:
         if isinstance(op, CancelRun) and op.seed not in (None, run["seed"]):
-            return Verdict.REFUSED
+            return OpStatus.REFUSED
         paused, ended = run["paused_at"] is not None, run["state"] in ENDED
         unbegun = run["state"] is PENDING and run["epoch"] == 0
         if isinstance(op, CancelRun):
-            before = run["cancel"] is not Cancel.NO
+            before = run["cancel_state"] is not CancelState.NONE
             if ended:
-                return Verdict.DUPLICATE if before and run["state"] is RunState.CANCELLED else Verdict.ENDED
+                return OpStatus.DUPLICATE if before and run["state"] is RunState.CANCELLED else OpStatus.ENDED
             if before and not paused:
-                return Verdict.DUPLICATE
-            run.update(cancel=run["cancel"] if before else Cancel.ASKED, paused_at=None)
-            if unbegun or run["by_delivery"]:
+                return OpStatus.DUPLICATE
+            run.update(cancel_state=run["cancel_state"] if before else CancelState.REQUESTED, paused_at=None)
+            if unbegun or run["is_delivery"]:
                 self._end(run, RunState.CANCELLED, finished_at=op.at)
             elif run["state"] is not RUNNING:
                 run["wake_at"] = self.clock()
-            return Verdict.DONE
+            return OpStatus.DONE
         if ended:
-            return Verdict.ENDED
+            return OpStatus.ENDED
         if paused is isinstance(op, PauseRun):
-            return Verdict.DUPLICATE
+            return OpStatus.DUPLICATE
         run["paused_at"] = None if paused else op.at
         if paused and not unbegun and run["state"] is not RUNNING:
             run["wake_at"] = self.clock()
-        return Verdict.DONE
+        return OpStatus.DONE
 
-    def _reopen(self, op: ReopenRun) -> Verdict:
+    def _reopen(self, op: ReopenRun) -> OpStatus:
         if op.run_id not in self.runs:
-            return Verdict.UNKNOWN_RUN
-        run, settled = self.runs[op.run_id], op.settles
+            return OpStatus.UNKNOWN_RUN
+        run, settled = self.runs[op.run_id], op.settlement
         if settled is not None and settled.epoch != run["epoch"]:
-            return Verdict.ENDED
+            return OpStatus.ENDED
         before = run["rewind"]
         if settled is not None:
             run["rewind"] = settled.rewind
         order: list[str] = []
         verdict = self._may_reopen(op.run_id, op, order)
-        if verdict is not Verdict.DONE:
+        if verdict is not OpStatus.DONE:
             run["rewind"] = before
-        if verdict is Verdict.DONE:
+        if verdict is OpStatus.DONE:
             for run_id in order:
                 self._rewind(self.runs[run_id], order)
                 kept = [record.seq for record in self.journals[run_id]]
@@ -627,94 +633,94 @@ class Model:
             self.short.remove(place)
             self._deliver(run, "holdfast:budget", payload, at)
 
-    def _may_reopen(self, run_id: str, op: ReopenRun, order: list[str]) -> Verdict:
+    def _may_reopen(self, run_id: str, op: ReopenRun, order: list[str]) -> OpStatus:
         run = self.runs[run_id]
         back = run["rewind"]
         if run["state"] not in REOPENABLE:
-            return Verdict.ENDED
-        if back is not None and back.undone:
-            return Verdict.UNDONE
-        if back is not None and back.once and not op.run_again:
-            return Verdict.REFUSED
+            return OpStatus.ENDED
+        if back is not None and back.is_compensated:
+            return OpStatus.COMPENSATED
+        if back is not None and back.once_seqs and not op.rerun_once_steps:
+            return OpStatus.REFUSED
         order.append(run_id)
         for place, child, was_there in self._open_ends(run):
             other = self.runs[child]
-            if place >= back.positions or child in order:
+            if place >= back.command_count or child in order:
                 continue
             if other["parent"] == run_id and other["state"] in REOPENABLE:
                 with_it = [*order]
                 verdict = self._may_reopen(child, op, with_it)
-                if verdict is Verdict.DONE:
+                if verdict is OpStatus.DONE:
                     order[:] = with_it
                 elif was_there:
                     return verdict
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def _taken(self, run: Row) -> list[Record]:
         back, journal = run["rewind"], self.journals[run["id"]]
-        if back is None or not back.failed:
+        if back is None or not back.failed_seqs:
             return []
         taken: list[Record] = []
         for record in journal:
-            later = record.seq > min(back.failed)
+            later = record.seq > min(back.failed_seqs)
             match record.kind:
-                case Kind.DEADLINE | Kind.CANCEL:
+                case RecordKind.DEADLINE | RecordKind.CANCEL:
                     goes = later
-                case Kind.TIMER:
-                    goes = later and record.position >= back.timers
-                case Kind.PATCH:
+                case RecordKind.TIMER:
+                    goes = later and record.position >= back.timer_count
+                case RecordKind.PATCH:
                     continue  # it may have been decided before the failure was seen
                 case _:
-                    goes = later and record.position >= back.positions
-            if goes or record.seq in back.failed:
+                    goes = later and record.position >= back.command_count
+            if goes or record.seq in back.failed_seqs:
                 taken.append(record)
         return taken
 
     def _open_ends(self, run: Row) -> list[tuple[int, str, bool]]:
         """The runs that a run waits for, and will have no end of: the position, whose it is, and whether it had one."""
-        if run["rewind"] is None or not run["rewind"].failed:
+        if run["rewind"] is None or not run["rewind"].failed_seqs:
             return []
         taken = self._taken(run)
-        ends = [record for record in self.journals[run["id"]] if record.kind is Kind.CHILD]
+        ends = [record for record in self.journals[run["id"]] if record.kind is RecordKind.CHILD]
         kept = {record.position for record in ends if record not in taken}
         had = {record.position for record in ends if record in taken}
-        kept |= {*run["rewind"].given_up}
+        kept |= {*run["rewind"].abandoned_positions}
         places = sorted(place for parent, place in self.links if parent == run["id"] and place not in kept)
         return [(place, self.links[run["id"], place][0], place in had) for place in places]
 
     def _rewind(self, run: Row, reopened: list[str]) -> None:
         taken = self._taken(run)
         for place, child, was_there in self._open_ends(run):
-            is_later = place >= run["rewind"].positions
+            is_later = place >= run["rewind"].command_count
             goes_on = child in reopened or self.runs[child]["state"] not in ENDED
             if is_later or goes_on or was_there:
                 self._drop_ends((run["id"], place))
                 self.links[run["id"], place] = [child, "waits"]
             if is_later or (was_there and not goes_on):
                 del self.links[run["id"], place]
-        if run["rewind"] is not None and run["rewind"].failed:
-            gone = {row["position"] for row in self._questions(run) if row["position"] >= run["rewind"].positions}
+        if run["rewind"] is not None and run["rewind"].failed_seqs:
+            gone = {row["position"] for row in self._questions(run) if row["position"] >= run["rewind"].command_count}
             self._drop_answers(run["id"], gone)
-            gone |= {record.position for record in taken if record.kind is Kind.APPROVAL}
+            gone |= {record.position for record in taken if record.kind is RecordKind.APPROVAL}
             for row in self._questions(run):
                 if row["position"] in gone:
                     row["state"] = "withdrawn"
             noted = self.attempts[run["id"]]
-            for place in [place for place in noted if place >= run["rewind"].positions and not noted[place].intent]:
+            for place in [place for place in noted if place >= run["rewind"].command_count and not noted[place].intent]:
                 del noted[place]
         journal = self.journals[run["id"]]
         journal[:] = [record for record in journal if record not in taken]
         if run["deadline"] is not None and run["deadline"] <= self.clock():
             run["deadline"] = None
-        run.update(deliveries=0, suspicion=0, output=None, error=None, finished_at=None, ended_unseen=False)
-        is_recorded = any(record.kind is Kind.CANCEL for record in journal)
-        if run["rewind"] is not None and run["rewind"].failed:
-            run["rewound"] = (*run["rewound"], run["rewind"].positions)
-        run.update(cancel=Cancel.RECORDED if is_recorded else Cancel.NO, paused_at=None, rewind=None)
-        run["limited"] = run["queue"] in self.queues
+        run.update(delivery_count=0, suspicion=0, output=None, error=None, finished_at=None, ended_unseen=False)
+        is_recorded = any(record.kind is RecordKind.CANCEL for record in journal)
+        if run["rewind"] is not None and run["rewind"].failed_seqs:
+            run["rewind_points"] = (*run["rewind_points"], run["rewind"].point)
+        run.update(cancel_state=CancelState.RECORDED if is_recorded else CancelState.NONE, paused_at=None, rewind=None)
+        run["is_limited"] = run["queue"] in self.queues
         self._free(run)
         for record in taken:
-            if record.kind is Kind.SIGNAL:
+            if record.kind is RecordKind.SIGNAL:
                 self._deliver(run, record.name, record.payload or b"null", record.started_at)
 
     def _free(self, run: Row) -> None:
@@ -762,7 +768,7 @@ class Model:
             for run in candidates:
                 if run["state"] is RUNNING:
                     continue
-                line = run["queue"] if run["limited"] else ""
+                line = run["queue"] if run["is_limited"] else ""
                 if self._passes(run) and (line not in ahead or self._rank(run) < self._rank(ahead[line])):
                     ahead[line] = run
             if not ahead:
@@ -784,20 +790,20 @@ class Model:
         if name not in self.queues:
             self.queues[name] = {**now, "turn": 0, "given": {}}
             for run in self._unfinished_in(name):
-                run["limited"] = True
+                run["is_limited"] = True
                 self._give_turn(run)
         self.queues[name][field] = value
         if all(self.queues[name][one] is None for one in ("declared", "by_hand", "paused_at")):
             del self.queues[name]
             self.rates = {place: state for place, state in self.rates.items() if place[0] != name}
             for run in self._unfinished_in(name):
-                run["limited"] = False
+                run["is_limited"] = False
         return True
 
-    def told_queues(self) -> list[KeptQueue]:
+    def told_queues(self) -> list[QueueStatus]:
         return [self._told_queue(name, row) for name, row in sorted(self.queues.items())]
 
-    def _told_queue(self, name: str, queue: Row) -> KeptQueue:
+    def _told_queue(self, name: str, queue: Row) -> QueueStatus:
         now, runs = self.clock(), self._unfinished_in(name)
         running = Counter(run["queue_key"] for run in runs if run["state"] is RUNNING)
         waiting = Counter(
@@ -808,10 +814,10 @@ class Model:
             and run["wake_at"] is not None
             and run["wake_at"] <= now
         )
-        keys = [QueueKey(key, running[key], waiting[key]) for key in sorted({*running, *waiting})]
-        keys.sort(key=lambda one: (-one.waiting, -one.running))
+        keys = [QueueKeyStatus(key, running[key], waiting[key]) for key in sorted({*running, *waiting})]
+        keys.sort(key=lambda one: (-one.waiting_count, -one.running_count))
         free_at = max((self._free_at((name, None, _name(rate)), rate) for rate in self._limits(name).rates), default=0)
-        return KeptQueue(
+        return QueueStatus(
             name, self._limits(name), queue["declared"], queue["by_hand"] is not None, queue["paused_at"],
             running.total(), waiting.total(), free_at if free_at > now else 0.0, tuple(keys),
         )  # fmt: skip
@@ -829,7 +835,7 @@ class Model:
         run["turn"] = queue["given"][run["queue_key"]] = max(queue["turn"], last + 1)
 
     def _rank(self, run: Row) -> tuple[Any, ...]:
-        if not run["limited"]:
+        if not run["is_limited"]:
             return (-run["priority"], run["key"])
         return (run["epoch"] == 0, -run["priority"], run.get("turn", 0), run["key"])
 
@@ -845,11 +851,11 @@ class Model:
         return time is not None and time <= self.clock()
 
     def _wake(self, run: Row) -> float | None:
-        if not run["limited"]:
+        if not run["is_limited"]:
             return run["wake_at"]
         if self.queues[run["queue"]]["paused_at"] is not None:
             return None
-        if run["cancel"] is not Cancel.NO:
+        if run["cancel_state"] is not CancelState.NONE:
             return run["wake_at"]
         if not self._has_place(run):
             return None
@@ -861,7 +867,7 @@ class Model:
         if run["epoch"] == 0:
             if run["put_off"]:
                 self._lose_dedup(run)
-            if run["limited"]:
+            if run["is_limited"]:
                 self.queues[run["queue"]]["turn"] = run.get("turn", 0)
             for place, rate in self._rates_of(run):
                 self.rates[place] = self._rate(place, rate).take(self.clock(), 1 if rate.unit == "calls" else 0).state
@@ -875,10 +881,10 @@ class Model:
                 yield (run["queue"], run["queue_key"], _name(rate)), rate
 
     def _rate(self, place: tuple[str, str | None, str], rate: Rate) -> RateState:
-        return RateState.load(rate, self.rates[place].dump() if place in self.rates else ())
+        return RateState.from_numbers(rate, self.rates[place].to_numbers() if place in self.rates else ())
 
     def _free_at(self, place: tuple[str, str | None, str], rate: Rate) -> float:
-        return self._rate(place, rate).next_at(1 if rate.unit == "calls" else 0)
+        return self._rate(place, rate).get_next_grant_at(1 if rate.unit == "calls" else 0)
 
     def _lose_dedup(self, run: Row) -> None:
         self.holders = {place: holder for place, holder in self.holders.items() if holder != run["id"]}
@@ -901,7 +907,7 @@ class Model:
         late = [
             run
             for run in self.runs.values()
-            if run["by_delivery"] and run["state"] not in ENDED and (run["deadline"] or now + 1) <= now
+            if run["is_delivery"] and run["state"] not in ENDED and (run["deadline"] or now + 1) <= now
         ]
         late = sorted(late, key=lambda run: (run["deadline"], run["key"]))[:limit]
         for run in late:
@@ -911,10 +917,10 @@ class Model:
     @staticmethod
     def _is_over(row: dict[str, Any], now: float, since: float) -> bool:
         """Whether the lease of a worker has passed, for those who can reach the store since then."""
-        lease = row["lease_until"] - row["beat_at"]
-        return max(since, row["beat_at"]) + lease < now
+        lease = row["lease_expires_at"] - row["heartbeat_at"]
+        return max(since, row["heartbeat_at"]) + lease < now
 
-    def reap(self, me: int | None, since: float, by_lease: bool) -> tuple[list[int], list[str], list[str]]:
+    def reap(self, me: int | None, since: float, include_listeners: bool) -> tuple[list[int], list[str], list[str]]:
         """Workers that are dead now, runs that are free again, and runs that are dead."""
         now = self.clock()
         gone = [
@@ -922,7 +928,7 @@ class Model:
             for worker, row in sorted(self.workers.items())
             if row["state"] == "live"
             and worker != me
-            and (by_lease or not row["by_lease"])
+            and (include_listeners or not row["is_listener"])
             and (row["killed"] or self._is_over(row, now, since))
         ]
         freed: list[str] = []
@@ -933,8 +939,8 @@ class Model:
             self._wake_parked_by(worker)
             for run in held:
                 if len(held) == 1:
-                    run["deliveries"] += 1
-                if len(held) > 1 or run["deliveries"] < run["max_deliveries"]:
+                    run["delivery_count"] += 1
+                if len(held) > 1 or run["delivery_count"] < run["max_deliveries"]:
                     run["suspicion"] = 1 if run["suspicion"] == 0 else max(4, run["suspicion"] + 1)
                     self._free(run)
                     freed.append(run["id"])
@@ -952,7 +958,7 @@ class Model:
 
 
 def _name(rate: Rate) -> str:
-    return f"{rate.unit} in {rate.window}"
+    return f"{rate.unit} in {rate.window_s}"
 
 
 async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) -> dict[str, Any]:
@@ -960,22 +966,24 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
     runs = await store.list_runs(RunFilter())
     return {
         "runs": runs,
-        "again": [await store.get(run.id) for run in runs],
-        "many": sorted(await store.get_many([*ids, "none"]), key=lambda run: -run.key),
-        "histories": await store.histories([run.key for run in runs]),
+        "again": [await store.get_run(run.id) for run in runs],
+        "many": sorted(await store.get_runs([*ids, "none"]), key=lambda run: -run.key),
+        "histories": await store.get_histories([run.key for run in runs]),
         "counts": dict(await store.count_runs()),
-        "unfinished": dict(await store.count_unfinished()),
-        "usages": dict(await store.usages([*ids, "none"])),
-        "spent": await store.usage_by_day("0001-01-01", "9999-12-31"),
-        "workers": await store.workers(),
-        "specs": dict(await store.specs()),
-        "requests": {worker: await store.requests(worker) for worker in workers},
-        "switches": {name: one.since for name, one in (await store.switched_off()).items()},
-        "queues": await store.queues(),
-        "signals": {worker: list((await store.new_signals(worker, 0)).signals) for worker in workers},
-        "approvals": await store.approvals(ApprovalFilter(only_open=False)),
-        "open": await store.approvals(ApprovalFilter()),
-        "feeds": [await store.feed(run.id, -1, 0) for run in runs],
+        "unfinished": dict(await store.count_unfinished_runs()),
+        "usages": dict(await store.get_usages([*ids, "none"])),
+        "spent": await store.get_daily_usage("0001-01-01", "9999-12-31"),
+        "workers": await store.list_workers(),
+        "specs": dict(await store.get_workflow_specs()),
+        "requests": {worker: await store.get_run_requests(worker) for worker in workers},
+        "switches": {name: one.disabled_at for name, one in (await store.get_disabled_workflows()).items()},
+        "queues": await store.list_queues(),
+        "signals": {worker: list((await store.get_new_signals(worker, 0)).signals) for worker in workers},
+        "approvals": await store.list_approvals(ApprovalFilter(only_open=False)),
+        "open": await store.list_approvals(ApprovalFilter()),
+        "feeds": [await store.get_run_updates(run.id, -1, 0) for run in runs],
         "memories": [memory for space in SPACES for memory in await store.list_memories(space)],
-        "wakes": [await store.next_wake(workflows=[flow], queues=[queue]) for flow in workflows for queue in queues],
+        "wakes": [
+            await store.get_next_wake_at(workflows=[flow], queues=[queue]) for flow in workflows for queue in queues
+        ],
     }

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.admission.usage import Usage
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.contract import NewWorker, Store
 from holdfast.stores.operations import (
     AppendRecord,
     FinishRun,
-    Link,
     NewRun,
-    NoteAttempt,
     Op,
+    OpStatus,
     ParkRun,
     ReleaseRun,
     ReserveUsage,
     Run,
+    RunLink,
+    SaveAttempt,
     SendSignal,
-    Started,
+    StartResult,
     StartRun,
-    Verdict,
 )
 
-DONE, TOLD, FENCED, REFUSED = Verdict.DONE, Verdict.TOLD, Verdict.FENCED, Verdict.REFUSED
+DONE, TOLD, FENCED, REFUSED = OpStatus.DONE, OpStatus.DONE_NOTIFIED, OpStatus.FENCED, OpStatus.REFUSED
 FLOW = "etl"
 ALL: dict[str, Any] = {"workflows": [FLOW], "queues": None}
 
@@ -61,7 +61,7 @@ def a_worker(name: str = "w", **fields: Any) -> NewWorker:
 
 def record(seq: int, *, epoch: int = 1, position: int | None = None, **fields: Any) -> Record:
     given: dict[str, Any] = {
-        "kind": Kind.STEP,
+        "kind": RecordKind.STEP,
         "position": seq if position is None else position,
         "name": "extract",
         "ok": True,
@@ -85,7 +85,9 @@ def append(
     **fields: Any,
 ) -> AppendRecord:
     made = record(seq, **{"epoch": run.epoch, **fields})
-    return AppendRecord(run.key, made, consume=consume, clear_attempt=clear, reset_deliveries=reset, used=used)
+    return AppendRecord(
+        run.key, made, consumed_signal_id=consume, clear_attempt=clear, reset_delivery_count=reset, used=used
+    )
 
 
 def reserve(run: Run, position: int, tokens: int = 0, **fields: Any) -> ReserveUsage:
@@ -93,8 +95,8 @@ def reserve(run: Run, position: int, tokens: int = 0, **fields: Any) -> ReserveU
     return ReserveUsage(run.key, run.epoch, position, Usage(calls=1, input_tokens=tokens, **fields))
 
 
-def note(run: Run, position: int, number: int = 1, **fields: Any) -> NoteAttempt:
-    return NoteAttempt(run.key, run.epoch, Attempt(position, number, **fields))
+def note(run: Run, position: int, number: int = 1, **fields: Any) -> SaveAttempt:
+    return SaveAttempt(run.key, run.epoch, Attempt(position, number, **fields))
 
 
 def finish(run: Run, state: RunState = RunState.COMPLETED, **fields: Any) -> FinishRun:
@@ -102,7 +104,7 @@ def finish(run: Run, state: RunState = RunState.COMPLETED, **fields: Any) -> Fin
     if state is not RunState.COMPLETED:
         given.update(output=None, error=b'{"type":"ValueError"}')
     if state is RunState.CANCELLED:
-        given.update(heed_cancel=False)  # whoever ends it so has recorded the cancel
+        given.update(respect_cancel=False)  # whoever ends it so has recorded the cancel
     return FinishRun(run.key, run.epoch, state, **{**given, **fields})
 
 
@@ -110,8 +112,8 @@ def park(run: Run, wake_at: float | None = None, *signals: str, **fields: Any) -
     return ParkRun(run.key, run.epoch, wake_at, signals, "waits for approval", **fields)
 
 
-def link(parent: Run, position: int = 0, *, awaited: bool = True) -> Link:
-    return Link(parent.key, parent.epoch, position, awaited)
+def link(parent: Run, position: int = 0, *, awaited: bool = True) -> RunLink:
+    return RunLink(parent.key, parent.epoch, position, awaited)
 
 
 def child_of(
@@ -121,9 +123,9 @@ def child_of(
     return StartRun(new_run(run_id, parent=parent.id, **fields), claim_as, link=link(parent, position))
 
 
-def rewind(*failed: int, positions: int = 1000, timers: int = 1000, **fields: Any) -> Rewind:
+def rewind(*failed: int, command_count: int = 1000, timer_count: int = 1000, **fields: Any) -> Rewind:
     """Take back these records, and nothing that came of them."""
-    return Rewind(failed, positions, timers, **fields)
+    return Rewind(failed, command_count, timer_count, **fields)
 
 
 def release(run: Run) -> ReleaseRun:
@@ -141,8 +143,8 @@ async def do(store: Store, *ops: Op) -> Sequence[Any]:
 async def start(store: Store, run_id: str = "r", *, claim_as: int | None = None, **fields: Any) -> Run:
     """A new run."""
     [answer] = await store.commit([StartRun(new_run(run_id, **fields), claim_as=claim_as)])
-    assert isinstance(answer, Started)
-    assert answer.created
+    assert isinstance(answer, StartResult)
+    assert answer.is_new
     return answer.run
 
 
@@ -156,28 +158,28 @@ async def claim_one(store: Store, worker: int | None = None) -> Run:
     """The run that a worker gets who asks for one."""
     if worker is None:
         worker = await store.register_worker(a_worker("claimant"), 10.0)
-    [run] = await store.claim(worker, **ALL, limit=1)
+    [run] = await store.claim_runs(worker, **ALL, limit=1)
     return run
 
 
 async def state_of(store: Store, run_id: str = "r") -> RunState:
-    run = await store.get(run_id)
+    run = await store.get_run(run_id)
     assert run is not None
     return run.state
 
 
 async def row(store: Store, run_id: str = "r") -> Run:
-    run = await store.get(run_id)
+    run = await store.get_run(run_id)
     assert run is not None
     return run
 
 
 async def mailbox(store: Store, run: Run) -> list[Signal]:
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     return list(history.signals)
 
 
 async def journal(store: Store, run: Run) -> list[int]:
     """The sequence numbers of a run's records."""
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     return [made.seq for made in history.records]

@@ -9,8 +9,8 @@ import pytest
 from store_values import start
 
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.operations import Answer, Op, ReleaseRun, Verdict
-from holdfast.stores.sql.group_commit import MOST, Gathering
+from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
+from holdfast.stores.sql.group_commit import MAX_OPS, GroupCommit
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -25,7 +25,7 @@ class Slow:
         self.bad: set[int] = set()
         self.is_away = False
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         keys = [op.key for op in ops if isinstance(op, ReleaseRun)]
         self.commits.append(keys)
         await self.may_go_on.acquire()
@@ -33,10 +33,10 @@ class Slow:
             raise StoreUnavailable("away")
         if self.bad & set(keys):
             raise ValueError("this cannot be committed")
-        return [Verdict.DONE if key % 2 else Verdict.FENCED for key in keys]
+        return [OpStatus.DONE if key % 2 else OpStatus.FENCED for key in keys]
 
 
-def asking(gathering: Gathering, *keys: int) -> asyncio.Task[list[Answer]]:
+def asking(gathering: GroupCommit, *keys: int) -> asyncio.Task[list[OpResult]]:
     return asyncio.create_task(gathering.commit([ReleaseRun(key, 1) for key in keys]))
 
 
@@ -47,24 +47,24 @@ async def settle() -> None:
 
 async def test_what_comes_in_meanwhile_goes_together_and_each_has_its_own_answers():
     slow = Slow()
-    gathering = Gathering(slow.commit)
+    gathering = GroupCommit(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2, 3), asking(gathering, 4)
     await settle()
     assert slow.commits == [[1]]
     slow.may_go_on.release()
-    assert await first == [Verdict.DONE]
+    assert await first == [OpStatus.DONE]
     await settle()
     assert slow.commits == [[1], [2, 3, 4]]
     slow.may_go_on.release()
-    assert (await second, await third) == ([Verdict.FENCED, Verdict.DONE], [Verdict.FENCED])
+    assert (await second, await third) == ([OpStatus.FENCED, OpStatus.DONE], [OpStatus.FENCED])
     slow.may_go_on.release()
-    assert await gathering.commit([ReleaseRun(5, 1)]) == [Verdict.DONE]
+    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
 
 
 async def test_one_that_cannot_be_committed_takes_no_other_with_it():
     slow = Slow()
     slow.bad = {3}
-    gathering = Gathering(slow.commit)
+    gathering = GroupCommit(slow.commit)
     asked = [asking(gathering, key) for key in (1, 2, 3, 5)]
     await settle()
     for _ in range(9):
@@ -77,7 +77,7 @@ async def test_one_that_cannot_be_committed_takes_no_other_with_it():
 async def test_a_store_that_is_away_is_told_to_all_and_asked_again_later():
     slow = Slow()
     slow.is_away = True
-    gathering = Gathering(slow.commit)
+    gathering = GroupCommit(slow.commit)
     asked = [asking(gathering, key) for key in (1, 2, 3)]
     await settle()
     for _ in range(9):
@@ -85,31 +85,31 @@ async def test_a_store_that_is_away_is_told_to_all_and_asked_again_later():
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
     slow.is_away = False
-    assert await gathering.commit([ReleaseRun(1, 1)]) == [Verdict.DONE]
+    assert await gathering.commit([ReleaseRun(1, 1)]) == [OpStatus.DONE]
 
 
 async def test_who_gives_up_waiting_holds_up_nobody():
     slow = Slow()
-    gathering = Gathering(slow.commit)
+    gathering = GroupCommit(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2), asking(gathering, 3)
     await settle()
     second.cancel()
     for _ in range(3):
         slow.may_go_on.release()
-    assert (await first, await third) == ([Verdict.DONE], [Verdict.DONE])
+    assert (await first, await third) == ([OpStatus.DONE], [OpStatus.DONE])
     await settle()
-    assert await gathering.commit([ReleaseRun(5, 1)]) == [Verdict.DONE]
+    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
 
 
 async def test_a_transaction_does_not_grow_without_end():
     slow = Slow()
-    gathering = Gathering(slow.commit)
-    asked = [asking(gathering, key) for key in range(MOST + 100)]
+    gathering = GroupCommit(slow.commit)
+    asked = [asking(gathering, key) for key in range(MAX_OPS + 100)]
     await settle()
     for _ in range(9):
         slow.may_go_on.release()
     await asyncio.gather(*asked)
-    assert [len(keys) for keys in slow.commits] == [1, MOST, 99]
+    assert [len(keys) for keys in slow.commits] == [1, MAX_OPS, 99]
 
 
 async def test_a_store_gathers(tmp_path):
@@ -127,6 +127,6 @@ async def test_a_store_gathers(tmp_path):
     try:
         await asyncio.gather(*(start(store, f"run-{number}") for number in range(50)))
         assert written == 2
-        assert len(await store.get_many([f"run-{number}" for number in range(50)])) == 50
+        assert len(await store.get_runs([f"run-{number}" for number in range(50)])) == 50
     finally:
         await store.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.stores.leases import Contact, LeaseWindow
+from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
 
 LEASE = 10.0
 
@@ -19,7 +19,7 @@ class Machine:
     elapsed: float = 50.0
 
     def __post_init__(self) -> None:
-        self.contact = Contact(lambda: self.wall, lambda: self.elapsed, max_gap=LEASE / 2)
+        self.contact = LeaseWindowTracker(lambda: self.wall, lambda: self.elapsed, max_gap_s=LEASE / 2)
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
@@ -29,7 +29,7 @@ class Machine:
         """A write that takes this long goes through."""
         asked = self.elapsed
         self.pass_time(seconds)
-        self.contact.made(asked)
+        self.contact.note_success(asked)
 
     def write_for(self, seconds: float) -> None:
         """Renew a lease for a while."""
@@ -40,7 +40,7 @@ class Machine:
     @property
     def counted(self) -> float:
         """Seconds that count."""
-        window = self.contact.window()
+        window = self.contact.get_window()
         assert window.until == self.wall
         return max(0.0, window.until - window.since)
 
@@ -67,7 +67,7 @@ def test_nothing_counts_before_anything_was_written():
 
 def test_time_counts_anew_after_a_write_that_failed(machine: Machine):
     machine.write_for(30.0)
-    machine.contact.lost()
+    machine.contact.note_failure()
     assert machine.counted == 0.0
     machine.pass_time(1.0)
     assert machine.counted == 0.0, "as long as nothing has gone through since"
@@ -81,7 +81,7 @@ def test_others_get_as_much_time_to_come_back_as_the_outage_took(machine: Machin
     machine.write_for(30.0)
     for _ in range(14):
         machine.pass_time(1.0)
-        machine.contact.lost()
+        machine.contact.note_failure()
     machine.write()
     machine.write_for(12.0)
     assert machine.counted == 0.0
@@ -90,7 +90,7 @@ def test_others_get_as_much_time_to_come_back_as_the_outage_took(machine: Machin
 
 
 def test_after_a_long_outage_others_get_half_a_minute(machine: Machine):
-    machine.contact.lost()
+    machine.contact.note_failure()
     machine.pass_time(3600.0)
     machine.write()
     machine.write_for(33.0)
@@ -135,8 +135,8 @@ def test_a_clock_that_is_put_right_little_by_little_makes_no_difference(machine:
 
 def test_a_lease_has_passed_if_nobody_renewed_it_for_its_duration_within_the_window():
     window = LeaseWindow(since=100.0, until=150.0)
-    assert not window.has_passed(beat_at=145.0, lease_until=155.0)
-    assert not window.has_passed(beat_at=140.0, lease_until=150.0)
-    assert window.has_passed(beat_at=139.9, lease_until=149.9)
-    assert window.has_passed(beat_at=10.0, lease_until=20.0)
-    assert not LeaseWindow(145.0, 150.0).has_passed(beat_at=10.0, lease_until=20.0)
+    assert not window.has_expired(heartbeat_at=145.0, lease_expires_at=155.0)
+    assert not window.has_expired(heartbeat_at=140.0, lease_expires_at=150.0)
+    assert window.has_expired(heartbeat_at=139.9, lease_expires_at=149.9)
+    assert window.has_expired(heartbeat_at=10.0, lease_expires_at=20.0)
+    assert not LeaseWindow(145.0, 150.0).has_expired(heartbeat_at=10.0, lease_expires_at=20.0)

@@ -33,12 +33,12 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.stores.postgres import connections
-from holdfast.stores.postgres.adapters import Blobs, Floats, Ints, Texts, escaped, unescaped
-from holdfast.stores.postgres.connection_worker import ATTEMPTS, Line
+from holdfast.stores.postgres.adapters import BytesArray, FloatArray, IntArray, TextArray, escape_text, unescape_text
+from holdfast.stores.postgres.connection_worker import MAX_ATTEMPTS, ConnectionWorker
 from holdfast.stores.postgres.connections import Connection, connect, split_url
-from holdfast.stores.postgres.errors import is_conflict, is_lost, outcome_is_unknown, translated
-from holdfast.stores.sql.database import Collision
-from holdfast.stores.urls import shown_url
+from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, is_outcome_unknown, translate_error
+from holdfast.stores.sql.database import WriteConflict
+from holdfast.stores.urls import redact_url
 
 ODD = ["", "plain", "\x00", "\x01", "\x02", "\x00\x01\x00", "a\x00b\x01c", "\x01\x01\x02", "żółć 🦀", "a\\b'\"{},\n"]
 HALF = "half \ud83d of one"
@@ -74,22 +74,22 @@ class TestValues:
 
     def test_columns_of_text_come_back_as_they_were(self, connection: Connection) -> None:
         texts = [*ODD, None, *ODD]
-        for column in (Texts(texts), Texts(ODD), Texts(["plain", "żółć"])):
+        for column in (TextArray(texts), TextArray(ODD), TextArray(["plain", "żółć"])):
             rows = connection.execute("SELECT * FROM unnest(%s) WITH ORDINALITY ORDER BY 2", (column,)).fetchall()
             assert [row[0] for row in rows] == column
 
     @given(st.text(), st.text())
     def test_escaped_texts_keep_their_order_and_hold_no_nul(self, one: str, other: str) -> None:
-        assert (escaped(one) < escaped(other)) == (one < other)
-        assert "\x00" not in escaped(one)
-        assert unescaped(escaped(one)) == one
+        assert (escape_text(one) < escape_text(other)) == (one < other)
+        assert "\x00" not in escape_text(one)
+        assert unescape_text(escape_text(one)) == one
 
     @given(st.text("\x00\x01\x02a", max_size=6), st.text("\x00\x01\x02a", max_size=6))
     def test_escaped_texts_are_told_apart(self, one: str, other: str) -> None:
-        assert (escaped(one) < escaped(other)) == (one < other)
-        assert unescaped(escaped(one)) == one
+        assert (escape_text(one) < escape_text(other)) == (one < other)
+        assert unescape_text(escape_text(one)) == one
 
-    @pytest.mark.parametrize("value", [HALF, Texts(["fine", HALF])], ids=["alone", "in a column"])
+    @pytest.mark.parametrize("value", [HALF, TextArray(["fine", HALF])], ids=["alone", "in a column"])
     def test_half_a_character_is_refused_in_words(self, connection: Connection, value: Any) -> None:
         with pytest.raises(UsageError, match=r"half \\ud83d of one.*half of a character.*position 5"):
             connection.execute("SELECT %s", (value,))
@@ -105,10 +105,10 @@ class TestValues:
     @pytest.mark.parametrize(
         ("column", "values", "name"),
         [
-            (Ints, [0, 1, -1, 2**63 - 1, -(2**63)], "bigint[]"),
-            (Floats, [0.0, -1.5, 1.7e9, math.inf], "double precision[]"),
-            (Texts, ["", "a", "NULL", "{}"], "text[]"),
-            (Blobs, [b"", b"\x00\xff\\", b"x" * 100_000], "bytea[]"),
+            (IntArray, [0, 1, -1, 2**63 - 1, -(2**63)], "bigint[]"),
+            (FloatArray, [0.0, -1.5, 1.7e9, math.inf], "double precision[]"),
+            (TextArray, ["", "a", "NULL", "{}"], "text[]"),
+            (BytesArray, [b"", b"\x00\xff\\", b"x" * 100_000], "bytea[]"),
         ],
     )
     def test_columns_have_one_type_whatever_they_hold(
@@ -122,7 +122,7 @@ class TestValues:
         insert = "SELECT count(*) FROM unnest(%s, %s, %s, %s) q(a, b, c, d) WHERE a = %s"
         for n in (0, 1, 2, 300):
             held = [None] * n if n == 1 else [n] * n
-            columns = Ints(held), Floats(held), Texts(map(str, range(n))), Blobs([b"x"] * n)
+            columns = IntArray(held), FloatArray(held), TextArray(map(str, range(n))), BytesArray([b"x"] * n)
             connection.execute(insert, (*columns, 2 ** (n // 5)))
         prepared = one(connection, "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%%q(a, b%%'")
         assert prepared == 1
@@ -174,7 +174,7 @@ class TestUrls:
         ],
     )  # fmt: skip
     def test_secrets_are_not_shown(self, url: str, shown: str) -> None:
-        assert shown_url(url) == shown
+        assert redact_url(url) == shown
 
     @pytest.mark.parametrize(
         ("rest", "said"),
@@ -206,7 +206,9 @@ class TestUrls:
 
 class TestSettings:
     def test_a_session_has_its_own(self, url: str) -> None:
-        with connect(add(url, "namespace=n"), application_name="holdfast test", patience=1.5, idle_limit=3) as ours:
+        with connect(
+            add(url, "namespace=n"), application_name="holdfast test", lock_timeout_s=1.5, idle_timeout_s=3
+        ) as ours:
             found = {
                 name: one(ours, f"SHOW {name}")
                 for name in ("lock_timeout", "idle_in_transaction_session_timeout", "application_name", "jit")
@@ -249,7 +251,7 @@ class TestSettings:
                 assert one(ours, "SHOW idle_session_timeout") == "0"
 
     def test_an_old_server_is_refused(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connections, "OLDEST", 99)
+        monkeypatch.setattr(connections, "MIN_SERVER_VERSION", 99)
         with pytest.raises(StoreSchemaError, match="needs version 99 or later"):
             connect(url)
 
@@ -277,7 +279,7 @@ class TestFaults:
     def meant(self, connection: Connection, statement: str) -> BaseException:
         with pytest.raises(psycopg.Error) as raised:
             connection.execute(statement)
-        return translated(raised.value, "THE-DB")
+        return translate_error(raised.value, "THE-DB")
 
     def test_what_is_not_there(self, connection: Connection) -> None:
         for statement in ("SELECT * FROM nothing", "SELECT nothing FROM pg_class", "CREATE TABLE nowhere.t ()"):
@@ -307,19 +309,19 @@ class TestFaults:
         connection.execute("CREATE TABLE locked (n int)")
         connection.execute("BEGIN")
         connection.execute("LOCK locked")
-        with connect(url, patience=0.05) as ours:
+        with connect(url, lock_timeout_s=0.05) as ours:
             assert isinstance(self.meant(ours, "SELECT * FROM locked"), StoreLocked)
         connection.execute("ROLLBACK")
 
     def test_who_sits_in_a_transaction_is_thrown_out(self, url: str) -> None:
-        with connect(url, idle_limit=0.05) as ours:
+        with connect(url, idle_timeout_s=0.05) as ours:
             ours.execute("BEGIN")
             assert select.select([ours.fileno()], [], [], 10)[0]
             with pytest.raises(psycopg.Error) as raised:
                 ours.execute("SELECT 1")
-            assert is_lost(raised.value)
-            assert outcome_is_unknown(raised.value)
-            assert isinstance(translated(raised.value, "d"), StoreUnavailable)
+            assert is_connection_lost(raised.value)
+            assert is_outcome_unknown(raised.value)
+            assert isinstance(translate_error(raised.value, "d"), StoreUnavailable)
 
     def test_who_is_not_let_in(self, url: str) -> None:
         parts = psycopg.conninfo.conninfo_to_dict(url)
@@ -353,17 +355,17 @@ class TestFaults:
         ],
     )
     def test_what_is_rare(self, error: psycopg.Error, kind: type[StoreError], says: str) -> None:
-        meant = translated(error, "THE-DB")
+        meant = translate_error(error, "THE-DB")
         assert type(meant) is kind
         assert says in str(meant)
         assert "THE-DB" in str(meant)
 
     def test_what_is_worth_another_try(self) -> None:
         lost = [psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.ConnectionFailure]
-        assert all(is_lost(kind("x")) and outcome_is_unknown(kind("x")) for kind in lost)
-        assert is_lost(psycopg.OperationalError("server closed the connection unexpectedly"))
-        assert not is_lost(psycopg.errors.LockNotAvailable("x"))
-        assert outcome_is_unknown(psycopg.errors.StatementCompletionUnknown("x"))
+        assert all(is_connection_lost(kind("x")) and is_outcome_unknown(kind("x")) for kind in lost)
+        assert is_connection_lost(psycopg.OperationalError("server closed the connection unexpectedly"))
+        assert not is_connection_lost(psycopg.errors.LockNotAvailable("x"))
+        assert is_outcome_unknown(psycopg.errors.StatementCompletionUnknown("x"))
         assert is_conflict(psycopg.errors.DeadlockDetected("x"))
         assert not is_conflict(psycopg.errors.UniqueViolation("x"))
 
@@ -371,7 +373,7 @@ class TestFaults:
         for statement in ("SELEC", "SELECT 1/0", "SELECT 'a'::int", "SELECT no_such_function()"):
             error = self.meant(connection, statement)
             assert isinstance(error, psycopg.Error)
-        assert isinstance(translated(ValueError("x"), "d"), ValueError)
+        assert isinstance(translate_error(ValueError("x"), "d"), ValueError)
 
 
 class Opened:
@@ -380,7 +382,7 @@ class Opened:
     def __init__(self, url: str, **settings: Any) -> None:
         self.times = 0
         self._connect = partial(connect, url, **settings)
-        self.line = Line(self.count, Database, shown_url(url), "test")
+        self.line = ConnectionWorker(self.count, Database, redact_url(url), "test")
 
     def count(self) -> Connection:
         self.times += 1
@@ -402,13 +404,13 @@ def kill(connection: Connection, pid: int) -> None:
 class TestLines:
     async def test_work_is_done_in_a_thread_that_is_made_when_needed(self, opened: Opened) -> None:
         assert opened.times == 0
-        name, answer = await opened.line.do(lambda d: (threading.current_thread().name, d.one("SELECT 42")))
+        name, answer = await opened.line.run_in_thread(lambda d: (threading.current_thread().name, d.one("SELECT 42")))
         assert (name, answer, opened.times) == ("holdfast-test", 42, 1)
-        assert opened.line.blocking(lambda d: d.one("SELECT 43")) == 43
+        assert opened.line.run_blocking(lambda d: d.one("SELECT 43")) == 43
 
     async def test_the_loop_goes_on_meanwhile(self, opened: Opened) -> None:
         release = threading.Event()
-        work = asyncio.create_task(opened.line.do(lambda _: release.wait(10)))
+        work = asyncio.create_task(opened.line.run_in_thread(lambda _: release.wait(10)))
         await asyncio.sleep(0)
         assert not work.done()
         release.set()
@@ -420,8 +422,8 @@ class TestLines:
             d.ask("SELECT 1/0")
 
         with pytest.raises(psycopg.errors.DivisionByZero):
-            await opened.line.do(fail)
-        assert await opened.line.do(lambda d: d.connection.info.transaction_status.name) == "IDLE"
+            await opened.line.run_in_thread(fail)
+        assert await opened.line.run_in_thread(lambda d: d.connection.info.transaction_status.name) == "IDLE"
         assert opened.times == 1
 
     async def test_a_connection_left_in_a_pipeline_is_not_used_again(self, opened: Opened) -> None:
@@ -433,8 +435,8 @@ class TestLines:
             raise ValueError
 
         with pytest.raises(ValueError):
-            await opened.line.do(fail)
-        assert await opened.line.do(lambda d: d.one("SELECT 1")) == 1
+            await opened.line.run_in_thread(fail)
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
         assert opened.times == 2
         with contextlib.suppress(psycopg.Error):
             left[0].__exit__(None, None, None)
@@ -442,8 +444,8 @@ class TestLines:
     async def test_a_connection_that_broke_while_idle_is_replaced_without_a_word(
         self, opened: Opened, connection: Connection
     ) -> None:
-        kill(connection, await opened.line.do(lambda d: d.one("SELECT pg_backend_pid()")))
-        assert await opened.line.do(lambda d: d.one("SELECT 1")) == 1
+        kill(connection, await opened.line.run_in_thread(lambda d: d.one("SELECT pg_backend_pid()")))
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
         assert opened.times == 2
 
     async def test_one_that_breaks_at_work_is_told_and_replaced(self, opened: Opened, connection: Connection) -> None:
@@ -452,8 +454,8 @@ class TestLines:
             d.ask("SELECT 1")
 
         with pytest.raises(StoreUnavailable, match="nobody knows whether it was done"):
-            await opened.line.do(die)
-        assert await opened.line.do(lambda d: d.one("SELECT 1")) == 1
+            await opened.line.run_in_thread(die)
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
 
     async def test_deadlocks_are_done_again(self, url: str, opened: Opened, connection: Connection) -> None:
         connection.execute("CREATE TABLE dead (n int PRIMARY KEY, times int); INSERT INTO dead VALUES (1, 0), (2, 0)")
@@ -471,7 +473,9 @@ class TestLines:
             d.ask("UPDATE dead SET times = times + 1 WHERE n = %s", second)
             d.ask("COMMIT")
 
-        await asyncio.gather(opened.line.do(partial(work, 1, 2)), other.line.do(partial(work, 2, 1)))
+        await asyncio.gather(
+            opened.line.run_in_thread(partial(work, 1, 2)), other.line.run_in_thread(partial(work, 2, 1))
+        )
         assert len(begun) == 3
         assert connection.execute("SELECT times FROM dead").fetchall() == [(2,), (2,)]
         other.line.close()
@@ -479,7 +483,7 @@ class TestLines:
     async def test_collisions_are_done_again_so_many_times(
         self, opened: Opened, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_NAP", 0)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._CONFLICT_BACKOFF_S", 0)
         connection.execute("CREATE TABLE IF NOT EXISTS collided (n int)")
         times = 0
 
@@ -489,47 +493,47 @@ class TestLines:
             d.ask("BEGIN")
             d.ask("INSERT INTO collided VALUES (%s)", times)
             if times < until:
-                raise Collision
+                raise WriteConflict
             d.ask("COMMIT")
             return times
 
-        assert await opened.line.do(partial(collide, 3)) == 3
+        assert await opened.line.run_in_thread(partial(collide, 3)) == 3
         assert connection.execute("SELECT n FROM collided").fetchall() == [(3,)]
         times = 0
         with pytest.raises(StoreLocked, match="times in a row"):
-            await opened.line.do(partial(collide, 1000))
-        assert times == ATTEMPTS
+            await opened.line.run_in_thread(partial(collide, 1000))
+        assert times == MAX_ATTEMPTS
 
     async def test_a_server_out_of_reach_is_not_stormed(self, tmp_path: Path) -> None:
         away = Opened(f"postgresql:///d?host={tmp_path}")
         began = asyncio.get_running_loop().time()
         for _ in range(4):
             with pytest.raises(StoreUnavailable, match="cannot be reached"):
-                await away.line.do(lambda d: d.one("SELECT 1"))
+                await away.line.run_in_thread(lambda d: d.one("SELECT 1"))
         assert away.times == 4
         assert asyncio.get_running_loop().time() - began > 0.025 + 0.05 + 0.1
         away.line.close()
 
     async def test_closing_ends_the_wait_for_a_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._LONGEST_PAUSE", 100)
-        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_PAUSE", 100)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._MAX_RECONNECT_DELAY_S", 100)
+        monkeypatch.setattr("holdfast.stores.postgres.connection_worker._FIRST_RECONNECT_DELAY_S", 100)
         away = Opened(f"postgresql:///d?host={tmp_path}")
         with pytest.raises(StoreUnavailable):
-            await away.line.do(lambda d: d.one("SELECT 1"))
-        waiting = asyncio.create_task(away.line.do(lambda d: d.one("SELECT 1")))
+            await away.line.run_in_thread(lambda d: d.one("SELECT 1"))
+        waiting = asyncio.create_task(away.line.run_in_thread(lambda d: d.one("SELECT 1")))
         await asyncio.sleep(0)
         away.line.close()
         with pytest.raises(StoreUnavailable, match="has been closed"):
             await waiting
 
     async def test_once_closed_it_says_so(self, opened: Opened) -> None:
-        await opened.line.do(lambda d: d.one("SELECT 1"))
+        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
         opened.line.close()
         opened.line.close()
         with pytest.raises(StoreUnavailable, match="has been closed"):
-            await opened.line.do(lambda d: d.one("SELECT 1"))
+            await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
         with pytest.raises(StoreUnavailable, match="has been closed"):
-            opened.line.blocking(lambda d: d.one("SELECT 1"))
+            opened.line.run_blocking(lambda d: d.one("SELECT 1"))
 
     async def test_who_stops_waiting_stops_only_himself(self, opened: Opened) -> None:
         release, began = threading.Event(), threading.Event()
@@ -540,25 +544,25 @@ class TestLines:
             release.wait(10)
             done.append(d.one("SELECT 1"))
 
-        first = asyncio.create_task(opened.line.do(slow))
-        second = asyncio.create_task(opened.line.do(lambda _: done.append(2)))
+        first = asyncio.create_task(opened.line.run_in_thread(slow))
+        second = asyncio.create_task(opened.line.run_in_thread(lambda _: done.append(2)))
         await asyncio.to_thread(began.wait, 10)
         first.cancel()
         second.cancel()
         await asyncio.gather(first, second, return_exceptions=True)
         release.set()
-        assert await opened.line.do(lambda d: d.one("SELECT 3")) == 3
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 3")) == 3
         assert done == [1]  # the second had not begun
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
     async def test_a_forked_child_is_refused_and_does_no_harm(self, opened: Opened) -> None:
-        await opened.line.do(lambda d: d.one("SELECT 1"))
+        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
         child = os.fork()
         if not child:
             status = 1
             try:
-                opened.line.blocking(lambda d: d.one("SELECT 1"))
+                opened.line.run_blocking(lambda d: d.one("SELECT 1"))
             except UsageError as error:
                 opened.line.close()
                 status = 0 if "fork" in str(error) else 2
@@ -566,7 +570,7 @@ class TestLines:
                 os._exit(status)
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        assert await opened.line.do(lambda d: d.one("SELECT 1")) == 1
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
         assert opened.times == 1
 
 
@@ -582,29 +586,29 @@ def server() -> Iterator[Server]:
 class TestServersThatChange:
     async def test_a_line_outlives_a_restart(self, server: Server) -> None:
         opened = Opened(server.url)
-        await opened.line.do(lambda d: d.one("SELECT 1"))
+        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
         await asyncio.to_thread(server.restart)
-        assert await opened.line.do(lambda d: d.one("SELECT 2")) == 2
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 2")) == 2
         opened.line.close()
 
     async def test_a_standby_is_named_and_of_several_servers_the_other_one_is_taken(
         self, server: Server, url: str
     ) -> None:
         opened = Opened(server.url)
-        await opened.line.do(lambda d: d.one("SELECT 1"))
+        await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
         server.follow(True)
         try:
             with pytest.raises(StoreReadOnly, match="is a standby"):
                 connect(server.url)
             with pytest.raises(StoreUnavailable, match="is a standby"):  # it was none before, and may be none again
-                await opened.line.do(lambda d: d.one("SELECT 1"))
+                await opened.line.run_in_thread(lambda d: d.one("SELECT 1"))
             parts = [psycopg.conninfo.conninfo_to_dict(at) for at in (server.url, url)]
             hosts = ",".join(str(part["host"]) for part in parts)
             with connect(f"postgresql:///{parts[1]['dbname']}?user=postgres&host={hosts}") as writer:
                 assert one(writer, "SELECT pg_is_in_recovery()") is False
         finally:
             server.follow(False)
-        assert await opened.line.do(lambda d: d.one("SELECT 1")) == 1
+        assert await opened.line.run_in_thread(lambda d: d.one("SELECT 1")) == 1
         opened.line.close()
 
 
@@ -616,7 +620,7 @@ class TestPoolers:
         pooler.stop()
 
     def test_one_is_recognised_and_nothing_sticks_to_its_sessions(self, pooled: str) -> None:
-        with connect(pooled, patience=1.5) as ours:
+        with connect(pooled, lock_timeout_s=1.5) as ours:
             assert ours.is_pooled
             assert ours.prepare_threshold is None
             assert one(ours, "SHOW lock_timeout") == "0"
@@ -632,7 +636,7 @@ class TestPoolers:
         opened = [Opened(pooled) for _ in range(4)]
         for number in range(20):
             for each in opened:
-                found = each.line.blocking(lambda d: d.ask("SELECT %s, %s", number, "\x00"))  # noqa: B023
+                found = each.line.run_blocking(lambda d: d.ask("SELECT %s, %s", number, "\x00"))  # noqa: B023
                 assert found == [(number, "\x00")]
         for each in opened:
             each.line.close()

@@ -18,10 +18,10 @@ from store_values import new_run
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.pipeline import Sent
-from holdfast.stores.sql.database import Collision, Row
-from holdfast.stores.sql.rows import run_row as columns_of
-from holdfast.stores.text_search import MOST
+from holdfast.stores.postgres.pipeline import BoundStatement
+from holdfast.stores.sql.database import Row, WriteConflict
+from holdfast.stores.sql.rows import run_to_row as columns_of
+from holdfast.stores.text_search import MAX_QUERY_WORDS
 
 WORKER = 1
 
@@ -73,7 +73,7 @@ def run_row(key: int, *, owner: int | None = WORKER, ready: int | None = None, *
 
 def start(db: PgDatabase, count: int = 1, **fields: Any) -> list[int]:
     db.begin()
-    keys = list(db.new_keys(count))
+    keys = list(db.allocate_keys(count))
     db.write(db.sql.START_RUN, [run_row(key, **fields) for key in keys])
     db.commit()
     return keys
@@ -84,14 +84,14 @@ def record(key: int, seq: int, epoch: int = 1, payload: bytes = b"1") -> Row:
 
 
 def journal(db: PgDatabase, key: int) -> list[int]:
-    return [row[0] for row in db.ask(db.sql.JOURNAL, (key,))]
+    return [row[0] for row in db.query(db.sql.JOURNAL, (key,))]
 
 
 def wait_until_blocked(db: PgDatabase, task: Future[Any]) -> None:
     """Until the other connection waits for a lock."""
     for _ in range(500):
         assert not task.done(), f"it did not wait: {task.result()}"
-        [(waiting,)] = db.ask(
+        [(waiting,)] = db.query(
             "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN "
             "(SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
         )
@@ -109,30 +109,30 @@ def test_whoever_has_waited_for_a_fence_sees_what_it_has_become(
 ):
     [key] = start(db)
     db.begin()
-    assert [row[2] for row in db.fences([key])] == [1]
+    assert [row[2] for row in db.read_fences([key])] == [1]
 
     def look() -> list[Row]:
         other.begin()
-        found = list(other.fences([], [f"r{key}"]))
+        found = list(other.read_fences([], [f"r{key}"]))
         other.commit()
         return found
 
     task = aside.submit(look)
     wait_until_blocked(open_db(), task)
-    db.write(db.sql.CLAIM, [(WORKER + 1, key)])
+    db.write(db.sql.CLAIM_RUN, [(WORKER + 1, key)])
     db.commit()
     assert [(row[0], row[1], row[2], row[3]) for row in task.result()] == [(key, f"r{key}", 2, "running")]
 
 
 def test_those_who_wait_for_an_ending_run_are_locked_with_it(db: PgDatabase, other: PgDatabase):
     parent, child, stranger = start(db, 3)
-    db.write(db.sql.LINK, [(parent, 0, child, 1), (stranger, 0, child, 2)])
+    db.write(db.sql.PUT_LINK, [(parent, 0, child, 1), (stranger, 0, child, 2)])
     db.begin()
-    assert [row[0] for row in db.fences([child], (), [child])] == [parent, child]
+    assert [row[0] for row in db.read_fences([child], (), [child])] == [parent, child]
     for key, is_locked in [(parent, True), (child, True), (stranger, False)]:
         other.begin()
         statement = "SELECT key FROM holdfast.runs WHERE key = %s FOR UPDATE SKIP LOCKED"
-        assert (other.ask(statement, (key,)) == []) is is_locked
+        assert (other.query(statement, (key,)) == []) is is_locked
         other.roll_back()
     db.roll_back()
 
@@ -145,15 +145,15 @@ def test_many_batches_that_meet_neither_wait_for_ever_nor_lose_a_change(
     def toil(mine: PgDatabase) -> None:
         for turn in range(10):
             mine.begin()
-            found = {row[0]: row[2] for row in mine.fences(keys[::-1] if turn % 2 else keys)}
+            found = {row[0]: row[2] for row in mine.read_fences(keys[::-1] if turn % 2 else keys)}
             assert sorted(found) == sorted(keys)
-            mine.write(mine.sql.CLAIM, [(WORKER, key) for key in keys])
+            mine.write(mine.sql.CLAIM_RUN, [(WORKER, key) for key in keys])
             mine.commit()
 
     for task in [aside.submit(toil, open_db()) for _ in range(4)]:
         task.result()
     db.begin()
-    assert {row[2] for row in db.fences(keys)} == {41}
+    assert {row[2] for row in db.read_fences(keys)} == {41}
     db.roll_back()
 
 
@@ -165,10 +165,10 @@ def test_a_zombie_that_waited_for_the_one_that_takes_over_appends_nothing(
 ):
     taken, own = start(db, 2)
     db.begin()
-    list(db.fences([taken]))
+    list(db.read_fences([taken]))
     task = aside.submit(other.append_fenced, [record(own, 0), record(taken, 0)])
     wait_until_blocked(open_db(), task)
-    db.write(db.sql.CLAIM, [(WORKER + 1, taken)])
+    db.write(db.sql.CLAIM_RUN, [(WORKER + 1, taken)])
     db.commit()
     assert task.result() is False
     assert journal(db, own) == journal(db, taken) == []
@@ -180,8 +180,8 @@ def test_records_are_appended_all_or_none(db: PgDatabase):
     assert db.append_fenced([record(one, 2), record(two, 1, epoch=2)]) is False, "one is fenced"
     assert db.append_fenced([record(one, 2), record(two, 0)]) is False, "one is there already"
     assert db.append_fenced([record(one, 2), record(999, 0)]) is False, "there is no such run"
-    db.write(db.sql.RESERVE, [(two, 0, 1, 1, 1)])
-    db.change("UPDATE holdfast.runs SET has_budget = 1 WHERE key = %s", (two,))
+    db.write(db.sql.PUT_RESERVATION, [(two, 0, 1, 1, 1)])
+    db.execute("UPDATE holdfast.runs SET has_budget = 1 WHERE key = %s", (two,))
     assert db.append_fenced([record(one, 2), record(two, 1)]) is False, "one has a budget"
     assert (journal(db, one), journal(db, two)) == ([0, 1], [0])
 
@@ -190,8 +190,8 @@ def test_more_than_fits_into_any_buffer_goes_there_and_back(db: PgDatabase):
     keys = start(db, 300)
     large = bytes(range(256)) * 200
     assert db.append_fenced([record(key, seq, payload=large) for key in keys for seq in range(4)]) is True
-    db.begin_reading()
-    db.foresee({db.sql.JOURNAL: [(key,) for key in keys]})
+    db.begin_snapshot()
+    db.prefetch({db.sql.JOURNAL: [(key,) for key in keys]})
     assert all([row[5] for row in db.lookup(db.sql.JOURNAL, key)] == [large] * 4 for key in keys)
     db.commit()
 
@@ -201,13 +201,13 @@ def test_more_than_fits_into_any_buffer_goes_there_and_back(db: PgDatabase):
 
 def test_a_run_that_somebody_else_has_started_meanwhile_is_a_collision(db: PgDatabase, other: PgDatabase):
     db.begin()
-    assert list(db.fences([], ["r77"])) == []
+    assert list(db.read_fences([], ["r77"])) == []
     other.write(other.sql.START_RUN, [run_row(77)])
     db.write(db.sql.START_RUN, [run_row(78, id="r77"), run_row(79)])
-    with pytest.raises(Collision):
+    with pytest.raises(WriteConflict):
         db.commit()
     db.roll_back()
-    assert [row[1] for row in db.ask(db.sql.GET_RUNS_BY_KEY, (db.listed([77, 78, 79]),))] == ["r77"]
+    assert [row[1] for row in db.query(db.sql.GET_RUNS_BY_KEY, (db.to_list_parameter([77, 78, 79]),))] == ["r77"]
 
 
 def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
@@ -215,12 +215,12 @@ def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
 ):
     db.begin()
     db.lock_sessions([("flow", "s"), ("flow", "t")])
-    first = db.new_keys(1)[0]
+    first = db.allocate_keys(1)[0]
 
     def create(session: str) -> int:
         other.begin()
         other.lock_sessions([("flow", session)])
-        key = other.new_keys(1)[0]
+        key = other.allocate_keys(1)[0]
         other.commit()
         return key
 
@@ -228,7 +228,7 @@ def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
     assert elsewhere.result(timeout=10) > first
     task = aside.submit(create, "t")
     wait_until_blocked(open_db(), task)
-    last = db.new_keys(1)[0]
+    last = db.allocate_keys(1)[0]
     db.commit()
     assert task.result() > last, "its key is taken when it has the lock, or the order would be wrong"
 
@@ -237,7 +237,7 @@ def test_two_that_create_runs_of_one_session_do_so_one_after_the_other(
 
 
 def due(db: PgDatabase, limit: int, workflows: tuple[str, ...] = ("flow",)) -> list[int]:
-    return [key for _, key in db.due([(workflow, "") for workflow in workflows], None, limit, 100.0)]
+    return [key for _, key in db.lock_due_runs([(workflow, "") for workflow in workflows], None, limit, 100.0)]
 
 
 def test_two_that_claim_at_once_take_different_runs_and_wait_for_nobody(db: PgDatabase, other: PgDatabase):
@@ -246,7 +246,7 @@ def test_two_that_claim_at_once_take_different_runs_and_wait_for_nobody(db: PgDa
     assert due(db, 2) == keys[:2]
     other.begin()
     assert due(other, 3) == keys[2:5]
-    db.write(db.sql.CLAIM, [(WORKER, key) for key in keys[:2]])
+    db.write(db.sql.CLAIM_RUN, [(WORKER, key) for key in keys[:2]])
     db.commit()
     other.roll_back()
     other.begin()
@@ -278,22 +278,23 @@ def test_a_worker_is_not_declared_dead_while_it_takes_something_and_renews_its_l
     db: PgDatabase, other: PgDatabase, open_db: Callable[[], PgDatabase], aside: ThreadPoolExecutor
 ):
     insert = (
-        "INSERT INTO holdfast.workers (id, token, name, host, pid, state, workflows, started_at, lease_until, beat_at) "
+        "INSERT INTO holdfast.workers (id, token, name, host, pid, state, workflows, started_at, lease_expires_at, "
+        "heartbeat_at) "
         "VALUES (1, '', '', '', 1, 'live', '[]', 1, 5, 1)"
     )
-    db.change(insert)
+    db.execute(insert)
     db.begin()
-    assert db.lookup(db.sql.IS_LIVE, WORKER) == [(1,)]
-    assert other.change("UPDATE holdfast.workers SET lease_until = 6 WHERE id = 1") == 1
+    assert db.lookup(db.sql.IS_WORKER_LIVE, WORKER) == [(1,)]
+    assert other.execute("UPDATE holdfast.workers SET lease_expires_at = 6 WHERE id = 1") == 1
     other.begin()
-    task = aside.submit(other.one, other.sql.LEASE, WORKER)
+    task = aside.submit(other.query_one, other.sql.LOCK_LEASE, WORKER)
     wait_until_blocked(open_db(), task)
     db.commit()
     assert task.result() == (1.0, 6.0)
-    other.change(other.sql.END_WORKER, ("dead", WORKER))
+    other.execute(other.sql.SET_WORKER_STATE, ("dead", WORKER))
     other.commit()
     db.begin()
-    assert db.lookup(db.sql.IS_LIVE, WORKER) == []
+    assert db.lookup(db.sql.IS_WORKER_LIVE, WORKER) == []
     db.roll_back()
 
 
@@ -304,14 +305,14 @@ def test_a_signal_that_is_committed_late_is_not_missed(db: PgDatabase, other: Pg
     slow, quick = start(db, 2)
 
     def news(cursor: int) -> tuple[list[int], int]:
-        rows = db.ask(db.sql.NEW_SIGNALS, (cursor, WORKER))
+        rows = db.query(db.sql.NEW_SIGNALS, (cursor, WORKER))
         return [row[0] for row in rows if row[0] is not None], rows[0][-1]
 
     found, cursor = news(0)
     assert found == []
     other.begin()
     other.write(other.sql.SEND_SIGNAL, [(slow, "a", 1.0, b"1", None)])
-    other.ask("SELECT 1")  # it has its number now
+    other.query("SELECT 1")  # it has its number now
     db.write(db.sql.SEND_SIGNAL, [(quick, "b", 1.0, b"1", None)])
     found, cursor = news(cursor)
     assert found == [quick]
@@ -346,7 +347,7 @@ def test_accounts_are_locked_with_all_that_are_above_them(
             rows.append((above, parent, calls + 1, *rest))
             above = parent
         assert [row[0] for row in rows] == [key, middle, top]
-        mine.write(mine.sql.KEEP_ACCOUNT, rows)
+        mine.write(mine.sql.PUT_ACCOUNT, rows)
         mine.commit()
 
     def toil(key: int) -> None:
@@ -369,13 +370,13 @@ class Counted:
 
     def __init__(self, db: PgDatabase) -> None:
         self.trips: list[list[str]] = []
-        make = db._trips.make
+        make = db._pipeline.run
 
-        def counted(sent: list[Sent]) -> Any:
+        def counted(sent: list[BoundStatement]) -> Any:
             self.trips.append([one.statement.split()[0] for one in sent])
             return make(sent)
 
-        db._trips.make = counted  # type: ignore[method-assign]
+        db._pipeline.run = counted  # type: ignore[method-assign]
 
 
 def test_a_usual_batch_takes_two_trips(db: PgDatabase):
@@ -383,15 +384,15 @@ def test_a_usual_batch_takes_two_trips(db: PgDatabase):
     db.write(db.sql.SEND_SIGNAL, [(key, "a", 1.0, b"1", None)])
     counted = Counted(db)
     db.begin()
-    db.foresee({db.sql.SENT: [(key,)], db.sql.SWITCHES: [()], db.sql.LEFTOVERS: [()]})
+    db.prefetch({db.sql.MAILBOX_NAMES: [(key,)], db.sql.DISABLED_WORKFLOWS: [()], db.sql.HAS_LEFTOVERS: [()]})
     db.lock_accounts([key])
-    assert len(list(db.fences([key]))) == 1
-    db.foresee({db.sql.SENT: [(key,)]})
-    assert db.lookup(db.sql.SENT, key) == [("a", None)]
-    assert db.lookup(db.sql.SWITCHES) == []
-    assert db.lookup(db.sql.LEFTOVERS) == [(1, 1)]
+    assert len(list(db.read_fences([key]))) == 1
+    db.prefetch({db.sql.MAILBOX_NAMES: [(key,)]})
+    assert db.lookup(db.sql.MAILBOX_NAMES, key) == [("a", None)]
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == []
+    assert db.lookup(db.sql.HAS_LEFTOVERS) == [(1, 1)]
     assert db.lookup(db.sql.ACCOUNT, key)[0][1] == 0
-    db.write(db.sql.APPEND, [record(key, 0)])
+    db.write(db.sql.APPEND_RECORD, [record(key, 0)])
     db.write(db.sql.PARK_RUN, [(0, 5.0, "a", 0, key)])
     db.commit()
     assert counted.trips == [
@@ -403,10 +404,10 @@ def test_a_usual_batch_takes_two_trips(db: PgDatabase):
 def test_a_transaction_that_comes_to_nothing_takes_no_trip(db: PgDatabase):
     counted = Counted(db)
     db.begin()
-    db.foresee({db.sql.SWITCHES: [()]})
+    db.prefetch({db.sql.DISABLED_WORKFLOWS: [()]})
     db.commit()
     db.begin()
-    db.write(db.sql.APPEND, [record(1, 1)])
+    db.write(db.sql.APPEND_RECORD, [record(1, 1)])
     db.roll_back()
     assert counted.trips == []
 
@@ -415,10 +416,10 @@ def test_plans_are_made_anew_when_they_are_old(db: PgDatabase, monkeypatch: pyte
     [key] = start(db)
     counted = Counted(db)
     assert journal(db, key) == journal(db, key) == []
-    monkeypatch.setattr("holdfast.stores.postgres.database.PLANS_AGE", 0.0)
+    monkeypatch.setattr("holdfast.stores.postgres.database.MAX_PLAN_AGE_S", 0.0)
     assert journal(db, key) == []
-    db.begin_reading()
-    assert db.lookup(db.sql.SWITCHES) == []
+    db.begin_snapshot()
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == []
     db.commit()
     assert [trip[0] for trip in counted.trips] == [
         "SELECT", "SELECT", "DISCARD", "SELECT", "DISCARD", "BEGIN", "COMMIT",
@@ -427,24 +428,24 @@ def test_plans_are_made_anew_when_they_are_old(db: PgDatabase, monkeypatch: pyte
 
 def test_an_answer_is_kept_for_one_transaction_or_until_it_is_forgotten(db: PgDatabase, other: PgDatabase):
     switch = ("flow", 1.0, "ada", "", 0)
-    assert db.lookup(db.sql.SWITCHES) == []
-    other.change(other.sql.SWITCH_OFF, switch)
-    assert db.lookup(db.sql.SWITCHES) == [switch]
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == []
+    other.execute(other.sql.DISABLE_WORKFLOW, switch)
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == [switch]
     db.begin()
-    assert db.lookup(db.sql.SWITCHES) == [switch]
-    other.change(other.sql.SWITCH_ON, ("flow", 0))
-    assert db.lookup(db.sql.SWITCHES) == [switch]
-    db.forget(db.sql.SWITCHES)
-    assert db.lookup(db.sql.SWITCHES) == []
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == [switch]
+    other.execute(other.sql.ENABLE_WORKFLOW, ("flow", 0))
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == [switch]
+    db.discard_prefetched(db.sql.DISABLED_WORKFLOWS)
+    assert db.lookup(db.sql.DISABLED_WORKFLOWS) == []
     db.commit()
 
 
 def test_a_transaction_that_fails_can_be_rolled_back_and_the_connection_used_again(db: PgDatabase):
     [key] = start(db)
     db.begin()
-    db.write(db.sql.APPEND, [record(key, 0)])
+    db.write(db.sql.APPEND_RECORD, [record(key, 0)])
     db.write("SELECT 1 / %s::int", [(0,)])
-    db.write(db.sql.APPEND, [record(key, 1)])
+    db.write(db.sql.APPEND_RECORD, [record(key, 1)])
     with pytest.raises(psycopg.errors.DivisionByZero):
         db.commit()
     db.roll_back()
@@ -460,14 +461,14 @@ def test_statements_that_somebody_has_thrown_away_are_prepared_again(db: PgDatab
     assert journal(db, key) == [0]
     db.connection.execute("DEALLOCATE ALL")
     assert db.append_fenced([record(key, 1)]) is True
-    assert db.one(db.sql.RECORD_EPOCH, key, 1) is not None
+    assert db.query_one(db.sql.RECORD_EPOCH, key, 1) is not None
     db.connection.execute("DEALLOCATE ALL")
     db.begin()
-    with pytest.raises(Collision):
-        db.one(db.sql.RECORD_EPOCH, key, 1)
+    with pytest.raises(WriteConflict):
+        db.query_one(db.sql.RECORD_EPOCH, key, 1)
     db.roll_back()
     db.begin()
-    assert db.one(db.sql.RECORD_EPOCH, key, 1) is not None
+    assert db.query_one(db.sql.RECORD_EPOCH, key, 1) is not None
     db.commit()
 
 
@@ -489,14 +490,14 @@ def check_index(db: PgDatabase) -> None:
     """Every memory has its words, nothing else has any, and the totals are those of all memories."""
     sizes = "SELECT m.id, m.size FROM holdfast.memories m ORDER BY m.id"
     counted = (
-        "SELECT m.id, 1 + coalesce(sum(w.times), 0) FROM holdfast.memories m LEFT JOIN holdfast.memory_words w "
+        "SELECT m.id, 1 + coalesce(sum(w.occurrences), 0) FROM holdfast.memories m LEFT JOIN holdfast.memory_words w "
         "ON w.memory = m.id GROUP BY m.id ORDER BY m.id"
     )
-    assert db.ask(sizes) == [(key, int(size)) for key, size in db.ask(counted)]
+    assert db.query(sizes) == [(key, int(size)) for key, size in db.query(counted)]
     stray = "SELECT count(*) FROM holdfast.memory_words WHERE memory NOT IN (SELECT id FROM holdfast.memories)"
-    assert db.ask(stray) == [(0,)]
+    assert db.query(stray) == [(0,)]
     totals = "SELECT coalesce(sum(memories), 0)::int8, coalesce(sum(size), 0)::int8 FROM holdfast.memory_totals"
-    assert db.ask(totals) == db.ask("SELECT count(*), coalesce(sum(size), 0)::int8 FROM holdfast.memories")
+    assert db.query(totals) == db.query("SELECT count(*), coalesce(sum(size), 0)::int8 FROM holdfast.memories")
 
 
 def test_words_and_totals_are_in_step_with_the_memories(db: PgDatabase):
@@ -507,7 +508,7 @@ def test_words_and_totals_are_in_step_with_the_memories(db: PgDatabase):
     db.change_memory(put("d", "never"))
     db.roll_back()
     check_index(db)
-    assert [memory.key for memory in db.find_memories("ann", ["coffee", "never", "two"], 10)] == ["a"]
+    assert [memory.key for memory in db.search_memories("ann", ["coffee", "never", "two"], 10)] == ["a"]
 
 
 def test_those_who_change_one_memory_at_once_leave_no_words_of_each_other(
@@ -528,9 +529,9 @@ def test_those_who_change_one_memory_at_once_leave_no_words_of_each_other(
 def test_a_word_of_any_length_is_found(db: PgDatabase):
     long = "ab" * 5000
     change(db, put("k", f"{long} tea"), put("l", f"{long}x tea"))
-    assert [memory.key for memory in db.find_memories("ann", [long], 10)] == ["k"]
-    assert db.find_memories("ann", [long[:200]], 10) == []
-    assert len(db.find_memories("ann", [*map(str, range(MOST - 1)), "tea"], 10)) == 2
+    assert [memory.key for memory in db.search_memories("ann", [long], 10)] == ["k"]
+    assert db.search_memories("ann", [long[:200]], 10) == []
+    assert len(db.search_memories("ann", [*map(str, range(MAX_QUERY_WORDS - 1)), "tea"], 10)) == 2
 
 
 # Searching
@@ -547,6 +548,6 @@ def test_a_word_of_any_length_is_found(db: PgDatabase):
 def test_a_search_knows_upper_and_lower_case_of_every_language(db: PgDatabase, text: str, found: set[str]):
     ids = ["Straße 1", "STRASSE 2", "été", "ete", "100%", "1000", "a_b", "axb", "a\\b", "É(*", "ΟΔΟΣ", "οδος", "x\x00é"]
     db.write(db.sql.START_RUN, [run_row(number, id=name) for number, name in enumerate(ids, 1)])
-    condition, values = db.containing(text)
-    rows = db.ask(f"SELECT id FROM holdfast.runs WHERE true{condition}", values)
+    condition, values = db.make_text_condition(text)
+    rows = db.query(f"SELECT id FROM holdfast.runs WHERE true{condition}", values)
     assert {row[0] for row in rows} == found

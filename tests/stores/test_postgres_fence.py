@@ -21,7 +21,7 @@ import pytest_asyncio
 from store_values import ALL, DONE, FENCED, Clock, a_worker, append, claim_one, do, finish, park, row, signal, start
 
 from holdfast.core.states import RunState
-from holdfast.stores.operations import Op, Run, Verdict
+from holdfast.stores.operations import Op, OpStatus, Run
 from holdfast.stores.postgres import PgStore, database
 
 pytestmark = pytest.mark.asyncio
@@ -57,7 +57,7 @@ class Fleet(NamedTuple):
 async def fleet() -> AsyncIterator[Fleet]:
     clock = Clock()
     with postgres_server.database() as url:
-        first, second = (PgStore(url, clock=clock, look_every=0.0) for _ in range(2))
+        first, second = (PgStore(url, clock=clock, poll_interval_s=0.0) for _ in range(2))
         gate = await psycopg.AsyncConnection.connect(url, autocommit=True)
         for store in (first, second):
             await store.open()
@@ -104,9 +104,9 @@ async def take_over(fleet: Fleet) -> list[int] | None:
     """
     async with asyncio.timeout(PATIENCE):
         while (await row(fleet.second)).state is not RunState.COMPLETED:
-            await fleet.second.reap(fleet.heir)
-            for run in await fleet.second.claim(fleet.heir, **ALL, limit=1):
-                [history] = await fleet.second.histories([run.key])
+            await fleet.second.reap_dead_workers(fleet.heir)
+            for run in await fleet.second.claim_runs(fleet.heir, **ALL, limit=1):
+                [history] = await fleet.second.get_histories([run.key])
                 return [record.seq for record in history.records]
     return None
 
@@ -122,10 +122,10 @@ async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_buried_i
     assert await taking_over == []
 
 
-async def check(fleet: Fleet, ops: list[Op], verdicts: list[Verdict], read: list[int] | None) -> None:
+async def check(fleet: Fleet, ops: list[Op], verdicts: list[OpStatus], read: list[int] | None) -> None:
     """The successor has read what was told to be recorded, and nothing else came in."""
     run = await row(fleet.second)
-    [history] = await fleet.second.histories([run.key])
+    [history] = await fleet.second.get_histories([run.key])
     records = [record.seq for record in history.records]
     if verdicts == [DONE] * len(ops):
         assert records == list(range(len(records)))
@@ -184,7 +184,7 @@ async def take_over_then_commit(fleet: Fleet, kind: str) -> tuple[list[Any], lis
 async def test_without_its_lock_both_would_go_through(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, statement: str, lock: str, kind: str
 ):
-    statements = database._statements("holdfast")
+    statements = database._get_statements("holdfast")
     text = getattr(statements, statement)
     assert lock in text
     monkeypatch.setattr(statements, statement, text.replace(lock, ""))
@@ -200,8 +200,8 @@ async def test_a_worker_that_was_stopped_in_the_middle_of_a_commit_keeps_nobody_
     await fleet.gate.execute("BEGIN")
     await fleet.gate.execute("SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE")
     async with asyncio.timeout(PATIENCE):
-        reaped = await fleet.second.reap(fleet.heir)
-    assert (reaped.workers, reaped.released) == ((other,), 0)
+        reaped = await fleet.second.reap_dead_workers(fleet.heir)
+    assert (reaped.worker_ids, reaped.released_count) == ((other,), 0)
     await fleet.gate.execute("ROLLBACK")
-    reaped = await fleet.second.reap(fleet.heir)
-    assert (len(reaped.workers), reaped.released) == (1, 1)
+    reaped = await fleet.second.reap_dead_workers(fleet.heir)
+    assert (len(reaped.worker_ids), reaped.released_count) == (1, 1)

@@ -21,8 +21,8 @@ from postgres_trouble import Database, Pooler, Server
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.stores.postgres import worker_session as keeping
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.worker_session import SERVER_BEGAN, Keeper
-from holdfast.stores.urls import shown_url
+from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT, WorkerSession
+from holdfast.stores.urls import redact_url
 
 pytestmark = pytest.mark.asyncio
 
@@ -50,14 +50,14 @@ class Kept:
         self.heard: list[str | None] = []
         self.retaken: list[tuple[list[int], float]] = []
         self.loop = asyncio.get_running_loop()
-        self.keeper = Keeper(
+        self.keeper = WorkerSession(
             partial(connect, url, durable=False),
             Database,
-            shown_url(url),
+            redact_url(url),
             lock_class=CLASS,
             channels=[NEWS, "other"],
-            heard=self.hear,
-            retaken=self.retake,
+            on_notification=self.hear,
+            on_relocked=self.retake,
         )
 
     def hear(self, channel: str | None) -> None:
@@ -69,7 +69,7 @@ class Kept:
         self.retaken.append((sorted(workers), began))
 
     async def pid(self) -> int:
-        return await self.keeper.do(lambda d: d.one("SELECT pg_backend_pid()"))
+        return await self.keeper.run(lambda d: d.one("SELECT pg_backend_pid()"))
 
 
 @contextlib.asynccontextmanager
@@ -106,14 +106,14 @@ def notify(outside: Connection, channel: str = NEWS) -> None:
 
 async def test_it_holds_locks_until_it_lets_go(url: str, outside: Connection) -> None:
     async with kept(url) as made:
-        began = await made.keeper.hold(1)
-        assert began == outside.execute(f"SELECT {SERVER_BEGAN}").fetchone()[0]  # type: ignore[index]
-        assert await made.keeper.hold(1) == began  # again: no second lock
-        assert await made.keeper.hold(2) == began
+        began = await made.keeper.lock_worker(1)
+        assert began == outside.execute(f"SELECT {SERVER_STARTED_AT}").fetchone()[0]  # type: ignore[index]
+        assert await made.keeper.lock_worker(1) == began  # again: no second lock
+        assert await made.keeper.lock_worker(2) == began
         assert not is_free(outside, 1)
         assert not is_free(outside, 2)
-        await made.keeper.let_go(1)
-        await made.keeper.let_go(3)
+        await made.keeper.unlock_worker(1)
+        await made.keeper.unlock_worker(3)
         assert is_free(outside, 1)
         assert not is_free(outside, 2)
     await soon(lambda: is_free(outside, 2))
@@ -123,10 +123,10 @@ async def test_it_holds_locks_until_it_lets_go(url: str, outside: Connection) ->
 async def test_a_lock_that_somebody_else_has_is_taken_when_it_is_free(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_RETAKE_PAUSE", 0.02)
+    monkeypatch.setattr(keeping, "_RELOCK_DELAY_S", 0.02)
     outside.execute("SELECT pg_advisory_lock(%s::int4, 4)", (CLASS,))
     async with kept(url) as made:
-        assert await made.keeper.hold(4) is None
+        assert await made.keeper.lock_worker(4) is None
         outside.execute("SELECT pg_advisory_unlock(%s::int4, 4)", (CLASS,))
         await soon(lambda: made.retaken)
         assert made.retaken[0][0] == [4]
@@ -135,9 +135,9 @@ async def test_a_lock_that_somebody_else_has_is_taken_when_it_is_free(
 
 async def test_after_its_session_was_ended_it_has_locks_and_ears_again(url: str, outside: Connection) -> None:
     async with kept(url) as made:
-        began = await made.keeper.hold(5)
-        await made.keeper.hold(6)
-        await made.keeper.let_go(6)
+        began = await made.keeper.lock_worker(5)
+        await made.keeper.lock_worker(6)
+        await made.keeper.unlock_worker(6)
         end(outside, await made.pid())
         await soon(lambda: made.retaken)  # though nothing is asked of it
         assert made.retaken == [([5], began)]
@@ -153,9 +153,9 @@ async def test_after_its_session_was_ended_it_has_locks_and_ears_again(url: str,
 async def test_telling_of_a_lock_is_tried_again(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(keeping, "_RETAKE_PAUSE", 0.02)
+    monkeypatch.setattr(keeping, "_RELOCK_DELAY_S", 0.02)
     async with kept(url) as made:
-        await made.keeper.hold(8)
+        await made.keeper.lock_worker(8)
         tell, failures = made.retake, [ValueError("first"), psycopg.errors.LockNotAvailable("second")]
 
         def fail_first(database: Database, workers: Collection[int], began: float) -> None:
@@ -165,7 +165,7 @@ async def test_telling_of_a_lock_is_tried_again(
             database.ask("COMMIT")
             tell(database, workers, began)
 
-        made.keeper._retaken = fail_first
+        made.keeper._on_relocked = fail_first
         with caplog.at_level(logging.WARNING, "holdfast.stores"):
             end(outside, await made.pid())
             await soon(lambda: made.retaken)
@@ -173,7 +173,7 @@ async def test_telling_of_a_lock_is_tried_again(
         assert not is_free(outside, 8)
         assert "first" in caplog.text
         pid = await made.pid()
-        await made.keeper.let_go(8)
+        await made.keeper.unlock_worker(8)
         assert is_free(outside, 8)  # it was taken once only
         assert await made.pid() == pid
 
@@ -191,7 +191,7 @@ async def test_news_of_others_is_heard_and_its_own_is_not(url: str, outside: Con
 
 async def test_news_that_comes_while_it_is_at_work_is_heard(url: str, outside: Connection) -> None:
     async with kept(url) as made:
-        work = asyncio.create_task(made.keeper.do(lambda d: (notify(outside), d.one("SELECT 1"))))
+        work = asyncio.create_task(made.keeper.run(lambda d: (notify(outside), d.one("SELECT 1"))))
         assert (await work)[1] == 1
         await soon(lambda: made.heard == [NEWS])
 
@@ -199,14 +199,14 @@ async def test_news_that_comes_while_it_is_at_work_is_heard(url: str, outside: C
             notify(outside, "other")
             d.connection.pgconn.consume_input()  # as any look at the connection does
 
-        await made.keeper.do(wait_and_ask)
+        await made.keeper.run(wait_and_ask)
         await soon(lambda: "other" in made.heard)
 
 
 async def test_many_notifications_are_sent_as_two(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("NOTIFY_PAUSE", "SHORTEST_PAUSE"):
+    for name in ("MAX_NOTIFY_INTERVAL_S", "MIN_NOTIFY_INTERVAL_S"):
         monkeypatch.setattr(keeping, name, 0.2)
     outside.execute("LISTEN many")
     async with kept(url) as made:
@@ -222,7 +222,7 @@ async def test_many_notifications_are_sent_as_two(
 async def test_what_is_still_to_be_told_is_told_at_the_end(
     url: str, outside: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("NOTIFY_PAUSE", "SHORTEST_PAUSE"):
+    for name in ("MAX_NOTIFY_INTERVAL_S", "MIN_NOTIFY_INTERVAL_S"):
         monkeypatch.setattr(keeping, name, 100.0)
     outside.execute("LISTEN last")
     async with kept(url) as made:
@@ -231,7 +231,7 @@ async def test_what_is_still_to_be_told_is_told_at_the_end(
         assert len(list(outside.notifies(timeout=5, stop_after=1))) == 1
         made.keeper.notify("last")  # this one has to wait
         for _ in range(2):
-            await made.keeper.do(lambda _: None)
+            await made.keeper.run(lambda _: None)
         assert list(outside.notifies(timeout=0.1)) == []
     assert len(list(outside.notifies(timeout=5, stop_after=1))) == 1
 
@@ -245,7 +245,7 @@ async def test_what_could_not_be_notified_is_notified_later(url: str, outside: C
             end(outside, pid)
             inside.set()
 
-        work = asyncio.create_task(made.keeper.do(be_ended))
+        work = asyncio.create_task(made.keeper.run(be_ended))
         await asyncio.to_thread(inside.wait, 10)
         made.keeper.notify(NEWS)
         await work
@@ -255,7 +255,7 @@ async def test_what_could_not_be_notified_is_notified_later(url: str, outside: C
 async def test_other_threads_have_work_done_while_the_loop_does_not_turn(url: str) -> None:
     async with kept(url) as made:
         found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(made.keeper.run(lambda d: d.one("SELECT 9"))))
+        thread = threading.Thread(target=lambda: found.append(made.keeper.run_blocking(lambda d: d.one("SELECT 9"))))
         thread.start()
         thread.join(10)
         assert found == [9]
@@ -270,23 +270,23 @@ async def test_work_that_fails_does_so_for_who_asked(url: str) -> None:
             d.ask("SELECT 1/0")
 
         with pytest.raises(psycopg.errors.DivisionByZero):
-            await made.keeper.do(fail)
+            await made.keeper.run(fail)
         assert await made.pid() == pid
         assert made.heard == []
 
 
 async def test_it_waits_without_turning_round(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = 0
-    wait_for = keeping._wait_for
+    wait_for = keeping._poll_readable
 
     def counted(*arguments: Any) -> Any:
         nonlocal turns
         turns += 1
         return wait_for(*arguments)
 
-    monkeypatch.setattr(keeping, "_wait_for", counted)
+    monkeypatch.setattr(keeping, "_poll_readable", counted)
     async with kept(url) as made:
-        await made.keeper.hold(10)
+        await made.keeper.lock_worker(10)
         made.keeper.notify("nobody")
         await asyncio.sleep(0.1)
         before = turns
@@ -317,19 +317,19 @@ async def test_once_closed_it_does_nothing(url: str) -> None:
             release.wait(10)
             return "done"
 
-        first = asyncio.create_task(made.keeper.do(slow))
+        first = asyncio.create_task(made.keeper.run(slow))
         await asyncio.to_thread(begun.wait, 10)
-        second = asyncio.create_task(made.keeper.do(slow))
+        second = asyncio.create_task(made.keeper.run(slow))
         await asyncio.sleep(0)
         closing = asyncio.create_task(asyncio.to_thread(made.keeper.close))
-        await soon(lambda: made.keeper._closing)
+        await soon(lambda: made.keeper._is_closing)
         release.set()
         assert await first == "done"
         with pytest.raises(StoreUnavailable, match="has been closed"):
             await second
         await closing
         with pytest.raises(StoreUnavailable, match="has been closed"):
-            made.keeper.run(lambda d: d.one("SELECT 1"))
+            made.keeper.run_blocking(lambda d: d.one("SELECT 1"))
         made.keeper.notify(NEWS)
         assert not made.keeper.is_listening
 
@@ -338,12 +338,12 @@ async def test_once_closed_it_does_nothing(url: str) -> None:
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 async def test_a_forked_child_is_refused_and_does_no_harm(url: str, outside: Connection) -> None:
     async with kept(url) as made:
-        await made.keeper.hold(11)
+        await made.keeper.lock_worker(11)
         child = os.fork()
         if not child:
             status = 1
             try:
-                made.keeper.run(lambda d: d.one("SELECT 1"))
+                made.keeper.run_blocking(lambda d: d.one("SELECT 1"))
             except UsageError:
                 made.keeper.close()
                 status = 0
@@ -363,11 +363,11 @@ async def test_behind_a_pooler_there_are_no_locks_and_no_news(url: str) -> None:
             assert made.keeper.is_pooled
             assert not made.keeper.is_listening
             assert direct.keeper.is_listening
-            assert await made.keeper.hold(12) is None
-            await made.keeper.let_go(12)
+            assert await made.keeper.lock_worker(12) is None
+            await made.keeper.unlock_worker(12)
             made.keeper.notify(NEWS)
             await soon(lambda: direct.heard == [NEWS])
-            assert made.keeper.run(lambda d: d.one("SELECT 1")) == 1
+            assert made.keeper.run_blocking(lambda d: d.one("SELECT 1")) == 1
         assert made.heard == []
     finally:
         pooler.stop()
@@ -386,12 +386,12 @@ def server() -> Iterator[Server]:
 @pytest.mark.slow
 async def test_after_a_restart_it_holds_its_locks_under_the_new_one(server: Server) -> None:
     async with kept(server.url) as made:
-        began = await made.keeper.hold(1)
+        began = await made.keeper.lock_worker(1)
         restarting = asyncio.create_task(asyncio.to_thread(server.restart))
         await soon(lambda: not made.keeper.is_listening)
         while not restarting.done():
             with contextlib.suppress(StoreUnavailable):  # and nothing else
-                await made.keeper.do(lambda d: d.one("SELECT 1"))
+                await made.keeper.run(lambda d: d.one("SELECT 1"))
             await asyncio.sleep(0.005)
         await restarting
         await soon(lambda: made.retaken)
@@ -408,7 +408,7 @@ async def test_after_a_restart_it_holds_its_locks_under_the_new_one(server: Serv
 @pytest.mark.slow
 async def test_a_crash_of_one_server_process_shows_though_the_server_is_the_same(server: Server) -> None:
     async with kept(server.url) as made:
-        began = await made.keeper.hold(2)
+        began = await made.keeper.lock_worker(2)
         with connect(server.url) as before:
             started = before.execute("SELECT pg_postmaster_start_time()").fetchone()
             os.kill(before.info.backend_pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ from store_values import append, hold
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreSchemaError, StoreUnavailable
 from holdfast.stores.postgres import PgStore, migrations
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.migrations import check, ddl, migrate
+from holdfast.stores.postgres.migrations import ddl, migrate, validate_schema_version
 from holdfast.stores.sql.schema import BASELINE_VERSION, MIGRATIONS, Migration, latest_version
 
 VERSION = latest_version()
@@ -79,22 +79,22 @@ def test_what_a_person_is_given_to_run_makes_the_same(connection: Connection):
     migrate(connection, "holdfast")
     connection.execute(ddl("by_hand"))  # type: ignore[arg-type]
     assert shape(connection, "holdfast") == shape(connection, "by_hand")
-    assert check(connection, "by_hand") == VERSION
+    assert validate_schema_version(connection, "by_hand") == VERSION
     migrate(connection, "by_hand")
 
 
 def test_a_schema_that_is_there_and_empty_is_used(connection: Connection):
     connection.execute("CREATE SCHEMA holdfast")
-    assert check(connection, "holdfast") == 0
+    assert validate_schema_version(connection, "holdfast") == 0
     migrate(connection, "holdfast")
-    assert check(connection, "holdfast") == VERSION
+    assert validate_schema_version(connection, "holdfast") == VERSION
 
 
 def test_a_fleet_that_starts_at_once_makes_one_schema(url: str):
     def open_it(_: int) -> int:
         connection = connect(url)
         migrate(connection, "holdfast")
-        version = check(connection, "holdfast")
+        version = validate_schema_version(connection, "holdfast")
         connection.close()
         return version
 
@@ -103,7 +103,7 @@ def test_a_fleet_that_starts_at_once_makes_one_schema(url: str):
 
 
 def test_who_waits_for_another_who_migrates_says_so(url: str, connection: Connection, monkeypatch, caplog):
-    monkeypatch.setattr(migrations, "_LONG", 0.0)
+    monkeypatch.setattr(migrations, "_LOG_WAIT_AFTER_S", 0.0)
     lock = ("holdfast acme",)
     connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", lock)
     with connect(url) as second, ThreadPoolExecutor(1) as pool:
@@ -111,7 +111,7 @@ def test_who_waits_for_another_who_migrates_says_so(url: str, connection: Connec
         eventually(lambda: "another process that brings the schema acme up to date" in caplog.text)
         connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
         waiting.result()
-    assert check(connection, "acme") == VERSION
+    assert validate_schema_version(connection, "acme") == VERSION
     assert caplog.text.count("another process") == 1
 
 
@@ -119,7 +119,7 @@ def test_a_migration_that_fails_leaves_nothing_behind(connection: Connection, mo
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, Migration("SELECT 1 / 0;", BASELINE_VERSION)))
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate(connection, "holdfast")
-    assert check(connection, "holdfast") == 0
+    assert validate_schema_version(connection, "holdfast") == 0
 
 
 # From an older version
@@ -130,9 +130,12 @@ def older(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Connection
     """The database of the release before, with a run in it."""
     migrate(connection, "holdfast")
     connection.execute(
-        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, max_deliveries, ready, priority, "
-        "unclaimed, python, created_at, began_at, parent, forked_from, rewound, digest, seed, tags, inputs, session, "
-        "previous, has_budget, version, queue_key, due_as, turn, dedup, debounced, by_delivery) VALUES (1, 'r', 'etl', "
+        "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, max_deliveries, ready_state, priority, "
+        "result_claim, python_version, created_at, clock_started_at, parent, forked_from, rewind_points, digest, seed, "
+        "tags, "
+        "inputs, session, "
+        "previous_run, has_budget, version, queue_key, due_state, turn, dedup_key, is_debounced, is_delivery) VALUES "
+        "(1, 'r', 'etl', "
         "'q', 'pending', 0, 3, 1, 0, 0, '', 1, 1, '', '', '[]', '', '', '[]', '1', '', '', 0, '', '', 1, 0, '', 0, 0)"
     )
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
@@ -140,19 +143,19 @@ def older(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Connection
 
 
 def is_up_to_date(connection: Connection) -> bool:
-    assert check(connection, "holdfast") == VERSION + 1
+    assert validate_schema_version(connection, "holdfast") == VERSION + 1
     migrate(connection, "other")
     assert connection.execute("SELECT id, colour FROM holdfast.runs").fetchall() == [("r", "blue")]
     invalid = connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
     return shape(connection, "holdfast") == shape(connection, "other") and invalid == (0,)
 
 
-@pytest.mark.parametrize("large", [0, migrations.LARGE], ids=["large", "small"])
+@pytest.mark.parametrize("large", [0, migrations.LARGE_TABLE_BYTES], ids=["large", "small"])
 def test_an_older_schema_is_brought_up_to_date(
     older: Connection, url: str, monkeypatch: pytest.MonkeyPatch, large: int
 ):
     """Also by a whole fleet at once, and also if its tables are large, so that indexes are made while others write."""
-    monkeypatch.setattr(migrations, "LARGE", large)
+    monkeypatch.setattr(migrations, "LARGE_TABLE_BYTES", large)
 
     def open_it(_: int) -> None:
         connection = connect(url)
@@ -167,12 +170,12 @@ def test_an_older_schema_is_brought_up_to_date(
 def test_a_migration_of_large_tables_that_was_interrupted_is_finished(
     older: Connection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(migrations, "LARGE", 0)
+    monkeypatch.setattr(migrations, "LARGE_TABLE_BYTES", 0)
     broken = NEXT._replace(indexes=NEXT.indexes.replace("runs_colour_seed ON @", "runs_colour_seed ON @no_"))
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, broken))
     with pytest.raises(psycopg.Error):
         migrate(older, "holdfast")
-    assert check(older, "holdfast") == VERSION
+    assert validate_schema_version(older, "holdfast") == VERSION
     older.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'holdfast.runs_colour'::regclass")
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
     migrate(older, "holdfast")
@@ -204,11 +207,11 @@ def newer(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> pytest.Mon
 
 def test_a_newer_holdfast_migrates_and_an_older_one_goes_on(connection: Connection, newer: pytest.MonkeyPatch):
     migrate(connection, "holdfast")
-    assert check(connection, "holdfast") == VERSION + 1
+    assert validate_schema_version(connection, "holdfast") == VERSION + 1
     assert connection.execute("SELECT count(colour) FROM holdfast.runs").fetchone() == (0,)
     newer.undo()
     migrate(connection, "holdfast")
-    assert check(connection, "holdfast") == VERSION + 1, "it was not taken back"
+    assert validate_schema_version(connection, "holdfast") == VERSION + 1, "it was not taken back"
 
 
 def test_an_older_holdfast_is_refused_when_it_would_do_harm(connection: Connection, newer: pytest.MonkeyPatch):
@@ -256,7 +259,7 @@ def test_a_user_who_may_not_make_tables_is_told_what_to_run(connection: Connecti
     connection.execute(ddl("holdfast", name))  # type: ignore[arg-type]
     migrate(theirs, "holdfast")
     theirs.execute("SELECT nextval('holdfast.run_keys')")
-    theirs.execute("INSERT INTO holdfast.switches VALUES ('w', 1, '', '', 0)")
+    theirs.execute("INSERT INTO holdfast.disabled_workflows VALUES ('w', 1, '', '', 0)")
     theirs.execute("SELECT holdfast.error_words('{}')")
     theirs.close()
 
@@ -280,7 +283,7 @@ def test_a_user_who_may_not_use_the_tables_is_told_what_to_run(connection: Conne
 @pytest.fixture
 def opened(url: str) -> Iterator[PgStore]:
     """A store with a loop of its own, that was opened before a newer Holdfast migrated the schema."""
-    store = PgStore(url, look_every=0.0)
+    store = PgStore(url, poll_interval_s=0.0)
     with asyncio.Runner() as runner:
         runner.run(store.open())
         store.run = runner.run  # type: ignore[attr-defined]
@@ -311,7 +314,7 @@ def test_a_store_that_connects_again_after_a_migration_refuses_everything(connec
     with pytest.raises(SchemaTooNew):
         opened.renew_lease(run.owner, 10.0)
     with pytest.raises(SchemaTooNew):
-        opened.run(opened.get("r"))
+        opened.run(opened.get_run("r"))
     assert connection.execute("SELECT count(*) FROM holdfast.records").fetchone() == (0,)
 
 
@@ -321,7 +324,7 @@ def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_
     run = opened.run(hold(opened))
     migrate_further(connection, VERSION + 1)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
-        opened.run(opened.reap(run.owner))
+        opened.run(opened.reap_dead_workers(run.owner))
     with pytest.raises(SchemaTooNew):
         opened.run(opened.commit([append(run, 0)]))
 
@@ -331,7 +334,7 @@ def test_a_store_goes_on_after_a_migration_that_only_adds(connection: Connection
     migrate_further(connection, VERSION)
     cut_all(connection)
     until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
-    assert opened.run(opened.reap(run.owner)).workers == ()
+    assert opened.run(opened.reap_dead_workers(run.owner)).worker_ids == ()
     assert opened.renew_lease(run.owner, 10.0)
 
 

@@ -34,7 +34,7 @@ class Held(NamedTuple):
 @pytest_asyncio.fixture
 async def held() -> AsyncIterator[Held]:
     with postgres_server.database() as url:
-        store = PgStore(url, clock=Clock(), look_every=0.0)
+        store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await store.open()
         worker = await store.register_worker(a_worker(), 1e6)
         await start(store)
@@ -45,7 +45,7 @@ async def held() -> AsyncIterator[Held]:
 
 
 async def journal(held: Held) -> list[int]:
-    [history] = await held.store.histories([held.run.key])
+    [history] = await held.store.get_histories([held.run.key])
     return [record.seq for record in history.records]
 
 
@@ -62,9 +62,9 @@ async def on_its_way(held: Held) -> asyncio.Task[Any]:
 
 
 async def test_no_thread_has_a_part_in_records_alone(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = held.store._writing
+    line = held.store._write_worker
     assert line is not None
-    monkeypatch.setattr(line, "do", None)
+    monkeypatch.setattr(line, "run_in_thread", None)
     assert await held.store.commit([append(held.run, 0)]) == [DONE]
     assert await held.store.commit([append(held.run, 1), append(held.run, 2)]) == [DONE, DONE]
     monkeypatch.undo()
@@ -78,7 +78,9 @@ async def test_the_loop_and_the_thread_take_turns(held: Held) -> None:
         for at in range(0, 60, 3):
             one, two, three = (append(held.run, at + more) for more in range(3))
             given = held.store.commit([one]), held.store.commit([two]), held.store.commit([three])
-            for answers in await asyncio.gather(*given, held.store.switch_off("x"), held.store.switch_on("x")):
+            for answers in await asyncio.gather(
+                *given, held.store.disable_workflow("x"), held.store.enable_workflow("x")
+            ):
                 assert answers in ([DONE], True, False)
     assert await journal(held) == list(range(60))
 
@@ -137,7 +139,7 @@ async def test_what_cannot_be_sent_says_why_and_leaves_the_line_free(held: Held)
 
 def a_loop_that_ends_too_soon(url: str) -> PgStore:
     """Leave a store whose commit is under way on a loop that is closed by now."""
-    store = PgStore(url, clock=Clock(), look_every=0.0)
+    store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
 
     async def leave() -> None:
         await store.open()
@@ -161,7 +163,7 @@ async def test_a_loop_that_is_closed_meanwhile_leaves_a_store_that_can_be_given_
         store = await asyncio.to_thread(a_loop_that_ends_too_soon, url)
         async with asyncio.timeout(PATIENCE):
             await asyncio.to_thread(store.abandon)
-        again = PgStore(url, clock=Clock(), look_every=0.0)
+        again = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await again.open()
-        assert [worker.state for worker in await again.workers(also=[1])] == ["retired"]
+        assert [worker.state for worker in await again.list_workers(extra_ids=[1])] == ["retired"]
         await again.close()

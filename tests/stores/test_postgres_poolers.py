@@ -23,7 +23,7 @@ from holdfast.core.states import RunState
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.connections import connect
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.sql.database import Collision
+from holdfast.stores.sql.database import WriteConflict
 
 ADD = "SELECT %s::bigint + 1"
 SUBTRACT = "SELECT %s::bigint - 1"
@@ -71,33 +71,33 @@ def in_other_session(pooled: str) -> psycopg.Connection[Any]:
 
 def test_a_client_never_executes_what_another_one_has_prepared(unrecognized: str, client: Callable[[], PgDatabase]):
     first, second = client(), client()
-    assert first.ask(ADD, (1,)) == [(2,)]
+    assert first.query(ADD, (1,)) == [(2,)]
     with in_other_session(unrecognized):
-        assert second.ask(SUBTRACT, (1,)) == [(0,)]
-        assert first.ask(ADD, (1,)) == [(2,)]  # in a session in which only the second client has prepared anything
-        assert second.ask(SUBTRACT, (1,)) == [(0,)]
+        assert second.query(SUBTRACT, (1,)) == [(0,)]
+        assert first.query(ADD, (1,)) == [(2,)]  # in a session in which only the second client has prepared anything
+        assert second.query(SUBTRACT, (1,)) == [(0,)]
 
 
 def test_a_statement_that_another_client_has_prepared_in_the_same_session_can_be_used(client: Callable[[], PgDatabase]):
     first, second = client(), client()
-    assert first.ask(ADD, (1,)) == [(2,)]
-    assert second.ask(ADD, (2,)) == [(3,)]
+    assert first.query(ADD, (1,)) == [(2,)]
+    assert second.query(ADD, (2,)) == [(3,)]
     assert second.connection.is_pooled, "a statement that is there already shows that the session is shared"
     assert second.connection.settings_sql
-    assert first.ask(ADD, (3,)) == [(4,)]
+    assert first.query(ADD, (3,)) == [(4,)]
 
 
 def test_what_is_shared_is_noticed_in_the_middle_of_a_transaction(client: Callable[[], PgDatabase]):
     first, second = client(), client()
-    assert first.ask(ADD, (1,)) == [(2,)]
+    assert first.query(ADD, (1,)) == [(2,)]
     second.begin()
-    assert second.ask(SUBTRACT, (1,)) == [(0,)]
-    with pytest.raises(Collision, match="already exists"):
-        second.ask(ADD, (1,))
+    assert second.query(SUBTRACT, (1,)) == [(0,)]
+    with pytest.raises(WriteConflict, match="already exists"):
+        second.query(ADD, (1,))
     second.roll_back()
     second.begin()
-    assert second.ask(SUBTRACT, (1,)) == [(0,)]
-    assert second.ask(ADD, (1,)) == [(2,)]
+    assert second.query(SUBTRACT, (1,)) == [(0,)]
+    assert second.query(ADD, (1,)) == [(2,)]
     second.commit()
 
 
@@ -105,7 +105,7 @@ def test_what_is_shared_is_noticed_in_the_middle_of_a_transaction(client: Callab
 @pytest.mark.parametrize("how", ["pooled", "unrecognized"])
 async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureRequest):
     url = request.getfixturevalue(how)
-    stores = [PgStore(url, look_every=0.0) for _ in range(2)]
+    stores = [PgStore(url, poll_interval_s=0.0) for _ in range(2)]
     for store in stores:
         await store.open()
     workers = [await store.register_worker(a_worker(), 30.0) for store in stores]
@@ -116,7 +116,9 @@ async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureReque
             assert store.renew_lease(worker, 30.0)
             await do(store, finish(run))
             assert await state_of(store, run.id) is RunState.COMPLETED
-    found = await stores[0]._browse(lambda db: db.ask("SELECT count(server_started) FROM holdfast.workers"))
+    found = await stores[0]._read_for_client(
+        lambda db: db.query("SELECT count(server_started_at) FROM holdfast.workers")
+    )
     assert found == [(0,)], "a lock that is held through a pooler says nothing about its worker"
     for store in stores:
         await store.close()

@@ -21,7 +21,7 @@ from holdfast.stores.operations import CancelRun, ReleaseRun, StartRun
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.database import PgDatabase
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.sql.queue_settings import AT_A_TIME
+from holdfast.stores.sql.queue_settings import BATCH_SIZE
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,7 +34,7 @@ def url() -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def store(url: str) -> AsyncIterator[PgStore]:
-    store = PgStore(url, clock=Clock(), look_every=0.0)
+    store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
     await store.open()
     yield store
     await store.close()
@@ -43,7 +43,7 @@ async def store(url: str) -> AsyncIterator[PgStore]:
 @pytest_asyncio.fixture
 async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
     """The same data, as four processes see it."""
-    others = [PgStore(store._target, clock=store._given_clock, look_every=0.0) for _ in range(3)]
+    others = [PgStore(store._libpq_url, clock=store._given_clock, poll_interval_s=0.0) for _ in range(3)]
     for other in others:
         await other.open()
     yield [store, *others]
@@ -54,13 +54,13 @@ async def fleet(store: PgStore) -> AsyncIterator[list[PgStore]]:
 def trips_of(db: PgDatabase) -> list[list[str]]:
     """The first words of what is sent from now on, trip by trip."""
     seen: list[list[str]] = []
-    make = db._trips.make
+    make = db._pipeline.run
 
     def counted(sent: Any) -> Any:
         seen.append([one.statement.split()[0] for one in sent])
         return make(sent)
 
-    db._trips.make = counted  # type: ignore[method-assign]
+    db._pipeline.run = counted  # type: ignore[method-assign]
     return seen
 
 
@@ -86,7 +86,7 @@ async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for
     counted.clear()
     assert await ids(store, worker) == ["a"]
     assert len(counted) == 5
-    await store.set_queue(QUEUE, limits(5, "9/min", key_rates=("1/min",)))
+    await store.set_queue_limits(QUEUE, limits(5, "9/min", key_rates=("1/min",)))
     await fill(store, "acme/1", "acme/2")
     counted.clear()
     assert await ids(store, worker) == ["acme/1"]
@@ -96,7 +96,7 @@ async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for
 async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore]):
     """Workers take runs as quickly as they can, and end them once it was looked from outside what is executed."""
     store = fleet[0]
-    await store.put_queues([NewQueue(QUEUE, limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
+    await store.declare_queues([NewQueue(QUEUE, limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
     for key in ("acme", "beta", "other"):
         await do(store, *(StartRun(new_run(f"{key}/{n}", queue=QUEUE, queue_key=key)) for n in range(30)))
     most, begun, over, looked = Counter[str](), Counter[str](), asyncio.Event(), asyncio.Event()
@@ -105,7 +105,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
         worker = await mine.register_worker(a_worker(), 1e6)
         idle = 0
         while idle < 20:
-            runs = await mine.claim(worker, **ALL, limit=3)
+            runs = await mine.claim_runs(worker, **ALL, limit=3)
             idle = 0 if runs else idle + 1
             begun.update(run.queue_key for run in runs)
             for _ in range(2 if runs else 0):  # the first look to end may have begun before the claim
@@ -117,7 +117,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
 
     async def look() -> None:
         while not over.is_set():
-            now = dict(await store._browse(lambda db: db.ask(executed)))
+            now = dict(await store._read_for_client(lambda db: db.query(executed)))
             for key, count in [*now.items(), ("", sum(now.values()))]:
                 most[key] = max(most[key], count)
             looked.set()  # whoever waits goes on
@@ -136,7 +136,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
 
 async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: list[PgStore]):
     async def begin(mine: PgStore, number: int) -> str:
-        [answer] = await do(mine, StartRun(new_run(f"r{number}", dedup="same")))
+        [answer] = await do(mine, StartRun(new_run(f"r{number}", dedup_key="same")))
         return answer.run.id
 
     started = await asyncio.gather(*(begin(mine, n) for n, mine in enumerate(fleet * 5)))
@@ -152,37 +152,40 @@ async def test_no_run_is_left_behind_when_a_queue_loses_its_limits(fleet: list[P
         starts = asyncio.gather(*(start(other, name, queue=QUEUE) for name in names))
         await store.resume_queue(QUEUE)
         await starts
-        assert await store.queues() == []
+        assert await store.list_queues() == []
         assert sorted(await ids(store, worker)) == sorted(names)
 
 
 async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: PgStore):
-    many = AT_A_TIME * 2 + 10
+    many = BATCH_SIZE * 2 + 10
     await do(store, *(StartRun(new_run(f"r{n}", queue=QUEUE, queue_key="acme")) for n in range(many)))
     worker = await limited(store, 1)
-    ready = "SELECT ready, due_as, count(*), max(turn) FROM holdfast.runs GROUP BY ready, due_as"
-    assert await store._read(lambda db: db.ask(ready)) == [(2, 2, many, many - 1)]
+    ready = "SELECT ready_state, due_state, count(*), max(turn) FROM holdfast.runs GROUP BY ready_state, due_state"
+    assert await store._read(lambda db: db.query(ready)) == [(2, 2, many, many - 1)]
     assert await ids(store, worker) == ["r0"]
-    await store.put_queues([NewQueue("another", limits(1))])
-    await store.set_queue(QUEUE, limits(key_concurrency=1))
+    await store.declare_queues([NewQueue("another", limits(1))])
+    await store.set_queue_limits(QUEUE, limits(key_concurrency=1))
     assert await ids(store, worker) == []
-    declared = "UPDATE holdfast.queues SET declared = NULL WHERE name = 'llm'"
-    await store._write(lambda db: db.change(declared))
-    assert await store.set_queue(QUEUE, None)
-    assert [queue.name for queue in await store.queues()] == ["another"]
-    assert await store._read(lambda db: db.ask(f"{ready} ORDER BY ready")) == [(1, 1, many - 1, 0), (None, 1, 1, 0)]
+    declared = "UPDATE holdfast.queues SET declared_limits = NULL WHERE name = 'llm'"
+    await store._write(lambda db: db.execute(declared))
+    assert await store.set_queue_limits(QUEUE, None)
+    assert [queue.name for queue in await store.list_queues()] == ["another"]
+    assert await store._read(lambda db: db.query(f"{ready} ORDER BY ready_state")) == [
+        (1, 1, many - 1, 0),
+        (None, 1, 1, 0),
+    ]
 
 
 @pytest.mark.parametrize("gives_up", [finish, release, park], ids=["finish", "release", "park"])
 async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_up: Any):
     worker = await limited(store, 1)
     await fill(store, "a", "b")
-    [run] = await store.claim(worker, **ALL, limit=9)
+    [run] = await store.claim_runs(worker, **ALL, limit=9)
     await start(store, "free")
-    [free] = await store.claim(worker, **ALL, limit=9)
-    assert (run.limited, free.limited) == (True, False)
+    [free] = await store.claim_runs(worker, **ALL, limit=9)
+    assert (run.is_limited, free.is_limited) == (True, False)
     told: list[str] = []
-    store._keeper.notify = told.append  # type: ignore[method-assign]
+    store._session.notify = told.append  # type: ignore[method-assign]
     await do(store, finish(free))
     assert "holdfast:work" not in told
     await do(store, gives_up(run))
@@ -192,11 +195,11 @@ async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_u
 async def test_a_place_that_was_taken_through_another_server_is_given_up_through_this_one(fleet: list[PgStore]):
     here, there, *_ = fleet
     worker = await limited(here, 1)
-    await fill(here, "a", "b", by_delivery=True)
-    [run] = await here.claim(worker, **ALL, limit=9)
-    assert await there.get("a") == run
+    await fill(here, "a", "b", is_delivery=True)
+    [run] = await here.claim_runs(worker, **ALL, limit=9)
+    assert await there.get_run("a") == run
     told: list[str] = []
-    there._keeper.notify = told.append  # type: ignore[method-assign]
+    there._session.notify = told.append  # type: ignore[method-assign]
     await do(there, finish(run))
     assert "holdfast:work" in told
 
@@ -206,12 +209,12 @@ async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgSto
     here = fleet[0]
     worker, late = await here.register_worker(a_worker(), 1e9), here.now() - 1
     names = [f"d{number}" for number in range(120)]
-    await do(here, *[StartRun(new_run(name, by_delivery=True, deadline=late)) for name in names])
-    runs = await here.claim(worker, **ALL, limit=80)
+    await do(here, *[StartRun(new_run(name, is_delivery=True, deadline=late)) for name in names])
+    runs = await here.claim_runs(worker, **ALL, limit=80)
 
     async def expires(store: PgStore) -> list[str]:
         found: list[str] = []
-        while some := await store.expire(7):
+        while some := await store.expire_runs(7):
             found += some
         return found
 
@@ -234,8 +237,8 @@ async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgSto
 async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(store: PgStore):
     worker = await store.register_worker(a_worker(), 10.0)
     for name, most in (("a", 3), ("b", 1)):
-        await start(store, name, by_delivery=True, max_deliveries=most)
-    runs = await store.claim(worker, **ALL, limit=9)
+        await start(store, name, is_delivery=True, max_deliveries=most)
+    runs = await store.claim_runs(worker, **ALL, limit=9)
     counted = await trips(store)
     for run, left in zip(runs, ("pending", "dead"), strict=True):
         counted.clear()
@@ -243,7 +246,7 @@ async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(
         assert len(counted) == 2
         assert await state_of(store, run.id) == left
     counted.clear()
-    assert await store.expire() == []
+    assert await store.expire_runs() == []
     assert counted == [], "there is nothing to write"
 
 
@@ -251,25 +254,27 @@ async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(
 
 
 OLD_START = (
-    "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, "
-    "ready, wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, parent, "
-    "forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version) SELECT "
+    "INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, owner, starter, delivery_count, "
+    "max_deliveries, "
+    "ready_state, wake_at, waits_for, priority, deadline, result_claim, cancel_state, python_version, created_at, "
+    "clock_started_at, parent, "
+    "forked_from, rewind_points, digest, seed, tags, inputs, session, previous_run, has_budget, version) SELECT "
     "nextval('holdfast.run_keys'), %s, %s, 'llm', 'pending', 0, NULL, NULL, 0, 3, 1, 5, '', 0, NULL, 0, '', '', 1, 1, "
     "'', '', '[]', '', '', '[]', '1', '', '', 0, ''"
 )
 OLD_END = (
-    "UPDATE holdfast.runs SET state = 'completed', output = '1', finished_at = 9, owner = NULL, ready = NULL, "
+    "UPDATE holdfast.runs SET state = 'completed', output = '1', finished_at = 9, owner = NULL, ready_state = NULL, "
     "wake_at = NULL, paused_at = NULL WHERE id = %s"
 )
 
 
 async def test_an_older_worker_goes_on_beside_limited_queues(store: PgStore):
     worker = await limited(store, 1)
-    await fill(store, "a", dedup="same")
-    await store._write(lambda db: db.change(OLD_START, ("old", FLOW)))
+    await fill(store, "a", dedup_key="same")
+    await store._write(lambda db: db.execute(OLD_START, ("old", FLOW)))
     assert sorted(await ids(store, worker)) == ["a", "old"]  # it knows of no limits
-    assert not (await row(store, "old")).limited
-    await store._write(lambda db: db.change(OLD_END, ("a",)))
-    await fill(store, "b", dedup="same")  # that it does not know of keys, either, is in nobody's way
+    assert not (await row(store, "old")).is_limited
+    await store._write(lambda db: db.execute(OLD_END, ("a",)))
+    await fill(store, "b", dedup_key="same")  # that it does not know of keys, either, is in nobody's way
     assert await ids(store, worker) == ["b"]
     assert (await row(store, "a")).state is RunState.COMPLETED

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from store_values import DONE, TOLD, Clock, append, child_of, do, finish, hold, journal, rewind, row
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.operations import ReopenRun
 from holdfast.stores.postgres import PgStore
@@ -29,14 +29,14 @@ TAKEN_UP = (
 
 async def test_a_child_that_somebody_else_has_reopened_meanwhile_is_left_to_its_worker():
     with postgres_server.database() as url:
-        store = PgStore(url, clock=Clock(), look_every=0.0)
+        store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await store.open()
         parent = await hold(store, "p")
         [answer] = await do(store, child_of(parent, claim_as=parent.owner))
         child = answer.run
         await do(store, append(child, 0, ok=False), finish(child, RunState.FAILED, rewind=rewind(0)))
-        end = append(parent, 0, position=0, kind=Kind.CHILD, ok=False)
-        await do(store, end, finish(parent, RunState.FAILED, rewind=rewind(0, positions=1)))
+        end = append(parent, 0, position=0, kind=RecordKind.CHILD, ok=False)
+        await do(store, end, finish(parent, RunState.FAILED, rewind=rewind(0, command_count=1)))
 
         async with await psycopg.AsyncConnection.connect(url) as somebody:
             await somebody.execute("SELECT 1 FROM holdfast.runs WHERE id = 'c' FOR UPDATE")

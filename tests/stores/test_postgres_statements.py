@@ -12,13 +12,13 @@ pytest.importorskip("psycopg")
 
 from postgres_server import database
 
-from holdfast.stores.postgres.adapters import Blobs, Floats, Ints, Texts
+from holdfast.stores.postgres.adapters import BytesArray, FloatArray, IntArray, TextArray
 from holdfast.stores.postgres.connections import Connection, connect
-from holdfast.stores.postgres.dialect import Bulk
+from holdfast.stores.postgres.dialect import BulkStatement
 from holdfast.stores.postgres.statements import PgStatements
 
 SQL = PgStatements("holdfast")
-TWO_VALUES = {Ints: [1, 2], Floats: [1.0, 2.0], Texts: ["1", "2"], Blobs: [b"1", b"2"]}
+TWO_VALUES = {IntArray: [1, 2], FloatArray: [1.0, 2.0], TextArray: ["1", "2"], BytesArray: [b"1", b"2"]}
 
 
 def all_statements() -> dict[str, str]:
@@ -27,21 +27,21 @@ def all_statements() -> dict[str, str]:
         value = getattr(SQL, name)
         if isinstance(value, str):
             found[name] = value
-        elif name in ("LIST_BY", "HOW_MANY"):
+        elif name in ("LIST_BY_CONDITION", "COUNT_BY_CONDITION"):
             found.update({f"{name}.{part}": text for part, text in value.items()})
     return found
 
 
 def complete(text: str) -> str:
     """A statement with all the conditions that can be put into it."""
-    filters = "".join(SQL.FILTERS.values()) + SQL.CONTAINING.replace("{test}", 'COLLATE "C" ILIKE %s')
+    filters = "".join(SQL.FILTERS.values()) + SQL.TEXT_CONDITION.replace("{test}", 'COLLATE "C" ILIKE %s')
     conditions = " AND ".join(SQL.APPROVAL_CONDITIONS.values())
     return text.replace("{filters}", filters).replace("{conditions}", conditions).replace("{test}", "= %s")
 
 
 def some_values(text: str) -> Any:
-    if isinstance(text, Bulk):
-        return [kind(TWO_VALUES[kind]) for kind in text.columns]
+    if isinstance(text, BulkStatement):
+        return [kind(TWO_VALUES[kind]) for kind in text.array_types]
     found = re.findall(r"%(?:\((\w+)\))?s(::[\w ]+\[\])?", text.replace("%%", ""))
     if any(name for name, _ in found):
         return {name: "{1}" if array or name in ("workflows", "words") else "1" for name, array in found}
@@ -56,10 +56,10 @@ def connection() -> Iterator[Connection]:
         connection.close()
 
 
-@pytest.mark.parametrize("name", [name for name in all_statements() if name != "CONTAINING"])
+@pytest.mark.parametrize("name", [name for name in all_statements() if name != "TEXT_CONDITION"])
 def test_every_statement_runs(name: str, connection: Connection):
     text = all_statements()[name]
-    whole = text if isinstance(text, Bulk) else complete(text)
+    whole = text if isinstance(text, BulkStatement) else complete(text)
     with connection.transaction(force_rollback=True):
         connection.execute(whole, some_values(whole))  # type: ignore[arg-type]
 
@@ -69,150 +69,149 @@ def test_every_statement_runs(name: str, connection: Connection):
 
 RUNS = 20_000
 FILL = f"""
-INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, ready,
-    wake_at, waits_for, priority, deadline, unclaimed, cancel, python, created_at, began_at, finished_at, parent,
-    forked_from, rewound, digest, seed, tags, inputs, session, previous, has_budget, version)
+INSERT INTO holdfast.runs (key, id, workflow, queue, state, epoch, owner, starter, delivery_count, max_deliveries,
+ready_state,
+    wake_at, waits_for, priority, deadline, result_claim, cancel_state, python_version, created_at, clock_started_at,
+    finished_at, parent, forked_from, rewind_points, digest, seed, tags, inputs, session, previous_run, has_budget,
+    version)
 SELECT k, 'run-' || k, 'flow-' || k % 5, 'default', CASE k % 4 WHEN 0 THEN 'running' WHEN 1 THEN 'pending' WHEN 2
-    THEN 'waiting' ELSE 'completed' END, 1, CASE WHEN k % 4 = 0 THEN k % 7 END, k % 7, 0, 3,
-    CASE k % 4 WHEN 1 THEN 1 WHEN 2 THEN 0 END, k, '', k % 3, NULL, k % 2, CASE k % 11 WHEN 0 THEN 'asked' ELSE '' END,
-    '', k, k, CASE WHEN k % 4 = 3 THEN k END, CASE k % 10 WHEN 0 THEN '' ELSE 'run-' || k / 10 END, '', '[]',
-    int8send(k), int8send(k), '[]', '1', CASE k % 3 WHEN 0 THEN 's' || k % 100 ELSE '' END, '', 0, ''
+    THEN 'waiting' ELSE 'completed' END, 1, CASE WHEN k % 4 = 0 THEN k % 7 END, k % 7, 0, 3, CASE k % 4 WHEN 1 THEN 1
+    WHEN 2 THEN 0 END, k, '', k % 3, NULL, k % 2, CASE k % 11 WHEN 0 THEN 'requested' ELSE '' END, '', k, k, CASE WHEN k
+    % 4 = 3 THEN k END, CASE k % 10 WHEN 0 THEN '' ELSE 'run-' || k / 10 END, '', '[]', int8send(k), int8send(k), '[]',
+    '1', CASE k % 3 WHEN 0 THEN 's' || k % 100 ELSE '' END, '', 0, ''
 FROM generate_series(1, {RUNS}) k;
 INSERT INTO holdfast.records (run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, preview,
     payload) SELECT k, seq, 1, seq, 1, 1, 1, 1, 1, 1, 'step', '', '1'
-FROM generate_series(1, {RUNS}) k CROSS JOIN generate_series(0, 2) seq;
-INSERT INTO holdfast.signals (run, name, sent_at, payload, position) SELECT k, 's', 1, '1', CASE k % 2 WHEN 0 THEN 1 END
+FROM generate_series(1, {RUNS}) k CROSS JOIN generate_series(0, 2) seq; INSERT INTO holdfast.signals (run, name,
+sent_at, payload, position) SELECT k, 's', 1, '1', CASE k % 2 WHEN 0 THEN 1 END FROM generate_series(1, {RUNS}) k;
+INSERT INTO holdfast.links (parent, position, child, link_state) SELECT k / 2, k % 2, k, k % 3 FROM generate_series(2,
+{RUNS}) k; INSERT INTO holdfast.run_tags (run, tag) SELECT k, 'tag-' || k % 3 FROM generate_series(1, {RUNS}) k; INSERT
+INTO holdfast.usages (run, parent_key, calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced, seconds,
+    reserved_calls, reserved_tokens, reserved_nano_usd, short_positions) SELECT k, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ''
 FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.links (parent, position, child, awaited) SELECT k / 2, k % 2, k, k % 3
-FROM generate_series(2, {RUNS}) k;
-INSERT INTO holdfast.run_tags (run, tag) SELECT k, 'tag-' || k % 3 FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.usages (run, above, calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced, seconds,
-    reserved_calls, reserved_tokens, reserved_nano_usd, short) SELECT k, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.notices (run, position, part, number, stays, kind, at, data)
+INSERT INTO holdfast.live_events (run, position, stream, number, is_permanent, kind, at, data)
 SELECT k, 0, '', 1, k % 2, 'text',
     1, '1'
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.attempts (run, position, attempt, intent, error, at, name) SELECT k, 0, 1, 0, '', 1, ''
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.reservations (run, position, calls, tokens, nano_usd) SELECT k, 0, 1, 1, 1
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.signal_keys (run, dedup) SELECT k, 'd' FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.approvals (id, run, position, state, asked_at, asked_of, reminders, answered_by, withdrawn_in,
-    question, form, arguments) SELECT 'a' || k, k, 0, CASE k % 100 WHEN 0 THEN 'open' ELSE 'answered' END, k, '', 0, '',
-    0, '[]', '', '' FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.workers (id, token, name, host, pid, state, workflows, started_at, lease_until, beat_at)
-SELECT k, '', '', '', 1, 'live', '[]', 1, 1, 1 FROM generate_series(1, 2000) k;
-INSERT INTO holdfast.memories (namespace, key, created_at, updated_at, value, text, size)
-SELECT 'n' || k % 10, 'k' || k, 1, 1, '1', 'tea', 2 FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.memory_words (word, space, memory, times) SELECT 'w' || k % 50, int8send(k % 10), k, 1
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.blobs (hash, size, data) SELECT int8send(k), 1, '1' FROM generate_series(1, {RUNS}) k;
-UPDATE holdfast.runs SET by_delivery = 1, deadline = key WHERE key % 5 = 0;
-UPDATE holdfast.runs SET queue = 'q' || key % 3, queue_key = 'c' || key % 100, due_as = 3, turn = key / 100,
-    dedup = 'd' || key, ready = CASE WHEN ready = 1 THEN 2 + key / 8 % 5 ELSE ready END WHERE key % 8 < 4;
-INSERT INTO holdfast.queues (name, limits, by_hand, concurrency, key_concurrency, counts_tokens, turns, used, open_at,
-    settled) SELECT 'q' || k, '', 0, 10, 2, 1, '{{}}', '', 0, 1 FROM generate_series(0, 2) k;
-INSERT INTO holdfast.queue_turns (queue, priority, key, turn, at) SELECT 'q' || k % 3, k % 2, 'c' || k, k, k
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.queue_keys (queue, key, aside, open_at, used, until) SELECT 'q' || k % 3, 'c' || k, k % 2, k, '', k
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.queue_charges (queue, key, tokens, at) SELECT 'q' || k % 3, 'c' || k, k, k
-FROM generate_series(1, {RUNS}) k;
+FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.attempts (run, position, attempt, intent, error, at, name)
+SELECT k, 0, 1, 0, '', 1, '' FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.reservations (run, position, calls,
+tokens, nano_usd) SELECT k, 0, 1, 1, 1 FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.signal_keys (run,
+dedup_key) SELECT k, 'd' FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.approvals (id, run, position, state,
+requested_at, assignee, reminder_count, answered_by, withdrawn_epoch,
+    request, form_schema, arguments) SELECT 'a' || k, k, 0, CASE k % 100 WHEN 0 THEN 'open' ELSE 'answered' END, k, '',
+    0, '', 0, '[]', '', '' FROM generate_series(1, {RUNS}) k;
+INSERT INTO holdfast.workers (id, token, name, host, pid, state, workflows, started_at, lease_expires_at, heartbeat_at)
+SELECT k, '', '', '', 1, 'live', '[]', 1, 1, 1 FROM generate_series(1, 2000) k; INSERT INTO holdfast.memories
+(namespace, key, created_at, updated_at, value, text, size) SELECT 'n' || k % 10, 'k' || k, 1, 1, '1', 'tea', 2 FROM
+generate_series(1, {RUNS}) k; INSERT INTO holdfast.memory_words (word, namespace_word, memory, occurrences) SELECT 'w'
+|| k % 50, int8send(k % 10), k, 1 FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.blobs (hash, size, data)
+SELECT int8send(k), 1, '1' FROM generate_series(1, {RUNS}) k; UPDATE holdfast.runs SET is_delivery = 1, deadline = key
+WHERE key % 5 = 0; UPDATE holdfast.runs SET queue = 'q' || key % 3, queue_key = 'c' || key % 100, due_state = 3, turn =
+key / 100,
+    dedup_key = 'd' || key, ready_state = CASE WHEN ready_state = 1 THEN 2 + key / 8 % 5 ELSE ready_state END WHERE key
+    % 8 < 4;
+INSERT INTO holdfast.queues (name, limits, is_overridden, concurrency, key_concurrency, has_token_rate, turns,
+rate_usage, next_start_at,
+    is_complete) SELECT 'q' || k, '', 0, 10, 2, 1, '{{}}', '', 0, 1 FROM generate_series(0, 2) k;
+INSERT INTO holdfast.queue_turns (queue, priority, key, turn, at) SELECT 'q' || k % 3, k % 2, 'c' || k, k, k FROM
+generate_series(1, {RUNS}) k; INSERT INTO holdfast.queue_keys (queue, key, is_throttled, recheck_at, rate_usage,
+expires_at) SELECT 'q' || k % 3, 'c' || k, k % 2, k, '', k FROM generate_series(1, {RUNS}) k; INSERT INTO
+holdfast.queue_charges (queue, key, tokens, at) SELECT 'q' || k % 3, 'c' || k, k, k FROM generate_series(1, {RUNS}) k;
 INSERT INTO holdfast.documents (kind, name, version, created_at, updated_at, data) SELECT 'k' || k % 2, 'n' || k, 1, 1,
     1, '1' FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.audit (at, who, name, action, target, outcome, remote) SELECT k, '', '', '', '', '', ''
-FROM generate_series(1, {RUNS}) k;
-INSERT INTO holdfast.spending (day, workflow, model, slot, calls, input_tokens, output_tokens, cached_tokens, nano_usd,
+INSERT INTO holdfast.audit (at, key_id, key_name, action, target, outcome, remote_address) SELECT k, '', '', '', '', '',
+'' FROM generate_series(1, {RUNS}) k; INSERT INTO holdfast.spending (day, workflow, model, slot, calls, input_tokens,
+output_tokens, cached_tokens, nano_usd,
     unpriced) SELECT 'd' || k % 500, 'flow-' || k % 5, 'm', k / 500, 1, 1, 1, 1, 1, 1
 FROM generate_series(1, {RUNS}) k;
 """
 LARGE = {
-    "runs", "records", "signals", "links", "run_tags", "usages", "notices", "attempts", "reservations", "signal_keys",
-    "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
+    "runs", "records", "signals", "links", "run_tags", "usages", "live_events", "attempts", "reservations",
+    "signal_keys", "approvals", "memories", "memory_words", "blobs", "queue_turns", "queue_keys", "queue_charges",
     "documents", "audit", "spending",
 }  # fmt: skip
-READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "CLOSED_APPROVALS"}
+READ_WHOLE = {"COUNT_RUNS", "LIST_APPROVALS", "LIST_CLOSED_APPROVALS"}
 """What has to read a table: all of it is counted, or any condition may come with it."""
 BY_ORDER = {
-    "KNOWN_WORKFLOWS", "COUNT_SOME", "SHORT", "FORGET_LISTENERS", "FORGET_WORKERS", "FIRST_AND_LAST_CREATED", "WORKERS",
+    "KNOWN_WORKFLOWS", "COUNT_RUNS_UP_TO", "SHORT_RUNS", "DELETE_OLD_LISTENERS", "DELETE_OLD_WORKERS",
+    "CREATED_RANGE", "WORKERS",
 }  # fmt: skip
 """What takes the first or the last row of an index, or has an index of its own."""
-OF_QUEUES = {"runs_queued", "runs_of_keys", "runs_executed", "queue_keys_aside"}
+OF_QUEUES = {"runs_queued", "runs_by_key", "runs_executed", "queue_keys_throttled"}
 INDEXES = {
     "FENCES": {"runs_pkey", "runs_id_key", "links_child"},
     "APPEND_FENCED": {"runs_pkey"},
     "LOCK_ACCOUNTS": {"runs_pkey", "runs_id_key", "usages_pkey"},
-    "DUE": {"runs_due", "runs_pkey"},
+    "DUE_RUNS": {"runs_due", "runs_pkey"},
     "PROMOTE_DUE": {"runs_waking", "runs_pkey"},
     "HAS_DUE": {"runs_due", "runs_waking", "runs_suspects", *OF_QUEUES},
     "NEXT_READY": {"runs_due", "runs_suspects", *OF_QUEUES},
     "NEXT_TIMER": {"runs_waking"},
     "SUSPECTS": {"runs_suspects"},
-    "CLAIM": {"runs_pkey"},
+    "CLAIM_RUN": {"runs_pkey"},
     "FINISH_RUN": {"runs_pkey"},
-    "WAITING": {"links_child"},
+    "WAITERS": {"links_child"},
     "LINKS": {"links_pkey"},
-    "SENT": {"signals_pkey"},
+    "MAILBOX_NAMES": {"signals_pkey"},
     "MAILBOX": {"signals_pkey"},
     "NEW_SIGNALS": {"signals_new", "runs_pkey"},
     "JOURNAL": {"records_pkey"},
     "RECORD_EPOCH": {"records_pkey"},
-    "NEWEST_OF_SESSION": {"runs_sessions"},
+    "NEWEST_IN_SESSION": {"runs_sessions"},
     "FIND_ORPHAN": {"runs_orphans"},
-    "HELD_RUNS": {"runs_held"},
-    "RELEASE_ALL": {"runs_held", "runs_pkey"},
-    "REQUESTS": {"runs_asked"},
+    "LOCK_CLAIMED_RUNS": {"runs_claimed"},
+    "RELEASE_ALL_RUNS": {"runs_claimed", "runs_pkey"},
+    "REQUESTS": {"runs_requested"},
     "LIST_BY_KEY": {"runs_pkey"},
-    "COUNT_SOME": {"runs_listed"},
+    "COUNT_RUNS_UP_TO": {"runs_listed"},
     "COUNT_UNFINISHED": {"runs_listed"},
-    "CREATED_BELOW": {"runs_created"},
-    "LIST_STRETCH": {"runs_listed"},
-    "LIST_STATE": {"runs_in_state"},
-    "LIST_BY.owner": {"runs_held"},
-    "LIST_BY.parent": {"runs_children"},
-    "LIST_BY.tag": {"run_tags_listed", "runs_pkey"},
-    "LIST_BY.id_prefix": {"runs_id_key"},
-    "LIST_BY.created": {"runs_created"},
-    "HOW_MANY.owner": {"runs_held"},
-    "HOW_MANY.parent": {"runs_children"},
-    "HOW_MANY.tag": {"run_tags_listed"},
-    "HOW_MANY.id_prefix": {"runs_id_key"},
-    "HOW_MANY.created": {"runs_created"},
+    "HAS_CREATED_BELOW": {"runs_created"},
+    "LIST_BY_WORKFLOW_AND_STATE": {"runs_listed"},
+    "LIST_BY_STATE": {"runs_in_state"},
+    "LIST_BY_CONDITION.owner": {"runs_claimed"},
+    "LIST_BY_CONDITION.parent": {"runs_children"},
+    "LIST_BY_CONDITION.tag": {"run_tags_listed", "runs_pkey"},
+    "LIST_BY_CONDITION.id_prefix": {"runs_id_key"},
+    "LIST_BY_CONDITION.created": {"runs_created"},
+    "COUNT_BY_CONDITION.owner": {"runs_claimed"},
+    "COUNT_BY_CONDITION.parent": {"runs_children"},
+    "COUNT_BY_CONDITION.tag": {"run_tags_listed"},
+    "COUNT_BY_CONDITION.id_prefix": {"runs_id_key"},
+    "COUNT_BY_CONDITION.created": {"runs_created"},
     "NEWEST_CREATED": {"runs_created"},
     "KNOWN_WORKFLOWS": {"runs_listed"},
-    "NEW_NOTICES": {"notices_pkey"},
+    "NEW_LIVE_EVENTS": {"live_events_pkey"},
     "LAST_RECORD": {"runs_id_key", "records_pkey"},
     "SEARCH_MEMORIES": {"memory_words_pkey", "memories_pkey"},
-    "EXECUTED": {"runs_executed"},
-    "STRETCH": {"runs_queued"},
-    "ASIDE_KEYS": {"queue_keys_aside"},
-    "ASIDE_RUNS": {"runs_of_keys"},
-    "KEY_USED": {"queue_keys_pkey"},
+    "RUNNING_COUNTS": {"runs_executed"},
+    "READY_RUNS": {"runs_queued"},
+    "THROTTLED_KEYS": {"queue_keys_throttled"},
+    "THROTTLED_RUNS": {"runs_by_key"},
+    "KEY_RATE_USAGE": {"queue_keys_pkey"},
     "KEY_TURN": {"queue_turns_pkey"},
-    "TAKE_CHARGES": {"queue_charges_of"},
-    "SET_ASIDE": {"runs_of_keys", "runs_pkey"},
-    "KEEP_KEY": {"runs_of_keys"},
-    "DEDUP": {"runs_dedup"},
-    "QUEUE_CONTENT": {"runs_limited"},
-    "UNLIMITED_STRETCH": {"runs_listed"},
-    "LIMITED_RUNS": {"runs_limited", "runs_pkey"},
-    "OLD_TURNS": {"queue_turns_old", "runs_limited"},
-    "OLD_KEYS": {"queue_keys_old", "runs_of_keys"},
+    "CONSUME_CHARGES": {"queue_charges_queue"},
+    "THROTTLE_RUNS": {"runs_by_key", "runs_pkey"},
+    "SAVE_KEY_STATE": {"runs_by_key"},
+    "DEDUP_OWNER": {"runs_dedup"},
+    "QUEUE_COUNTS": {"runs_limited"},
+    "UNLIMITED_RUNS": {"runs_listed"},
+    "LOCK_LIMITED_RUNS": {"runs_limited", "runs_pkey"},
+    "LOCK_OLD_TURNS": {"queue_turns_old", "runs_limited"},
+    "LOCK_OLD_KEYS": {"queue_keys_old", "runs_by_key"},
     "OVERDUE": {"runs_expiring"},
-    "STILL_OVERDUE": {"runs_pkey"},
-    "DELIVERIES": {"runs_pkey"},
-    "FORGET_LISTENERS": {"runs_delivered", "runs_started"},
-    "FORGET_WORKERS": {"runs_created", "runs_started"},
-    "WORKERS": {"runs_held", "runs_started"},
+    "RECHECK_OVERDUE": {"runs_pkey"},
+    "DELIVERY_COUNTS": {"runs_pkey"},
+    "DELETE_OLD_LISTENERS": {"runs_delivered", "runs_started"},
+    "DELETE_OLD_WORKERS": {"runs_created", "runs_started"},
+    "WORKERS": {"runs_claimed", "runs_started"},
     "DOCUMENTS": {"documents_pkey"},
     "DOCUMENTS_NAMED": {"documents_pkey"},
     "AUDIT": {"audit_pkey"},
     "TRIM_AUDIT": {"audit_at", "audit_pkey"},
-    "SPEND": {"runs_pkey"},
-    "SPENDING": {"spending_pkey"},
-    "FIRST_AND_LAST_CREATED": {"runs_created"},
-    "CREATED_ON": {"runs_created"},
+    "ADD_DAILY_USAGE": {"runs_pkey"},
+    "DAILY_USAGE": {"spending_pkey"},
+    "CREATED_RANGE": {"runs_created"},
+    "CREATED_COUNTS": {"runs_created"},
 }
 
 
@@ -260,7 +259,7 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Connection]:
         connection.close()
 
 
-@pytest.mark.parametrize("name", [name for name in all_statements() if name not in ("CONTAINING", *READ_WHOLE)])
+@pytest.mark.parametrize("name", [name for name in all_statements() if name not in ("TEXT_CONDITION", *READ_WHOLE)])
 def test_nothing_reads_a_large_table_from_end_to_end(name: str, filled: Connection):
     plan = plan_of(filled, bare(all_statements()[name]))
     for step in plan:
@@ -278,21 +277,27 @@ def test_each_question_is_answered_by_its_own_index(name: str, filled: Connectio
     assert {step["Index Name"] for step in plan if step.get("Index Name", "").startswith(tuple(LARGE))} == INDEXES[name]
 
 
-CLAIMS = ["DUE", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "NEXT_TIMER", "SUSPECTS", "STRETCH", "ASIDE_RUNS"]
+CLAIMS = ["DUE_RUNS", "PROMOTE_DUE", "HAS_DUE", "NEXT_READY", "NEXT_TIMER", "SUSPECTS", "READY_RUNS", "THROTTLED_RUNS"]
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_does_not_read_what_is_due_of_other_versions(name: str, filled: Connection):
     plan = plan_of(filled, bare(all_statements()[name]))
-    due = ("runs_due", "runs_waking", "runs_suspects", "runs_queued", "runs_of_keys")
+    due = ("runs_due", "runs_waking", "runs_suspects", "runs_queued", "runs_by_key")
     found = [step for step in plan if step.get("Index Name") in due]
     assert found
     assert all("version" in step["Index Cond"] for step in found)
-    assert name not in ("STRETCH", "ASIDE_RUNS") or "Sort" not in {step["Node Type"] for step in plan}
+    assert name not in ("READY_RUNS", "THROTTLED_RUNS") or "Sort" not in {step["Node Type"] for step in plan}
 
 
 @pytest.mark.parametrize(
-    "name", ["LIST_BY_KEY", "LIST_STRETCH", "LIST_STATE", *(f"LIST_BY.{part}" for part in SQL.LIST_BY)]
+    "name",
+    [
+        "LIST_BY_KEY",
+        "LIST_BY_WORKFLOW_AND_STATE",
+        "LIST_BY_STATE",
+        *(f"LIST_BY_CONDITION.{part}" for part in SQL.LIST_BY_CONDITION),
+    ],
 )
 def test_what_is_checked_row_by_row_leads_to_no_other_index(name: str, filled: Connection):
     plan = plan_of(filled, all_statements()[name].replace("{filters}", "".join(SQL.FILTERS.values())))

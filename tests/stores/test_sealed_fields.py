@@ -27,9 +27,9 @@ from holdfast.stores import (
     schedules,
 )
 from holdfast.stores.contract import Store
-from holdfast.stores.encrypted import SealedStore, encrypted_fields
-from holdfast.stores.encrypted.encrypted_fields import Way
-from holdfast.stores.operations import Notice, Op
+from holdfast.stores.encrypted import EncryptedStore, encrypted_fields
+from holdfast.stores.encrypted.encrypted_fields import ValueTransform
+from holdfast.stores.operations import LiveEvent, Op
 
 SEALED = set(
     """
@@ -38,63 +38,66 @@ SEALED = set(
     Record.payload Record.preview
     Attempt.progress Attempt.error Attempt.outcome
     Signal.payload
-    Notice.data
+    LiveEvent.data
     FinishRun.output FinishRun.error
     ParkRun.waits_for
     ReleaseRun.error
     SendSignal.payload
-    Question.text Question.choices Question.form Question.arguments Question.reason
+    ApprovalRequest.question ApprovalRequest.choices ApprovalRequest.form_schema ApprovalRequest.arguments
+    ApprovalRequest.reason
     Approval.answer AnswerApproval.payload
     Memory.value PutMemory.value PutMemory.text
     Document.data
-    NewSchedule.inputs
+    ScheduleDefinition.inputs
     """.split()  # noqa: SIM905 - words are easier to read than a column of strings
 )
 """What is changed on its way in."""
 
 READABLE = set(
     """
-    NewRun.id NewRun.workflow NewRun.digest NewRun.seed NewRun.queue NewRun.tags NewRun.python NewRun.parent
-    NewRun.forked_from NewRun.session NewRun.previous NewRun.version NewRun.queue_key NewRun.dedup
-    Run.id Run.workflow Run.queue Run.digest Run.seed Run.tags Run.python Run.parent Run.forked_from Run.session
-    Run.previous Run.version Run.queue_key
+    NewRun.id NewRun.workflow NewRun.digest NewRun.seed NewRun.queue NewRun.tags NewRun.python_version NewRun.parent
+    NewRun.forked_from NewRun.session NewRun.previous_run NewRun.version NewRun.queue_key NewRun.dedup_key
+    Run.id Run.workflow Run.queue Run.digest Run.seed Run.tags Run.python_version Run.parent Run.forked_from Run.session
+    Run.previous_run Run.version Run.queue_key
     Record.name
     Attempt.name
     Signal.name
-    Notice.part Notice.kind
+    LiveEvent.stream LiveEvent.kind
     History.links
     AwaitRun.run_id AppendRecord.model
-    ParkRun.signals ParkRun.answers
-    SendSignal.run_id SendSignal.name SendSignal.dedup
+    ParkRun.signal_names ParkRun.approval_ids
+    SendSignal.run_id SendSignal.name SendSignal.dedup_key
     CancelRun.run_id CancelRun.seed PauseRun.run_id ResumeRun.run_id ReopenRun.run_id ReopenRun.version
-    SetBudget.run_id ForkRun.source
-    Question.asked_of Question.tool
-    Approval.id Approval.run_id Approval.workflow Approval.asked_of Approval.answered_by
-    AskApproval.id RemindApproval.id RemindApproval.asked_of WithdrawApproval.id AnswerApproval.id AnswerApproval.by
+    SetBudget.run_id ForkRun.source_run
+    ApprovalRequest.assignee ApprovalRequest.tool
+    Approval.id Approval.run_id Approval.workflow Approval.assignee Approval.answered_by
+    RequestApproval.id RemindApproval.id RemindApproval.assignee WithdrawApproval.id AnswerApproval.id
+    AnswerApproval.answered_by
     Memory.namespace Memory.key Memory.text PutMemory.namespace PutMemory.key DeleteMemory.namespace DeleteMemory.key
     Document.kind Document.name
-    NewSchedule.name NewSchedule.workflow NewSchedule.timing NewSchedule.catch_up NewSchedule.overlap NewSchedule.queue
-    NewSchedule.tags NewSchedule.session NewSchedule.key
+    ScheduleDefinition.name ScheduleDefinition.workflow ScheduleDefinition.timing ScheduleDefinition.catch_up
+    ScheduleDefinition.overlap ScheduleDefinition.queue ScheduleDefinition.tags ScheduleDefinition.session
+    ScheduleDefinition.queue_key
     Schedule.last_run
-    Belongings.signal_keys ArchivedLink.child
+    RunExtras.signal_dedup_keys ArchivedLink.child_id
     """.split()  # noqa: SIM905
 )
 """What a database must look at, or what names something: see ``stores.encrypted.store``. (``Memory.text`` is what was
 kept before encryption was switched on.)"""
 
-WAYS: dict[Any, Callable[[Any, Way], Any]] = {
-    **dict.fromkeys(typing.get_args(Op), encrypted_fields.of_op),
-    operations.Started: encrypted_fields.of_answer,
-    operations.Run: encrypted_fields.of_run,
-    contract.History: encrypted_fields.of_history,
-    live_events.Feed: encrypted_fields.of_feed,
-    journal_pages.Outline: encrypted_fields.of_outline,
-    approvals.Approval: encrypted_fields.of_approval,
-    memories.Memory: encrypted_fields.of_memory,
-    documents.Document: encrypted_fields.of_document,
-    schedules.NewSchedule: encrypted_fields.of_new_schedule,
-    schedules.Schedule: encrypted_fields.of_schedule,
-    archives.Archived: encrypted_fields.of_archived,
+WAYS: dict[Any, Callable[[Any, ValueTransform], Any]] = {
+    **dict.fromkeys(typing.get_args(Op), encrypted_fields.transform_op),
+    operations.StartResult: encrypted_fields.transform_answer,
+    operations.Run: encrypted_fields.transform_run,
+    contract.History: encrypted_fields.transform_history,
+    live_events.RunUpdates: encrypted_fields.transform_feed,
+    journal_pages.JournalPage: encrypted_fields.transform_journal_page,
+    approvals.Approval: encrypted_fields.transform_approval,
+    memories.Memory: encrypted_fields.transform_memory,
+    documents.Document: encrypted_fields.transform_document,
+    schedules.ScheduleDefinition: encrypted_fields.transform_new_schedule,
+    schedules.Schedule: encrypted_fields.transform_schedule,
+    archives.ArchivedRun: encrypted_fields.transform_archived,
 }
 """What goes in and out of a store, and what is done to it there."""
 
@@ -113,7 +116,7 @@ NAMES = {
         audit_log,
     )
     for name, value in vars(module).items()
-} | {"Archived": archives.Archived, "Belongings": archives.Belongings}
+} | {"ArchivedRun": archives.ArchivedRun, "RunExtras": archives.RunExtras}
 """For annotations of names that are only imported for type checkers."""
 
 
@@ -176,7 +179,7 @@ def compared(before: Any, after: Any) -> Iterator[tuple[str, bool]]:
             yield from compared(one, other)
 
 
-SEALING = Way(lambda data: b"sealed" + data, lambda text: "sealed" + text)
+SEALING = ValueTransform(lambda data: b"sealed" + data, lambda text: "sealed" + text)
 
 
 def found_in(kind: Any) -> dict[str, bool]:
@@ -203,7 +206,7 @@ def test_no_field_is_named_here_that_there_is_not():
 @pytest.mark.parametrize("kind", WAYS, ids=lambda kind: kind.__name__)
 def test_what_was_sealed_is_opened(kind: Any):
     before = example_of(kind)
-    opening = Way(lambda data: data.removeprefix(b"sealed"), lambda text: text.removeprefix("sealed"))
+    opening = ValueTransform(lambda data: data.removeprefix(b"sealed"), lambda text: text.removeprefix("sealed"))
     after = WAYS[kind](WAYS[kind](before, SEALING), opening)
     lost = {name for name, is_changed in compared(before, after) if is_changed}
     assert lost <= {"PutMemory.text"}
@@ -225,9 +228,9 @@ def test_every_method_that_handles_sealed_fields_is_overridden():
         hints = typing.get_type_hints(method, localns=NAMES).values()
         if sealed & {kind.__name__ for hint in hints for kind in classes_in(hint)}:
             needed.add(name)
-    needed -= {"set_going"}  # it is handed a run, and writes none of its values
+    needed -= {"activate_run"}  # it is handed a run, and writes none of its values
     assert len(needed) > 15
-    assert needed | {"search_memories", "begin_step"} <= set(vars(SealedStore))
+    assert needed | {"search_memories", "begin_step_transaction"} <= set(vars(EncryptedStore))
 
 
 def test_methods_that_take_bytes_as_they_are_are_known():
@@ -242,21 +245,21 @@ def test_methods_that_take_bytes_as_they_are_are_known():
 # What stores look into
 
 
-def begun(**told: Any) -> Notice:
-    return Notice(0, "1.1.0", -1, live_events.BEGUN, json.dumps(told).encode(), 1.0)
+def begun(**told: Any) -> LiveEvent:
+    return LiveEvent(0, "1.1.0", -1, live_events.STARTED, json.dumps(told).encode(), 1.0)
 
 
 def test_of_a_step_that_has_begun_only_the_arguments_are_sealed():
     told = {"name": "pay", "what": "step", "arguments": "card='4711'", "attempt": 2}
-    sealed = encrypted_fields.of_notice(begun(**told), SEALING)
+    sealed = encrypted_fields.transform_live_event(begun(**told), SEALING)
     assert json.loads(sealed.data) == told | {"arguments": "sealedcard='4711'"}
     for other in (begun(name="a child", what="child", run="r"), begun(name="no arguments", arguments="")):
-        assert encrypted_fields.of_notice(other, Way(bytes, str)) == other
+        assert encrypted_fields.transform_live_event(other, ValueTransform(bytes, str)) == other
     odd = begun()._replace(data=b"[]")
-    assert encrypted_fields.of_notice(odd, SEALING) == odd
+    assert encrypted_fields.transform_live_event(odd, SEALING) == odd
 
 
 def test_a_missing_value_stays_missing():
-    assert encrypted_fields.of_record(Record(0, 2, 0, "", True, None, 1.0), SEALING).payload is None  # type: ignore[arg-type]
-    assert encrypted_fields.of_attempt(Attempt(0, 1), SEALING)[3] is None
-    assert encrypted_fields.of_signal(Signal(1, "go", b"1", 1.0), SEALING).payload == b"sealed1"
+    assert encrypted_fields.transform_record(Record(0, 2, 0, "", True, None, 1.0), SEALING).payload is None  # type: ignore[arg-type]
+    assert encrypted_fields.transform_attempt(Attempt(0, 1), SEALING)[3] is None
+    assert encrypted_fields.transform_signal(Signal(1, "go", b"1", 1.0), SEALING).payload == b"sealed1"

@@ -29,20 +29,20 @@ from store_values import (
     start,
 )
 
-from holdfast.codec import AesEncryption, is_sealed
+from holdfast.codec import AesEncryption, is_encrypted_value
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable, UndecryptableValue, UsageError
 from holdfast.services import webhook_settings
-from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
-from holdfast.stores.contract import INLINE, RunFilter, Store
-from holdfast.stores.encrypted import SealedStore, beneath
-from holdfast.stores.live_events import BEGUN
+from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
+from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter, Store
+from holdfast.stores.encrypted import EncryptedStore, unwrap_store
+from holdfast.stores.live_events import STARTED
 from holdfast.stores.memories import PutMemory
-from holdfast.stores.operations import Answer, Notice, Op, StartRun, TellNotices
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.operations import AppendLiveEvents, LiveEvent, Op, OpResult, StartRun
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,15 +56,15 @@ async def file(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def sealed(file: Path) -> AsyncIterator[SealedStore]:
-    store = SealedStore(SqliteStore(file), AesEncryption(NEW))
+async def sealed(file: Path) -> AsyncIterator[EncryptedStore]:
+    store = EncryptedStore(SqliteStore(file), AesEncryption(NEW))
     await store.open()
     yield store
     await store.close()
 
 
 @pytest_asyncio.fixture
-async def plain(file: Path, sealed: SealedStore) -> AsyncIterator[SqliteStore]:
+async def plain(file: Path, sealed: EncryptedStore) -> AsyncIterator[SqliteStore]:
     """The same data, without encryption."""
     store = SqliteStore(file)
     await store.open()
@@ -73,9 +73,9 @@ async def plain(file: Path, sealed: SealedStore) -> AsyncIterator[SqliteStore]:
 
 
 @pytest_asyncio.fixture
-async def stranger(file: Path, sealed: SealedStore) -> AsyncIterator[SealedStore]:
+async def stranger(file: Path, sealed: EncryptedStore) -> AsyncIterator[EncryptedStore]:
     """The same data, with another key."""
-    store = SealedStore(SqliteStore(file), AesEncryption(OLD))
+    store = EncryptedStore(SqliteStore(file), AesEncryption(OLD))
     await store.open()
     yield store
     await store.close()
@@ -91,42 +91,44 @@ def blobs_in(file: Path) -> list[int]:
         return [size for (size,) in connection.execute("SELECT length(data) FROM blobs")]
 
 
-async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, sealed: SealedStore):
+async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, sealed: EncryptedStore):
     run = await hold(sealed, inputs=SECRET)
-    question = Question("xylophone?", choices=("xylophone", "no"), form=SECRET, arguments=SECRET, reason="xylophone")
-    told = Notice(3, "1.1.0", 0, "text", SECRET, 1.0)
-    begun = Notice(3, "1.1.0", -1, BEGUN, b'{"name":"pay","arguments":"a=\'xylophone\'"}', 1.0)
+    question = ApprovalRequest(
+        "xylophone?", choices=("xylophone", "no"), form_schema=SECRET, arguments=SECRET, reason="xylophone"
+    )
+    told = LiveEvent(3, "1.1.0", 0, "text", SECRET, 1.0)
+    begun = LiveEvent(3, "1.1.0", -1, STARTED, b'{"name":"pay","arguments":"a=\'xylophone\'"}', 1.0)
     await do(
         sealed,
         append(run, 0, payload=SECRET, preview="a='xylophone'"),
         note(run, 1, progress=SECRET, error="xylophone"),
         signal(payload=SECRET),
-        AskApproval(run.key, run.epoch, 2, "q", question, 1.0),
-        TellNotices(run.key, run.epoch, (begun, told)),
+        RequestApproval(run.key, run.epoch, 2, "q", question, 1.0),
+        AppendLiveEvents(run.key, run.epoch, (begun, told)),
         PutMemory("ann", "likes", SECRET, "xylophone", 1.0),
     )
-    await sealed.put_schedules([NewSchedule("s", "etl", "every 60", SECRET)])
+    await sealed.put_schedules([ScheduleDefinition("s", "etl", "every 60", SECRET)])
     secret = await webhook_settings.set_webhook(sealed, "agent", "https://xylophone.example")
     assert secret is not None
     hook = await webhook_settings.find_webhook(sealed, "agent")
     assert hook is not None
     assert hook.secret == secret
-    transaction = await sealed.begin_step(run, Attempt(4, 1, name="pay"), plain=True)
+    transaction = await sealed.begin_step_transaction(run, Attempt(4, 1, name="pay"), is_sync=True)
     assert transaction is not None
     transaction.connection.execute("CREATE TABLE bought (what)")
     assert await transaction.commit(SECRET) is DONE
 
-    [history] = await sealed.histories([run.key])
+    [history] = await sealed.get_histories([run.key])
     assert (history.records[0].payload, history.records[0].preview) == (SECRET, "a='xylophone'")
     assert (history.attempts[1].progress, history.attempts[1].error) == (SECRET, "xylophone")
     assert history.attempts[4].outcome == SECRET
     assert [one.payload for one in history.signals] == [SECRET]
-    assert [one.question for one in await sealed.approvals(ApprovalFilter())] == [question]
-    feed = await sealed.feed("r", -1, 0)
+    assert [one.request for one in await sealed.list_approvals(ApprovalFilter())] == [question]
+    feed = await sealed.get_run_updates("r", -1, 0)
     assert feed is not None
-    assert [notice for _, notice in feed.notices if notice.position == 3] == [begun, told]
+    assert [notice for _, notice in feed.live_events if notice.position == 3] == [begun, told]
     assert (await sealed.list_memories("ann"))[0].value == SECRET
-    assert (await sealed.schedules())[0].what.inputs == SECRET
+    assert (await sealed.list_schedules())[0].definition.inputs == SECRET
 
     await do(sealed, finish(run, RunState.FAILED, output=SECRET, error=SECRET))
     ended = await row(sealed)
@@ -137,15 +139,15 @@ async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, s
     assert b"extract" in found  # the name of a step, which stays
 
 
-async def test_a_run_that_took_its_worker_down_still_tells_what_it_was_doing(sealed: SealedStore):
+async def test_a_run_that_took_its_worker_down_still_tells_what_it_was_doing(sealed: EncryptedStore):
     inner = sealed.inner
     assert isinstance(inner, SqliteStore)
     for _ in range(3):
-        run = await hold(sealed) if await sealed.get("r") is None else await claim_one(sealed)
-        told = Notice(0, f"{run.epoch}.1.0", -1, BEGUN, b'{"name":"pay","arguments":"card=4711","attempt":1}', 1.0)
-        await do(sealed, TellNotices(run.key, run.epoch, (told,)))
-        inner._locks.drop(inner._mine[run.owner or 0])
-        await sealed.reap()
+        run = await hold(sealed) if await sealed.get_run("r") is None else await claim_one(sealed)
+        told = LiveEvent(0, f"{run.epoch}.1.0", -1, STARTED, b'{"name":"pay","arguments":"card=4711","attempt":1}', 1.0)
+        await do(sealed, AppendLiveEvents(run.key, run.epoch, (told,)))
+        inner._locks.release(inner._own_workers[run.owner or 0])
+        await sealed.reap_dead_workers()
     error = json.loads((await row(sealed)).error or b"")
     assert error["in_flight"] == [{"position": 0, "name": "pay", "attempt": 1, "at": 1.0}]
 
@@ -158,65 +160,65 @@ async def test_what_was_recorded_before_encryption_was_switched_on_stays_readabl
     await do(before, append(run, 0, payload=large), signal(payload=b"2"), PutMemory("ann", "likes", b"3", "tea", 1.0))
     await do(before, release(run))
     await before.close()
-    after = SealedStore(SqliteStore(file), AesEncryption(NEW))
+    after = EncryptedStore(SqliteStore(file), AesEncryption(NEW))
     await after.open()
     taken = await claim_one(after)
     assert taken.inputs == b'{"a":1}'
     await do(after, append(taken, 1, payload=SECRET))
-    [history] = await after.histories([taken.key])
+    [history] = await after.get_histories([taken.key])
     assert [record.payload for record in history.records] == [large, SECRET]
     assert [one.payload for one in history.signals] == [b"2"]
     assert (await after.list_memories("ann"))[0].value == b"3"
     await after.close()
 
 
-async def test_keys_are_exchanged_one_after_the_other(file: Path, sealed: SealedStore):
-    before = SealedStore(SqliteStore(file), AesEncryption(OLD))
+async def test_keys_are_exchanged_one_after_the_other(file: Path, sealed: EncryptedStore):
+    before = EncryptedStore(SqliteStore(file), AesEncryption(OLD))
     await before.open()
     await start(before, "a", inputs=SECRET)
     await before.close()
-    between = SealedStore(SqliteStore(file), AesEncryption(NEW, OLD))
+    between = EncryptedStore(SqliteStore(file), AesEncryption(NEW, OLD))
     await between.open()
     await start(between, "b", inputs=SECRET)
-    assert [run.inputs for run in await between.get_many(["a", "b"])] == [SECRET, SECRET]
+    assert [run.inputs for run in await between.get_runs(["a", "b"])] == [SECRET, SECRET]
     await between.close()
     assert (await row(sealed, "b")).inputs == SECRET
-    assert is_sealed((await row(sealed, "a")).inputs)
+    assert is_encrypted_value((await row(sealed, "a")).inputs)
 
 
 # Without the key
 
 
 async def test_without_the_key_runs_are_listed_and_nothing_is_lost(
-    sealed: SealedStore, plain: Store, stranger: Store, caplog: pytest.LogCaptureFixture
+    sealed: EncryptedStore, plain: Store, stranger: Store, caplog: pytest.LogCaptureFixture
 ):
     await start(sealed, "theirs", inputs=SECRET)
     for store in (plain, stranger):
         run = await start(store, f"ours of {type(store).__name__}", inputs=b'{"a":1}')
         with caplog.at_level(logging.WARNING, "holdfast.stores"):
             listed = {run.id: run.inputs for run in await store.list_runs(RunFilter())}
-            await store.get("theirs")
+            await store.get_run("theirs")
         assert listed[run.id] == b'{"a":1}'
-        assert is_sealed(listed["theirs"])
-        assert is_sealed((await row(store, "theirs")).inputs)
+        assert is_encrypted_value(listed["theirs"])
+        assert is_encrypted_value((await row(store, "theirs")).inputs)
     [said] = [record.getMessage() for record in caplog.records]  # once, and not by the store without encryption
     assert f"sealed with the encryption key {AesEncryption(NEW).key_ids[0]}" in said
     assert (await row(sealed, "theirs")).inputs == SECRET
 
 
 async def test_without_the_key_a_held_run_is_not_told_a_signal_that_cannot_be_opened(
-    sealed: SealedStore, stranger: SealedStore
+    sealed: EncryptedStore, stranger: EncryptedStore
 ):
     worker = await stranger.register_worker(a_worker(), 60.0)
     run = await start(stranger, claim_as=worker)
     await do(sealed, signal(payload=SECRET))
     await do(stranger, signal(payload=b"2"))
-    assert [one.payload for _, one in (await stranger.new_signals(worker, 0)).signals] == [b"2"]
-    assert [is_sealed(one.payload) for one in await mailbox(stranger, run)] == [True, False]
+    assert [one.payload for _, one in (await stranger.get_new_signals(worker, 0)).signals] == [b"2"]
+    assert [is_encrypted_value(one.payload) for one in await mailbox(stranger, run)] == [True, False]
 
 
 async def test_a_changed_value_is_not_opened_and_the_log_says_why(
-    file: Path, sealed: SealedStore, caplog: pytest.LogCaptureFixture
+    file: Path, sealed: EncryptedStore, caplog: pytest.LogCaptureFixture
 ):
     await start(sealed, inputs=SECRET)
     with sqlite3.connect(file) as connection:
@@ -224,20 +226,20 @@ async def test_a_changed_value_is_not_opened_and_the_log_says_why(
         connection.execute("UPDATE runs SET inputs = ?", (inputs[:-1] + bytes([inputs[-1] ^ 1]),))
     connection.close()
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
-        assert is_sealed((await row(sealed)).inputs)
+        assert is_encrypted_value((await row(sealed)).inputs)
     assert "was changed since" in caplog.text
 
 
 # What does not work, or works otherwise
 
 
-async def test_memories_cannot_be_searched_and_it_is_said_why(sealed: SealedStore):
+async def test_memories_cannot_be_searched_and_it_is_said_why(sealed: EncryptedStore):
     await do(sealed, PutMemory("ann", "likes", b"1", "tea", 1.0))
     with pytest.raises(UsageError, match=r"cannot be searched: they are encrypted.*memory\.list"):
         await sealed.search_memories("ann", "tea")
 
 
-async def test_runs_are_found_by_their_names_and_not_by_their_errors(sealed: SealedStore):
+async def test_runs_are_found_by_their_names_and_not_by_their_errors(sealed: EncryptedStore):
     run = await hold(sealed, "order-7")
     error = b'{"type":"ValueError","message":"no xylophone","qualname":"ValueError","attributes":{}}'
     await do(sealed, finish(run, RunState.FAILED, error=error))
@@ -245,16 +247,19 @@ async def test_runs_are_found_by_their_names_and_not_by_their_errors(sealed: Sea
     assert [run.error for run in await sealed.list_runs(RunFilter(text="order"))] == [error]
 
 
-async def test_large_values_are_compressed_and_come_back(file: Path, sealed: SealedStore):
-    words, noise = json.dumps("again " * 200_000).encode(), b'"' + os.urandom(3 * INLINE).hex().encode() + b'"'
+async def test_large_values_are_compressed_and_come_back(file: Path, sealed: EncryptedStore):
+    words, noise = (
+        json.dumps("again " * 200_000).encode(),
+        b'"' + os.urandom(3 * MAX_INLINE_BYTES).hex().encode() + b'"',
+    )
     run = await hold(sealed, inputs=words)
     await do(sealed, append(run, 0, payload=noise), signal(payload=words))
-    [history] = await sealed.histories([run.key])
+    [history] = await sealed.get_histories([run.key])
     assert (history.records[0].payload, history.signals[0].payload) == (noise, words)
     assert (await row(sealed)).inputs == words
     [kept] = blobs_in(file)  # a million bytes of words need not be kept apart at all
     assert kept < len(noise) * 0.6
-    feed = await sealed.feed("r", -1, 0)
+    feed = await sealed.get_run_updates("r", -1, 0)
     assert feed is not None
     assert feed.records[0].payload == noise
 
@@ -264,7 +269,7 @@ class Forgetful(SqliteStore):
 
     forgets = 0
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         answers = await super().commit(ops)
         if self.forgets:
             self.forgets -= 1
@@ -274,21 +279,21 @@ class Forgetful(SqliteStore):
 
 async def test_a_commit_that_is_repeated_leaves_no_second_copy_of_a_large_value(file: Path):
     inner = Forgetful(file)
-    store = SealedStore(inner, AesEncryption(NEW))
+    store = EncryptedStore(inner, AesEncryption(NEW))
     await store.open()
     run = await hold(store)
     inner.forgets = 2
-    op = append(run, 0, payload=b'"' + os.urandom(INLINE).hex().encode() + b'"')
+    op = append(run, 0, payload=b'"' + os.urandom(MAX_INLINE_BYTES).hex().encode() + b'"')
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
             await do(store, op)
     assert await do(store, op) == [DONE]
     assert len(blobs_in(file)) == 1
-    assert not store._unsure
+    assert not store._unconfirmed_ops
     await store.close()
 
 
-async def test_equal_values_look_different_in_the_file(file: Path, sealed: SealedStore):
+async def test_equal_values_look_different_in_the_file(file: Path, sealed: EncryptedStore):
     await start(sealed, "a", inputs=SECRET)
     await start(sealed, "b", inputs=SECRET)
     with sqlite3.connect(file) as connection:
@@ -305,34 +310,34 @@ async def test_a_store_is_sealed_if_it_is_given_an_encryption_or_there_are_keys(
 ):
     monkeypatch.delenv("HOLDFAST_ENCRYPTION_KEYS", raising=False)
     url = f"sqlite:///{file}"
-    assert isinstance(open_store(url), SqliteStore)
-    given = open_store(url, encryption=AesEncryption(OLD))
-    assert isinstance(given, SealedStore)
+    assert isinstance(create_store(url), SqliteStore)
+    given = create_store(url, encryption=AesEncryption(OLD))
+    assert isinstance(given, EncryptedStore)
     monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEYS", AesEncryption.new_key())
-    found = open_store("memory://?namespace=acme")
-    assert isinstance(found, SealedStore)
-    assert (found.namespace, found.url) == ("acme", beneath(found).url)
-    assert beneath(beneath(found)) is beneath(found)
-    also = open_store(url, encryption=AesEncryption(OLD))
-    assert isinstance(also, SealedStore)
+    found = create_store("memory://?namespace=acme")
+    assert isinstance(found, EncryptedStore)
+    assert (found.namespace, found.url) == ("acme", unwrap_store(found).url)
+    assert unwrap_store(unwrap_store(found)) is unwrap_store(found)
+    also = create_store(url, encryption=AesEncryption(OLD))
+    assert isinstance(also, EncryptedStore)
     assert repr(also.encryption) == repr(given.encryption)  # what is given counts
     monkeypatch.setenv("HOLDFAST_ENCRYPTION_KEYS", "nonsense")
     with pytest.raises(UsageError, match="HOLDFAST_ENCRYPTION_KEYS: key 1 of 1"):
-        open_store(url)
+        create_store(url)
 
 
-async def test_a_document_that_cannot_be_opened_is_refused_in_words(sealed: SealedStore, plain: SqliteStore):
+async def test_a_document_that_cannot_be_opened_is_refused_in_words(sealed: EncryptedStore, plain: SqliteStore):
     await sealed.put_document("policy", "etl", b'{"a":1}')
-    assert (await sealed.documents("policy"))[0].content() == {"a": 1}
-    [document] = await plain.documents("policy")
+    assert (await sealed.list_documents("policy"))[0].load_json() == {"a": 1}
+    [document] = await plain.list_documents("policy")
     with pytest.raises(UndecryptableValue, match="What the server keeps of policy 'etl' is sealed"):
-        document.content()
+        document.load_json()
 
 
-async def test_two_who_start_the_same_run_get_the_same_values(sealed: SealedStore, stranger: SealedStore):
+async def test_two_who_start_the_same_run_get_the_same_values(sealed: EncryptedStore, stranger: EncryptedStore):
     [first] = await do(sealed, StartRun(new_run(inputs=SECRET)))
     [again] = await do(sealed, StartRun(new_run(inputs=SECRET)))
-    assert (first.run.inputs, again.run.inputs, again.created) == (SECRET, SECRET, True)
-    assert is_sealed((await do(stranger, StartRun(new_run(inputs=SECRET))))[0].run.inputs)
-    [claimed] = await sealed.claim(await sealed.register_worker(a_worker(), 60.0), **ALL, limit=5)
+    assert (first.run.inputs, again.run.inputs, again.is_new) == (SECRET, SECRET, True)
+    assert is_encrypted_value((await do(stranger, StartRun(new_run(inputs=SECRET))))[0].run.inputs)
+    [claimed] = await sealed.claim_runs(await sealed.register_worker(a_worker(), 60.0), **ALL, limit=5)
     assert claimed.inputs == SECRET

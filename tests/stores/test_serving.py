@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.stores.contract import Worker
-from holdfast.stores.served_versions import refuse_version, served_name, split_name, why_unserved
+from holdfast.stores.served_versions import (
+    explain_invalid_version,
+    explain_unserved,
+    make_served_name,
+    split_served_name,
+)
 
 
 def serving(*names: str, queues: tuple[str, ...] | None = None) -> Worker:
@@ -15,20 +20,20 @@ def serving(*names: str, queues: tuple[str, ...] | None = None) -> Worker:
 @pytest.mark.parametrize("workflow", ["etl", "a@b", "@", "a@", "@b", "", "päckchen"])
 @pytest.mark.parametrize("version", ["", "1", "2026-11-15", "v 1.2"])
 def test_a_served_name_stands_for_one_workflow_and_version(workflow: str, version: str):
-    assert split_name(served_name(workflow, version)) == (workflow, version)
+    assert split_served_name(make_served_name(workflow, version)) == (workflow, version)
 
 
 def test_without_a_version_a_workflow_is_served_under_its_name():
-    assert served_name("etl", "") == "etl"
-    assert served_name("etl", "2") == "etl@2"
+    assert make_served_name("etl", "") == "etl"
+    assert make_served_name("etl", "2") == "etl@2"
 
 
 @pytest.mark.parametrize(
     ("version", "part"), [(2, "version='2'"), ("a@b", "no '@'"), ("x" * 101, "100"), ("\n", "printable")]
 )
 def test_what_cannot_be_a_version_is_told(version: object, part: str):
-    assert part in (refuse_version(version) or "")
-    assert refuse_version("2026.11-b") is None
+    assert part in (explain_invalid_version(version) or "")
+    assert explain_invalid_version("2026.11-b") is None
 
 
 @pytest.mark.parametrize(
@@ -66,10 +71,10 @@ def test_what_cannot_be_a_version_is_told(version: object, part: str):
     ],
 )
 def test_why_nobody_takes_up_a_run(version: str, queue: str, workers: list[Worker], short: str, advice: str):
-    found = why_unserved("etl", version, queue, workers)
+    found = explain_unserved("etl", version, queue, workers)
     assert found is not None
-    assert found.short == short
-    assert found.advice.startswith(advice)
+    assert found.summary == short
+    assert found.message.startswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +86,4 @@ def test_why_nobody_takes_up_a_run(version: str, queue: str, workers: list[Worke
     ],
 )
 def test_a_run_that_somebody_serves_needs_no_advice(version: str | None, queue: str | None, workers: list[Worker]):
-    assert why_unserved("etl", version, queue, workers) is None
+    assert explain_unserved("etl", version, queue, workers) is None

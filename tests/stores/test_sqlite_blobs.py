@@ -28,9 +28,9 @@ from store_values import (
     start,
 )
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import INLINE, RunFilter
+from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter
 from holdfast.stores.operations import ForkRun, ReopenRun, StartRun
 from holdfast.stores.sql import blobs
 from holdfast.stores.sqlite import SqliteStore
@@ -38,8 +38,8 @@ from holdfast.stores.sqlite import SqliteStore
 pytestmark = pytest.mark.asyncio
 
 LARGE = json.dumps("words that come again and again, " * 5000).encode()
-DENSE = b'"' + os.urandom(INLINE + 1).hex().encode()[: INLINE + 1] + b'"'
-assert len(LARGE) > INLINE < len(DENSE)
+DENSE = b'"' + os.urandom(MAX_INLINE_BYTES + 1).hex().encode()[: MAX_INLINE_BYTES + 1] + b'"'
+assert len(LARGE) > MAX_INLINE_BYTES < len(DENSE)
 
 
 @pytest_asyncio.fixture
@@ -61,14 +61,14 @@ async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, p
     run = await hold(big, inputs=payload)
     assert run.inputs == payload
     assert await do(big, append(run, 0, payload=payload), signal(payload=payload)) == [DONE, DONE]
-    [history] = await big.histories([run.key])
+    [history] = await big.get_histories([run.key])
     assert [record.payload for record in history.records] == [payload]
     assert [sent.payload for sent in history.signals] == [payload]
-    assert [sent.payload for _, sent in (await big.new_signals(run.owner or 0, 0)).signals] == [payload]
+    assert [sent.payload for _, sent in (await big.get_new_signals(run.owner or 0, 0)).signals] == [payload]
     await do(big, finish(run, RunState.FAILED, output=payload, error=payload))
     ended = await row(big)
     assert (ended.inputs, ended.output, ended.error) == (payload, payload, payload)
-    assert await big.get_many(["r"]) == [ended]
+    assert await big.get_runs(["r"]) == [ended]
     [found] = await do(big, StartRun(new_run()))
     assert found.run == ended
     [size] = kept(big)
@@ -86,17 +86,17 @@ async def test_values_that_compress_take_less_room_and_others_no_more(big: Sqlit
 
 
 async def test_small_values_stay_where_they_are(big: SqliteStore):
-    run = await hold(big, inputs=b"x" * INLINE)
-    await do(big, append(run, 0, payload=b"y" * INLINE))
+    run = await hold(big, inputs=b"x" * MAX_INLINE_BYTES)
+    await do(big, append(run, 0, payload=b"y" * MAX_INLINE_BYTES))
     assert kept(big) == []
-    assert (await row(big)).inputs == b"x" * INLINE
+    assert (await row(big)).inputs == b"x" * MAX_INLINE_BYTES
 
 
 async def test_what_could_be_taken_for_a_reference_is_not(big: SqliteStore):
     sly = b"\x00" + os.urandom(32)
     run = await hold(big, inputs=sly)
     await do(big, append(run, 0, payload=sly), signal(payload=sly))
-    [history] = await big.histories([run.key])
+    [history] = await big.get_histories([run.key])
     assert (await row(big)).inputs == history.records[0].payload == history.signals[0].payload == sly
 
 
@@ -122,14 +122,14 @@ async def test_a_large_end_is_told_and_forked_without_a_copy(big: SqliteStore):
     [end] = await mailbox(big, parent)
     assert end.payload == LARGE
     [forked] = await do(big, ForkRun("c", new_run("f"), 1))
-    [history] = await big.histories([forked.run.key])
+    [history] = await big.get_histories([forked.run.key])
     assert history.records[0].payload == LARGE
     assert len(kept(big)) == 1
 
 
 async def test_a_large_signal_comes_back_with_a_retry(big: SqliteStore):
     run = await hold(big)
-    got = append(run, 0, kind=Kind.SIGNAL, name="go", payload=LARGE)
+    got = append(run, 0, kind=RecordKind.SIGNAL, name="go", payload=LARGE)
     await do(big, got, finish(run, RunState.FAILED, rewind=rewind(0)), ReopenRun("r", 1.0))
     [back] = await mailbox(big, run)
     assert (back.name, back.payload) == ("go", LARGE)
@@ -165,7 +165,7 @@ async def test_hashing_compressing_and_their_undoing_never_happen_on_the_event_l
     await start(big, inputs=LARGE)
     run = await claim_one(big)
     await do(big, signal(payload=LARGE))
-    await big.new_signals(run.owner or 0, 0)
+    await big.get_new_signals(run.owner or 0, 0)
     await do(big, StartRun(new_run()))
     await row(big)
     assert len(threads) == 6

@@ -27,12 +27,12 @@ from store_values import (
     start,
 )
 
-from holdfast.codec import describe_error
+from holdfast.codec import read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.operations import StartRun
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -69,10 +69,14 @@ async def test_a_record_that_cannot_be_read_is_named(frail: SqliteStore, harm: s
     await do(frail, append(run, 0), append(run, 1, position=7, name="fetch", payload=LARGE), append(other, 0))
     damage(frail, harm)
     named = rf"record 1 of run 'broken' \('fetch' at position 7\) cannot be read: .*{problem}"
-    for reading in (frail.histories([run.key]), frail.outline("broken"), frail.feed("broken", -1, 0)):
+    for reading in (
+        frail.get_histories([run.key]),
+        frail.get_journal_page("broken"),
+        frail.get_run_updates("broken", -1, 0),
+    ):
         with pytest.raises(StoreCorrupt, match=named):
             await reading
-    [history] = await frail.histories([other.key])
+    [history] = await frail.get_histories([other.key])
     assert len(history.records) == 1
 
 
@@ -81,7 +85,7 @@ async def test_a_record_of_no_kind_that_there_is_is_named_also_by_who_looks_at_o
     await do(frail, append(run, 0), append(run, 1), append(run, 2))
     damage(frail, "UPDATE records SET kind = 99 WHERE seq = 1")
     with pytest.raises(StoreCorrupt, match="record 1 of run 'broken' cannot be read: unknown kind 99"):
-        await frail.outline("broken", after_seq=1)
+        await frail.get_journal_page("broken", after_seq=1)
 
 
 async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(frail: SqliteStore, caplog):
@@ -90,10 +94,10 @@ async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(f
     await do(frail, signal("broken", payload=LARGE), signal("whole"))
     damage(frail, "DELETE FROM blobs")
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
-        assert [key for key, _ in (await frail.new_signals(run.owner or 0, 0)).signals] == [other.key]
+        assert [key for key, _ in (await frail.get_new_signals(run.owner or 0, 0)).signals] == [other.key]
     assert "signal 1 ('go') to run 'broken' cannot be read: its large payload is missing" in caplog.text
     with pytest.raises(StoreCorrupt, match="signal 1"):
-        await frail.histories([run.key])
+        await frail.get_histories([run.key])
 
 
 @pytest.mark.parametrize(
@@ -101,8 +105,8 @@ async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(f
     [
         ("UPDATE runs SET tags = '{' WHERE id = 'broken'", "JSON list"),
         ("UPDATE runs SET rewind = '[]' WHERE id = 'broken'", "retry takes back"),
-        ("UPDATE runs SET cancel = 'maybe' WHERE id = 'broken'", "unknown cancel 'maybe'"),
-        (f"UPDATE runs SET python = {NOT_TEXT} WHERE id = 'broken'", "UTF-8"),
+        ("UPDATE runs SET cancel_state = 'maybe' WHERE id = 'broken'", "unknown cancel_state 'maybe'"),
+        (f"UPDATE runs SET python_version = {NOT_TEXT} WHERE id = 'broken'", "UTF-8"),
         ("DELETE FROM blobs", "large payload is missing"),
     ],
 )
@@ -115,18 +119,18 @@ async def test_a_run_whose_row_cannot_be_read_fails_and_the_others_are_claimed(
     await start(frail, "last")
     damage(frail, harm)
     worker = await frail.register_worker(a_worker(), 10.0)
-    claimed = await frail.claim(worker, **ALL, limit=9)
+    claimed = await frail.claim_runs(worker, **ALL, limit=9)
     assert [run.id for run in claimed] == ["first", "last"]
     [end] = await mailbox(frail, parent)
-    told = describe_error(end.payload)
+    told = read_error_info(end.payload)
     assert (end.name, end.position, told.type) == ("failed", 0, "holdfast.errors.StoreCorrupt")
     assert "'broken'" in told.message
     assert problem in told.message
     assert "'broken'" in caplog.text
     with sqlite3.connect(frail.path) as connection:
-        [broken] = connection.execute("SELECT state, error, owner, ready FROM runs WHERE id = 'broken'")
+        [broken] = connection.execute("SELECT state, error, owner, ready_state FROM runs WHERE id = 'broken'")
     assert broken == ("failed", end.payload, None, None)
-    assert await frail.claim(worker, **ALL, limit=9) == []
+    assert await frail.claim_runs(worker, **ALL, limit=9) == []
 
 
 async def test_a_run_whose_row_cannot_be_read_is_left_out_of_lists_and_counts(frail: SqliteStore, caplog):
@@ -204,26 +208,26 @@ async def test_a_row_that_cannot_be_read_is_left_out_when_many_are_read(frail: S
     damage(frail, "UPDATE runs SET state = 'odd' WHERE id = 'r1'")
     damage(frail, "DELETE FROM blobs")
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
-        assert [run.id for run in await frail.get_many([f"r{number}" for number in range(9)])] == ["r0", "r2", "r3"]
+        assert [run.id for run in await frail.get_runs([f"r{number}" for number in range(9)])] == ["r0", "r2", "r3"]
         damage(frail, f"UPDATE runs SET waits_for = {NOT_TEXT} WHERE id = 'r3'")
-        assert [run.id for run in await frail.get_many([f"r{number}" for number in range(9)])] == ["r0", "r2"]
+        assert [run.id for run in await frail.get_runs([f"r{number}" for number in range(9)])] == ["r0", "r2"]
     for name in ("r1", "r3", "r4"):
         assert f"run '{name}' cannot be read" in caplog.text
         with pytest.raises(StoreCorrupt):
-            await frail.get(name)
+            await frail.get_run(name)
 
 
 async def test_schedules_workflows_and_workers_that_cannot_be_read_are_left_out(frail: SqliteStore, caplog):
-    new = [NewSchedule(name, FLOW, "0 2 * * *", b"{}") for name in ("broken", "whole")]
+    new = [ScheduleDefinition(name, FLOW, "0 2 * * *", b"{}") for name in ("broken", "whole")]
     await frail.put_schedules(new)
-    await frail.publish([WorkflowSpec(name, ()) for name in ("broken", "whole")])
+    await frail.publish_workflows([WorkflowSpec(name, ()) for name in ("broken", "whole")])
     broken, whole = [await frail.register_worker(a_worker(), 10.0) for _ in range(2)]
     damage(frail, "UPDATE schedules SET options = 'odd' WHERE name = 'broken'")
     damage(frail, "UPDATE workflows SET parameters = 'odd' WHERE name = 'broken'")
     damage(frail, f"UPDATE workers SET workflows = 'odd' WHERE id = {broken}")
-    assert [one.what.name for one in await frail.schedules()] == ["whole"]
-    assert list(await frail.specs()) == ["whole"]
-    assert [worker.id for worker in await frail.workers()] == [whole]
+    assert [one.definition.name for one in await frail.list_schedules()] == ["whole"]
+    assert list(await frail.get_workflow_specs()) == ["whole"]
+    assert [worker.id for worker in await frail.list_workers()] == [whole]
     for what in ("schedule 'broken'", "workflow 'broken'", f"worker {broken}"):
         assert f"{what} cannot be read" in caplog.text
-    assert [one.what.name for one in await frail.put_schedules(new)] == ["broken", "whole"]  # written anew
+    assert [one.definition.name for one in await frail.put_schedules(new)] == ["broken", "whole"]  # written anew

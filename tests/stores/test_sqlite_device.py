@@ -17,7 +17,7 @@ from store_values import do, new_run
 from holdfast.errors import StoreCorrupt, StoreUnavailable
 from holdfast.stores.operations import StartRun
 from holdfast.stores.sqlite import SqliteStore, errors
-from holdfast.stores.sqlite.errors import store_error
+from holdfast.stores.sqlite.errors import to_store_error
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_a_sound_file_is_not_to_be_recovered_after_a_read_error(path: Path
     store = SqliteStore(path)
     await store.open()
     await do(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
-    told = store_error(malformed(), path)
+    told = to_store_error(malformed(), path)
     await store.close()
     assert isinstance(told, StoreUnavailable)
     assert re.search("the device of .*finds no damage.*go on by themselves", str(told))
@@ -45,7 +45,7 @@ async def test_a_sound_file_is_not_to_be_recovered_after_a_read_error(path: Path
     data = bytearray(path.read_bytes())
     data[8192:16384] = os.urandom(8192)
     path.write_bytes(data)
-    told = store_error(malformed(), path)
+    told = to_store_error(malformed(), path)
     assert isinstance(told, StoreCorrupt)
     assert ".recover" in str(told)
 
@@ -57,8 +57,8 @@ async def test_a_file_that_takes_too_long_to_check_is_called_damaged_with_a_way_
     store = SqliteStore(path)
     await store.open()
     await do(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
-    monkeypatch.setattr(errors, "CHECK_SECONDS", -1.0)
-    told = store_error(malformed(), path)
+    monkeypatch.setattr(errors, "INTEGRITY_CHECK_TIMEOUT_S", -1.0)
+    told = to_store_error(malformed(), path)
     await store.close()
     assert isinstance(told, StoreCorrupt)
     assert "PRAGMA integrity_check" in str(told)

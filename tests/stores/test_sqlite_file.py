@@ -78,7 +78,7 @@ async def test_opening_an_existing_database_keeps_what_is_in_it(path: Path):
     await start(store)
     await store.close()
     again = await opened(path)
-    assert await again.get("r") is not None
+    assert await again.get_run("r") is not None
     await again.close()
 
 
@@ -113,10 +113,10 @@ async def test_a_store_that_is_open_while_a_newer_holdfast_migrates_refuses_to_w
     with pytest.raises(SchemaTooNew):
         store.renew_lease(run.owner or 0, 10.0)
     with pytest.raises(SchemaTooNew):
-        await store.changed(5.0)
+        await store.wait_for_change(5.0)
     with pytest.raises(SchemaTooNew):
-        await store.begin_step(run, Attempt(1, 1, name="step"), plain=True)
-    [history] = await store.histories([run.key])
+        await store.begin_step_transaction(run, Attempt(1, 1, name="step"), is_sync=True)
+    [history] = await store.get_histories([run.key])
     assert len(history.records) == 1
     await store.close()
 
@@ -163,7 +163,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, 
         await opened(path)
     monkeypatch.undo()
     store = await opened(path)
-    assert await store.get("r") is not None
+    assert await store.get_run("r") is not None
     assert "more" not in tables(store._writer._connection)
     await store.close()
 
@@ -176,7 +176,7 @@ async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, added))
     store = await opened(path)
     assert {"more", "more_x"} < tables(store._writer._connection).keys()
-    assert await store.get("r") is not None
+    assert await store.get_run("r") is not None
     await store.close()
 
 
@@ -209,12 +209,12 @@ async def test_a_row_with_an_unknown_state_is_named(path: Path):
     with pytest.raises(
         StoreCorrupt, match=r"record 1 of run 'broken' \('extract' at position 1\) cannot be read: unknown kind 99"
     ):
-        await store.histories([run.key])
+        await store.get_histories([run.key])
     for change, problem in [("state = 'odd'", "unknown state 'odd'"), ("state = 'failed', tags = '{'", "JSON list")]:
         with sqlite3.connect(path) as connection:
             connection.execute(f"UPDATE runs SET {change}")
         with pytest.raises(StoreCorrupt, match=rf"run 'broken' cannot be read: .*{problem}"):
-            await store.get("broken")
+            await store.get_run("broken")
     await store.close()
 
 
@@ -224,7 +224,7 @@ async def test_text_that_is_not_utf8_is_reported_as_damage(path: Path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE runs SET waits_for = CAST(x'ff' AS TEXT)")
     with pytest.raises(StoreCorrupt, match="damaged"):
-        await store.get("r")
+        await store.get_run("r")
     await store.close()
 
 
@@ -248,7 +248,7 @@ async def test_a_damaged_file_is_reported(path: Path):
 
 async def test_a_file_that_cannot_be_written_is_said_to_be_read_only(path: Path, monkeypatch: pytest.MonkeyPatch):
     await (await opened(path)).close()
-    monkeypatch.setattr(connections, "ACCESS", "ro")
+    monkeypatch.setattr(connections, "OPEN_MODE", "ro")
     with pytest.raises(StoreReadOnly, match="not writable") as raised:
         await opened(path)
     assert str(path) in str(raised.value)
@@ -285,7 +285,7 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path
     assert not connection.in_transaction
     connection.execute("PRAGMA max_page_count = 1000000")
     assert await do(store, signal(), big) == [DONE, DONE]
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     assert (len(history.records), len(history.signals)) == (1, 1)
     await store.close()
 
@@ -311,7 +311,7 @@ FULL = """
             print("full:", error)
         {after}
         assert await store.commit([append(run, recorded + 1)]), "writable again"
-        [history] = await store.histories([run.key])
+        [history] = await store.get_histories([run.key])
         assert len(history.records) == recorded + 1, (len(history.records), recorded)
         print("recorded", recorded)
         await store.close()
@@ -385,9 +385,9 @@ async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothin
     writes = [
         lambda: store.commit([append(run, 2)]),
         lambda: store.commit([append(run, 2, payload=b"x" * 100_000)]),
-        lambda: store.begin_step(run, Attempt(3, 1, name="pay"), plain=True),
-        lambda: peer.reap(worker),
-        lambda: peer.changed(1.0),
+        lambda: store.begin_step_transaction(run, Attempt(3, 1, name="pay"), is_sync=True),
+        lambda: peer.reap_dead_workers(worker),
+        lambda: peer.wait_for_change(1.0),
         lambda: asyncio.to_thread(peer.renew_lease, worker, 10.0),  # its connection would make new files
     ]
     for write in writes:
@@ -403,7 +403,7 @@ async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothin
 async def test_a_store_that_is_not_open_says_so(path: Path):
     store = SqliteStore(path)
     with pytest.raises(StoreUnavailable, match="not open"):
-        await store.get("r")
+        await store.get_run("r")
     await store.open()
     worker = await store.register_worker(a_worker(), 10.0)
     await store.close()
@@ -456,9 +456,9 @@ async def test_reads_go_on_while_the_database_is_locked(path: Path):
     store = await opened(path)
     run = await hold(store)
     keeper = hold_the_lock(path, 0.3)
-    assert (await store.get("r")) == run
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
-    assert await store.reap(run.owner) is not None
+    assert (await store.get_run("r")) == run
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
+    assert await store.reap_dead_workers(run.owner) is not None
     assert keeper.is_alive()
     keeper.join()
     await store.close()
@@ -468,7 +468,7 @@ async def test_opening_waits_for_nobody_who_is_writing(path: Path, monkeypatch: 
     await (await opened(path)).close()
     keeper = hold_the_lock(path, 0.5)
     store = await opened(path)
-    assert await store.get("r") is None
+    assert await store.get_run("r") is None
     assert keeper.is_alive()
     keeper.join()
     await store.close()
@@ -479,14 +479,14 @@ async def test_a_new_file_that_another_process_is_writing_is_waited_for(path: Pa
     keeper = hold_the_lock(path, 0.3)
     store = await opened(path)
     assert not keeper.is_alive()
-    assert await store.get("r") is None
+    assert await store.get_run("r") is None
     await store.close()
 
 
 async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
     run = await hold(store)
-    monkeypatch.setattr(connection_worker, "PATIENCE", 0.1)
+    monkeypatch.setattr(connection_worker, "LOCK_TIMEOUT_S", 0.1)
     keeper = hold_the_lock(path, 0.6)
     for ops in ([append(run, 1)], [append(run, 1), signal()]):
         with pytest.raises(StoreLocked, match="locked by another connection"):
@@ -500,7 +500,7 @@ async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: 
 async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
     worker = await store.register_worker(a_worker(), 10.0)
-    monkeypatch.setattr("holdfast.stores.sqlite.store.RENEWAL_PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.stores.sqlite.store.RENEWAL_TIMEOUT_S", 0.05)
     keeper = hold_the_lock(path, 0.4)
     with pytest.raises(StoreUnavailable):
         await asyncio.to_thread(store.renew_lease, worker, 10.0)
@@ -514,7 +514,7 @@ async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e9], ids=["thread", "inline"])
 async def test_both_ways_of_committing_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float):
-    monkeypatch.setattr(connection_worker, "INLINE_SECONDS", seconds)
+    monkeypatch.setattr(connection_worker, "MAX_INLINE_COMMIT_S", seconds)
     store = await opened(path)
     run = await hold(store)
     for seq in range(1, 200):
@@ -527,17 +527,17 @@ async def test_slow_commits_move_to_the_thread_and_quick_ones_back(path: Path):
     store = await opened(path)
     run = await hold(store)
     line = store._writer
-    line._pace = 1.0
+    line._average_commit_s = 1.0
     seen: set[str] = set()
     connection = line._connection
     connection.set_trace_callback(lambda _: seen.add(threading.current_thread().name))
     await do(store, append(run, 1))
     assert {name.split("_")[0] for name in seen} == {"holdfast-writer"}
-    assert line._pace < 1.0
+    assert line._average_commit_s < 1.0
     for seq in range(2, 200):
         await do(store, append(run, seq))
     seen.clear()
-    line._pace = 0.0
+    line._average_commit_s = 0.0
     await do(store, append(run, 200))
     assert seen == {threading.main_thread().name}
     await store.close()
@@ -557,8 +557,9 @@ def plan(path: Path, statement: str) -> str:
 
 
 QUEUEING = (
-    "EXECUTED", "STRETCH", "ASIDE_KEYS", "ASIDE_RUNS", "KEY_USED", "TAKE_CHARGES", "LOCK_DUE", "SET_ASIDE", "KEEP_KEY",
-    "KEY_TURN", "DEDUP", "REPLACE_INPUTS", "CHARGE", "QUEUE_CONTENT", "UNLIMITED_STRETCH", "LIMITED_RUNS",
+    "RUNNING_COUNTS", "READY_RUNS", "THROTTLED_KEYS", "THROTTLED_RUNS", "KEY_RATE_USAGE", "CONSUME_CHARGES", "LOCK_DUE",
+    "THROTTLE_RUNS", "SAVE_KEY_STATE", "KEY_TURN", "DEDUP_OWNER", "REPLACE_INPUTS", "ADD_CHARGE", "QUEUE_COUNTS",
+    "UNLIMITED_RUNS", "LOCK_LIMITED_RUNS",
 )  # fmt: skip
 
 
@@ -578,12 +579,12 @@ async def test_every_statement_is_one_that_sqlite_understands(path: Path):
     [
         STATEMENTS.HAS_DUE,
         sql.PROMOTE_DUE,
-        sql.DUE,
+        sql.DUE_RUNS,
         STATEMENTS.NEXT_READY,
         STATEMENTS.NEXT_TIMER,
         STATEMENTS.FIND_ORPHAN,
-        STATEMENTS.HELD_RUNS,
-        STATEMENTS.RELEASE_ALL,
+        STATEMENTS.LOCK_CLAIMED_RUNS,
+        STATEMENTS.RELEASE_ALL_RUNS,
         STATEMENTS.WORKERS,
         STATEMENTS.NEW_SIGNALS,
         sql.APPEND_FENCED[1],
@@ -591,26 +592,26 @@ async def test_every_statement_is_one_that_sqlite_understands(path: Path):
         sql.FENCES_BY_KEY,
         sql.FENCES_BY_ID,
         STATEMENTS.KNOWN_WORKFLOWS,
-        STATEMENTS.LIST_STRETCH.format(filters=""),
-        STATEMENTS.LIST_STATE.format(filters=""),
-        STATEMENTS.CLOSED_APPROVALS.format(conditions="1 = 1"),
-        STATEMENTS.FORGET_WORKERS,
-        *[statement.format(filters="") for statement in STATEMENTS.LIST_BY.values()],
-        *STATEMENTS.HOW_MANY.values(),
+        STATEMENTS.LIST_BY_WORKFLOW_AND_STATE.format(filters=""),
+        STATEMENTS.LIST_BY_STATE.format(filters=""),
+        STATEMENTS.LIST_CLOSED_APPROVALS.format(conditions="1 = 1"),
+        STATEMENTS.DELETE_OLD_WORKERS,
+        *[statement.format(filters="") for statement in STATEMENTS.LIST_BY_CONDITION.values()],
+        *STATEMENTS.COUNT_BY_CONDITION.values(),
         STATEMENTS.NEWEST_CREATED,
         STATEMENTS.REQUESTS,
         STATEMENTS.LINKS,
-        STATEMENTS.WAITING,
-        STATEMENTS.SENT,
-        STATEMENTS.OPEN_ENDS,
-        STATEMENTS.TAKE_BACK,
+        STATEMENTS.WAITERS,
+        STATEMENTS.MAILBOX_NAMES,
+        STATEMENTS.PENDING_CHILDREN,
+        STATEMENTS.DELETE_REWOUND_RECORDS,
         STATEMENTS.BLOBS,
         STATEMENTS.JOURNAL,
         STATEMENTS.MAILBOX,
         STATEMENTS.OVERDUE,
-        STATEMENTS.STILL_OVERDUE,
-        STATEMENTS.DELIVERIES,
-        STATEMENTS.FORGET_LISTENERS,
+        STATEMENTS.RECHECK_OVERDUE,
+        STATEMENTS.DELIVERY_COUNTS,
+        STATEMENTS.DELETE_OLD_LISTENERS,
         *[getattr(STATEMENTS, name) for name in QUEUEING],
     ],
 )
@@ -618,7 +619,9 @@ async def test_nothing_that_happens_often_reads_a_whole_table(path: Path, statem
     await (await opened(path)).close()
     told = plan(path, statement)
     assert not re.search(r"SCAN (runs|r|records|signals|queue_\w+|k)\b(?! USING COVERING INDEX)", told), told
-    assert statement not in (sql.DUE, STATEMENTS.STRETCH, STATEMENTS.ASIDE_RUNS) or "TEMP B-TREE" not in told, told
+    assert (
+        statement not in (sql.DUE_RUNS, STATEMENTS.READY_RUNS, STATEMENTS.THROTTLED_RUNS) or "TEMP B-TREE" not in told
+    ), told
 
 
 @pytest.mark.parametrize("version", ["", "1"])
@@ -640,9 +643,9 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
         steps += 1
         return 0
 
-    for line in (store._writer, store._readers):
+    for line in (store._writer, store._engine_reader):
         line._connection.set_progress_handler(count, 10)
-    assert [run.id for run in await store.claim(worker, workflows=[FLOW], queues=["default"], limit=10)] == ["due"]
-    assert await store.next_wake(**ALL) == clock + 1000
+    assert [run.id for run in await store.claim_runs(worker, workflows=[FLOW], queues=["default"], limit=10)] == ["due"]
+    assert await store.get_next_wake_at(**ALL) == clock + 1000
     assert steps < 200
     await store.close()

@@ -10,11 +10,11 @@ import pytest
 from store_values import DONE, a_worker, append, do, finish, hold, record, start
 
 from holdfast.errors import StoreCorrupt, StoreSchemaError
-from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, AskApproval, Question
-from holdfast.stores.contract import INLINE
+from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, ApprovalRequest, RequestApproval
+from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.memories import DeleteMemory, PutMemory
-from holdfast.stores.operations import AppendRecord, Notice, TellNotices
-from holdfast.stores.sql.batch import carry_out
+from holdfast.stores.operations import AppendLiveEvents, AppendRecord, LiveEvent
+from holdfast.stores.sql.batch import apply_ops
 from holdfast.stores.sql.schema import BASELINE, BASELINE_VERSION, Migration, latest_version
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
@@ -87,7 +87,7 @@ async def test_the_index_of_words_is_in_step_with_the_memories(path: Path):
 async def test_a_commit_that_fails_changes_neither_memories_nor_words(path: Path):
     store = await opened(path)
     await do(store, put("a", "tea"))
-    bad = AskApproval(1, 1, 1, 7j, Question("?"), 1.0)  # type: ignore[arg-type]
+    bad = RequestApproval(1, 1, 1, 7j, ApprovalRequest("?"), 1.0)  # type: ignore[arg-type]
     run = await hold(store)
     with pytest.raises(sqlite3.Error):
         await do(store, put("a", "coffee"), put("b", "coffee"), bad._replace(key=run.key, epoch=run.epoch))
@@ -102,7 +102,7 @@ async def test_a_search_reads_its_own_namespace_only(path: Path):
         others = [put(f"k{number}", f"green tea number {number}", f"user {at}") for number in range(250)]
         await do(store, *others)
     await do(store, put("likes", "green tea"))
-    connection = store._browsers._connection
+    connection = store._client_reader._connection
     steps = 0
 
     def count() -> None:
@@ -122,8 +122,8 @@ async def test_a_search_reads_its_own_namespace_only(path: Path):
 async def test_a_large_answer_is_kept_apart_and_once(path: Path):
     store = await opened(path)
     run = await hold(store)
-    large = b"x" * (INLINE + 1)
-    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?", arguments=large), 1.0))
+    large = b"x" * (MAX_INLINE_BYTES + 1)
+    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
     await do(store, AnswerApproval("a1", large, "ann", 1.0))
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*), max(size) FROM blobs").fetchone() == (1, len(large))
@@ -138,12 +138,12 @@ async def test_a_large_answer_is_kept_apart_and_once(path: Path):
 async def test_a_question_that_cannot_be_read_is_named(path: Path):
     store = await opened(path)
     run = await hold(store)
-    large = b"x" * (INLINE + 1)
-    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?", arguments=large), 1.0))
+    large = b"x" * (MAX_INLINE_BYTES + 1)
+    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
     for change, problem in [
-        ("UPDATE approvals SET question = '{'", "is not a question"),
-        ("UPDATE approvals SET question = '[1]'", "is not a question"),
-        ('UPDATE approvals SET state = \'odd\', question = \'["","",[],"",""]\'', "unknown state 'odd'"),
+        ("UPDATE approvals SET request = '{'", "is not a question"),
+        ("UPDATE approvals SET request = '[1]'", "is not a question"),
+        ('UPDATE approvals SET state = \'odd\', request = \'["","",[],"",""]\'', "unknown state 'odd'"),
         ("UPDATE approvals SET state = 'open'", None),
         ("DELETE FROM blobs", "its large payload is missing"),
     ]:
@@ -151,10 +151,10 @@ async def test_a_question_that_cannot_be_read_is_named(path: Path):
             connection.execute(change)
         connection.close()
         if problem is None:
-            assert len(await store.approvals(ApprovalFilter())) == 1
+            assert len(await store.list_approvals(ApprovalFilter())) == 1
             continue
         with pytest.raises(StoreCorrupt, match=f"approval 'a1' of run 'r' cannot be read: .*{problem}"):
-            await store.approvals(ApprovalFilter(only_open=False))
+            await store.list_approvals(ApprovalFilter(only_open=False))
     await store.close()
 
 
@@ -185,7 +185,7 @@ async def test_a_lone_record_is_still_one_statement(path: Path):
     assert counted.clear() == ["INSERT"]
     await do(store, append(run, 1), append(run, 2))
     assert counted.clear() == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
-    await do(store, append(run, 3)._replace(clear_notices=True))
+    await do(store, append(run, 3)._replace(clear_live_events=True))
     assert counted.clear() == ["BEGIN", "SELECT", "INSERT", "DELETE", "COMMIT"]
     await store.close()
 
@@ -216,9 +216,9 @@ async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
 
             return call if name in ("execute", "executemany") else getattr(real, name)
 
-    tells = [TellNotices(run.key, run.epoch, (Notice(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
+    tells = [AppendLiveEvents(run.key, run.epoch, (LiveEvent(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
     database = SqliteDatabase(Watched())  # type: ignore[arg-type]
-    assert carry_out(database, tells, 1.0, store._reader) == [DONE] * 60
+    assert apply_ops(database, tells, 1.0, store._reader) == [DONE] * 60
     assert prepared == ["BEGIN", "SELECT", "SELECT", "INSERT", "COMMIT"]
     await store.close()
 
@@ -228,14 +228,15 @@ async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
     run = await hold(store)
     with sqlite3.connect(path) as connection:
         connection.executemany(
-            "INSERT INTO approvals (id, run, position, state, asked_at, asked_of, reminders, answered_by, question, "
-            "form, arguments) VALUES (?, 1, ?, 'answered', 1.0, '', 0, '', '[]', x'', x'')",
+            "INSERT INTO approvals (id, run, position, state, requested_at, assignee, reminder_count, answered_by, "
+            "request, "
+            "form_schema, arguments) VALUES (?, 1, ?, 'answered', 1.0, '', 0, '', '[]', x'', x'')",
             [(f"old{number}", number) for number in range(20_000)],
         )
     connection.close()
-    await do(store, AskApproval(run.key, run.epoch, 1, "a1", Question("?"), 1.0))
+    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?"), 1.0))
     statement = sql.STATEMENTS.LIST_APPROVALS.format(conditions=sql.STATEMENTS.APPROVAL_CONDITIONS["only_open"])
-    rows = store._readers._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
+    rows = store._engine_reader._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
     assert "USING INDEX approvals_open" in " ".join(str(row[3]) for row in rows)
-    assert [one.id for one in await store.approvals(ApprovalFilter())] == ["a1"]
+    assert [one.id for one in await store.list_approvals(ApprovalFilter())] == ["a1"]
     await store.close()

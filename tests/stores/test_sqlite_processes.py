@@ -33,9 +33,9 @@ from store_values import (
 
 import quick_python
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
-from holdfast.stores.contract import Reaped, RunFilter
-from holdfast.stores.operations import Verdict
+from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
+from holdfast.stores.contract import ReapResult, RunFilter
+from holdfast.stores.operations import OpStatus
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -144,7 +144,7 @@ async def test_processes_that_write_at_once_lose_nothing(processes: Processes):
     assert [processes.hear(process) for process in started] == [["done"]] * 3
     store = await opened(processes.path)
     runs = await store.list_runs(RunFilter())
-    counts = sorted(len(history.records) for history in await store.histories([run.key for run in runs]))
+    counts = sorted(len(history.records) for history in await store.get_histories([run.key for run in runs]))
     assert counts == [100] * 9 + [200] * 3
     await store.close()
 
@@ -153,7 +153,10 @@ async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_
     store = await opened(processes.path)
     run = await hold(store, lease=1000)
     names = [f"a{number}" for number in range(40)]
-    await do(store, *[AskApproval(run.key, run.epoch, at, name, Question("?"), 1.0) for at, name in enumerate(names)])
+    await do(
+        store,
+        *[RequestApproval(run.key, run.epoch, at, name, ApprovalRequest("?"), 1.0) for at, name in enumerate(names)],
+    )
     source = """
     from holdfast.stores.approvals import AnswerApproval
     async def main():
@@ -175,7 +178,7 @@ async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_
         assert sorted(answers[1 + at] for answers in said) == ["done", "duplicate"], name
     first = [next(pid for pid, *answers in said if answers[at] == "done") for at in range(40)]
     assert [signal.payload.decode() for signal in await mailbox(store, run)] == first
-    kept = await store.approvals(ApprovalFilter(only_open=False))
+    kept = await store.list_approvals(ApprovalFilter(only_open=False))
     assert {approval.id: (approval.answer or b"").decode() for approval in kept} == dict(zip(names, first, strict=True))
     await store.close()
 
@@ -189,7 +192,7 @@ async def test_processes_that_claim_at_once_share_the_runs(processes: Processes)
         await store.open()
         me = await store.register_worker(a_worker(), 1000)
         got = []
-        while claimed := await store.claim(me, **ALL, limit=3):
+        while claimed := await store.claim_runs(me, **ALL, limit=3):
             got += [run.id for run in claimed]
             await asyncio.sleep(0.001)
         say(*got)
@@ -206,17 +209,17 @@ async def test_a_killed_process_is_seen_at_once_and_its_run_taken_over(processes
     process = processes.start(HOLDER.format(then=""))
     [owner] = processes.hear(process)
     store = await opened(processes.path)
-    assert await store.reap() == Reaped()
+    assert await store.reap_dead_workers() == ReapResult()
     process.send_signal(os_signal.SIGKILL)
     process.wait()
     began = time.monotonic()
-    assert await store.reap() == Reaped((int(owner),), 1, ())
+    assert await store.reap_dead_workers() == ReapResult((int(owner),), 1, ())
     assert time.monotonic() - began < 0.5
     run = await claim_one(store)
-    assert (run.id, run.epoch, run.deliveries) == ("theirs", 2, 1)
+    assert (run.id, run.epoch, run.delivery_count) == ("theirs", 2, 1)
     assert await journal(store, run) == [1]
     assert list(Path(f"{processes.path}-workers").glob("*")) == [
-        Path(f"{processes.path}-workers/{token}.lock") for token in store._mine.values()
+        Path(f"{processes.path}-workers/{token}.lock") for token in store._own_workers.values()
     ]
     await store.close()
 
@@ -227,9 +230,9 @@ async def test_a_stopped_process_is_not_taken_for_dead_before_its_lease_has_pass
     process.send_signal(os_signal.SIGSTOP)
     ahead = 0.0
     store = await opened(processes.path, clock=lambda: time.time() + ahead)
-    assert await store.reap() == Reaped()
+    assert await store.reap_dead_workers() == ReapResult()
     ahead = 1001.0
-    assert (await store.reap()).workers == (int(owner),)
+    assert (await store.reap_dead_workers()).worker_ids == (int(owner),)
     await store.close()
 
 
@@ -246,10 +249,10 @@ async def test_a_child_process_that_outlives_its_worker_does_not_keep_it_alive(p
     children = [int(pid) for pid in processes.hear(process)]
     [owner] = processes.hear(process)
     store = await opened(processes.path)
-    assert await store.reap() == Reaped()
+    assert await store.reap_dead_workers() == ReapResult()
     process.kill()
     process.wait()
-    assert (await store.reap()).workers == (int(owner),)
+    assert (await store.reap_dead_workers()).worker_ids == (int(owner),)
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, os_signal.SIGKILL)
@@ -274,7 +277,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
             other = SqliteStore(store.path)
             async def reap():
                 await other.open()
-                say("reaped", len((await other.reap()).workers))
+                say("reaped", len((await other.reap_dead_workers()).worker_ids))
                 await other.close()
             asyncio.run(reap())
             sys.stdout.flush()
@@ -283,7 +286,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
         assert await do(store, append(run, 1)) == [DONE]
         other = SqliteStore(store.path)
         await other.open()
-        assert (await other.reap()).workers == ()
+        assert (await other.reap_dead_workers()).worker_ids == ()
         say("parent fine")
         await store.close()
     asyncio.run(main())
@@ -312,9 +315,9 @@ async def test_another_process_notices_a_write_within_a_tenth_of_a_second(proces
     processes.hear(process)
     delays: list[float] = []
     while len(delays) < 10:
-        while await store.changed(0.06):
+        while await store.wait_for_change(0.06):
             pass
-        waiting = asyncio.create_task(store.changed(5))
+        waiting = asyncio.create_task(store.wait_for_change(5))
         await asyncio.sleep(0)
         process.stdin.write("\n")
         process.stdin.flush()
@@ -332,9 +335,9 @@ async def test_a_worker_without_a_lock_file_lives_as_long_as_its_lease(tmp_path:
     run = await hold(store)
     for file in Path(f"{store.path}-workers").iterdir():
         file.unlink()
-    assert await other.reap() == Reaped()
+    assert await other.reap_dead_workers() == ReapResult()
     ahead = 11.0
-    assert (await other.reap()).workers == (run.owner,)
+    assert (await other.reap_dead_workers()).worker_ids == (run.owner,)
     await store.close()
     await other.close()
 
@@ -343,7 +346,7 @@ async def test_a_store_closed_without_retiring_leaves_its_workers_to_be_reaped_a
     store, other = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     run = await hold(store)
     await store.close()
-    assert (await other.reap()).workers == (run.owner,)
+    assert (await other.reap_dead_workers()).worker_ids == (run.owner,)
     await other.close()
 
 
@@ -352,8 +355,8 @@ async def test_an_abandoned_store_retires_its_workers_since_nothing_took_them_do
     await hold(store)
     await asyncio.to_thread(store.abandon)
     freed = await row(other)
-    assert (freed.state, freed.deliveries) == (RunState.PENDING, 0)
-    assert await other.workers() == []
+    assert (freed.state, freed.delivery_count) == (RunState.PENDING, 0)
+    assert await other.list_workers() == []
     assert list(Path(f"{store.path}-workers").iterdir()) == []
     await other.close()
 
@@ -363,9 +366,9 @@ async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_pat
     mine = await hold(first, "mine")
     other = await second.register_worker(a_worker(), 10.0)
     for _ in range(3):
-        assert await first.reap(mine.owner) == Reaped()
-        assert await second.reap(other) == Reaped()
-    assert await second.claim(other, **ALL, limit=1) == []
+        assert await first.reap_dead_workers(mine.owner) == ReapResult()
+        assert await second.reap_dead_workers(other) == ReapResult()
+    assert await second.claim_runs(other, **ALL, limit=1) == []
     await second.retire_worker(other)
     assert await do(first, append(mine, 1)) == [DONE]
     await first.retire_worker(mine.owner or 0)
@@ -379,10 +382,10 @@ async def test_reaping_writes_nothing_while_everybody_lives(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     await hold(first)
     me = await second.register_worker(a_worker(), 10.0)
-    await first.changed(0)
+    await first.wait_for_change(0)
     for _ in range(20):
-        await second.reap(me)
-    assert not await first.changed(0)
+        await second.reap_dead_workers(me)
+    assert not await first.wait_for_change(0)
     await first.close()
     await second.close()
 
@@ -415,13 +418,13 @@ async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(proc
     assert processes.hear(process) == ["ready"]
     process.stdin.write("go\n")
     process.stdin.flush()
-    ended: list[Verdict] = []
+    ended: list[OpStatus] = []
     for run in runs:
         ended += await do(store, finish(run))
         await asyncio.sleep(0.0005)
     cancelled = [(await asyncio.to_thread(processes.hear, process))[0] for _ in runs]
     assert {(end, cancel) for end, cancel in zip(ended, cancelled, strict=True)} <= {
-        (DONE, "ENDED"), (Verdict.REFUSED, "DONE"),
+        (DONE, "ENDED"), (OpStatus.REFUSED, "DONE"),
     }  # fmt: skip
     await store.close()
 
@@ -439,17 +442,17 @@ async def test_once_a_workflow_is_switched_off_no_other_process_starts_or_claims
         while True:
             number += 1
             [answer] = await do(store, StartRun(new_run(f"{os.getpid()}-{number}")))
-            claimed = await store.claim(me, **ALL, limit=1)
-            if answer is Verdict.SWITCHED_OFF:
+            claimed = await store.claim_runs(me, **ALL, limit=1)
+            if answer is OpStatus.WORKFLOW_DISABLED:
                 break
         sys.stdin.readline()
-        say(len(claimed), len(await store.claim(me, **ALL, limit=9)))
+        say(len(claimed), len(await store.claim_runs(me, **ALL, limit=9)))
     asyncio.run(main())
     """
     started = [processes.start(source) for _ in range(2)]
     assert [processes.hear(process) for process in started] == [["ready"]] * 2
     await asyncio.sleep(0.05)
-    assert await store.switch_off(FLOW)
+    assert await store.disable_workflow(FLOW)
     before = await store.count_runs()
     for process in started:
         assert process.stdin is not None

@@ -11,7 +11,7 @@ from queue_values import QUEUE, fill, ids, limited, limits, wake
 from store_values import ALL, Clock, append, do, finish, new_run, row, start
 
 from holdfast.admission.usage import Usage
-from holdfast.stores.contract import INLINE
+from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.operations import StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.sqlite import SqliteStore
@@ -37,7 +37,7 @@ class Steps:
 
     def __init__(self, store: SqliteStore) -> None:
         self.count = 0
-        for line in (store._writer, store._readers):
+        for line in (store._writer, store._engine_reader):
             line._connection.set_progress_handler(self._one_more, 10)
 
     def _one_more(self) -> int:
@@ -46,7 +46,7 @@ class Steps:
 
 
 def count(store: SqliteStore, table: str) -> int:
-    return store._readers._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+    return store._engine_reader._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 @pytest.mark.parametrize("limit", [{"key_concurrency": 1}, {"key_rates": ("1/hour",)}], ids=["places", "rate"])
@@ -73,13 +73,13 @@ async def test_a_long_backlog_of_a_key_at_its_limit_is_read_once(store: SqliteSt
 async def test_keys_that_are_in_no_use_any_more_are_forgotten(store: SqliteStore, clock: Clock):
     worker = await limited(store, None, key_concurrency=1, key_rates=("1/min",))
     await fill(store, *(f"c{n}/1" for n in range(30)), "busy/1", "busy/2", "busy/3")
-    taken = await store.claim(worker, **ALL, limit=99)
+    taken = await store.claim_runs(worker, **ALL, limit=99)
     assert len(taken) == 31
     await do(store, *map(finish, taken))
     assert (count(store, "queue_turns"), count(store, "queue_keys")) == (31, 31)
     for _ in range(3):  # the one that has runs is looked at again later
         clock.advance(90_000)
-        await store.sweep()
+        await store.sweep_pruned()
     assert (count(store, "queue_turns"), count(store, "queue_keys")) == (1, 1)
     assert await ids(store, worker) == ["busy/2"]
     await fill(store, "c0/2")
@@ -88,16 +88,16 @@ async def test_keys_that_are_in_no_use_any_more_are_forgotten(store: SqliteStore
 
 async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: SqliteStore, clock: Clock):
     def large(letter: bytes) -> bytes:
-        return b'"' + letter * (INLINE + 1) + b'"'
+        return b'"' + letter * (MAX_INLINE_BYTES + 1) + b'"'
 
-    await start(store, "r", dedup="d", put_off_most=60.0, available_at=clock.now + 5, inputs=large(b"a"))
+    await start(store, "r", dedup_key="d", max_debounce_s=60.0, available_at=clock.now + 5, inputs=large(b"a"))
     for letter in (b"b", b"c"):
-        again = new_run("s", dedup="d", put_off_most=60.0, available_at=clock.now + 5, inputs=large(letter))
+        again = new_run("s", dedup_key="d", max_debounce_s=60.0, available_at=clock.now + 5, inputs=large(letter))
         [answer] = await do(store, StartRun(again))
         assert (answer.run.id, answer.run.inputs) == ("r", large(letter))
-    await do(store, StartRun(new_run("t", dedup="d", inputs=large(b"d"))))
+    await do(store, StartRun(new_run("t", dedup_key="d", inputs=large(b"d"))))
     assert count(store, "blobs") == 4
-    while not (await store.sweep()).is_done:
+    while not (await store.sweep_pruned()).is_done:
         pass
     assert count(store, "blobs") == 1
     assert (await row(store)).inputs == large(b"c")
@@ -108,14 +108,14 @@ async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: S
 async def test_what_is_charged_is_kept_until_it_is_counted(store: SqliteStore):
     worker = await limited(store, None, "100 tokens/min")
     await fill(store, "a", "b")
-    [run, _] = await store.claim(worker, **ALL, limit=2)
+    [run, _] = await store.claim_runs(worker, **ALL, limit=2)
     record = append(run, 0, used=Usage(calls=1, input_tokens=60, output_tokens=41))
     assert await do(store, record) == await do(store, record)
     assert count(store, "queue_charges") == 1
     await fill(store, "c")
     assert await ids(store, worker) == []
     assert count(store, "queue_charges") == 0
-    await store.set_queue(QUEUE, limits(1))
+    await store.set_queue_limits(QUEUE, limits(1))
     await do(store, append(run, 1, used=Usage(calls=1, input_tokens=60)))
     assert count(store, "queue_charges") == 0, "its queue counts no tokens"
 
@@ -128,9 +128,9 @@ async def test_limits_that_cannot_be_read_let_nothing_through_until_they_are_set
     store._writer._connection.execute("UPDATE queues SET limits = '[null, [\"9/parsec\"], null, []]'")
     await start(store, "free")
     assert await ids(store, worker) == ["free"]
-    assert await store.queues() == []
+    assert await store.list_queues() == []
     assert "queue 'llm' cannot be read" in caplog.text
-    assert await store.set_queue(QUEUE, limits(1)) is True
+    assert await store.set_queue_limits(QUEUE, limits(1)) is True
     assert await ids(store, worker) == ["a"]
 
 
@@ -138,18 +138,18 @@ async def test_whoever_is_interrupted_leaves_what_the_next_one_finishes(store: S
     await fill(store, "a", "b")
     worker = await limited(store, 1)
     connection = store._writer._connection
-    connection.execute("UPDATE runs SET due_as = 1, ready = 1, turn = 0 WHERE id = 'b'")
-    connection.execute("UPDATE queues SET settled = 0")
-    await store.put_queues([NewQueue(QUEUE, limits(1))])
+    connection.execute("UPDATE runs SET due_state = 1, ready_state = 1, turn = 0 WHERE id = 'b'")
+    connection.execute("UPDATE queues SET is_complete = 0")
+    await store.declare_queues([NewQueue(QUEUE, limits(1))])
     assert await ids(store, worker) == ["a"]
-    connection.execute("UPDATE queues SET declared = NULL, limits = '[null, [], null, []]', concurrency = NULL")
-    await store.put_queues([NewQueue("another", limits(1))])
-    assert [queue.name for queue in await store.queues()] == ["another"]
-    assert [(await row(store, name)).limited for name in "ab"] == [False, False]
+    connection.execute("UPDATE queues SET declared_limits = NULL, limits = '[null, [], null, []]', concurrency = NULL")
+    await store.declare_queues([NewQueue("another", limits(1))])
+    assert [queue.name for queue in await store.list_queues()] == ["another"]
+    assert [(await row(store, name)).is_limited for name in "ab"] == [False, False]
 
 
 async def test_announcing_what_is_known_writes_nothing(store: SqliteStore):
     await limited(store, 1)
     before = store._writer._connection.total_changes
-    await store.put_queues([NewQueue(QUEUE, limits(1))])
+    await store.declare_queues([NewQueue(QUEUE, limits(1))])
     assert store._writer._connection.total_changes == before

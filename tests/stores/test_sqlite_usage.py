@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from store_values import ALL, DONE, FLOW, append, child_of, do, finish, hold, mailbox, reserve, start
 
-from holdfast.admission.usage import Limits, Shortage, Usage
+from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
 from holdfast.core.states import RunState
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import SetBudget
@@ -65,11 +65,11 @@ async def test_what_many_children_use_in_one_commit_is_written_to_the_run_above_
     await do(file, *[append(answer.run, 0, used=CALL) for answer in answers])
     connection.set_trace_callback(None)
     assert len([statement for statement in seen if statement.startswith("INSERT INTO usages")]) == 51
-    assert (await file.usages(["p"]))["p"].used.calls == 50
+    assert (await file.get_usages(["p"]))["p"].used.calls == 50
 
 
 async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
-    run = await hold(file, budget=Limits(calls=10**9))
+    run = await hold(file, budget=BudgetLimits(calls=10**9))
 
     async def cost(seq: int) -> int:
         steps = 0
@@ -89,15 +89,15 @@ async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
     early = await cost(1)
     await do(file, *[append(run, seq, used=CALL) for seq in range(2, 3000)])
     assert await cost(3000) <= early + 10
-    assert (await file.usages(["r"]))["r"].used.calls == 3001
+    assert (await file.get_usages(["r"]))["r"].used.calls == 3001
 
 
 async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: SqliteStore, path: Path, caplog):
-    parent = await hold(file, "p", budget=Limits(tokens=100), lease=1e9)
+    parent = await hold(file, "p", budget=BudgetLimits(tokens=100), lease=1e9)
     [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
     assert await do(file, reserve(answer.run, 0, 100)) == [DONE]
-    change(path, "UPDATE runs SET state = 'pending', owner = NULL, ready = 1, tags = '{' WHERE id = 'c'")
-    assert await file.claim(parent.owner or 0, **ALL, limit=1) == []
+    change(path, "UPDATE runs SET state = 'pending', owner = NULL, ready_state = 1, tags = '{' WHERE id = 'c'")
+    assert await file.claim_runs(parent.owner or 0, **ALL, limit=1) == []
     assert "cannot be read" in caplog.text
     [end] = await mailbox(file, parent)
     assert end.name == RunState.FAILED
@@ -108,31 +108,31 @@ async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: S
 async def test_a_budget_that_cannot_be_read_lets_nothing_through_until_it_is_set_anew(
     file: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture, text: str
 ):
-    parent = await hold(file, "p", budget=Limits(tokens=100))
+    parent = await hold(file, "p", budget=BudgetLimits(tokens=100))
     [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
-    other = await hold(file, "other", budget=Limits(tokens=100))
+    other = await hold(file, "other", budget=BudgetLimits(tokens=100))
     change(path, "UPDATE usages SET budget = ? WHERE run = ?", text, parent.key)
     with caplog.at_level(logging.WARNING):
         refused, granted = await do(file, reserve(answer.run, 0, 1), reserve(other, 0, 1))
-        assert (isinstance(refused, Shortage), granted) == (True, DONE)
-        assert (await file.usages(["p"]))["p"].budget == Limits(0, 0, 0, 0.0)
+        assert (isinstance(refused, BudgetShortage), granted) == (True, DONE)
+        assert (await file.get_usages(["p"]))["p"].budget == BudgetLimits(0, 0, 0, 0.0)
     assert "the budget of run 'p' cannot be read" in caplog.text
-    assert await do(file, SetBudget("p", Limits(tokens=50), 1.0), reserve(answer.run, 0, 50)) == [DONE, DONE]
+    assert await do(file, SetBudget("p", BudgetLimits(tokens=50), 1.0), reserve(answer.run, 0, 50)) == [DONE, DONE]
     assert len(await mailbox(file, answer.run)) == 1
 
 
 async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
     file: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
 ):
-    await file.publish([WorkflowSpec(name, (), budget=Limits(calls=1)) for name in ("helper", "other")])
+    await file.publish_workflows([WorkflowSpec(name, (), budget=BudgetLimits(calls=1)) for name in ("helper", "other")])
     change(path, "UPDATE workflows SET budget = '[1' WHERE name = 'helper'")
-    assert list(await file.specs()) == ["other"]
+    assert list(await file.get_workflow_specs()) == ["other"]
     assert "workflow 'helper' cannot be read: '[1' is not a budget" in caplog.text
 
 
 async def test_the_newest_run_of_a_session_is_found_by_an_index(file: SqliteStore):
     await start(file, "a", session="talk")
     plan = file._writer._connection.execute(
-        f"EXPLAIN QUERY PLAN {sql.STATEMENTS.NEWEST_OF_SESSION}", (FLOW, "talk")
+        f"EXPLAIN QUERY PLAN {sql.STATEMENTS.NEWEST_IN_SESSION}", (FLOW, "talk")
     ).fetchall()
     assert [row[3] for row in plan] == ["SEARCH runs USING INDEX runs_sessions (workflow=? AND session=?)"]

@@ -12,40 +12,40 @@ from hypothesis import strategies as st
 from queue_values import limits
 from store_values import ALL, FLOW, Clock, a_worker, new_run
 
-from holdfast.admission.usage import Limits, Usage
-from holdfast.core.records import Attempt, Kind, Record, Rewind
+from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import (
     AnswerApproval,
     ApprovalFilter,
-    AskApproval,
-    Question,
+    ApprovalRequest,
     RemindApproval,
+    RequestApproval,
     WithdrawApproval,
 )
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
+    AppendLiveEvents,
     AppendRecord,
     AwaitRun,
     CancelRun,
     FinishRun,
     ForkRun,
-    Link,
-    NoteAttempt,
-    Notice,
+    LiveEvent,
     ParkRun,
     PauseRun,
     ReleaseRun,
     ReopenRun,
     ReserveUsage,
     ResumeRun,
+    RunLink,
+    SaveAttempt,
     SendSignal,
     SetBudget,
     Settlement,
     StartRun,
-    TellNotices,
 )
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.sqlite import SqliteStore
@@ -57,7 +57,7 @@ positions = st.integers(0, 2)
 rarely = st.sampled_from([False, False, False, True])
 FILTERS = [RunFilter(parent="r1"), RunFilter(owner=1), RunFilter(text="R2"), RunFilter(text="holdfast retry")]
 APPROVALS = [
-    ApprovalFilter(only_open=False), ApprovalFilter(), ApprovalFilter(run_id="r1"), ApprovalFilter(asked_of="bob"),
+    ApprovalFilter(only_open=False), ApprovalFilter(), ApprovalFilter(run_id="r1"), ApprovalFilter(assignee="bob"),
     ApprovalFilter(id_prefix="a"), ApprovalFilter(workflow=FLOW), ApprovalFilter(workflow="none", only_open=False),
     ApprovalFilter(after=(1_000_000.0, "a1")), ApprovalFilter(only_open=False, after=(1_000_000.0, "a2")),
     ApprovalFilter(only_closed=True, after=(1_000_000.0, "a1")), ApprovalFilter(only_closed=True, after=(1e9, "gone")),
@@ -69,7 +69,7 @@ names = st.sampled_from(["go", "stop"])
 ends = st.sampled_from([RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
 usages = st.builds(Usage, st.just(1), st.integers(0, 40), st.integers(0, 40), nano_usd=st.integers(0, 9))
 budgets = st.builds(
-    Limits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3), st.none() | st.just(60.0)
+    BudgetLimits, st.none() | st.just(20), st.none() | st.just(90), st.none() | st.just(3), st.none() | st.just(60.0)
 )
 # What is left out, Hypothesis draws by the annotations, and a time is never NaN or infinite.
 attempts = st.builds(
@@ -83,10 +83,14 @@ attempts = st.builds(
 
 
 LIMITS = [limits(1), limits(2, "1/5s", "60 tokens/10s", key_concurrency=1), limits(None, key_rates=("1/10s",))]
-QUESTIONS = [Question("really?", "ann"), Question("really?", "ann", form=b"{}"), Question("why?", choices=("a", "b"))]
+QUESTIONS = [
+    ApprovalRequest("really?", "ann"),
+    ApprovalRequest("really?", "ann", form_schema=b"{}"),
+    ApprovalRequest("why?", choices=("a", "b")),
+]
 asked = st.sampled_from(["a1", "a2", "b1"])
 told = st.builds(
-    Notice, positions, st.sampled_from(["1", "2"]), st.integers(0, 2), st.sampled_from(["begun", "text"]),
+    LiveEvent, positions, st.sampled_from(["1", "2"]), st.integers(0, 2), st.sampled_from(["started", "text"]),
     st.sampled_from([b"1", b"2"]), times,
 )  # fmt: skip
 spaces = st.sampled_from(["ann", "bob"])
@@ -96,8 +100,8 @@ memories = st.builds(PutMemory, spaces, places, st.sampled_from([b"1", b"2"]), t
     DeleteMemory, spaces, places
 )
 approvals = st.one_of(
-    st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
-    st.builds(AskApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
+    st.builds(RequestApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
+    st.builds(RequestApproval, keys, epochs, positions, asked, st.sampled_from(QUESTIONS), times, st.none() | times),
     st.builds(
         RemindApproval,
         keys,
@@ -120,18 +124,18 @@ def new_runs(draw: st.DrawFn) -> Any:
         seed=draw(st.sampled_from([b"s", b"t"])),
         priority=draw(st.integers(0, 1)),
         available_at=draw(st.sampled_from([0.0, 1_000_005.0])),
-        generated_id=draw(st.booleans()),
+        has_generated_id=draw(st.booleans()),
         starter=draw(st.none() | WORKERS),
         max_deliveries=draw(st.integers(1, 2)),
         parent=draw(st.sampled_from(["", *RUNS])),
         budget=draw(st.none() | budgets),
         session=draw(st.sampled_from(["", "talk"])),
-        previous=draw(st.sampled_from(["", "r1"])),
+        previous_run=draw(st.sampled_from(["", "r1"])),
         inputs=draw(st.sampled_from([b"1", b"2"])),
         queue_key=draw(st.sampled_from(["", "acme"])),
-        dedup=draw(st.sampled_from(["", "", "same"])),
-        put_off_most=draw(st.sampled_from([None, 4.0])),
-        by_delivery=draw(st.booleans()),
+        dedup_key=draw(st.sampled_from(["", "", "same"])),
+        max_debounce_s=draw(st.sampled_from([None, 4.0])),
+        is_delivery=draw(st.booleans()),
         deadline=draw(st.sampled_from([None, 1_000_001.0, 1_000_004.0])),
     )
 
@@ -144,31 +148,31 @@ def rewinds(draw: st.DrawFn) -> Rewind:
 
 @st.composite
 def settlements(draw: st.DrawFn) -> Settlement:
-    given = Record(0, Kind.STEP, draw(positions), "pay", True, b"1", 1_000_003.0, attempts=0)
+    given = Record(0, RecordKind.STEP, draw(positions), "pay", True, b"1", 1_000_003.0, attempts=0)
     return Settlement(draw(st.integers(0, 2)), draw(rewinds()), draw(st.none() | st.just(given)))
 
 
 @st.composite
 def forks(draw: st.DrawFn) -> ForkRun:
     keep = draw(seqs)
-    last = Record(keep, Kind.STEP, 1, "x", True, b"q", 1.0)
+    last = Record(keep, RecordKind.STEP, 1, "x", True, b"q", 1.0)
     return ForkRun(draw(ids), draw(new_runs()), keep, draw(st.none() | st.just(last)))
 
 
 @st.composite
 def appends(draw: st.DrawFn) -> AppendRecord:
     made = Record(
-        draw(seqs), draw(st.sampled_from(Kind)), draw(positions), "x", draw(st.booleans()), b"p",
+        draw(seqs), draw(st.sampled_from(RecordKind)), draw(positions), "x", draw(st.booleans()), b"p",
         draw(st.sampled_from([1.0, 90_000.0])), epoch=draw(epochs),
     )  # fmt: skip
     return AppendRecord(
         draw(keys), made, draw(st.none() | st.integers(1, 3)), clear_attempt=draw(st.booleans()),
-        reset_deliveries=draw(st.booleans()), used=draw(st.none() | usages), memory=draw(st.none() | memories),
-        clear_notices=draw(st.booleans()), model=draw(st.sampled_from(["", "a:1"])),
+        reset_delivery_count=draw(st.booleans()), used=draw(st.none() | usages), memory=draw(st.none() | memories),
+        clear_live_events=draw(st.booleans()), model=draw(st.sampled_from(["", "a:1"])),
     )  # fmt: skip
 
 
-links = st.builds(Link, keys, epochs, positions, st.sampled_from([True, True, False]))
+links = st.builds(RunLink, keys, epochs, positions, st.sampled_from([True, True, False]))
 finishes = st.builds(
     FinishRun, keys, epochs, ends, st.none() | st.just(b"o"), st.none() | st.just(b"e"), times,
     st.none() | rewinds(), st.booleans(),
@@ -177,7 +181,7 @@ operations = st.one_of(
     appends(),
     st.builds(StartRun, new_runs(), st.none() | WORKERS, st.booleans(), st.none() | links),
     st.builds(AwaitRun, ids, links),
-    st.builds(NoteAttempt, keys, epochs, attempts),
+    st.builds(SaveAttempt, keys, epochs, attempts),
     finishes,
     finishes,
     st.builds(
@@ -200,13 +204,13 @@ operations = st.one_of(
     st.builds(CancelRun, ids, times, st.sampled_from([None, None, b"s"])),
     st.builds(PauseRun, ids, times),
     st.builds(ResumeRun, ids, times),
-    st.builds(ReopenRun, ids, times, st.booleans(), settles=st.none()),
-    st.builds(ReopenRun, ids, times, settles=settlements()),
-    st.builds(ReopenRun, ids, times, st.booleans(), settles=st.none()),
+    st.builds(ReopenRun, ids, times, st.booleans(), settlement=st.none()),
+    st.builds(ReopenRun, ids, times, settlement=settlements()),
+    st.builds(ReopenRun, ids, times, st.booleans(), settlement=st.none()),
     forks(),
     approvals,
     approvals,
-    st.builds(TellNotices, keys, epochs, st.lists(told, max_size=3).map(tuple)),
+    st.builds(AppendLiveEvents, keys, epochs, st.lists(told, max_size=3).map(tuple)),
     memories,
 )
 batches = st.lists(operations, min_size=1, max_size=6).map(lambda ops: ("commit", ops))
@@ -247,31 +251,31 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 await store.commit(detail)
                 seen.append(await store.commit(detail))
             case "claim":
-                seen.append(await store.claim(detail, **ALL, limit=2))
+                seen.append(await store.claim_runs(detail, **ALL, limit=2))
             case "retire":
                 await store.retire_worker(detail)
             case "kill":
                 kill(store, detail)
-                seen.append(await store.reap())
+                seen.append(await store.reap_dead_workers())
             case "later":
                 clock.advance(detail)
-                seen.append(await store.reap(by_lease=detail > 5.0))
+                seen.append(await store.reap_dead_workers(include_listeners=detail > 5.0))
             case "keep":
-                seen.append(await store.keep_worker(detail, 2.0))
+                seen.append(await store.renew_listener_lease(detail, 2.0))
             case "expire":
-                seen.append(await store.expire(detail))
+                seen.append(await store.expire_runs(detail))
             case "sweep":
                 clock.advance(detail)
-                await store.sweep()
-                seen.append(await store.workers([1, 2, 3, 4]))
+                await store.sweep_pruned()
+                seen.append(await store.list_workers([1, 2, 3, 4]))
             case "off":
-                seen.append(await store.switch_off(FLOW))
+                seen.append(await store.disable_workflow(FLOW))
             case "on":
-                seen.append(await store.switch_on(FLOW))
+                seen.append(await store.enable_workflow(FLOW))
             case "limit":
-                seen.append(await store.set_queue("default", detail))
+                seen.append(await store.set_queue_limits("default", detail))
             case "announce":
-                await store.put_queues([NewQueue("default", detail)])
+                await store.declare_queues([NewQueue("default", detail)])
             case "pause":
                 seen.append(await store.pause_queue("default"))
             case "resume":
@@ -282,7 +286,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
             case "drop":
                 seen.append(await store.delete_document("key", detail))
             case _:
-                seen.append(await store.register_worker(a_worker(by_lease=detail), 5.0))
+                seen.append(await store.register_worker(a_worker(is_listener=detail), 5.0))
         seen.append(await look(store))
     await store.close()
     return seen
@@ -290,51 +294,51 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
 
 def kill(store: Any, worker: int) -> None:
     if isinstance(store, MemoryStore):
-        store.kill_worker(worker)
-    elif worker in store._mine:
-        store._locks.drop(store._mine[worker])
+        store.simulate_worker_death(worker)
+    elif worker in store._own_workers:
+        store._locks.release(store._own_workers[worker])
 
 
 async def look(store: Store) -> list[Any]:
     runs = await store.list_runs(RunFilter())
-    histories = await store.histories([run.key for run in runs])
-    wake, queues = await store.next_wake(**ALL), await store.queues()
+    histories = await store.get_histories([run.key for run in runs])
+    wake, queues = await store.get_next_wake_at(**ALL), await store.list_queues()
     return [
         runs,
         [(list(h.records), dict(h.attempts), list(h.signals)) for h in histories],
         # Where there are limits, it may be too early.
         None if wake is None or queues else max(wake, store.now()),
         queues,
-        await store.workers(),
+        await store.list_workers(),
         await store.count_runs(),
-        [list((await store.new_signals(worker, 0)).signals) for worker in (1, 2, 3)],
-        [await store.requests(worker) for worker in (1, 2, 3)],
-        await store.switched_off(),
-        await store.usages(RUNS),
+        [list((await store.get_new_signals(worker, 0)).signals) for worker in (1, 2, 3)],
+        [await store.get_run_requests(worker) for worker in (1, 2, 3)],
+        await store.get_disabled_workflows(),
+        await store.get_usages(RUNS),
         [[run.id for run in await store.list_runs(where)] for where in FILTERS],
-        [await store.approvals(where) for where in APPROVALS],
+        [await store.list_approvals(where) for where in APPROVALS],
         [await follow(store, run_id) for run_id in RUNS],
-        [await store.last_record(run_id, "x") for run_id in RUNS],
+        [await store.get_last_record(run_id, "x") for run_id in RUNS],
         [await store.list_memories(space, after=after) for space in ("ann", "bob") for after in ("", "likes")],
         [await store.search_memories("ann", words) for words in SEARCHES],
-        await store.documents("key"),
-        await store.usage_by_day("1970-01-01", "1970-01-02"),
-        await store.runs_by_day("1970-01-01", "1970-01-31"),
+        await store.list_documents("key"),
+        await store.get_daily_usage("1970-01-01", "1970-01-02"),
+        await store.get_daily_run_counts("1970-01-01", "1970-01-31"),
     ]
 
 
 async def follow(store: Store, run_id: str) -> Any:
     """All that is told of a run; which numbers notices have is the store's business, as long as they rise."""
-    found = await store.feed(run_id, -1, 0)
+    found = await store.get_run_updates(run_id, -1, 0)
     if found is None:
         return None
-    numbers = [number for number, _ in found.notices]
+    numbers = [number for number, _ in found.live_events]
     assert numbers == sorted(set(numbers))
-    behind = await store.feed(run_id, 1, numbers[0] if numbers else 0)
+    behind = await store.get_run_updates(run_id, 1, numbers[0] if numbers else 0)
     assert behind is not None
-    assert behind.notices == found.notices[1:]
+    assert behind.live_events == found.live_events[1:]
     assert behind.records == [made for made in found.records if made.seq > 1]
-    return found.run, list(found.records), [notice for _, notice in found.notices]
+    return found.run, list(found.records), [notice for _, notice in found.live_events]
 
 
 @settings(max_examples=150)

@@ -29,39 +29,41 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind, Signal
+from holdfast.core.records import RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import (
     AnswerApproval,
     Approval,
     ApprovalFilter,
+    ApprovalRequest,
     ApprovalState,
-    AskApproval,
-    Question,
     RemindApproval,
+    RequestApproval,
     WithdrawApproval,
-    answer_name,
+    make_answer_name,
 )
-from holdfast.stores.contract import INLINE, Store
-from holdfast.stores.operations import CancelRun, ForkRun, PauseRun, ReopenRun, ResumeRun, Run, Started, Verdict
+from holdfast.stores.contract import MAX_INLINE_BYTES, Store
+from holdfast.stores.operations import CancelRun, ForkRun, OpStatus, PauseRun, ReopenRun, ResumeRun, Run, StartResult
 
 pytestmark = pytest.mark.asyncio
 
-A1 = answer_name("a1")
-DUPLICATE, ENDED, UNKNOWN = Verdict.DUPLICATE, Verdict.ENDED, Verdict.UNKNOWN_APPROVAL
+A1 = make_answer_name("a1")
+DUPLICATE, ENDED, UNKNOWN = OpStatus.DUPLICATE, OpStatus.ENDED, OpStatus.UNKNOWN_APPROVAL
 OPEN, ANSWERED, WITHDRAWN = ApprovalState.OPEN, ApprovalState.ANSWERED, ApprovalState.WITHDRAWN
-QUESTION = Question("Send the mail?", "ann", tool="send_mail", arguments=b'{"to":"bob"}')
-FULL = Question("Which?", "ann", ("this", "that"), b'{"type":"string"}', "pick", b'{"of":2}', "it costs money")
-OTHER = QUESTION._replace(text="Send the money?")
+QUESTION = ApprovalRequest("Send the mail?", "ann", tool="send_mail", arguments=b'{"to":"bob"}')
+FULL = ApprovalRequest("Which?", "ann", ("this", "that"), b'{"type":"string"}', "pick", b'{"of":2}', "it costs money")
+OTHER = QUESTION._replace(question="Send the money?")
 LATER = 1_000_050.0
 
 
-def ask(run: Run, position: int = 3, approval: str = "a1", question: Question = QUESTION, **fields: Any) -> AskApproval:
-    return AskApproval(run.key, run.epoch, position, approval, question, **{"at": 1_000_010.0, **fields})
+def ask(
+    run: Run, position: int = 3, approval: str = "a1", question: ApprovalRequest = QUESTION, **fields: Any
+) -> RequestApproval:
+    return RequestApproval(run.key, run.epoch, position, approval, question, **{"at": 1_000_010.0, **fields})
 
 
-def remind(run: Run, count: int = 1, asked_of: str = "bob", **fields: Any) -> RemindApproval:
-    return RemindApproval(run.key, run.epoch, "a1", count, asked_of, **{"at": 1_000_020.0, **fields})
+def remind(run: Run, count: int = 1, assignee: str = "bob", **fields: Any) -> RemindApproval:
+    return RemindApproval(run.key, run.epoch, "a1", count, assignee, **{"at": 1_000_020.0, **fields})
 
 
 def withdraw(run: Run, approval: str = "a1") -> WithdrawApproval:
@@ -73,12 +75,12 @@ def answer(approval: str = "a1", payload: bytes = b"true", by: str = "ann") -> A
 
 
 async def the(store: Store, approval: str = "a1") -> Approval:
-    [found] = await store.approvals(ApprovalFilter(id_prefix=approval, only_open=False))
+    [found] = await store.list_approvals(ApprovalFilter(id_prefix=approval, only_open=False))
     return found
 
 
 async def opened(store: Store, **where: Any) -> list[str]:
-    return [approval.id for approval in await store.approvals(ApprovalFilter(**where))]
+    return [approval.id for approval in await store.list_approvals(ApprovalFilter(**where))]
 
 
 def answers(found: Sequence[Signal]) -> list[tuple[str, int | None, bytes]]:
@@ -91,7 +93,7 @@ def answers(found: Sequence[Signal]) -> list[tuple[str, int | None, bytes]]:
 async def test_a_question_is_kept_as_it_was_asked(store: Store):
     run = await hold(store)
     assert await do(store, ask(run, question=FULL, expires_at=LATER)) == [DONE]
-    assert await store.approvals(ApprovalFilter()) == [
+    assert await store.list_approvals(ApprovalFilter()) == [
         Approval("a1", "r", FLOW, 3, FULL, OPEN, 1_000_010.0, LATER, "ann", 0, None)
     ]
 
@@ -112,7 +114,7 @@ async def test_asking_again_after_the_answer_neither_loses_nor_doubles_it(store:
     await do(store, ask(run), answer())
     assert await do(store, ask(run)) == [DONE]
     [signal] = await mailbox(store, run)
-    await do(store, append(run, 0, kind=Kind.APPROVAL, position=3, consume=signal.id))
+    await do(store, append(run, 0, kind=RecordKind.APPROVAL, position=3, consume=signal.id))
     assert await do(store, ask(run)) == [DONE]
     assert await mailbox(store, run) == []
     assert (await the(store)).state is ANSWERED
@@ -125,8 +127,8 @@ async def test_a_withdrawn_question_is_open_again_when_whoever_takes_the_run_ove
     taken = await claim_one(store)
     assert await do(store, ask(taken, at=1_000_060.0, expires_at=LATER)) == [DONE]
     found = await the(store)
-    assert (found.state, found.asked_at, found.expires_at) == (OPEN, 1_000_060.0, LATER)
-    assert (found.asked_of, found.reminders, found.reminded_at) == ("ann", 0, None)
+    assert (found.state, found.requested_at, found.expires_at) == (OPEN, 1_000_060.0, LATER)
+    assert (found.assignee, found.reminder_count, found.reminded_at) == ("ann", 0, None)
     assert await do(store, answer()) == [DONE]
 
 
@@ -147,18 +149,18 @@ async def test_another_question_takes_the_place_of_one_that_is_open(store: Store
     taken = await claim_one(store)
     assert await do(store, ask(taken, approval="a2", question=OTHER)) == [DONE]
     assert await opened(store) == ["beside", "a2"]
-    assert (await the(store)).question == QUESTION, "people still see what they were shown"
+    assert (await the(store)).request == QUESTION, "people still see what they were shown"
     assert await do(elsewhere, answer(), answer("a2")) == [ENDED, DONE]
-    assert answers(await mailbox(store, run)) == [(answer_name("a2"), 3, b"true")]
+    assert answers(await mailbox(store, run)) == [(make_answer_name("a2"), 3, b"true")]
 
 
 async def test_an_answer_is_never_taken_for_the_answer_to_another_question(store: Store):
     run = await hold(store)
     await do(store, ask(run), ask(run, 4, "beside"), answer(), answer("beside"), release(run))
     taken = await claim_one(store)
-    parked = await do(store, ask(taken, approval="a2", question=OTHER), park(taken, answers=("a2",)))
+    parked = await do(store, ask(taken, approval="a2", question=OTHER), park(taken, approval_ids=("a2",)))
     assert parked == [DONE, DONE], "it waits for another answer"
-    assert answers(await mailbox(store, run)) == [(answer_name("beside"), 4, b"true")]
+    assert answers(await mailbox(store, run)) == [(make_answer_name("beside"), 4, b"true")]
     former = await the(store)
     assert (former.state, former.answer, former.answered_by) == (WITHDRAWN, b"true", "ann"), "who had said what"
     assert await do(store, answer("a2", by="bob")) == [DONE]
@@ -168,7 +170,7 @@ async def test_a_park_looks_for_the_answer_to_its_own_question_alone(store: Stor
     """The answer came before whoever holds the run now had asked anything."""
     run = await hold(store)
     await do(store, ask(run), answer())
-    assert await do(store, park(run, awaited=(3,), answers=("a2",))) == [DONE]
+    assert await do(store, park(run, awaited_positions=(3,), approval_ids=("a2",))) == [DONE]
 
 
 @pytest.mark.parametrize("was_answered", [False, True])
@@ -182,7 +184,7 @@ async def test_a_question_whose_place_was_taken_can_be_asked_anew(store: Store, 
     assert await opened(store) == ["a2"]
     await do(store, answer("a2"), release(taken))
     back = await claim_one(store)
-    assert await do(store, ask(back), park(back, answers=("a1",))) == [DONE, DONE]
+    assert await do(store, ask(back), park(back, approval_ids=("a1",))) == [DONE, DONE]
     assert await opened(store) == ["a1"]
     assert (await the(store)).answered_by == ""
     assert await mailbox(store, run) == []
@@ -192,19 +194,21 @@ async def test_a_question_whose_place_was_taken_can_be_asked_anew(store: Store, 
 async def test_followers_are_told_that_a_question_was_replaced(store: Store):
     run = await hold(store)
     await do(store, ask(run), ask(run, approval="a2", question=OTHER))
-    feed = await store.feed("r", -1, 0, 10)
+    feed = await store.get_run_updates("r", -1, 0, 10)
     assert feed is not None
-    assert [(one.kind, one.data) for _, one in feed.notices] == [
-        ("asked", b'"a1"'),
+    assert [(one.kind, one.data) for _, one in feed.live_events] == [
+        ("requested", b'"a1"'),
         ("withdrawn", b'"a1"'),
-        ("asked", b'"a2"'),
+        ("requested", b'"a2"'),
     ]
 
 
 async def test_how_a_question_is_put_does_not_make_it_another_one(store: Store):
     run = await hold(store)
     await do(store, ask(run), answer())
-    assert await do(store, ask(run, question=QUESTION._replace(reason="new", form=b"{}", asked_of="bob"))) == [DONE]
+    assert await do(store, ask(run, question=QUESTION._replace(reason="new", form_schema=b"{}", assignee="bob"))) == [
+        DONE
+    ]
     assert answers(await mailbox(store, run)) == [(A1, 3, b"true")]
 
 
@@ -224,7 +228,7 @@ async def test_a_zombie_asks_reminds_and_withdraws_nothing(store: Store):
     await claim_one(store)
     assert await do(store, ask(run, 4, "a2"), remind(run), withdraw(run)) == [FENCED] * 3
     assert await opened(store) == ["a1"]
-    assert (await the(store)).reminders == 0
+    assert (await the(store)).reminder_count == 0
 
 
 # Reminding and withdrawing
@@ -236,8 +240,8 @@ async def test_a_reminder_is_counted_once_and_may_ask_somebody_else(store: Store
     assert await do(store, remind(run), remind(run), remind(run, 2, "cleo", expires_at=LATER + 1)) == [DONE] * 3
     assert await do(store, remind(run, 1, "late")) == [DONE]
     found = await the(store)
-    assert (found.reminders, found.asked_of, found.expires_at) == (2, "cleo", LATER + 1)
-    assert (found.reminded_at, found.question.asked_of) == (1_000_020.0, "ann")
+    assert (found.reminder_count, found.assignee, found.expires_at) == (2, "cleo", LATER + 1)
+    assert (found.reminded_at, found.request.assignee) == (1_000_020.0, "ann")
 
 
 async def test_who_withdraws_too_late_is_told_that_the_answer_counts(store: Store):
@@ -259,12 +263,12 @@ async def test_withdrawing_twice_is_harmless_and_a_withdrawn_one_is_not_reminded
 
 async def test_an_answer_is_in_the_mailbox_and_wakes_the_run(store: Store, elsewhere: Store, clock: Clock):
     run = await hold(store)
-    await do(store, ask(run), park(run, answers=("a1",)))
+    await do(store, ask(run), park(run, approval_ids=("a1",)))
     clock.advance(5.0)
     assert await do(elsewhere, answer(payload=b'{"ok":true}', by="bob")) == [DONE]
     found = await the(store)
     assert (found.state, found.answer, found.answered_by) == (ANSWERED, b'{"ok":true}', "bob")
-    assert (found.answered_at, found.question) == (1_000_040.0, QUESTION)
+    assert (found.answered_at, found.request) == (1_000_040.0, QUESTION)
     taken = await claim_one(store)
     assert taken.id == "r"
     assert answers(await mailbox(store, taken)) == [(A1, 3, b'{"ok":true}')]
@@ -275,15 +279,15 @@ async def test_the_holder_hears_of_an_answer(store: Store, elsewhere: Store):
     assert run.owner is not None
     await do(store, ask(run))
     await do(elsewhere, answer())
-    [(key, signal)] = (await store.new_signals(run.owner, 0)).signals
+    [(key, signal)] = (await store.get_new_signals(run.owner, 0)).signals
     assert (key, *answers([signal])) == (run.key, (A1, 3, b"true"))
 
 
 async def test_a_run_does_not_park_while_its_answer_is_there(store: Store):
     run = await hold(store)
     await do(store, ask(run), answer())
-    assert await do(store, park(run, answers=("a1",))) == [REFUSED]
-    other = park(run, None, A1, "a1", awaited=(3,), answers=("a2",))
+    assert await do(store, park(run, approval_ids=("a1",))) == [REFUSED]
+    other = park(run, None, A1, "a1", awaited_positions=(3,), approval_ids=("a2",))
     assert await do(store, other) == [DONE], "it is no signal that somebody has sent, no end, no answer to another one"
 
 
@@ -308,26 +312,26 @@ async def test_a_question_that_is_closed_or_was_never_asked_takes_no_answer(stor
 
 async def test_asked_and_answered_in_one_commit(store: Store):
     run = await hold(store)
-    assert await do(store, ask(run), answer(), park(run, answers=("a1",))) == [DONE, DONE, REFUSED]
+    assert await do(store, ask(run), answer(), park(run, approval_ids=("a1",))) == [DONE, DONE, REFUSED]
 
 
 async def test_a_paused_run_has_the_answer_and_stays_paused(store: Store):
     run = await hold(store)
-    await do(store, ask(run), park(run, answers=("a1",)), PauseRun("r", 1.0))
+    await do(store, ask(run), park(run, approval_ids=("a1",)), PauseRun("r", 1.0))
     assert await do(store, answer()) == [DONE]
     worker = await store.register_worker(a_worker("idle"), 10.0)
-    assert await store.claim(worker, workflows=[FLOW], queues=None, limit=1) == []
+    assert await store.claim_runs(worker, workflows=[FLOW], queues=None, limit=1) == []
     await do(store, ResumeRun("r", 2.0))
     assert (await claim_one(store, worker)).id == "r"
 
 
 async def test_large_questions_and_answers_survive(store: Store):
     run = await hold(store)
-    large = b'"' + b"x" * (INLINE + 1) + b'"'
-    question = QUESTION._replace(arguments=large, form=large + b" ")
+    large = b'"' + b"x" * (MAX_INLINE_BYTES + 1) + b'"'
+    question = QUESTION._replace(arguments=large, form_schema=large + b" ")
     assert await do(store, ask(run, question=question)) == [DONE]
     assert await do(store, ask(run, question=question)) == [DONE]
-    assert (await the(store)).question == question
+    assert (await the(store)).request == question
     assert await do(store, answer(payload=large)) == [DONE]
     assert (await the(store)).answer == large
     assert answers(await mailbox(store, run)) == [(A1, 3, large)]
@@ -335,10 +339,10 @@ async def test_large_questions_and_answers_survive(store: Store):
 
 async def test_odd_characters_survive_or_become_question_marks(store: Store):
     run = await hold(store)
-    odd = Question("may\x00I \udc80 'do' \"it\"?", "ann \udc80", ("\udc80",), tool="x", reason="\U0001f600")
+    odd = ApprovalRequest("may\x00I \udc80 'do' \"it\"?", "ann \udc80", ("\udc80",), tool="x", reason="\U0001f600")
     await do(store, ask(run, question=odd), answer(by="\udcffbob"))
     found = await the(store)
-    assert (found.question, found.asked_of, found.answered_by) == (odd, "ann ?", "?bob")
+    assert (found.request, found.assignee, found.answered_by) == (odd, "ann ?", "?bob")
 
 
 # Ends
@@ -353,10 +357,10 @@ async def test_the_questions_of_a_run_that_has_ended_are_open_no_more(store: Sto
     await do(store, finish(second))
     assert await opened(store) == ["a1"]
     kill(first.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     assert await state_of(store) is RunState.DEAD
     assert await opened(store) == []
-    states = {one.id: one.state for one in await store.approvals(ApprovalFilter(only_open=False))}
+    states = {one.id: one.state for one in await store.list_approvals(ApprovalFilter(only_open=False))}
     assert states == {"a1": WITHDRAWN, "b1": WITHDRAWN, "b2": ANSWERED}
 
 
@@ -375,27 +379,28 @@ async def test_an_answer_in_the_journal_that_a_retry_takes_back_is_asked_for_ane
     run = await hold(store)
     await do(store, ask(run), answer())
     [signal] = await mailbox(store, run)
-    await do(store, append(run, 0, kind=Kind.APPROVAL, position=3, consume=signal.id))
-    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, positions=4)))
+    await do(store, append(run, 0, kind=RecordKind.APPROVAL, position=3, consume=signal.id))
+    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=4)))
     assert await do(store, ReopenRun("r", 1.0)) == [DONE]
     assert await journal(store, run) == []
     assert await mailbox(store, run) == []
     found = await the(store)
     assert (found.state, found.answered_by) == (WITHDRAWN, "ann"), "people still see who had said what"
     taken = await claim_one(store)
-    assert await do(store, ask(taken), park(taken, answers=("a1",)), answer(payload=b"false", by="bob")) == [DONE] * 3
+    given = answer(payload=b"false", by="bob")
+    assert await do(store, ask(taken), park(taken, approval_ids=("a1",)), given) == [DONE] * 3
     assert answers(await mailbox(store, run)) == [(A1, 3, b"false")]
 
 
 async def test_an_answer_in_the_mailbox_for_a_command_that_a_retry_takes_back_is_gone(store: Store):
     run = await hold(store)
     await do(store, ask(run, 1, "a1"), ask(run, 3, "a3"), answer("a1"), answer("a3"), append(run, 0, ok=False))
-    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, positions=2)))
+    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=2)))
     await do(store, ReopenRun("r", 1.0))
     assert answers(await mailbox(store, run)) == [(A1, 1, b"true")], "what was asked before keeps its answer"
     assert [(await the(store, one)).state for one in ("a1", "a3")] == [ANSWERED, WITHDRAWN]
     taken = await claim_one(store)
-    parked = await do(store, ask(taken, 3, "a4"), park(taken, answers=("a4",)))
+    parked = await do(store, ask(taken, 3, "a4"), park(taken, approval_ids=("a4",)))
     assert parked == [DONE, DONE], "another question at that place has no answer yet"
 
 
@@ -414,13 +419,13 @@ async def test_a_retry_that_takes_nothing_back_keeps_the_answer(store: Store):
 
 async def test_a_fork_has_the_records_but_no_questions(store: Store):
     run = await hold(store)
-    await do(store, append(run, 0, kind=Kind.APPROVAL), ask(run), answer())
+    await do(store, append(run, 0, kind=RecordKind.APPROVAL), ask(run), answer())
     [forked] = await do(store, ForkRun("r", new_run("f"), 1))
-    assert isinstance(forked, Started)
+    assert isinstance(forked, StartResult)
     assert await opened(store, run_id="f", only_open=False) == []
     assert await mailbox(store, forked.run) == []
-    [history] = await store.histories([forked.run.key])
-    assert [record.kind for record in history.records] == [Kind.APPROVAL]
+    [history] = await store.get_histories([forked.run.key])
+    assert [record.kind for record in history.records] == [RecordKind.APPROVAL]
 
 
 # Listing
@@ -436,8 +441,8 @@ async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
     assert await opened(store, only_open=False) == ["c2", "c1", "b_2", "b%1"]
     assert await opened(store, run_id="s") == ["c1"]
     assert await opened(store, workflow="mail") == ["c1"]
-    assert await opened(store, asked_of="bob") == ["c1"]
-    assert await opened(store, asked_of="ann", workflow=FLOW) == ["b_2", "b%1"]
+    assert await opened(store, assignee="bob") == ["c1"]
+    assert await opened(store, assignee="ann", workflow=FLOW) == ["b_2", "b%1"]
     assert await opened(store, id_prefix="b") == ["b_2", "b%1"]
     assert [await opened(store, id_prefix=odd) for odd in ("b%", "b_", "%", "_", "\udc80")] == [
         ["b%1"],
@@ -446,7 +451,7 @@ async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
         [],
         [],
     ]
-    assert [one.id for one in await store.approvals(ApprovalFilter(), limit=2)] == ["c1", "b_2"]
+    assert [one.id for one in await store.list_approvals(ApprovalFilter(), limit=2)] == ["c1", "b_2"]
     await do(store, withdraw(run, "b_2"))
     assert await opened(store, only_closed=True) == ["b_2", "c2"]
     assert await opened(store, only_closed=True, run_id="s") == ["c2"]
@@ -473,7 +478,7 @@ async def test_a_list_goes_on_behind_a_place_whatever_became_of_what_stood_there
 
 async def test_a_run_that_was_answered_waits_no_longer_than_it_takes_to_claim_it(store: Store, clock: Clock):
     run = await hold(store)
-    await do(store, ask(run), park(run, clock.now + 1000, answers=("a1",)))
+    await do(store, ask(run), park(run, clock.now + 1000, approval_ids=("a1",)))
     assert (await row(store)).wake_at == clock.now + 1000
     clock.advance(7.0)
     await do(store, answer())

@@ -34,16 +34,16 @@ from store_values import (
     state_of,
 )
 
-from holdfast.admission.usage import Limits, Usage
-from holdfast.cli.archives import archive_run, dumps, lines, read_archive
-from holdfast.core.records import Kind
+from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.cli.archives import archive_run, dump_run, iter_archive_lines, read_archive
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.approvals import AnswerApproval, AskApproval, Question
-from holdfast.stores.archives import HELD_BACK
+from holdfast.stores.approvals import AnswerApproval, ApprovalRequest, RequestApproval
+from holdfast.stores.archives import NOT_ACTIVATED
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import PauseRun, ReopenRun, StartRun, Verdict
+from holdfast.stores.operations import OpStatus, PauseRun, ReopenRun, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,16 +68,16 @@ async def two(
 
 
 async def exported(store: Store, *run_ids: str) -> str:
-    return "".join([line + "\n" async for line in lines(store, list(run_ids))])
+    return "".join([line + "\n" async for line in iter_archive_lines(store, list(run_ids))])
 
 
 async def move(source: Store, target: Store, *run_ids: str) -> None:
     text = await exported(source, *run_ids)
     runs = list(read_archive(io.StringIO(text), "f"))
     for run in runs:
-        assert await target.restore(run)
+        assert await target.restore_run(run)
     for run in runs:
-        await target.set_going(run)
+        await target.activate_run(run)
 
 
 async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
@@ -85,21 +85,21 @@ async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
     source, target = two
     large = b'"' + secrets.token_bytes(50_000).hex().encode() + b'"'
     odd = 'ü\x01"\\ \u2028'
-    budget = Limits(10**9, 5, None, 1.5)
+    budget = BudgetLimits(10**9, 5, None, 1.5)
     top = await hold(
-        source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large, by_delivery=True
+        source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large, is_delivery=True
     )
-    question = Question("may I?", "ann", ("yes", "no"), b'{"form":1}', "tool", large, odd)
+    question = ApprovalRequest("may I?", "ann", ("yes", "no"), b'{"form":1}', "tool", large, odd)
     await do(
         source,
         signal("top", "go", large, dedup="one"),
         signal("top", odd, b"1", dedup=odd),
         append(top, 0, payload=large, used=Usage(calls=2, input_tokens=5, nano_usd=7, seconds=0.25), name=odd),
-        append(top, 1, payload=b"\x01[1]", ok=False, kind=Kind.SIGNAL),
-        append(top, 2, payload=None, kind=Kind.TIMER),
+        append(top, 1, payload=b"\x01[1]", ok=False, kind=RecordKind.SIGNAL),
+        append(top, 2, payload=None, kind=RecordKind.TIMER),
         note(top, 3, 2, intent=True, progress=b"[3]", error=odd, at=5.0, name="load"),
-        AskApproval(top.key, top.epoch, 4, "q1", question, 1_000_001.0, 2_000_000.0),
-        AskApproval(top.key, top.epoch, 5, "q2", Question("and?"), 1_000_001.5),
+        RequestApproval(top.key, top.epoch, 4, "q1", question, 1_000_001.0, 2_000_000.0),
+        RequestApproval(top.key, top.epoch, 5, "q2", ApprovalRequest("and?"), 1_000_001.5),
         child_of(top, "below", 6),
         StartRun(new_run("apart", parent="top"), link=link(top, 7, awaited=False)),
         reserve(top, 8, 100),
@@ -125,32 +125,32 @@ async def test_what_was_held_goes_on_and_repeats_nothing(two: tuple[Store, Store
     await move(source, target, "r")
     taken = await claim_one(target)
     assert (taken.id, taken.epoch, taken.seed) == ("r", run.epoch + 1, run.seed)
-    [history] = await target.histories([taken.key])
+    [history] = await target.get_histories([taken.key])
     assert [record.seq for record in history.records] == [0, 1]
     assert await do(target, append(taken, 2, clear=True), finish(taken)) == [DONE, DONE]
 
 
 async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[Store, Store]):
     source, target = two
-    parent = await hold(source, "p", workflow="main", budget=Limits(None, 100, None, None))
-    await do(source, child_of(parent, "c"), park(parent, None, awaited=(0,)))
+    parent = await hold(source, "p", workflow="main", budget=BudgetLimits(None, 100, None, None))
+    await do(source, child_of(parent, "c"), park(parent, None, awaited_positions=(0,)))
     p, c = await archive_run(source, "p"), await archive_run(source, "c")
-    assert await target.restore(p)
-    assert (await row(target, "p")).paused_at == HELD_BACK
+    assert await target.restore_run(p)
+    assert (await row(target, "p")).paused_at == NOT_ACTIVATED
     worker = await target.register_worker(a_worker(workflows=("main", "etl")), 10.0)
     wanted = {"workflows": ["main", "etl"], "queues": None, "limit": 9}
-    assert await target.restore(c)
-    assert await target.claim(worker, **wanted) == []
+    assert await target.restore_run(c)
+    assert await target.claim_runs(worker, **wanted) == []
     for one in (p, c, p):  # the second step may be repeated
-        await target.set_going(one)
-    [child] = await target.claim(worker, **wanted)
+        await target.activate_run(one)
+    [child] = await target.claim_runs(worker, **wanted)
     assert child.id == "c"
     used = append(child, 0, used=Usage(calls=1, input_tokens=9))
     assert await do(target, used, finish(child)) == [DONE, TOLD]
-    [woken] = await target.claim(worker, **wanted)
-    [history] = await target.histories([woken.key])
+    [woken] = await target.claim_runs(worker, **wanted)
+    [history] = await target.get_histories([woken.key])
     assert [(sent.name, sent.position) for sent in history.signals] == [("completed", 0)]
-    assert (await target.usages(["p"]))["p"].used.input_tokens == 9
+    assert (await target.get_usages(["p"]))["p"].used.input_tokens == 9
 
 
 async def test_a_retry_finds_what_had_failed(two: tuple[Store, Store]):
@@ -159,7 +159,7 @@ async def test_a_retry_finds_what_had_failed(two: tuple[Store, Store]):
     await do(source, child_of(parent, "c"))
     child = await claim_one(source)
     await do(source, append(child, 0, ok=False), finish(child, FAILED, rewind=rewind(0)))
-    failed = append(parent, 0, kind=Kind.CHILD, position=0, ok=False, preview="c")
+    failed = append(parent, 0, kind=RecordKind.CHILD, position=0, ok=False, preview="c")
     await do(source, failed, finish(parent, FAILED, rewind=rewind(0)))
     await move(source, target, "p", "c")
     assert await do(target, ReopenRun("p", 1_000_005.0)) == [DONE]
@@ -170,7 +170,7 @@ async def test_a_run_that_is_there_is_never_overwritten(two: tuple[Store, Store]
     source, target = two
     await start(source, "r", inputs=b'"theirs"')
     mine = await start(target, "r", inputs=b'"mine"')
-    assert not await target.restore(await archive_run(source, "r"))
+    assert not await target.restore_run(await archive_run(source, "r"))
     assert await row(target, "r") == mine
 
 
@@ -179,7 +179,7 @@ async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
     await start(source, "r")
     await do(source, signal("r", dedup="once"))
     await move(source, target, "r")
-    assert await do(target, signal("r", dedup="once")) == [Verdict.DUPLICATE]
+    assert await do(target, signal("r", dedup="once")) == [OpStatus.DUPLICATE]
     [archived] = [await archive_run(target, "r")]
     assert [sent.name for sent in archived.signals] == ["go"]
 
@@ -187,11 +187,11 @@ async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
 async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, Store]):
     source, target = two
     starter = await source.register_worker(a_worker("script"), 10.0)
-    await start(source, "made-up", generated_id=True, starter=starter)
+    await start(source, "made-up", has_generated_id=True, starter=starter)
     await move(source, target, "made-up")
-    again = new_run("other", generated_id=True, starter=await target.register_worker(a_worker("script"), 10.0))
+    again = new_run("other", has_generated_id=True, starter=await target.register_worker(a_worker("script"), 10.0))
     [answer] = await do(target, StartRun(again, join_orphan=True))
-    assert (answer.run.id, answer.created) == ("made-up", False)
+    assert (answer.run.id, answer.is_new) == ("made-up", False)
 
 
 @pytest.mark.parametrize(
@@ -213,4 +213,4 @@ async def test_a_file_that_is_not_whole_is_refused_with_its_line(change: Callabl
     assert len(list(read_archive(io.StringIO(text), "f"))) == 2
     with pytest.raises(UsageError, match=told):
         list(read_archive(io.StringIO(change(text)), "f"))
-    assert dumps(await archive_run(store, "a")) in text
+    assert dump_run(await archive_run(store, "a")) in text

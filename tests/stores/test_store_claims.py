@@ -12,16 +12,16 @@ pytestmark = pytest.mark.asyncio
 
 
 async def ids(store: Store, worker: int, *, limit: int = 99, workflows=(FLOW,), queues=None) -> list[str]:
-    return [run.id for run in await store.claim(worker, workflows=workflows, queues=queues, limit=limit)]
+    return [run.id for run in await store.claim_runs(worker, workflows=workflows, queues=queues, limit=limit)]
 
 
 async def test_a_claimed_run_is_held_by_the_worker_under_the_next_epoch(store: Store):
     worker = await store.register_worker(a_worker(), 10.0)
     await start(store)
-    [run] = await store.claim(worker, **ALL, limit=1)
+    [run] = await store.claim_runs(worker, **ALL, limit=1)
     assert (run.state, run.epoch, run.owner, run.wake_at) == (RunState.RUNNING, 1, worker, None)
-    assert run == await store.get("r")
-    assert await store.claim(worker, **ALL, limit=1) == []
+    assert run == await store.get_run("r")
+    assert await store.claim_runs(worker, **ALL, limit=1) == []
 
 
 async def test_the_highest_priority_goes_first_and_then_the_oldest(store: Store):
@@ -74,34 +74,34 @@ async def test_a_delayed_run_is_not_claimed_before_its_time(store: Store, clock)
     worker = await store.register_worker(a_worker(), 10.0)
     await start(store, available_at=clock.now + 5)
     assert await ids(store, worker) == []
-    assert await store.next_wake(**ALL) == clock.now + 5
+    assert await store.get_next_wake_at(**ALL) == clock.now + 5
     clock.advance(5)
     assert await ids(store, worker) == ["r"]
 
 
 async def test_next_wake_tells_the_earliest_time_of_what_is_served(store: Store, clock):
     worker = await store.register_worker(a_worker(), 10.0)
-    assert await store.next_wake(**ALL) is None
+    assert await store.get_next_wake_at(**ALL) is None
     await start(store, "late", available_at=clock.now + 50)
     await start(store, "soon", available_at=clock.now + 20, queue="slow")
     await start(store, "foreign", available_at=clock.now + 1, workflow="other")
-    assert await store.next_wake(workflows=[FLOW], queues=None) == clock.now + 20
-    assert await store.next_wake(workflows=[FLOW], queues=["default"]) == clock.now + 50
-    assert await store.next_wake(workflows=[FLOW, "other"], queues=None) == clock.now + 1
-    assert await store.next_wake(workflows=[FLOW], queues=["none"]) is None
-    assert await store.next_wake(workflows=[], queues=None) is None
+    assert await store.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 20
+    assert await store.get_next_wake_at(workflows=[FLOW], queues=["default"]) == clock.now + 50
+    assert await store.get_next_wake_at(workflows=[FLOW, "other"], queues=None) == clock.now + 1
+    assert await store.get_next_wake_at(workflows=[FLOW], queues=["none"]) is None
+    assert await store.get_next_wake_at(workflows=[], queues=None) is None
     due = await start(store, "now")
-    assert await store.next_wake(**ALL) == due.wake_at
+    assert await store.get_next_wake_at(**ALL) == due.wake_at
     assert due.wake_at is not None
     assert due.wake_at <= clock.now
-    await store.claim(worker, **ALL, limit=1)
-    assert await store.next_wake(**ALL) == clock.now + 20
+    await store.claim_runs(worker, **ALL, limit=1)
+    assert await store.get_next_wake_at(**ALL) == clock.now + 20
 
 
 async def test_a_run_parked_until_a_time_in_the_past_is_due_at_once(store: Store, clock):
     run = await hold(store)
     await do(store, park(run, clock.now - 100))
-    assert await store.next_wake(**ALL) == clock.now - 100
+    assert await store.get_next_wake_at(**ALL) == clock.now - 100
     assert (await claim_one(store, run.owner)).epoch == 2
 
 
@@ -120,7 +120,7 @@ async def test_a_worker_that_is_not_live_claims_nothing(store: Store, clock):
     retired, dead = [await store.register_worker(a_worker(), 10.0) for _ in range(2)]
     await store.retire_worker(retired)
     clock.advance(11)
-    await store.reap()
+    await store.reap_dead_workers()
     for worker in (retired, dead, 999):
         assert await ids(store, worker) == []
 
@@ -130,7 +130,7 @@ async def test_the_epoch_rises_with_every_claim_and_with_nothing_else(store: Sto
     epochs = [run.epoch]
     for seq in range(1, 4):
         await do(store, append(run, seq), park(run, clock.now) if seq % 2 else release(run))
-        assert (await store.get("r")).epoch == run.epoch  # type: ignore[union-attr]
+        assert (await store.get_run("r")).epoch == run.epoch  # type: ignore[union-attr]
         run = await claim_one(store, run.owner)
         epochs.append(run.epoch)
     assert epochs == [1, 2, 3, 4]

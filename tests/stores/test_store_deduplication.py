@@ -9,29 +9,31 @@ from queue_values import QUEUE, fill, ids, limited
 from store_values import ALL, Clock, a_worker, do, finish, link, mailbox, new_run, park, release, row, start
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import INLINE, Store
-from holdfast.stores.operations import CancelRun, ReopenRun, Started, StartRun, Verdict
+from holdfast.stores.contract import MAX_INLINE_BYTES, Store
+from holdfast.stores.operations import CancelRun, OpStatus, ReopenRun, StartResult, StartRun
 
 pytestmark = pytest.mark.asyncio
 
 
-async def begin(store: Store, run_id: str, dedup: str = "d", *, claim_as: int | None = None, **fields: Any) -> Started:
-    [answer] = await do(store, StartRun(new_run(run_id, dedup=dedup, **fields), claim_as))
-    assert isinstance(answer, Started)
+async def begin(
+    store: Store, run_id: str, dedup: str = "d", *, claim_as: int | None = None, **fields: Any
+) -> StartResult:
+    [answer] = await do(store, StartRun(new_run(run_id, dedup_key=dedup, **fields), claim_as))
+    assert isinstance(answer, StartResult)
     return answer
 
 
 async def test_a_start_joins_the_unfinished_run_with_its_key_whatever_its_inputs(store: Store, elsewhere: Store):
     worker = await store.register_worker(a_worker(), 1e6)
     first = await begin(store, "a")
-    assert (first.created, first.deduplicated) == (True, False)
+    assert (first.is_new, first.is_deduplicated) == (True, False)
     joined = await begin(elsewhere, "b", inputs=b'{"other":1}', digest=b"other", workflow="mail", claim_as=worker)
-    assert (joined.created, joined.deduplicated, joined.run) == (False, True, first.run)
-    assert await store.get("b") is None
-    assert (await begin(store, "c", "else")).created
-    assert (await begin(store, "e", queue="slow")).created  # another queue, another key
-    assert (await begin(store, "f", "")).created
-    assert (await begin(store, "g", "")).created
+    assert (joined.is_new, joined.is_deduplicated, joined.run) == (False, True, first.run)
+    assert await store.get_run("b") is None
+    assert (await begin(store, "c", "else")).is_new
+    assert (await begin(store, "e", queue="slow")).is_new  # another queue, another key
+    assert (await begin(store, "f", "")).is_new
+    assert (await begin(store, "g", "")).is_new
     await ids(store, worker)
     assert (await begin(store, "h")).run.id == "a"  # also while it runs
     await do(store, park(await row(store, "a"), None, "go"))
@@ -44,19 +46,19 @@ async def test_once_a_run_has_ended_its_key_is_free_also_after_a_retry(store: St
     assert held.run.state is RunState.RUNNING
     await do(store, finish(held.run, RunState.FAILED))
     fresh = await begin(store, "b")
-    assert fresh.created
-    assert await do(store, ReopenRun("a", clock.now)) == [Verdict.DONE]
+    assert fresh.is_new
+    assert await do(store, ReopenRun("a", clock.now)) == [OpStatus.DONE]
     assert (await begin(store, "c")).run.id == "b"
     await do(store, CancelRun("b", clock.now))
-    assert (await begin(store, "d")).created
+    assert (await begin(store, "d")).is_new
     assert sorted(await ids(store, worker)) == ["a", "d"]
 
 
 async def test_of_starts_in_one_batch_the_first_is_the_run(store: Store):
-    ops = [StartRun(new_run(name, dedup="d")) for name in "abc"]
+    ops = [StartRun(new_run(name, dedup_key="d")) for name in "abc"]
     for _ in range(2):  # also when it is handed in again
         answers = await do(store, *ops)
-        assert [(one.run.id, one.created, one.deduplicated) for one in answers] == [
+        assert [(one.run.id, one.is_new, one.is_deduplicated) for one in answers] == [
             ("a", True, False),
             ("a", False, True),
             ("a", False, True),
@@ -68,37 +70,37 @@ async def test_of_starts_in_one_batch_the_first_is_the_run(store: Store):
 
 
 async def test_a_repeated_start_is_answered_with_the_run_that_it_has_started(store: Store, clock: Clock):
-    first = StartRun(new_run("a", dedup="d"))
+    first = StartRun(new_run("a", dedup_key="d"))
     await do(store, first)
     await do(store, CancelRun("a", clock.now))
-    assert (await begin(store, "b")).created
+    assert (await begin(store, "b")).is_new
     [answer] = await do(store, first)
-    assert (answer.run.id, answer.created, answer.deduplicated) == ("a", True, False)
+    assert (answer.run.id, answer.is_new, answer.is_deduplicated) == ("a", True, False)
 
 
 async def test_a_start_under_an_id_that_is_there_finds_that_run_and_joins_no_other(store: Store, clock: Clock):
     await begin(store, "a")
     await do(store, CancelRun("a", clock.now))
-    assert (await begin(store, "b")).created
+    assert (await begin(store, "b")).is_new
     found = await begin(store, "a", seed=b"another")
-    assert (found.run.id, found.created, found.deduplicated) == ("a", False, False)
+    assert (found.run.id, found.is_new, found.is_deduplicated) == ("a", False, False)
 
 
 async def test_the_run_that_is_joined_is_awaited_like_one_that_was_started(store: Store):
     worker = await store.register_worker(a_worker(), 1e6)
     child = await begin(store, "child", claim_as=worker)
     parent = await start(store, "parent", claim_as=worker)
-    [answer] = await do(store, StartRun(new_run("mine", dedup="d", parent="parent"), link=link(parent, 2)))
-    assert (answer.run.id, answer.linked, answer.deduplicated) == ("child", True, True)
+    [answer] = await do(store, StartRun(new_run("mine", dedup_key="d", parent="parent"), link=link(parent, 2)))
+    assert (answer.run.id, answer.is_linked, answer.is_deduplicated) == ("child", True, True)
     await do(store, finish(child.run))
     assert [(one.name, one.position) for one in await mailbox(store, parent)] == [("completed", 2)]
 
 
 async def test_a_key_joins_also_where_the_workflow_is_switched_off(store: Store):
     await begin(store, "a")
-    await store.switch_off("etl")
+    await store.disable_workflow("etl")
     assert (await begin(store, "b")).run.id == "a"
-    assert await do(store, StartRun(new_run("c", dedup="else"))) == [Verdict.SWITCHED_OFF]
+    assert await do(store, StartRun(new_run("c", dedup_key="else"))) == [OpStatus.WORKFLOW_DISABLED]
 
 
 async def test_a_run_of_a_limited_queue_is_joined_while_it_waits(store: Store):
@@ -115,10 +117,12 @@ async def test_a_run_of_a_limited_queue_is_joined_while_it_waits(store: Store):
 # Debouncing
 
 
-async def put_off(store: Store, clock: Clock, run_id: str, inputs: bytes, by: float = 5.0, **fields: Any) -> Started:
+async def put_off(
+    store: Store, clock: Clock, run_id: str, inputs: bytes, by: float = 5.0, **fields: Any
+) -> StartResult:
     return await begin(
         store, run_id, inputs=inputs, digest=b"of-" + inputs[:9], created_at=clock.now,
-        available_at=clock.now + by, **{"put_off_most": 12.0, **fields},
+        available_at=clock.now + by, **{"max_debounce_s": 12.0, **fields},
     )  # fmt: skip
 
 
@@ -126,22 +130,22 @@ async def put_off(store: Store, clock: Clock, run_id: str, inputs: bytes, by: fl
 async def test_until_it_begins_each_start_replaces_the_inputs_and_puts_it_off(store: Store, clock: Clock, queue: str):
     worker = await limited(store, 1)
     began = clock.now
-    assert (await put_off(store, clock, "a", b"1", queue=queue)).created
+    assert (await put_off(store, clock, "a", b"1", queue=queue)).is_new
     clock.advance(4)
     second = await put_off(store, clock, "b", b"2", queue=queue)
-    assert (second.run.id, second.created, second.deduplicated) == ("a", False, True)
+    assert (second.run.id, second.is_new, second.is_deduplicated) == ("a", False, True)
     assert (second.run.inputs, second.run.digest, second.run.wake_at) == (b"2", b"of-2", began + 9)
     assert second.run == await row(store, "a")
     clock.advance(4)
     assert await ids(store, worker) == []
     third = await put_off(store, clock, "c", b"3", version="", queue=queue)
     assert third.run.wake_at == began + 12  # and no later
-    assert await store.next_wake(**ALL) == began + 12
+    assert await store.get_next_wake_at(**ALL) == began + 12
     clock.advance(4)
-    [held] = await store.claim(worker, **ALL, limit=9)
+    [held] = await store.claim_runs(worker, **ALL, limit=9)
     assert (held.id, held.inputs, held.created_at) == ("a", b"3", began)
     fourth = await put_off(store, clock, "d", b"4", queue=queue)
-    assert (fourth.created, fourth.run.id) == (True, "d")  # the first has begun, with what it was given
+    assert (fourth.is_new, fourth.run.id) == (True, "d")  # the first has begun, with what it was given
     await do(store, release(held))
     assert (await put_off(store, clock, "e", b"5", queue=queue)).run.id == "d"
     assert (await row(store, "a")).inputs == b"3"
@@ -149,21 +153,21 @@ async def test_until_it_begins_each_start_replaces_the_inputs_and_puts_it_off(st
 
 async def test_large_inputs_are_replaced_by_others(store: Store, clock: Clock):
     worker = await store.register_worker(a_worker(), 1e6)
-    large = [b'"' + bytes([letter]) * (INLINE + 9) + b'"' for letter in b"xyz"]
+    large = [b'"' + bytes([letter]) * (MAX_INLINE_BYTES + 9) + b'"' for letter in b"xyz"]
     await put_off(store, clock, "a", large[0])
     await start(store, "same", inputs=large[0])  # kept once for both
     assert (await put_off(store, clock, "b", large[1])).run.inputs == large[1]
     assert (await put_off(store, clock, "c", b"small")).run.inputs == b"small"
     assert (await put_off(store, clock, "d", large[2])).run.inputs == large[2]
     clock.advance(5)
-    taken = {run.id: run.inputs for run in await store.claim(worker, **ALL, limit=9)}
+    taken = {run.id: run.inputs for run in await store.claim_runs(worker, **ALL, limit=9)}
     assert taken == {"a": large[2], "same": large[0]}
 
 
 async def test_only_starts_of_the_same_workflow_that_debounce_change_what_was_put_off(store: Store, clock: Clock):
     first = (await put_off(store, clock, "a", b"1")).run
     assert (await put_off(store, clock, "b", b"2", by=9.0, workflow="mail")).run == first
-    assert (await put_off(store, clock, "c", b"3", by=9.0, put_off_most=None)).run == first
+    assert (await put_off(store, clock, "c", b"3", by=9.0, max_debounce_s=None)).run == first
     newer = (await put_off(store, clock, "d", b"4", by=1.0, version="2")).run
     assert (newer.id, newer.inputs, newer.version, newer.wake_at) == ("a", b"4", "2", clock.now + 1)
     plain = await begin(store, "plain", "p", inputs=b"1")
@@ -172,14 +176,14 @@ async def test_only_starts_of_the_same_workflow_that_debounce_change_what_was_pu
 
 async def test_a_batch_that_debounces_is_repeated_harmlessly(store: Store, clock: Clock):
     ops = [
-        StartRun(new_run(name, inputs=name.encode(), dedup="d", put_off_most=9.0, available_at=clock.now + at))
+        StartRun(new_run(name, inputs=name.encode(), dedup_key="d", max_debounce_s=9.0, available_at=clock.now + at))
         for at, name in enumerate("abc")
     ]
     for _ in range(2):
         answers = await do(store, *ops)
-        assert [(one.run.id, one.created) for one in answers] == [("a", True), ("a", False), ("a", False)]
+        assert [(one.run.id, one.is_new) for one in answers] == [("a", True), ("a", False), ("a", False)]
         assert ((await row(store, "a")).inputs, (await row(store, "a")).wake_at) == (b"c", clock.now + 2)
     worker = await store.register_worker(a_worker(), 1e6)
     clock.advance(2)
     assert await ids(store, worker) == ["a"]
-    assert (await do(store, ops[0]))[0].created  # it is its own run, also when that has begun
+    assert (await do(store, ops[0]))[0].is_new  # it is its own run, also when that has begun

@@ -31,30 +31,30 @@ from store_values import (
     state_of,
 )
 
-from holdfast.admission.usage import Limits
+from holdfast.admission.usage import BudgetLimits
 from holdfast.codec.recorded_errors import decode_error, encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import RunTimedOut
-from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
-from holdfast.stores.archives import Archived
-from holdfast.stores.contract import Reaped, Store
+from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
+from holdfast.stores.archives import ArchivedRun
+from holdfast.stores.contract import ReapResult, Store
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.live_events import BEGUN
+from holdfast.stores.live_events import STARTED
 from holdfast.stores.operations import (
-    Cancel,
+    AppendLiveEvents,
     CancelRun,
-    Notice,
+    CancelState,
+    LiveEvent,
+    OpStatus,
     PauseRun,
     ReleaseRun,
     ReopenRun,
     Run,
     StartRun,
-    TellNotices,
-    Verdict,
 )
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.retention import Pruning
-from holdfast.stores.rules import LISTENERS_KEPT
+from holdfast.stores.retention import PruneRequest
+from holdfast.stores.rules import LISTENER_RETENTION_S
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -68,14 +68,14 @@ CANCELLED, DEAD, FAILED, PENDING, RUNNING = (
 
 async def listen(store: Store, lease: float = 10.0, name: str = "handler", **fields: Any) -> int:
     """A new worker by lease."""
-    return await store.register_worker(a_worker(name, host="10.0.0.7", pid=0, by_lease=True, **fields), lease)
+    return await store.register_worker(a_worker(name, host="10.0.0.7", pid=0, is_listener=True, **fields), lease)
 
 
 async def take(store: Store, run_id: str = "r", *, listener: int | None = None, **fields: Any) -> Run:
     """A new run by delivery, held by a worker by lease."""
     listener = await listen(store) if listener is None else listener
-    await start(store, run_id, by_delivery=True, **fields)
-    [run] = await store.claim(listener, **ALL, limit=1)
+    await start(store, run_id, is_delivery=True, **fields)
+    [run] = await store.claim_runs(listener, **ALL, limit=1)
     assert run.id == run_id
     return run
 
@@ -87,17 +87,17 @@ async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_
     store: Store, elsewhere: Store, clock: Clock
 ):
     run = await take(store)
-    [listener] = await elsewhere.workers()
-    assert (listener.by_lease, listener.state, listener.host) == (True, "live", "10.0.0.7")
+    [listener] = await elsewhere.list_workers()
+    assert (listener.is_listener, listener.state, listener.host) == (True, "live", "10.0.0.7")
     clock.advance(10.5)
-    assert await elsewhere.reap() == Reaped()
-    assert await store.reap(listener.id, by_lease=True) == Reaped()
+    assert await elsewhere.reap_dead_workers() == ReapResult()
+    assert await store.reap_dead_workers(listener.id, include_listeners=True) == ReapResult()
     assert await do(store, append(run, 0)) == [DONE], "nobody has taken it away"
-    assert await elsewhere.reap(by_lease=True) == Reaped((listener.id,), 1, ())
-    assert await elsewhere.reap(by_lease=True) == Reaped()
+    assert await elsewhere.reap_dead_workers(include_listeners=True) == ReapResult((listener.id,), 1, ())
+    assert await elsewhere.reap_dead_workers(include_listeners=True) == ReapResult()
     assert await do(store, append(run, 1)) == [FENCED]
     taken = await row(store)
-    assert (taken.state, taken.deliveries, taken.owner) == (PENDING, 1, None)
+    assert (taken.state, taken.delivery_count, taken.owner) == (PENDING, 1, None)
 
 
 async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_over(
@@ -105,44 +105,50 @@ async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_ove
 ):
     listener = await listen(store)
     clock.advance(500)
-    assert await elsewhere.keep_worker(listener, 20.0)
-    [worker] = await store.workers()
-    assert (worker.lease_until, worker.beat_at) == (clock.now + 20, clock.now)
+    assert await elsewhere.renew_listener_lease(listener, 20.0)
+    [worker] = await store.list_workers()
+    assert (worker.lease_expires_at, worker.heartbeat_at) == (clock.now + 20, clock.now)
     clock.advance(19)
-    assert await store.reap(by_lease=True) == Reaped()
-    assert await store.keep_worker(listener, 1.0), "a connection that broke has less time to come back"
+    assert await store.reap_dead_workers(include_listeners=True) == ReapResult()
+    assert await store.renew_listener_lease(listener, 1.0), "a connection that broke has less time to come back"
     clock.advance(1.5)
     for asked in (store, elsewhere):
-        assert (await asked.reap(by_lease=True)).workers in ((listener,), ())
-    assert not await store.keep_worker(listener, 20.0)
-    assert not await elsewhere.keep_worker(listener + 100, 20.0)
+        assert (await asked.reap_dead_workers(include_listeners=True)).worker_ids in ((listener,), ())
+    assert not await store.renew_listener_lease(listener, 20.0)
+    assert not await elsewhere.renew_listener_lease(listener + 100, 20.0)
 
 
 async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: Store, elsewhere: Store, clock: Clock):
     run = await take(store)
     clock.advance(3600)
     began = clock.now
-    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped()
+    assert (
+        await elsewhere.reap_dead_workers(window=LeaseWindow(began, clock.now), include_listeners=True) == ReapResult()
+    )
     clock.advance(9.5)
-    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped()
+    assert (
+        await elsewhere.reap_dead_workers(window=LeaseWindow(began, clock.now), include_listeners=True) == ReapResult()
+    )
     clock.advance(1)
-    assert await elsewhere.reap(window=LeaseWindow(began, clock.now), by_lease=True) == Reaped((run.owner or 0,), 1, ())
+    assert await elsewhere.reap_dead_workers(
+        window=LeaseWindow(began, clock.now), include_listeners=True
+    ) == ReapResult((run.owner or 0,), 1, ())
 
 
 async def test_what_has_a_process_is_not_kept_by_others(store: Store, elsewhere: Store, clock: Clock):
     worker = await store.register_worker(a_worker(), 10.0)
-    assert not await elsewhere.keep_worker(worker, 100.0)
+    assert not await elsewhere.renew_listener_lease(worker, 100.0)
     clock.advance(10.5)
-    assert (await elsewhere.reap(by_lease=True)).workers == (worker,)
+    assert (await elsewhere.reap_dead_workers(include_listeners=True)).worker_ids == (worker,)
 
 
 async def test_a_worker_by_lease_may_be_retired_by_any_process(store: Store, elsewhere: Store):
     run = await take(store)
     await elsewhere.retire_worker(run.owner or 0)
     freed = await row(store)
-    assert (freed.state, freed.deliveries) == (PENDING, 0)
-    assert not await store.keep_worker(run.owner or 0, 10.0)
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert (freed.state, freed.delivery_count) == (PENDING, 0)
+    assert not await store.renew_listener_lease(run.owner or 0, 10.0)
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
 
 
 async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_speaks_for_them(
@@ -153,15 +159,15 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
     if isinstance(store, SqliteStore):
         assert len([*store._locks.folder.iterdir()]) == 1
     if isinstance(store, PgStore):
-        assert store._keeper._held == {own.owner}
+        assert store._session._held_locks == {own.owner}
     clock.advance(2.0)
-    assert await elsewhere.reap() == Reaped()
+    assert await elsewhere.reap_dead_workers() == ReapResult()
     assert store.renew_lease(own.owner or 0, 10.0)
-    reaped = await elsewhere.reap(by_lease=True)
-    assert (sorted(reaped.workers), reaped.released) == (listeners, 0)
+    reaped = await elsewhere.reap_dead_workers(include_listeners=True)
+    assert (sorted(reaped.worker_ids), reaped.released_count) == (listeners, 0)
     assert (await row(store)).owner == own.owner
     kill(own.owner or 0)
-    assert (await elsewhere.reap()).workers == (own.owner,), "and its lock still tells when it is gone"
+    assert (await elsewhere.reap_dead_workers()).worker_ids == (own.owner,), "and its lock still tells when it is gone"
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
@@ -172,15 +178,15 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, elsewhere: 
         await store.close()
     else:
         await asyncio.to_thread(store.abandon)
-    assert await elsewhere.reap(by_lease=True) == Reaped()
-    assert await elsewhere.keep_worker(run.owner or 0, 10.0)
+    assert await elsewhere.reap_dead_workers(include_listeners=True) == ReapResult()
+    assert await elsewhere.renew_listener_lease(run.owner or 0, 10.0)
     assert await do(elsewhere, append(run, 0)) == [DONE]
 
 
 async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store: Store, clock: Clock):
     run = await take(store, max_deliveries=1)
     clock.advance(11)
-    assert (await store.reap(by_lease=True)).dead == ("r",)
+    assert (await store.reap_dead_workers(include_listeners=True)).dead_run_ids == ("r",)
     told = json.loads((await row(store)).error or b"")
     assert told["worker"] == "listener handler at 10.0.0.7"
     assert await do(store, append(run, 0)) == [FENCED]
@@ -190,23 +196,27 @@ async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_t
     """Their numbers are never used again."""
     process = await store.register_worker(a_worker(), 1.0)
     retired, dead, live = await listen(store), await listen(store, 1.0), await listen(store, 1e9)
-    await start(store, by_delivery=True, created_at=clock.now + 50)
+    await start(store, is_delivery=True, created_at=clock.now + 50)
     await store.retire_worker(retired)
     clock.advance(60)
-    await store.reap(by_lease=True)
+    await store.reap_dead_workers(include_listeners=True)
     later = await take(store, "later", created_at=clock.now, priority=1)
     await do(store, finish(later))
-    clock.advance(LISTENERS_KEPT + 50)
-    await store.reap(by_lease=True)
+    clock.advance(LISTENER_RETENTION_S + 50)
+    await store.reap_dead_workers(include_listeners=True)
     everybody = [process, retired, dead, live, later.owner]
 
     async def known() -> list[int | None]:
-        await store.sweep()
-        return [worker.id for worker in await store.workers([number for number in everybody if number])]
+        await store.sweep_pruned()
+        return [worker.id for worker in await store.list_workers([number for number in everybody if number])]
 
     assert await known() == [process, live, later.owner], "the last one may have recorded something"
     await do(store, CancelRun("r", AT))
-    await store.prune(Pruning(before=clock.now, states=frozenset({CANCELLED, RunState.COMPLETED}), unclaimed=True))
+    await store.prune_runs(
+        PruneRequest(
+            finished_before=clock.now, states=frozenset({CANCELLED, RunState.COMPLETED}), include_unclaimed=True
+        )
+    )
     assert await known() == [live], "no run is left that could name the others"
     assert await listen(store) not in everybody
 
@@ -217,7 +227,7 @@ async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_t
 async def parent_of(store: Store, **fields: Any) -> tuple[Run, Run]:
     """A run that waits, parked, for one by delivery, and that one, held by a listener."""
     parent = await hold(store, "p", workflow="main", lease=1e9)
-    await do(store, child_of(parent, "c", by_delivery=True, **fields), park(parent, None, awaited=(0,)))
+    await do(store, child_of(parent, "c", is_delivery=True, **fields), park(parent, None, awaited_positions=(0,)))
     return parent, await claim_one(store, await listen(store, 1e9))
 
 
@@ -226,7 +236,7 @@ async def test_a_run_by_delivery_is_cancelled_at_once(store: Store, elsewhere: S
     parent, run = await parent_of(store)
     if state == "pending":
         await do(store, finish(run))
-        [run] = [answer.run for answer in await do(store, StartRun(new_run("d", by_delivery=True)))]
+        [run] = [answer.run for answer in await do(store, StartRun(new_run("d", is_delivery=True)))]
     elif state == "parked":
         await do(store, park(run, None, "go"))
     elif state == "paused":
@@ -236,44 +246,49 @@ async def test_a_run_by_delivery_is_cancelled_at_once(store: Store, elsewhere: S
     assert await do(elsewhere, CancelRun(run.id, AT)) == [DONE]
     ended = await row(store, run.id)
     assert (ended.state, ended.owner, ended.finished_at, ended.paused_at) == (CANCELLED, None, AT, None)
-    assert (ended.wake_at, ended.waits_for, ended.error, ended.cancel) == (None, "", None, Cancel.ASKED)
+    assert (ended.wake_at, ended.waits_for, ended.error, ended.cancel_state) == (
+        None,
+        "",
+        None,
+        CancelState.REQUESTED,
+    )
     assert await do(store, append(run, 0), finish(run), park(run)) == [FENCED] * 3
-    assert await do(store, CancelRun(run.id, AT)) == [Verdict.DUPLICATE]
+    assert await do(store, CancelRun(run.id, AT)) == [OpStatus.DUPLICATE]
     if state != "pending":
         assert [(sent.name, sent.position) for sent in await mailbox(store, parent)] == [("cancelled", 0)]
         assert (await row(store, "p")).wake_at is not None
     assert await do(store, ReopenRun(run.id, AT)) == [DONE]
-    assert (await row(store, run.id)).cancel is Cancel.NO
+    assert (await row(store, run.id)).cancel_state is CancelState.NONE
 
 
 async def test_what_is_executed_by_an_engine_is_still_cancelled_by_its_holder(store: Store):
     run = await hold(store)
     assert await do(store, CancelRun("r", AT)) == [DONE]
     assert await state_of(store) is RUNNING
-    assert len(await store.requests(run.owner or 0)) == 1
+    assert len(await store.get_run_requests(run.owner or 0)) == 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "given up"])
 async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: Clock, how: str):
-    run = await take(store, budget=Limits(tokens=100), deadline=clock.now + 5, max_deliveries=1)
+    run = await take(store, budget=BudgetLimits(tokens=100), deadline=clock.now + 5, max_deliveries=1)
     answers = await do(
         store,
         reserve(run, 0, tokens=90),
-        AskApproval(run.key, run.epoch, 1, "q", Question("may it?"), AT),
-        TellNotices(run.key, run.epoch, (Notice(0, "1", 0, BEGUN, b"{}", AT),)),
+        RequestApproval(run.key, run.epoch, 1, "q", ApprovalRequest("may it?"), AT),
+        AppendLiveEvents(run.key, run.epoch, (LiveEvent(0, "1", 0, STARTED, b"{}", AT),)),
     )
     assert answers == [DONE] * 3
     if how == "cancelled":
         await do(store, CancelRun("r", AT))
     elif how == "late":
         clock.advance(5)
-        assert await store.expire() == ["r"]
+        assert await store.expire_runs() == ["r"]
     else:
         await do(store, ReleaseRun(run.key, run.epoch, error=ERROR))
-    assert await store.approvals(ApprovalFilter()) == []
-    found = await store.feed("r", -1, 0)
+    assert await store.list_approvals(ApprovalFilter()) == []
+    found = await store.get_run_updates("r", -1, 0)
     assert found is not None
-    assert [notice.kind for _, notice in found.notices] == ["asked"]
+    assert [notice.kind for _, notice in found.live_events] == ["requested"]
     assert await do(store, ReopenRun("r", AT)) == [DONE]
     again = await claim_one(store, run.owner)
     assert await do(store, reserve(again, 0, tokens=90)) == [DONE], "what was reserved is free again"
@@ -282,23 +297,23 @@ async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: 
 @pytest.mark.parametrize("how", ["cancelled", "late", "given up", "given back"])
 async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, elsewhere: Store, clock: Clock, how: str):
     worker = await limited(store, 1)
-    await fill(store, "a", by_delivery=True, deadline=clock.now + 5, max_deliveries=1, dedup="same")
+    await fill(store, "a", is_delivery=True, deadline=clock.now + 5, max_deliveries=1, dedup_key="same")
     await fill(store, "b")
-    [run] = await store.claim(worker, **ALL, limit=9)
+    [run] = await store.claim_runs(worker, **ALL, limit=9)
     assert await ids(elsewhere, worker) == []
     if how == "cancelled":
         await do(elsewhere, CancelRun("a", AT))
     elif how == "late":
         clock.advance(5)
-        assert await elsewhere.expire() == ["a"]
+        assert await elsewhere.expire_runs() == ["a"]
     elif how == "given up":
         await do(elsewhere, ReleaseRun(run.key, run.epoch, error=ERROR))
     else:
         await do(elsewhere, ReleaseRun(run.key, run.epoch, clock.now + 60))
     assert await ids(elsewhere, worker) == ["b"]
-    assert (await kept(store)).running == 1
+    assert (await kept(store)).running_count == 1
     if how != "given back":
-        await fill(store, "new", dedup="same")
+        await fill(store, "new", dedup_key="same")
         assert (await row(store, "new")).id == "new", "its key is free, too"
 
 
@@ -307,10 +322,10 @@ async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, elsewh
 
 async def test_runs_by_delivery_end_when_their_deadline_has_passed(store: Store, elsewhere: Store, clock: Clock):
     parent, run = await parent_of(store, deadline=clock.now + 5)
-    assert await elsewhere.expire() == []
+    assert await elsewhere.expire_runs() == []
     clock.advance(5)
-    assert await elsewhere.expire() == ["c"]
-    assert await elsewhere.expire() == []
+    assert await elsewhere.expire_runs() == ["c"]
+    assert await elsewhere.expire_runs() == []
     ended = await row(store, "c")
     assert (ended.state, ended.owner, ended.finished_at) == (FAILED, None, clock.now)
     assert isinstance(decode_error(ended.error or b"", ()), RunTimedOut)
@@ -319,51 +334,51 @@ async def test_runs_by_delivery_end_when_their_deadline_has_passed(store: Store,
     assert (end.name, end.position, end.payload) == ("failed", 0, ended.error)
     assert await do(store, ReopenRun("c", AT)) == [DONE]
     assert (await row(store, "c")).deadline is None
-    assert await store.expire() == [], "who retries it has all the time in the world"
+    assert await store.expire_runs() == [], "who retries it has all the time in the world"
 
 
 async def test_the_longest_overdue_go_first_whatever_they_wait_for(store: Store, clock: Clock):
     parked = await take(store, "parked", deadline=clock.now + 3)
     await do(store, park(parked, None, "go"))
-    await start(store, "paused", by_delivery=True, deadline=clock.now + 1)
+    await start(store, "paused", is_delivery=True, deadline=clock.now + 1)
     await do(store, PauseRun("paused", AT))
-    await start(store, "later", by_delivery=True, deadline=clock.now + 2, available_at=clock.now + 99)
-    await start(store, "same", by_delivery=True, deadline=clock.now + 2)
-    await start(store, "endless", by_delivery=True)
-    await start(store, "early", by_delivery=True, deadline=clock.now + 100)
+    await start(store, "later", is_delivery=True, deadline=clock.now + 2, available_at=clock.now + 99)
+    await start(store, "same", is_delivery=True, deadline=clock.now + 2)
+    await start(store, "endless", is_delivery=True)
+    await start(store, "early", is_delivery=True, deadline=clock.now + 100)
     await start(store, "executed", deadline=clock.now + 1)
     clock.advance(10)
-    assert await store.expire(3) == ["paused", "later", "same"]
-    assert await store.expire(3) == ["parked"]
-    assert await store.expire(3) == []
+    assert await store.expire_runs(3) == ["paused", "later", "same"]
+    assert await store.expire_runs(3) == ["parked"]
+    assert await store.expire_runs(3) == []
 
 
 async def test_one_that_waits_for_another_may_end_with_it(store: Store, clock: Clock):
     """Whichever ends first, the other is told or not told as ever."""
     parent = await take(store, "p", deadline=clock.now + 2, listener=await listen(store, 1e9))
-    await do(store, child_of(parent, "c", 0, by_delivery=True, deadline=clock.now + 1))
-    await do(store, child_of(parent, "d", 1, by_delivery=True, deadline=clock.now + 3))
-    await do(store, park(parent, None, awaited=(0, 1)))
+    await do(store, child_of(parent, "c", 0, is_delivery=True, deadline=clock.now + 1))
+    await do(store, child_of(parent, "d", 1, is_delivery=True, deadline=clock.now + 3))
+    await do(store, park(parent, None, awaited_positions=(0, 1)))
     clock.advance(9)
-    assert await store.expire() == ["c", "p", "d"]
+    assert await store.expire_runs() == ["c", "p", "d"]
     assert [(sent.name, sent.position) for sent in await mailbox(store, parent)] == [("failed", 0)]
     assert [await state_of(store, name) for name in "pcd"] == [FAILED] * 3
 
 
 async def test_a_run_that_is_still_being_restored_does_not_end(store: Store, clock: Clock):
     """Else whoever waits for it would not be told."""
-    await start(store, "r", by_delivery=True, deadline=clock.now + 1)
+    await start(store, "r", is_delivery=True, deadline=clock.now + 1)
     run = await row(store)
-    archived = Archived(run)
+    archived = ArchivedRun(run)
     await do(store, CancelRun("r", AT))
-    assert (await store.prune(Pruning(run_ids=("r",), before=2e6))).runs == ("r",)
-    await store.sweep()
+    assert (await store.prune_runs(PruneRequest(run_ids=("r",), finished_before=2e6))).run_ids == ("r",)
+    await store.sweep_pruned()
     clock.advance(9)
-    assert await store.restore(archived)
-    assert await store.expire() == []
-    await store.set_going(archived)
-    assert (await row(store)).by_delivery
-    assert await store.expire() == ["r"]
+    assert await store.restore_run(archived)
+    assert await store.expire_runs() == []
+    await store.activate_run(archived)
+    assert (await row(store)).is_delivery
+    assert await store.expire_runs() == ["r"]
 
 
 # Giving back
@@ -373,9 +388,9 @@ async def test_a_run_is_given_back_for_later(store: Store, elsewhere: Store, clo
     run = await take(store)
     assert await do(store, ReleaseRun(run.key, run.epoch, clock.now + 30)) == [DONE]
     later = await row(elsewhere)
-    assert (later.state, later.wake_at, later.deliveries, later.owner) == (PENDING, clock.now + 30, 0, None)
-    assert await elsewhere.next_wake(**ALL) == clock.now + 30
-    assert await elsewhere.claim(run.owner or 0, **ALL, limit=1) == []
+    assert (later.state, later.wake_at, later.delivery_count, later.owner) == (PENDING, clock.now + 30, 0, None)
+    assert await elsewhere.get_next_wake_at(**ALL) == clock.now + 30
+    assert await elsewhere.claim_runs(run.owner or 0, **ALL, limit=1) == []
     clock.advance(30)
     assert (await claim_one(elsewhere, run.owner)).epoch == 2
 
@@ -384,9 +399,9 @@ async def test_one_that_is_paused_meanwhile_waits_for_whoever_resumes_it(store: 
     run = await take(store)
     await do(store, PauseRun("r", AT), ReleaseRun(run.key, run.epoch, clock.now + 30, ERROR))
     clock.advance(60)
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
     paused = await row(store)
-    assert (paused.state, paused.paused_at, paused.deliveries) == (PENDING, AT, 1)
+    assert (paused.state, paused.paused_at, paused.delivery_count) == (PENDING, AT, 1)
 
 
 @pytest.mark.parametrize("delay", [None, -5.0, 5.0])
@@ -398,28 +413,28 @@ async def test_a_holder_that_has_failed_counts_and_the_last_one_ends_the_run(
         wake_at = None if delay is None else clock.now + delay
         assert await do(elsewhere, ReleaseRun(run.key, run.epoch, wake_at, ERROR)) == [DONE]
         freed = await row(store, "c")
-        assert (freed.state, freed.deliveries, freed.error) == (PENDING, count, None)
+        assert (freed.state, freed.delivery_count, freed.error) == (PENDING, count, None)
         assert freed.wake_at == (clock.now if wake_at is None else wake_at)
         clock.advance(5)
         run = await claim_one(store, run.owner)
     assert await do(elsewhere, ReleaseRun(run.key, run.epoch, None, ERROR)) == [DONE]
     assert await do(elsewhere, ReleaseRun(run.key, run.epoch, None, ERROR)) == [FENCED]
     dead = await row(store, "c")
-    assert (dead.state, dead.deliveries, dead.error, dead.finished_at) == (DEAD, 3, ERROR, clock.now)
+    assert (dead.state, dead.delivery_count, dead.error, dead.finished_at) == (DEAD, 3, ERROR, clock.now)
     [end] = await mailbox(store, parent)
     assert (end.name, end.payload) == ("dead", ERROR)
     assert await do(store, ReopenRun("c", AT)) == [DONE]
-    assert (await row(store, "c")).deliveries == 0
+    assert (await row(store, "c")).delivery_count == 0
 
 
 async def test_a_record_sets_the_count_back_also_in_the_same_commit(store: Store):
     run = await take(store, max_deliveries=2)
     await do(store, ReleaseRun(run.key, run.epoch, None, ERROR))
     run = await claim_one(store, run.owner)
-    assert run.deliveries == 1
+    assert run.delivery_count == 1
     await do(store, append(run, 0, reset=True), ReleaseRun(run.key, run.epoch, None, ERROR))
     freed = await row(store)
-    assert (freed.state, freed.deliveries) == (PENDING, 1)
+    assert (freed.state, freed.delivery_count) == (PENDING, 1)
 
 
 async def test_an_error_may_be_large(store: Store):
@@ -427,13 +442,13 @@ async def test_an_error_may_be_large(store: Store):
     error = encode_error(ValueError("x" * 200_000))
     await do(store, ReleaseRun(run.key, run.epoch, None, error))
     assert (await row(store)).error == error
-    await store.sweep()
+    await store.sweep_pruned()
     assert (await row(store)).error == error
 
 
 async def test_by_delivery_is_told_wherever_a_run_is(store: Store, elsewhere: Store):
     run = await take(store)
-    told = [run, await row(elsewhere), *await elsewhere.get_many(["r"])]
-    [started] = await do(elsewhere, StartRun(new_run("r", by_delivery=True)))
-    assert [one.by_delivery for one in (*told, started.run)] == [True] * 4
-    assert not (await start(store, "plain", workflow=FLOW)).by_delivery
+    told = [run, await row(elsewhere), *await elsewhere.get_runs(["r"])]
+    [started] = await do(elsewhere, StartRun(new_run("r", is_delivery=True)))
+    assert [one.is_delivery for one in (*told, started.run)] == [True] * 4
+    assert not (await start(store, "plain", workflow=FLOW)).is_delivery

@@ -23,8 +23,8 @@ from store_values import (
 )
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Store, SwitchedOff
-from holdfast.stores.operations import ForkRun, Started, StartRun, Verdict
+from holdfast.stores.contract import DisabledWorkflow, Store
+from holdfast.stores.operations import ForkRun, OpStatus, StartResult, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,12 +40,12 @@ async def test_a_fork_shares_the_beginning_of_a_journal(store: Store):
     run = await hold(store)
     await do(store, *[append(run, seq) for seq in range(4)], note(run, 9), signal())
     await do(store, finish(run))
-    [answer] = await do(store, fork(2, began_at=5.0))
+    [answer] = await do(store, fork(2, clock_started_at=5.0))
     made = answer.run
-    assert (answer.created, made.state, made.epoch, made.forked_from) == (True, RunState.PENDING, 0, "r")
-    assert (made.began_at, made.created_at) == (5.0, 1_000_000.0)
+    assert (answer.is_new, made.state, made.epoch, made.forked_from) == (True, RunState.PENDING, 0, "r")
+    assert (made.clock_started_at, made.created_at) == (5.0, 1_000_000.0)
     assert made == await row(store, "f")
-    [source, forked] = await store.histories([run.key, made.key])
+    [source, forked] = await store.get_histories([run.key, made.key])
     assert list(forked.records) == list(source.records[:2])
     assert (forked.attempts, list(forked.signals)) == ({}, [])
     assert await journal(store, run) == [0, 1, 2, 3]
@@ -59,7 +59,7 @@ async def test_a_fork_can_have_another_outcome_at_its_end(store: Store):
     await do(store, append(run, 0), append(run, 1))
     other = record(1, payload=b"another", epoch=0)
     [answer] = await do(store, fork(1)._replace(record=other))
-    [forked] = await store.histories([answer.run.key])
+    [forked] = await store.get_histories([answer.run.key])
     assert [made.payload for made in forked.records] == [b"[1, 2]", b"another"]
 
 
@@ -76,71 +76,73 @@ async def test_a_fork_is_repeated_harmlessly(store: Store):
     [again] = await do(store, fork())
     assert again == first
     [other] = await do(store, fork(seed=b"another"))
-    assert other == Started(first.run, created=False)
+    assert other == StartResult(first.run, is_new=False)
     assert await journal(store, first.run) == [0]
 
 
 async def test_there_is_no_fork_of_a_run_that_never_was(store: Store):
-    assert await do(store, fork(source="nobody")) == [Verdict.UNKNOWN_RUN]
-    assert await store.get("f") is None
+    assert await do(store, fork(source="nobody")) == [OpStatus.UNKNOWN_RUN]
+    assert await store.get_run("f") is None
 
 
 async def test_the_clock_of_a_run_begins_with_its_creation_if_nothing_else_is_said(store: Store):
-    assert (await start(store, created_at=7.0)).began_at == 7.0
-    assert (await row(store)).began_at == 7.0
+    assert (await start(store, created_at=7.0)).clock_started_at == 7.0
+    assert (await row(store)).clock_started_at == 7.0
 
 
 # The switch
 
 
 async def test_the_switch_remembers_since_when(store: Store, elsewhere: Store, clock):
-    assert await store.switched_off() == {}
-    assert await store.switch_off(FLOW) is True
+    assert await store.get_disabled_workflows() == {}
+    assert await store.disable_workflow(FLOW) is True
     since = clock.now
     clock.advance(5)
-    assert await elsewhere.switch_off(FLOW) is False
-    assert await elsewhere.switched_off() == {FLOW: SwitchedOff(since, "", "", False)}
-    assert await elsewhere.switch_on(FLOW) is True
-    assert await store.switch_on(FLOW) is False
-    assert await store.switched_off() == {}
+    assert await elsewhere.disable_workflow(FLOW) is False
+    assert await elsewhere.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "", "", False)}
+    assert await elsewhere.enable_workflow(FLOW) is True
+    assert await store.enable_workflow(FLOW) is False
+    assert await store.get_disabled_workflows() == {}
 
 
 async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(store: Store, elsewhere: Store, clock):
-    assert await store.switch_off(FLOW, "policy", "over its limit", temporary=True) is True
+    assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is True
     since = clock.now
     clock.advance(5)
-    assert await store.switch_off(FLOW, "policy", "again", temporary=True) is False
-    assert await elsewhere.switched_off() == {FLOW: SwitchedOff(since, "policy", "over its limit", True)}
-    assert await elsewhere.switch_off(FLOW, "ada", "it quotes wrong prices") is True
-    assert await store.switch_off(FLOW, "policy", "over its limit", temporary=True) is False
-    assert await store.switch_off(FLOW, "bob") is False
-    assert await store.switched_off() == {FLOW: SwitchedOff(since, "ada", "it quotes wrong prices", False)}
-    assert await store.switch_on(FLOW, only_temporary=True) is False
-    assert await store.switch_on(FLOW) is True
-    assert await store.switch_off(FLOW, "policy", temporary=True) is True
-    assert await store.switch_on(FLOW, only_temporary=True) is True
-    assert await elsewhere.switched_off() == {}
+    assert await store.disable_workflow(FLOW, "policy", "again", is_temporary=True) is False
+    assert await elsewhere.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "policy", "over its limit", True)}
+    assert await elsewhere.disable_workflow(FLOW, "ada", "it quotes wrong prices") is True
+    assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is False
+    assert await store.disable_workflow(FLOW, "bob") is False
+    assert await store.get_disabled_workflows() == {
+        FLOW: DisabledWorkflow(since, "ada", "it quotes wrong prices", False)
+    }
+    assert await store.enable_workflow(FLOW, only_temporary=True) is False
+    assert await store.enable_workflow(FLOW) is True
+    assert await store.disable_workflow(FLOW, "policy", is_temporary=True) is True
+    assert await store.enable_workflow(FLOW, only_temporary=True) is True
+    assert await elsewhere.get_disabled_workflows() == {}
 
 
 async def test_no_run_of_a_workflow_that_is_switched_off_is_started(store: Store, elsewhere: Store):
     run = await hold(store)
-    await elsewhere.switch_off(FLOW)
-    assert await do(store, StartRun(new_run("new")), fork()) == [Verdict.SWITCHED_OFF] * 2
-    assert await store.get("new") is None
+    await elsewhere.disable_workflow(FLOW)
+    assert await do(store, StartRun(new_run("new")), fork()) == [OpStatus.WORKFLOW_DISABLED] * 2
+    assert await store.get_run("new") is None
     [found] = await do(store, StartRun(new_run("r")))
-    assert found == Started(run, created=True)
+    assert found == StartResult(run, is_new=True)
     assert (await start(store, "mail", workflow="mail")).id == "mail"
-    await elsewhere.switch_on(FLOW)
+    await elsewhere.enable_workflow(FLOW)
     assert (await start(store, "new")).id == "new"
 
 
 async def test_an_orphan_of_a_workflow_that_is_switched_off_is_joined_as_usual(store: Store):
     starter = await store.register_worker(a_worker(), 10.0)
-    await start(store, "left", starter=starter, generated_id=True)
+    await start(store, "left", starter=starter, has_generated_id=True)
     await store.retire_worker(starter)
-    await store.switch_off(FLOW)
-    [answer] = await do(store, StartRun(new_run("new", generated_id=True, starter=starter), join_orphan=True))
-    assert (answer.run.id, answer.created) == ("left", False)
+    await store.disable_workflow(FLOW)
+    [answer] = await do(store, StartRun(new_run("new", has_generated_id=True, starter=starter), join_orphan=True))
+    assert (answer.run.id, answer.is_new) == ("left", False)
 
 
 async def test_no_run_of_a_workflow_that_is_switched_off_is_claimed(store: Store, clock):
@@ -148,18 +150,18 @@ async def test_no_run_of_a_workflow_that_is_switched_off_is_claimed(store: Store
     await start(store, "later", available_at=clock.now + 5)
     await start(store, "mail", workflow="mail")
     worker = await store.register_worker(a_worker(), 100.0)
-    await store.switch_off(FLOW)
+    await store.disable_workflow(FLOW)
     clock.advance(10)
-    assert await store.next_wake(**ALL) is None
+    assert await store.get_next_wake_at(**ALL) is None
     both = {"workflows": [FLOW, "mail"], "queues": None}
-    assert [run.id for run in await store.claim(worker, **both, limit=9)] == ["mail"]
-    assert await store.claim(worker, **ALL, limit=9) == []
-    await store.switch_on(FLOW)
-    assert await store.next_wake(**ALL) is not None
-    assert [run.id for run in await store.claim(worker, **both, limit=9)] == ["r", "later"]
+    assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["mail"]
+    assert await store.claim_runs(worker, **ALL, limit=9) == []
+    await store.enable_workflow(FLOW)
+    assert await store.get_next_wake_at(**ALL) is not None
+    assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["r", "later"]
 
 
 async def test_a_run_that_is_held_goes_on_when_its_workflow_is_switched_off(store: Store):
     run = await hold(store)
-    await store.switch_off(FLOW)
+    await store.disable_workflow(FLOW)
     assert await do(store, append(run, 1), finish(run)) == [DONE, DONE]

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 from store_values import DONE, FENCED, a_worker, append, claim_one, do, finish, hold, new_run, rewind, start
 
-from holdfast.admission.usage import NANO, Usage
+from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.audit_log import Audit, NewAudit
+from holdfast.stores.audit_log import AuditEvent, AuditRow
 from holdfast.stores.contract import Store
-from holdfast.stores.daily_usage import DayRuns, DayUsage
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
 from holdfast.stores.operations import ForkRun, Op, ReopenRun, Run
-from holdfast.stores.retention import Pruning
+from holdfast.stores.retention import PruneRequest
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,7 +26,7 @@ DAY = 86_400.0
 FIRST, SECOND = "1970-01-12", "1970-01-13"
 """The day of the clock that the suite has, and the next one."""
 EVER = ("0001-01-01", "9999-12-31")
-CALL = Usage(calls=1, input_tokens=100, output_tokens=20, cached_tokens=40, nano_usd=NANO // 4, unpriced=0)
+CALL = Usage(calls=1, input_tokens=100, output_tokens=20, cached_tokens=40, nano_usd=NANO_PER_USD // 4, unpriced=0)
 TWICE = CALL + CALL
 
 
@@ -39,11 +39,11 @@ async def test_a_document_is_kept_under_its_kind_and_name_and_its_version_rises(
     clock.advance(5)
     second = await elsewhere.put_document("key", "ann", b"{}")
     assert second == Document("key", "ann", b"{}", 2, 1_000_000.0, 1_000_005.0)
-    assert await store.documents("key") == [second]
-    assert await store.documents("address") == []
+    assert await store.list_documents("key") == [second]
+    assert await store.list_documents("address") == []
     assert await store.delete_document("key", "ann")
     assert not await elsewhere.delete_document("key", "ann")
-    assert await elsewhere.documents("key") == []
+    assert await elsewhere.list_documents("key") == []
     again = await store.put_document("key", "ann", b"{}")
     assert again is not None
     assert again.version == 1
@@ -56,7 +56,7 @@ async def test_documents_are_listed_in_the_order_of_their_names_page_by_page(sto
     await store.put_document("other", "a", b"")
 
     async def listed(*args, **kwargs) -> list[str]:
-        return [document.name for document in await store.documents("address", *args, **kwargs)]
+        return [document.name for document in await store.list_documents("address", *args, **kwargs)]
 
     assert await listed() == sorted(names)
     assert await listed(limit=2) == sorted(names)[:2]
@@ -73,7 +73,7 @@ async def test_a_change_of_another_version_than_the_one_that_is_there_is_refused
     assert first.version == 1
     assert await elsewhere.put_document("key", "ann", b"2", if_version=0) is None, "there is one now"
     assert await elsewhere.put_document("key", "ann", b"2", if_version=2) is None
-    assert await store.documents("key") == [first]
+    assert await store.list_documents("key") == [first]
     second = await elsewhere.put_document("key", "ann", b"2", if_version=1)
     assert second is not None
     assert (second.data, second.version) == (b"2", 2)
@@ -93,55 +93,55 @@ async def test_of_two_who_change_the_same_version_one_wins(store: Store, elsewhe
         )
         [winner] = [document for document in told if document is not None]
         assert winner.version == version + 1
-        assert await elsewhere.documents("key", [name]) == [winner]
+        assert await elsewhere.list_documents("key", [name]) == [winner]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("", "a"), ("key", ""), ("key", "\udc80")])
 async def test_a_place_that_no_store_can_keep_is_refused_in_words(store: Store, kind: str, name: str):
     with pytest.raises(UsageError, match="document"):
         await store.put_document(kind, name, b"{}")
-    assert await store.documents(kind, [name]) == []
+    assert await store.list_documents(kind, [name]) == []
     assert not await store.delete_document(kind, name)
 
 
 # The audit log
 
 
-def entry(number: int, at: float = 1_000_000.0) -> NewAudit:
-    return NewAudit(at, "k1", "Ann's laptop", "cancelRun", f"run {number}", "allowed", "10.0.0.1")
+def entry(number: int, at: float = 1_000_000.0) -> AuditEvent:
+    return AuditEvent(at, "k1", "Ann's laptop", "cancelRun", f"run {number}", "allowed", "10.0.0.1")
 
 
 async def test_the_audit_log_is_read_from_its_end_page_by_page(store: Store, elsewhere: Store):
-    await store.note_audit([])
-    await store.note_audit([entry(0), entry(1)])
-    await elsewhere.note_audit([entry(2)])
-    await store.note_audit([entry(number) for number in range(3, 7)])
-    newest = await elsewhere.audit()
-    assert [audit.what for audit in newest] == [entry(number) for number in (6, 5, 4, 3, 2, 1, 0)]
+    await store.append_audit([])
+    await store.append_audit([entry(0), entry(1)])
+    await elsewhere.append_audit([entry(2)])
+    await store.append_audit([entry(number) for number in range(3, 7)])
+    newest = await elsewhere.list_audit()
+    assert [audit.event for audit in newest] == [entry(number) for number in (6, 5, 4, 3, 2, 1, 0)]
     ids = [audit.id for audit in newest]
     assert ids == sorted(set(ids), reverse=True)
-    assert await store.audit(limit=3) == newest[:3]
-    assert await store.audit(before=ids[2], limit=3) == newest[3:6]
-    assert await store.audit(before=ids[-1]) == []
+    assert await store.list_audit(limit=3) == newest[:3]
+    assert await store.list_audit(before_id=ids[2], limit=3) == newest[3:6]
+    assert await store.list_audit(before_id=ids[-1]) == []
 
 
 async def test_old_entries_go_and_their_ids_are_never_used_again(store: Store):
-    await store.note_audit([entry(number, 1_000_000.0 + number) for number in range(6)])
-    newest = await store.audit()
+    await store.append_audit([entry(number, 1_000_000.0 + number) for number in range(6)])
+    newest = await store.list_audit()
     assert await store.trim_audit(1_000_004.0, limit=3) == 3
-    assert await store.audit() == newest[:3]
+    assert await store.list_audit() == newest[:3]
     assert await store.trim_audit(2_000_000.0) == 3
     assert await store.trim_audit(2_000_000.0) == 0
-    await store.note_audit([entry(9)])
-    [last] = await store.audit()
-    assert last == Audit(last.id, entry(9))
+    await store.append_audit([entry(9)])
+    [last] = await store.list_audit()
+    assert last == AuditRow(last.id, entry(9))
     assert last.id > newest[0].id
 
 
 async def test_whatever_is_asked_for_can_be_noted(store: Store):
-    strange = NewAudit(1.0, "", "nul \x00", "a", "half \udc80 of it", "denied", "::1")
-    await store.note_audit([strange])
-    assert [audit.what for audit in await store.audit()] == [replace(strange, target="half ? of it")]
+    strange = AuditEvent(1.0, "", "nul \x00", "a", "half \udc80 of it", "denied", "::1")
+    await store.append_audit([strange])
+    assert [audit.event for audit in await store.list_audit()] == [replace(strange, target="half ? of it")]
 
 
 # Spending
@@ -166,24 +166,24 @@ async def test_what_records_have_used_is_told_by_day_workflow_and_model(store: S
     )
     await do(store, spend(run, 4, replace(CALL, unpriced=1, seconds=2.5), at=midnight))
     expected = [
-        DayUsage(FIRST, "etl", "openai:gpt-5", CALL),
-        DayUsage(SECOND, "chat", "openai:gpt-5", CALL),
-        DayUsage(SECOND, "etl", "", CALL),
-        DayUsage(SECOND, "etl", "anthropic:claude", CALL),
-        DayUsage(SECOND, "etl", "openai:gpt-5", replace(TWICE, unpriced=1)),
+        DailyUsage(FIRST, "etl", "openai:gpt-5", CALL),
+        DailyUsage(SECOND, "chat", "openai:gpt-5", CALL),
+        DailyUsage(SECOND, "etl", "", CALL),
+        DailyUsage(SECOND, "etl", "anthropic:claude", CALL),
+        DailyUsage(SECOND, "etl", "openai:gpt-5", replace(TWICE, unpriced=1)),
     ]
-    assert await elsewhere.usage_by_day(*EVER) == expected
-    assert await store.usage_by_day(FIRST, FIRST) == expected[:1]
-    assert await store.usage_by_day(SECOND, SECOND) == expected[1:]
-    assert await store.usage_by_day(FIRST, SECOND, workflow="chat") == expected[1:2]
-    assert await store.usage_by_day(SECOND, FIRST) == []
+    assert await elsewhere.get_daily_usage(*EVER) == expected
+    assert await store.get_daily_usage(FIRST, FIRST) == expected[:1]
+    assert await store.get_daily_usage(SECOND, SECOND) == expected[1:]
+    assert await store.get_daily_usage(FIRST, SECOND, workflow="chat") == expected[1:2]
+    assert await store.get_daily_usage(SECOND, FIRST) == []
 
 
 async def test_what_is_not_kept_by_day_makes_no_line(store: Store):
     run = await hold(store)
     await do(store, spend(run, 0, Usage()), spend(run, 1, Usage(seconds=3.0)))
-    assert await store.usage_by_day(*EVER) == []
-    assert (await store.usages(["r"]))["r"].used == Usage(seconds=3.0)
+    assert await store.get_daily_usage(*EVER) == []
+    assert (await store.get_usages(["r"]))["r"].used == Usage(seconds=3.0)
 
 
 async def test_an_append_that_is_repeated_is_counted_once(store: Store, elsewhere: Store):
@@ -196,23 +196,23 @@ async def test_an_append_that_is_repeated_is_counted_once(store: Store, elsewher
     assert await do(store, spend(run, 0, epoch=7)) == [FENCED]
     assert await do(store, finish(run), spend(run, 2)) == [DONE, FENCED]
     assert await do(store, spend(run, 1)) == [DONE]
-    assert await store.usage_by_day(*EVER) == [DayUsage(FIRST, "etl", "openai:gpt-5", TWICE + CALL)]
+    assert await store.get_daily_usage(*EVER) == [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE + CALL)]
 
 
 async def test_what_was_used_stays_when_records_go(store: Store):
     """A retry that takes them back, a fork that begins with nothing used, and pruning."""
     run = await hold(store)
-    failed = finish(run, RunState.FAILED, rewind=rewind(0, positions=0))
+    failed = finish(run, RunState.FAILED, rewind=rewind(0, command_count=0))
     assert await do(store, spend(run, 0), failed, ReopenRun("r", 1_000_003.0)) == [DONE] * 3
     again = await claim_one(store)
     assert await do(store, spend(again, 0), finish(again)) == [DONE, DONE], "it is made once more, and paid once more"
     await do(store, ForkRun("r", new_run("f", forked_from="r"), 1))
-    expected = [DayUsage(FIRST, "etl", "openai:gpt-5", TWICE)]
-    assert await store.usage_by_day(*EVER) == expected
-    pruned = await store.prune(Pruning(before=3_000_000.0, unclaimed=True))
-    assert pruned.runs == ("r",)
-    await store.sweep()
-    assert await store.usage_by_day(*EVER) == expected
+    expected = [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE)]
+    assert await store.get_daily_usage(*EVER) == expected
+    pruned = await store.prune_runs(PruneRequest(finished_before=3_000_000.0, include_unclaimed=True))
+    assert pruned.run_ids == ("r",)
+    await store.sweep_pruned()
+    assert await store.get_daily_usage(*EVER) == expected
 
 
 async def test_what_many_use_at_once_adds_up(store: Store, elsewhere: Store):
@@ -232,26 +232,27 @@ async def test_what_many_use_at_once_adds_up(store: Store, elsewhere: Store):
                 assert await do(place, *batch) == [DONE] * 5
 
     await asyncio.gather(work(store, "one"), work(elsewhere, "two"))
-    told = await store.usage_by_day(FIRST, FIRST)
+    told = await store.get_daily_usage(FIRST, FIRST)
     assert {line.model: line.used.calls for line in told} == expected
-    assert sum((line.used for line in told), Usage()) == Usage(120, 12_000, 2_400, 4_800, 30 * NANO)
+    assert sum((line.used for line in told), Usage()) == Usage(120, 12_000, 2_400, 4_800, 30 * NANO_PER_USD)
 
 
 # Runs by day
 
 
 async def test_runs_are_counted_on_the_day_of_their_creation(store: Store, elsewhere: Store):
-    assert await store.runs_by_day(*EVER) == []
+    assert await store.get_daily_run_counts(*EVER) == []
     midnight = 12 * DAY
     for number, (at, flow) in enumerate(
         [(midnight - 0.001, "etl"), (midnight, "etl"), (midnight + 9, "chat"), (midnight + 5, "etl"), (30 * DAY, "etl")]
     ):
         await start(store, f"r{number}", created_at=at, workflow=flow)
     expected = [
-        DayRuns(FIRST, "etl", 1), DayRuns(SECOND, "chat", 1), DayRuns(SECOND, "etl", 2), DayRuns("1970-01-31", "etl", 1)
+        DailyRunCount(FIRST, "etl", 1), DailyRunCount(SECOND, "chat", 1), DailyRunCount(SECOND, "etl", 2),
+        DailyRunCount("1970-01-31", "etl", 1)
     ]  # fmt: skip
-    assert await elsewhere.runs_by_day(*EVER) == expected
-    assert await store.runs_by_day(FIRST, SECOND) == expected[:3]
-    assert await store.runs_by_day("1970-01-14", "1970-01-30") == []
-    assert await store.runs_by_day(*EVER, workflow="chat") == expected[1:2]
-    assert await store.runs_by_day(SECOND, FIRST) == []
+    assert await elsewhere.get_daily_run_counts(*EVER) == expected
+    assert await store.get_daily_run_counts(FIRST, SECOND) == expected[:3]
+    assert await store.get_daily_run_counts("1970-01-14", "1970-01-30") == []
+    assert await store.get_daily_run_counts(*EVER, workflow="chat") == expected[1:2]
+    assert await store.get_daily_run_counts(SECOND, FIRST) == []

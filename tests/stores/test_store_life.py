@@ -23,10 +23,10 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind, Signal
+from holdfast.core.records import RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import ReopenRun, Started, StartRun, Verdict
+from holdfast.stores.operations import OpStatus, ReopenRun, StartResult, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,15 +36,25 @@ pytestmark = pytest.mark.asyncio
 
 async def test_a_started_run_is_pending_and_has_all_that_it_was_given(store: Store, clock):
     new = new_run(
-        "etl-acme", queue="slow", priority=3, deadline=2_000_000.0, max_deliveries=5, tags=("a", "ü\"'"), python="3.11",
-        inputs=b"\x00\x01", available_at=1_000_060.0,
+        "etl-acme", queue="slow", priority=3, deadline=2_000_000.0, max_deliveries=5, tags=("a", "ü\"'"),
+        python_version="3.11", inputs=b"\x00\x01", available_at=1_000_060.0,
     )  # fmt: skip
     [answer] = await do(store, StartRun(new))
-    assert answer.created
+    assert answer.is_new
     run = answer.run
-    assert run == await store.get("etl-acme")
-    assert (run.state, run.epoch, run.owner, run.deliveries) == (RunState.PENDING, 0, None, 0)
-    for name in ("id", "workflow", "queue", "priority", "deadline", "max_deliveries", "tags", "python", "inputs"):
+    assert run == await store.get_run("etl-acme")
+    assert (run.state, run.epoch, run.owner, run.delivery_count) == (RunState.PENDING, 0, None, 0)
+    for name in (
+        "id",
+        "workflow",
+        "queue",
+        "priority",
+        "deadline",
+        "max_deliveries",
+        "tags",
+        "python_version",
+        "inputs",
+    ):
         assert getattr(run, name) == getattr(new, name)
     assert (run.digest, run.seed, run.created_at, run.wake_at) == (new.digest, new.seed, new.created_at, 1_000_060.0)
     assert (run.output, run.error, run.finished_at, run.waits_for, run.starter) == (None, None, None, "", None)
@@ -53,38 +63,38 @@ async def test_a_started_run_is_pending_and_has_all_that_it_was_given(store: Sto
 async def test_a_run_can_be_started_and_held_in_one_write(store: Store):
     worker = await store.register_worker(a_worker(), 10.0)
     [answer] = await do(store, StartRun(new_run(starter=worker), claim_as=worker))
-    assert answer.created
+    assert answer.is_new
     assert (answer.run.state, answer.run.epoch, answer.run.owner) == (RunState.RUNNING, 1, worker)
-    assert answer.run == await store.get("r")
+    assert answer.run == await store.get_run("r")
     assert await do(store, append(answer.run, 1)) == [DONE]
 
 
 async def test_starting_under_a_taken_id_answers_with_the_run_that_is_there(store: Store):
     run = await hold(store, inputs=b"old")
     [answer] = await do(store, StartRun(new_run(inputs=b"new", seed=b"another")))
-    assert answer == Started(run, created=False)
+    assert answer == StartResult(run, is_new=False)
     assert (await row(store)).inputs == b"old"
 
 
 async def test_repeating_a_start_with_its_seed_is_answered_as_created(store: Store):
     worker = await store.register_worker(a_worker(), 10.0)
-    op = StartRun(new_run(generated_id=True, starter=worker), claim_as=worker, join_orphan=True)
+    op = StartRun(new_run(has_generated_id=True, starter=worker), claim_as=worker, join_orphan=True)
     [first] = await do(store, op)
     [again] = await do(store, op)
     assert again == first
-    assert again.created
+    assert again.is_new
 
 
 async def test_two_starts_of_one_id_in_one_batch_make_one_run(store: Store):
     first, second = await do(store, StartRun(new_run(seed=b"a")), StartRun(new_run(seed=b"b")))
-    assert (first.created, second.created) == (True, False)
+    assert (first.is_new, second.is_new) == (True, False)
     assert second.run.key == first.run.key
 
 
 async def test_two_processes_that_start_one_id_make_one_run(store: Store, elsewhere: Store):
     [first] = await do(store, StartRun(new_run(seed=b"a")))
     [second] = await do(elsewhere, StartRun(new_run(seed=b"b")))
-    assert (first.created, second.created) == (True, False)
+    assert (first.is_new, second.is_new) == (True, False)
     assert second.run == first.run
 
 
@@ -107,16 +117,16 @@ async def test_a_worker_that_is_not_live_gets_no_run_to_hold(store: Store):
 async def orphan(store: Store, kill, run_id: str = "lost", **fields) -> int:
     """A worker that starts a run without an id of its own, and dies."""
     starter = await store.register_worker(a_worker("starter"), 10.0)
-    await start(store, run_id, claim_as=starter, starter=starter, generated_id=True, **fields)
+    await start(store, run_id, claim_as=starter, starter=starter, has_generated_id=True, **fields)
     kill(starter)
-    await store.reap()
+    await store.reap_dead_workers()
     return starter
 
 
-async def join(store: Store, run_id: str = "new", **fields) -> Started:
+async def join(store: Store, run_id: str = "new", **fields) -> StartResult:
     """A worker that comes after and starts a run with equal inputs."""
     me = await store.register_worker(a_worker("me"), 10.0)
-    new = new_run(run_id, generated_id=True, starter=me, **fields)
+    new = new_run(run_id, has_generated_id=True, starter=me, **fields)
     [answer] = await do(store, StartRun(new, claim_as=me, join_orphan=True))
     return answer
 
@@ -124,10 +134,10 @@ async def join(store: Store, run_id: str = "new", **fields) -> Started:
 async def test_an_orphan_with_equal_inputs_is_joined_instead_of_starting_anew(store: Store, kill):
     await orphan(store, kill)
     answer = await join(store)
-    assert (answer.run.id, answer.created) == ("lost", False)
+    assert (answer.run.id, answer.is_new) == ("lost", False)
     assert answer.run.state is RunState.PENDING
-    assert answer.run == await store.get("lost")
-    assert await store.get("new") is None
+    assert answer.run == await store.get_run("lost")
+    assert await store.get_run("new") is None
 
 
 async def test_an_orphan_is_joined_once(store: Store, kill):
@@ -144,14 +154,14 @@ async def test_the_oldest_orphan_is_joined_first(store: Store, kill):
 
 async def test_a_run_whose_starter_retired_is_an_orphan_too(store: Store):
     starter = await store.register_worker(a_worker(), 10.0)
-    await start(store, "left", starter=starter, generated_id=True)
+    await start(store, "left", starter=starter, has_generated_id=True)
     await store.retire_worker(starter)
     assert (await join(store)).run.id == "left"
 
 
 async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_starter_is_gone(store: Store):
     starter = await store.register_worker(a_worker(), 10.0)
-    run = await start(store, "retried", claim_as=starter, starter=starter, generated_id=True)
+    run = await start(store, "retried", claim_as=starter, starter=starter, has_generated_id=True)
     await do(store, finish(run, RunState.FAILED))
     assert (await join(store, "too-early")).run.id == "too-early"
     await do(store, ReopenRun("retried", 1_000_004.0))
@@ -160,25 +170,25 @@ async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_st
 
 
 @pytest.mark.parametrize(
-    "fields", [{"digest": b"other"}, {"workflow": "other"}, {"generated_id": False}, {"starter": None}], ids=str
+    "fields", [{"digest": b"other"}, {"workflow": "other"}, {"has_generated_id": False}, {"starter": None}], ids=str
 )
 async def test_a_run_that_differs_is_not_joined(store: Store, kill, fields):
     starter = await store.register_worker(a_worker("starter"), 10.0)
-    await start(store, "lost", **{"starter": starter, "generated_id": True, **fields})
+    await start(store, "lost", **{"starter": starter, "has_generated_id": True, **fields})
     kill(starter)
-    await store.reap()
+    await store.reap_dead_workers()
     assert (await join(store)).run.id == "new"
 
 
 async def test_a_run_of_a_live_starter_is_not_joined(store: Store):
     starter = await store.register_worker(a_worker("starter"), 10.0)
-    await start(store, "mine", starter=starter, generated_id=True)
+    await start(store, "mine", starter=starter, has_generated_id=True)
     assert (await join(store)).run.id == "new"
 
 
 async def test_an_ended_orphan_is_not_joined(store: Store):
     starter = await store.register_worker(a_worker("starter"), 10.0)
-    run = await start(store, "ended", claim_as=starter, starter=starter, generated_id=True)
+    run = await start(store, "ended", claim_as=starter, starter=starter, has_generated_id=True)
     await do(store, finish(run))
     await store.retire_worker(starter)
     assert (await join(store)).run.id == "new"
@@ -189,13 +199,13 @@ async def test_a_result_that_came_after_its_starters_death_goes_to_the_next_who_
     run = await claim_one(store)
     await do(store, finish(run))
     answer = await join(store, "one")
-    assert (answer.run.id, answer.created, answer.run.state) == ("lost", False, RunState.COMPLETED)
+    assert (answer.run.id, answer.is_new, answer.run.state) == ("lost", False, RunState.COMPLETED)
     assert (await join(store, "two")).run.id == "two"
 
 
 async def test_a_result_that_came_after_its_starter_left_in_good_order_is_not_kept_for_anybody(store: Store):
     starter = await store.register_worker(a_worker("starter"), 10.0)
-    await start(store, "left", starter=starter, generated_id=True)
+    await start(store, "left", starter=starter, has_generated_id=True)
     await store.retire_worker(starter)
     await do(store, finish(await claim_one(store)))
     assert (await join(store)).run.id == "new"
@@ -203,7 +213,7 @@ async def test_a_result_that_came_after_its_starter_left_in_good_order_is_not_ke
 
 async def test_a_start_that_does_not_ask_for_orphans_makes_a_new_run(store: Store, kill):
     await orphan(store, kill)
-    assert (await start(store, "new", generated_id=True)).id == "new"
+    assert (await start(store, "new", has_generated_id=True)).id == "new"
 
 
 # Finishing
@@ -229,7 +239,7 @@ async def test_a_run_ends_once(store: Store):
 async def test_a_finish_is_not_taken_for_a_repeat_when_reaping_has_ended_the_run(store: Store, kill):
     run = await hold(store, max_deliveries=1)
     kill(run.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     assert await do(store, finish(run)) == [FENCED]
     assert await state_of(store) is RunState.DEAD
 
@@ -237,8 +247,8 @@ async def test_a_finish_is_not_taken_for_a_repeat_when_reaping_has_ended_the_run
 async def test_an_ended_run_is_not_claimed(store: Store):
     run = await hold(store)
     await do(store, finish(run))
-    assert await store.claim(run.owner or 0, **ALL, limit=9) == []
-    assert await store.next_wake(**ALL) is None
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=9) == []
+    assert await store.get_next_wake_at(**ALL) is None
 
 
 # Parking and signals
@@ -250,7 +260,7 @@ async def test_a_parked_run_waits_for_its_time(store: Store, clock):
     parked = await row(store)
     assert (parked.state, parked.owner, parked.wake_at) == (RunState.WAITING, None, clock.now + 60)
     assert parked.waits_for == "waits for approval"
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
     clock.advance(60)
     woken = await claim_one(store, run.owner)
     assert (woken.state, woken.epoch, woken.waits_for, woken.wake_at) == (RunState.RUNNING, 2, "", None)
@@ -260,8 +270,8 @@ async def test_a_run_parked_for_a_signal_only_is_woken_by_nothing_else(store: St
     run = await hold(store)
     await do(store, park(run, None, "go"))
     clock.advance(1e9)
-    assert await store.next_wake(**ALL) is None
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert await store.get_next_wake_at(**ALL) is None
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
 
 
 async def test_a_signal_makes_a_parked_run_claimable_at_once(store: Store, elsewhere: Store, clock):
@@ -271,7 +281,7 @@ async def test_a_signal_makes_a_parked_run_claimable_at_once(store: Store, elsew
     woken = await row(store)
     assert (woken.state, woken.wake_at, woken.waits_for) == (RunState.WAITING, clock.now, "waits for approval")
     await claim_one(store, run.owner)
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     assert [(s.name, s.payload, s.sent_at) for s in history.signals] == [("go", b"42", 1_000_003.0)]
 
 
@@ -287,8 +297,8 @@ async def test_parking_is_refused_when_an_awaited_signal_is_there(store: Store):
 async def test_parking_sees_the_signals_sent_and_consumed_in_its_own_batch(store: Store):
     run = await hold(store)
     assert await do(store, signal(), park(run, None, "go")) == [DONE, REFUSED]
-    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
-    answers = await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id), park(run, None, "go"), signal())
+    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    answers = await do(store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id), park(run, None, "go"), signal())
     assert answers == [DONE, DONE, DONE]
     assert (await claim_one(store, run.owner)).id == "r"
 
@@ -305,49 +315,49 @@ async def test_a_park_is_fenced_like_any_write_and_its_repeat_is_done(store: Sto
 async def test_signals_to_a_held_run_reach_its_holder_in_order(store: Store, elsewhere: Store):
     run, other = await hold(store), await hold(store, "other")
     await do(elsewhere, signal(payload=b"1"), signal("other", payload=b"x"), signal(payload=b"2"))
-    found = await store.new_signals(run.owner or 0, 0)
+    found = await store.get_new_signals(run.owner or 0, 0)
     assert [(key, s.payload) for key, s in found.signals] == [(run.key, b"1"), (run.key, b"2")]
     assert all(type(s) is Signal for _, s in found.signals)
-    assert [s.payload for _, s in (await store.new_signals(other.owner or 0, 0)).signals] == [b"x"]
+    assert [s.payload for _, s in (await store.get_new_signals(other.owner or 0, 0)).signals] == [b"x"]
     await do(elsewhere, signal(payload=b"3"))
-    again = await store.new_signals(run.owner or 0, found.cursor)
+    again = await store.get_new_signals(run.owner or 0, found.cursor)
     assert [s.payload for _, s in again.signals][-1] == b"3"
-    last = await store.new_signals(run.owner or 0, again.cursor)
+    last = await store.get_new_signals(run.owner or 0, again.cursor)
     assert set(last.signals) <= set(again.signals)  # what was told may be told again
 
 
 async def test_a_consumed_signal_is_gone_and_ids_are_never_used_again(store: Store):
     run = await hold(store)
     await do(store, signal())
-    [(_, first)] = (await store.new_signals(run.owner or 0, 0)).signals
-    await do(store, append(run, 1, kind=Kind.SIGNAL, consume=first.id))
-    [history] = await store.histories([run.key])
+    [(_, first)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    await do(store, append(run, 1, kind=RecordKind.SIGNAL, consume=first.id))
+    [history] = await store.get_histories([run.key])
     assert history.signals == []
     await do(store, signal())
-    [(_, second)] = (await store.new_signals(run.owner or 0, 0)).signals
+    [(_, second)] = (await store.get_new_signals(run.owner or 0, 0)).signals
     assert second.id > first.id
 
 
 async def test_a_fenced_record_consumes_nothing(store: Store):
     run = await hold(store)
     await do(store, signal())
-    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
+    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
     await do(store, release(run))
-    assert await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id)) == [FENCED]
-    [history] = await store.histories([run.key])
+    assert await do(store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id)) == [FENCED]
+    [history] = await store.get_histories([run.key])
     assert len(history.signals) == 1
 
 
 async def test_a_deduplicated_signal_is_delivered_once_even_after_it_was_consumed(store: Store):
     run = await hold(store)
-    assert await do(store, signal(dedup="k"), signal(dedup="k")) == [DONE, Verdict.DUPLICATE]
-    [(_, sent)] = (await store.new_signals(run.owner or 0, 0)).signals
-    await do(store, append(run, 1, kind=Kind.SIGNAL, consume=sent.id))
-    assert await do(store, signal(dedup="k")) == [Verdict.DUPLICATE]
+    assert await do(store, signal(dedup="k"), signal(dedup="k")) == [DONE, OpStatus.DUPLICATE]
+    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    await do(store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id))
+    assert await do(store, signal(dedup="k")) == [OpStatus.DUPLICATE]
     assert await do(store, signal(dedup="other")) == [DONE]
     await do(store, finish(run))
-    assert await do(store, signal(dedup="k")) == [Verdict.DUPLICATE]
-    assert await do(store, signal(dedup="third")) == [Verdict.ENDED]
+    assert await do(store, signal(dedup="k")) == [OpStatus.DUPLICATE]
+    assert await do(store, signal(dedup="third")) == [OpStatus.ENDED]
 
 
 async def test_deduplication_keys_belong_to_their_run(store: Store):
@@ -359,13 +369,13 @@ async def test_deduplication_keys_belong_to_their_run(store: Store):
 async def test_a_signal_to_a_run_that_ended_or_never_was_is_answered_so(store: Store):
     run = await hold(store)
     await do(store, finish(run))
-    assert await do(store, signal("r"), signal("nobody")) == [Verdict.ENDED, Verdict.UNKNOWN_RUN]
+    assert await do(store, signal("r"), signal("nobody")) == [OpStatus.ENDED, OpStatus.UNKNOWN_RUN]
 
 
 async def test_a_run_can_be_started_and_signalled_in_one_batch(store: Store):
     [started, sent] = await do(store, StartRun(new_run()), signal())
     assert sent is DONE
-    [history] = await store.histories([started.run.key])
+    [history] = await store.get_histories([started.run.key])
     assert len(history.signals) == 1
 
 
@@ -376,6 +386,6 @@ async def test_a_released_run_is_claimable_at_once_and_counts_no_delivery(store:
     run = await hold(store)
     assert await do(store, release(run)) == [DONE]
     released = await row(store)
-    assert (released.state, released.owner, released.deliveries) == (RunState.PENDING, None, 0)
+    assert (released.state, released.owner, released.delivery_count) == (RunState.PENDING, None, 0)
     again = await claim_one(store)
-    assert (again.id, again.epoch, again.deliveries) == ("r", 2, 0)
+    assert (again.id, again.epoch, again.delivery_count) == ("r", 2, 0)

@@ -26,10 +26,10 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunFilter, Store
-from holdfast.stores.operations import AwaitRun, CancelRun, ReopenRun, Run, StartRun, Verdict
+from holdfast.stores.operations import AwaitRun, CancelRun, OpStatus, ReopenRun, Run, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -38,7 +38,7 @@ async def family(store: Store, **fields) -> tuple[Run, Run]:
     """A held run, and one that it has started, is waiting for, and holds as well."""
     parent = await hold(store, "p")
     [answer] = await do(store, child_of(parent, claim_as=parent.owner, **fields))
-    assert (answer.created, answer.linked, answer.run.parent) == (True, True, "p")
+    assert (answer.is_new, answer.is_linked, answer.run.parent) == (True, True, "p")
     return parent, answer.run
 
 
@@ -52,7 +52,7 @@ async def test_the_end_of_a_run_is_put_into_the_mailbox_of_the_one_that_waits(st
     op = finish(child, state)
     assert await do(store, op) == [TOLD]
     assert await told(store, parent) == [(state, op.output or op.error, op.at, 0)]
-    [(key, signal)] = (await store.new_signals(parent.owner or 0, 0)).signals
+    [(key, signal)] = (await store.get_new_signals(parent.owner or 0, 0)).signals
     assert (key, signal.position, signal.name) == (parent.key, 0, state)
 
 
@@ -64,7 +64,7 @@ async def test_an_end_without_output_or_error_is_told_as_null(store: Store):
 
 async def test_a_parked_run_is_woken_by_the_end_that_it_waits_for(store: Store, clock):
     parent, child = await family(store)
-    assert await do(store, park(parent, clock.now + 1000, awaited=(0,))) == [DONE]
+    assert await do(store, park(parent, clock.now + 1000, awaited_positions=(0,))) == [DONE]
     await do(store, finish(child))
     woken = await row(store, "p")
     assert (woken.state, woken.wake_at) == (RunState.WAITING, clock.now)
@@ -73,15 +73,15 @@ async def test_a_parked_run_is_woken_by_the_end_that_it_waits_for(store: Store, 
 
 async def test_a_run_cannot_park_when_the_end_that_it_waits_for_is_there(store: Store):
     parent, child = await family(store)
-    assert await do(store, finish(child), park(parent, None, awaited=(0,))) == [TOLD, REFUSED]
-    assert await do(store, park(parent, None, awaited=(0,))) == [REFUSED]
+    assert await do(store, finish(child), park(parent, None, awaited_positions=(0,))) == [TOLD, REFUSED]
+    assert await do(store, park(parent, None, awaited_positions=(0,))) == [REFUSED]
     assert await state_of(store, "p") is RunState.RUNNING
-    assert await do(store, park(parent, None, "completed", awaited=(1, 2))) == [DONE]
+    assert await do(store, park(parent, None, "completed", awaited_positions=(1, 2))) == [DONE]
 
 
 async def test_an_end_that_comes_in_the_same_batch_as_the_park_wakes_the_run(store: Store):
     parent, child = await family(store)
-    assert await do(store, park(parent, None, awaited=(0,)), finish(child)) == [DONE, TOLD]
+    assert await do(store, park(parent, None, awaited_positions=(0,)), finish(child)) == [DONE, TOLD]
     assert (await claim_one(store)).id == "p"
 
 
@@ -91,7 +91,7 @@ async def test_an_end_is_told_once_however_often_the_finish_is_handed_in(store: 
     assert await do(store, finish(child)) == [TOLD]
     assert len(await told(store, parent)) == 1
     [end] = await mailbox(store, parent)
-    assert await do(store, append(parent, 1, kind=Kind.CHILD, consume=end.id)) == [DONE]
+    assert await do(store, append(parent, 1, kind=RecordKind.CHILD, consume=end.id)) == [DONE]
     assert await do(store, finish(child)) == [TOLD]
     assert await told(store, parent) == []
 
@@ -104,7 +104,7 @@ async def test_a_start_is_repeated_harmlessly_before_and_after_the_end(store: St
     assert again == first
     await do(store, finish(first.run))
     [after] = await do(store, op)
-    assert (after.created, after.linked, after.run.state) == (True, True, RunState.COMPLETED)
+    assert (after.is_new, after.is_linked, after.run.state) == (True, True, RunState.COMPLETED)
     assert len(await told(store, parent)) == 1
 
 
@@ -112,17 +112,17 @@ async def test_a_run_that_had_ended_before_it_was_asked_for_is_answered_with_its
     parent, other = await hold(store, "p"), await hold(store, "other")
     await do(store, finish(other))
     [answer] = await do(store, AwaitRun("other", link(parent)))
-    assert (answer.created, answer.linked, answer.run.output) == (False, False, b'"done"')
+    assert (answer.is_new, answer.is_linked, answer.run.output) == (False, False, b'"done"')
     [again] = await do(store, StartRun(new_run("other", seed=b"x"), link=link(parent)))
-    assert (again.created, again.linked) == (False, False)
+    assert (again.is_new, again.is_linked) == (False, False)
     assert await told(store, parent) == []
 
 
 async def test_a_run_can_wait_for_one_that_somebody_else_has_started(store: Store):
     parent, other = await hold(store, "p"), await hold(store, "other")
     [found] = await do(store, AwaitRun("other", link(parent, 3)))
-    assert (found.run.id, found.created, found.linked, found.run.parent) == ("other", False, True, "")
-    assert await do(store, AwaitRun("nobody", link(parent, 4))) == [Verdict.UNKNOWN_RUN]
+    assert (found.run.id, found.is_new, found.is_linked, found.run.parent) == ("other", False, True, "")
+    assert await do(store, AwaitRun("nobody", link(parent, 4))) == [OpStatus.UNKNOWN_RUN]
     await do(store, finish(other))
     assert [end[3] for end in await told(store, parent)] == [3]
 
@@ -138,7 +138,7 @@ async def test_all_who_wait_for_a_run_are_told(store: Store):
 async def test_a_run_that_only_starts_another_is_not_told_of_its_end(store: Store):
     parent = await hold(store, "p")
     [answer] = await do(store, StartRun(new_run("c", parent="p"), parent.owner, link=link(parent, awaited=False)))
-    assert (answer.created, answer.linked) == (True, False)
+    assert (answer.is_new, answer.is_linked) == (True, False)
     await do(store, finish(answer.run))
     assert await told(store, parent) == []
 
@@ -150,7 +150,7 @@ async def test_a_run_that_is_no_longer_held_starts_nothing_and_waits_for_nothing
     await do(store, release(parent))
     stale = link(parent, awaited=awaited)
     assert await do(store, StartRun(new_run("c"), link=stale), AwaitRun("other", stale)) == [FENCED, FENCED]
-    assert await store.get("c") is None
+    assert await store.get_run("c") is None
 
 
 async def test_a_run_that_takes_its_workers_down_is_told_as_dead(store: Store, kill):
@@ -158,10 +158,10 @@ async def test_a_run_that_takes_its_workers_down_is_told_as_dead(store: Store, k
     worker = await store.register_worker(a_worker(), 10.0)
     [answer] = await do(store, child_of(parent, claim_as=worker, max_deliveries=1))
     kill(worker)
-    assert (await store.reap()).dead == ("c",)
+    assert (await store.reap_dead_workers()).dead_run_ids == ("c",)
     dead = await row(store, "c")
     assert [(name, payload) for name, payload, *_ in await told(store, parent)] == [("dead", dead.error)]
-    assert answer.linked
+    assert answer.is_linked
 
 
 async def test_a_run_that_is_cancelled_before_anybody_claimed_it_is_told(store: Store):
@@ -179,7 +179,7 @@ async def test_an_end_that_comes_after_the_end_of_the_run_that_waited_is_kept_fo
     assert await do(store, ReopenRun("p", 1_000_009.0)) == [DONE]
     again = await claim_one(store)
     [answer] = await do(store, StartRun(new_run("c"), link=link(again)))
-    assert (answer.linked, answer.run.state, answer.run.output) == (False, RunState.COMPLETED, b'"done"')
+    assert (answer.is_linked, answer.run.state, answer.run.output) == (False, RunState.COMPLETED, b'"done"')
 
 
 async def test_a_taken_over_run_finds_its_links(store: Store):
@@ -187,7 +187,7 @@ async def test_a_taken_over_run_finds_its_links(store: Store):
     await do(store, release(parent))
     again = await claim_one(store)
     [answer] = await do(store, child_of(again))
-    assert (answer.created, answer.linked) == (True, True)
+    assert (answer.is_new, answer.is_linked) == (True, True)
     await do(store, finish(child))
     assert [end[3] for end in await told(store, again)] == [0]
 
@@ -196,7 +196,7 @@ async def test_a_place_that_comes_to_wait_for_another_run_hears_no_more_of_the_f
     parent, child = await family(store)
     other = await hold(store, "other")
     [answer] = await do(store, AwaitRun("other", link(parent)))
-    assert answer.linked
+    assert answer.is_linked
     await do(store, finish(child), finish(other, output=b"2"))
     assert [payload for _, payload, *_ in await told(store, parent)] == [b"2"]
 
@@ -206,20 +206,20 @@ async def test_an_end_that_was_told_goes_when_its_place_comes_to_wait_for_anothe
     other = await hold(store, "other")
     await do(store, finish(child))
     [answer] = await do(store, AwaitRun("other", link(parent)))
-    assert answer.linked
+    assert answer.is_linked
     assert await told(store, parent) == []
-    assert await do(store, park(parent, None, awaited=(0,)), finish(other)) == [DONE, TOLD]
+    assert await do(store, park(parent, None, awaited_positions=(0,)), finish(other)) == [DONE, TOLD]
     assert [name for name, *_ in await told(store, parent)] == ["completed"]
 
 
 async def test_thousands_of_runs_are_started_and_end_in_few_commits(store: Store):
     parent = await hold(store, "p")
     answers = await do(store, *[child_of(parent, f"c{n}", n, claim_as=parent.owner) for n in range(2000)])
-    assert all(answer.linked for answer in answers)
-    await do(store, park(parent, None, awaited=tuple(range(2000))))
+    assert all(answer.is_linked for answer in answers)
+    await do(store, park(parent, None, awaited_positions=tuple(range(2000))))
     await do(store, *[finish(answer.run) for answer in answers])
     assert [signal.position for signal in await mailbox(store, parent)] == list(range(2000))
-    assert await store.next_wake(**ALL) is not None
+    assert await store.get_next_wake_at(**ALL) is not None
     assert len(await store.list_runs(RunFilter(parent="p"), limit=5000)) == 2000
 
 
@@ -231,7 +231,7 @@ async def test_a_history_tells_which_runs_are_awaited_already(store: Store):
         store, child_of(parent, "a", position=0, claim_as=parent.owner), child_of(parent, "b", position=3)
     )
     await do(store, AwaitRun("other", link(parent, 4)), finish(a.run))
-    [history] = await store.histories([parent.key])
+    [history] = await store.get_histories([parent.key])
     assert history.links == {0: ("a", a.run.digest), 3: ("b", b.run.digest)}
-    [childless] = await store.histories([a.run.key])
+    [childless] = await store.get_histories([a.run.key])
     assert childless.links == {}

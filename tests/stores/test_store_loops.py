@@ -20,7 +20,7 @@ def test_a_store_that_was_closed_can_be_opened_on_another_loop(backend: Any, tmp
             worker = await store.register_worker(a_worker(), 10.0)
             await start(store, run_id)
             await do(store, finish(await claim_one(store, worker)))
-            waiting = [asyncio.create_task(store.changed(0.05)) for _ in range(3)]
+            waiting = [asyncio.create_task(store.wait_for_change(0.05)) for _ in range(3)]
             await asyncio.gather(*waiting)
             await store.retire_worker(worker)
             assert (await store.count_runs())[FLOW, RunState.COMPLETED] == int(run_id)

@@ -34,24 +34,24 @@ from queue_values import limits
 from store_model import ENDED, REOPENABLE, SPACES, WAITING, Model, look
 from store_values import Clock, a_worker, new_run
 
-from holdfast.admission.usage import NANO, Limits, Shortage, Usage
-from holdfast.codec import describe_error, encode_error
-from holdfast.core.records import Attempt, Kind, Record, Rewind
+from holdfast.admission.usage import NANO_PER_USD, BudgetLimits, BudgetShortage, Usage
+from holdfast.codec import encode_error, read_error_info
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import AnswerApproval, AskApproval, Question, RemindApproval, WithdrawApproval
+from holdfast.stores.approvals import AnswerApproval, ApprovalRequest, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 from holdfast.stores.operations import (
+    AppendLiveEvents,
     AppendRecord,
     AwaitRun,
     CancelRun,
     FinishRun,
     ForkRun,
-    Link,
-    NoteAttempt,
-    Notice,
+    LiveEvent,
     Op,
+    OpStatus,
     ParkRun,
     PauseRun,
     ReleaseRun,
@@ -59,13 +59,13 @@ from holdfast.stores.operations import (
     ReserveUsage,
     ResumeRun,
     Run,
+    RunLink,
+    SaveAttempt,
     SendSignal,
     SetBudget,
     Settlement,
-    Started,
+    StartResult,
     StartRun,
-    TellNotices,
-    Verdict,
 )
 from holdfast.stores.queues import NewQueue
 
@@ -93,8 +93,9 @@ PEOPLE = ["ann", "bob"]
 KEYS = ["food", "dog"]
 WORDS = ["dog", "Dogs", "cat", "CAT", "a"]
 QUESTIONS = [
-    Question("really?"), Question("which?", "ann", ("a", "b")), Question("may I?", tool="rm", arguments=b'{"a":1}'),
-    Question("may I?", form=b"{}", tool="rm", arguments=b'{"a":1}'),
+    ApprovalRequest("really?"), ApprovalRequest("which?", "ann", ("a", "b")),
+    ApprovalRequest("may I?", tool="rm", arguments=b'{"a":1}'),
+    ApprovalRequest("may I?", form_schema=b"{}", tool="rm", arguments=b'{"a":1}'),
 ]  # fmt: skip
 
 HARMLESS = (
@@ -105,17 +106,18 @@ HARMLESS = (
 the same commit may change what it is answered)."""
 
 BUDGETS = [
-    Limits(tokens=100), Limits(calls=3), Limits(nano_usd=NANO // 2, calls=6), Limits(tokens=250, seconds=4.0), Limits(),
+    BudgetLimits(tokens=100), BudgetLimits(calls=3), BudgetLimits(nano_usd=NANO_PER_USD // 2, calls=6),
+    BudgetLimits(tokens=250, seconds=4.0), BudgetLimits(),
 ]  # fmt: skip
-USED = [Usage(1, 30, 10, 5, NANO // 8, 0, 1.5), Usage(1, 5, 20, 0, 0, 1), Usage(seconds=0.25), Usage()]
+USED = [Usage(1, 30, 10, 5, NANO_PER_USD // 8, 0, 1.5), Usage(1, 5, 20, 0, 0, 1), Usage(seconds=0.25), Usage()]
 MODELS = ["", "test:a", "test:b"]
 MUCH = Usage(10**6, 10**9, nano_usd=10**15)
 """More than any budget: the answer tells what is used and reserved."""
 EXPECTED = [
     MUCH,
     MUCH,
-    Usage(1, 20, 20, nano_usd=NANO // 10),
-    Usage(1, 60, 0, nano_usd=NANO // 4),
+    Usage(1, 20, 20, nano_usd=NANO_PER_USD // 10),
+    Usage(1, 60, 0, nano_usd=NANO_PER_USD // 4),
     Usage(1),
     Usage(1, 40, unpriced=1),
 ]
@@ -172,20 +174,20 @@ class StoreMachine(RuleBasedStateMachine):
         note("".join(f"    {op}: {answer}\n" for op, answer in zip(ops, answers, strict=True)))
         assert len(answers) == len(ops)
         for op, answer, wanted in zip(ops, answers, expected, strict=True):
-            if isinstance(wanted, Shortage):
+            if isinstance(wanted, BudgetShortage):
                 assert answer == wanted, f"{op}: {answer}, not {wanted}"
             elif isinstance(wanted, tuple):
-                assert isinstance(answer, Started), f"{op}: {answer}, not {wanted}"
+                assert isinstance(answer, StartResult), f"{op}: {answer}, not {wanted}"
                 self.same_started(answer, wanted)
             else:
                 assert answer is wanted, f"{op}: {answer}, not {wanted}"
         self.number_signals()
         self.last, self.last_answers = ops, answers
 
-    def same_started(self, answer: Started, wanted: tuple[dict[str, Any], bool, bool]) -> None:
+    def same_started(self, answer: StartResult, wanted: tuple[dict[str, Any], bool, bool]) -> None:
         row, created, linked = wanted
-        assert (answer.created, answer.linked) == (created, linked)
-        assert not (created and answer.deduplicated)
+        assert (answer.is_new, answer.is_linked) == (created, linked)
+        assert not (created and answer.is_deduplicated)
         mine = self.model.runs[row["id"]]
         if mine["key"] is None:
             others = [run["key"] for run in self.model.runs.values() if run["key"] is not None]
@@ -199,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
         for signal in sent:
             if not any(one is signal for one in self.model.mailboxes[signal["run"]]):
                 continue  # taken out again by the same commit
-            [history] = self.wait(self.here.histories([self.model.runs[signal["run"]]["key"]]))
+            [history] = self.wait(self.here.get_histories([self.model.runs[signal["run"]]["key"]]))
             known = {one["id"] for one in self.model.mailboxes[signal["run"]]}
             signal["id"] = next(one.id for one in history.signals if one.id not in known)
             assert signal["id"] > self.highest_signal
@@ -234,21 +236,21 @@ class StoreMachine(RuleBasedStateMachine):
             "available_at": self.one_of((0.0, 0.0, self.clock() + 3.0)),
             "deadline": self.one_of((None, self.clock() + 3.0, self.clock() + 3.0, self.clock() + 1000.0)),
             "max_deliveries": self.one_of((1, 2, 3, 3)),
-            "generated_id": self.one_of((True, False)),
+            "has_generated_id": self.one_of((True, False)),
             "starter": starter,
             "tags": self.one_of(((), ("nightly",))),
             "budget": self.one_of((None, None, *BUDGETS)),
             "session": self.one_of(("", "", "talk")),
             "queue_key": self.one_of(("", "acme", "beta")),
-            "dedup": self.one_of(("", "", "same")),
-            "put_off_most": self.one_of((None, 2.0, 9.0)),
+            "dedup_key": self.one_of(("", "", "same")),
+            "max_debounce_s": self.one_of((None, 2.0, 9.0)),
             "inputs": self.one_of((b"1", b"2")),
             "digest": self.one_of((b"digest", b"digest", b"other")),
-            "by_delivery": self.one_of((True, False, False)),
+            "is_delivery": self.one_of((True, False, False)),
         }
         claim_as, link = None, self.draw_link() if self.one_of((True, False)) else None
         if link is not None and self.mostly():
-            waits = self.model.by_key(link.parent)
+            waits = self.model.by_key(link.parent_key)
             assert waits is not None
             fields["parent"] = waits["id"]
         if self.mostly():
@@ -261,11 +263,11 @@ class StoreMachine(RuleBasedStateMachine):
         run = new_run(self.one_of(unused if unused and self.mostly() else IDS), **fields)
         return StartRun(run, claim_as, starter is not None and self.one_of((True, False)), link)
 
-    def draw_link(self) -> Link | None:
+    def draw_link(self) -> RunLink | None:
         if not any(run["key"] is not None for run in self.model.runs.values()):
             return None
         run, epoch = self.target()
-        return Link(run["key"], epoch, self.random.randint(0, 2), self.mostly())
+        return RunLink(run["key"], epoch, self.random.randint(0, 2), self.mostly())
 
     def draw_await(self) -> AwaitRun:
         link = self.draw_link()
@@ -276,12 +278,12 @@ class StoreMachine(RuleBasedStateMachine):
         source = self.one_of(IDS)
         seqs = [record.seq for record in self.model.journals.get(source, [])]
         keep = self.one_of([0, *seqs])
-        record = Record(keep, Kind.STEP, 0, "x", True, b"[2]", self.clock())
-        run = new_run(self.one_of(IDS), seed=self.one_of((b"s", b"t")), began_at=self.one_of((None, 7.0)))
+        record = Record(keep, RecordKind.STEP, 0, "x", True, b"[2]", self.clock())
+        run = new_run(self.one_of(IDS), seed=self.one_of((b"s", b"t")), clock_started_at=self.one_of((None, 7.0)))
         run = replace(run, workflow=self.one_of(FLOWS), created_at=self.clock(), forked_from=source)
         run = replace(run, queue=self.one_of(QUEUES), queue_key=self.one_of(("", "acme")))
-        run = replace(run, budget=self.model.budgets.get(source), previous=self.one_of(("", "r1")))
-        run = replace(run, by_delivery=self.one_of((True, False)), deadline=self.one_of((None, self.clock() + 3.0)))
+        run = replace(run, budget=self.model.budgets.get(source), previous_run=self.one_of(("", "r1")))
+        run = replace(run, is_delivery=self.one_of((True, False)), deadline=self.one_of((None, self.clock() + 3.0)))
         return ForkRun(source, run, keep, self.one_of((None, record)))
 
     def draw_request(self) -> Op:
@@ -297,9 +299,9 @@ class StoreMachine(RuleBasedStateMachine):
             record = self.one_of(journal)  # once more, as it was, or by somebody else
             record = record if self.one_of((True, False)) else record._replace(epoch=epoch)
             used, memory = self.one_of((None, *USED)), self.one_of((None, self.draw_memory()))
-            return AppendRecord(run["key"], record, used=used, memory=memory, clear_notices=self.mostly())
-        kind = self.one_of((*Kind, Kind.STEP))
-        ok = kind is not Kind.STEP or self.one_of((True, False))
+            return AppendRecord(run["key"], record, used=used, memory=memory, clear_live_events=self.mostly())
+        kind = self.one_of((*RecordKind, RecordKind.STEP))
+        ok = kind is not RecordKind.STEP or self.one_of((True, False))
         payload = b"[1]" if ok else FAILURE
         noted = list(self.model.attempts[run["id"]])
         position = self.one_of(noted) if noted and self.mostly() else self.random.randint(0, 2)
@@ -312,17 +314,17 @@ class StoreMachine(RuleBasedStateMachine):
         memory = self.one_of((None, self.draw_memory()))
         return AppendRecord(run["key"], record, consume, self.mostly(), self.mostly(), used, memory, self.mostly())
 
-    def next_record(self, run: dict[str, Any], kind: Kind, ok: bool, payload: bytes | None) -> Record:
+    def next_record(self, run: dict[str, Any], kind: RecordKind, ok: bool, payload: bytes | None) -> Record:
         journal = self.model.journals[run["id"]]
         return Record(
             journal[-1].seq + 1 if journal else 0, kind, 0, "x", ok, payload, self.clock(), epoch=run["epoch"]
         )
 
-    def draw_note(self) -> NoteAttempt:
+    def draw_note(self) -> SaveAttempt:
         run, epoch = self.target()
         progress = self.one_of((None, b"7"))
         attempt = Attempt(self.random.randint(0, 2), self.random.randint(1, 3), self.one_of((True, False)), progress)
-        return NoteAttempt(run["key"], epoch, attempt)
+        return SaveAttempt(run["key"], epoch, attempt)
 
     def draw_reserve(self) -> ReserveUsage:
         run, epoch = self.target()
@@ -338,17 +340,17 @@ class StoreMachine(RuleBasedStateMachine):
         state = self.one_of((RunState.FAILED, RunState.FAILED, RunState.COMPLETED, RunState.CANCELLED))
         output, error = (b"1", None) if state is RunState.COMPLETED else (None, FAILURE)
         return FinishRun(
-            run["key"], epoch, state, output, error, self.clock(), self.draw_rewind(run), heed_cancel=self.mostly()
+            run["key"], epoch, state, output, error, self.clock(), self.draw_rewind(run), respect_cancel=self.mostly()
         )
 
     def draw_rewind(self, run: dict[str, Any]) -> Rewind | None:
         # No run fails because of a patch.
-        seqs = [record.seq for record in self.model.journals[run["id"]] if record.kind is not Kind.PATCH]
+        seqs = [record.seq for record in self.model.journals[run["id"]] if record.kind is not RecordKind.PATCH]
         if not seqs or not self.mostly():
             return None
         failed = tuple(self.random.sample(seqs[-3:], self.random.randint(0, min(2, len(seqs)))))
         positions, timers, odd = self.random.randint(0, 3), self.random.randint(0, 3), self.random.randint(0, 9)
-        return Rewind(failed, positions, timers, undone=odd == 0, once=failed[:1] if odd == 1 else ())
+        return Rewind(failed, positions, timers, is_compensated=odd == 0, once_seqs=failed[:1] if odd == 1 else ())
 
     def draw_park(self) -> ParkRun:
         run, epoch = self.target()
@@ -358,7 +360,16 @@ class StoreMachine(RuleBasedStateMachine):
         signals = self.one_of(((), ("go",), ("stop", "go")))
         asked = [row["id"] for row in self.model.approvals.values() if row["run_id"] == run["id"]]
         answers = tuple(id for id in asked if self.one_of((True, False)))
-        return ParkRun(run["key"], epoch, wake_at, signals, "a word", awaited=children, paused=paused, answers=answers)
+        return ParkRun(
+            run["key"],
+            epoch,
+            wake_at,
+            signals,
+            "a word",
+            awaited_positions=children,
+            is_pause=paused,
+            approval_ids=answers,
+        )
 
     def draw_release(self) -> ReleaseRun:
         run, epoch = self.target()
@@ -370,7 +381,7 @@ class StoreMachine(RuleBasedStateMachine):
         dedup = self.one_of((None, "once", "twice"))
         return SendSignal(self.known_id(RunState.RUNNING, WAITING), self.one_of(NAMES), payload, dedup, self.clock())
 
-    def draw_question(self) -> AskApproval:
+    def draw_question(self) -> RequestApproval:
         """As runs ask: under an id that follows from the run, the position and the question, the same as a rule."""
         run, epoch = self.target()
         position = self.random.randint(0, 2)
@@ -378,7 +389,7 @@ class StoreMachine(RuleBasedStateMachine):
         owner = run["id"] if self.mostly() else self.one_of(IDS)
         expires_at = self.one_of((None, self.clock() + 9))
         approval = f"{owner}-{position}-{which}"
-        return AskApproval(run["key"], epoch, position, approval, QUESTIONS[which], self.clock(), expires_at)
+        return RequestApproval(run["key"], epoch, position, approval, QUESTIONS[which], self.clock(), expires_at)
 
     def draw_reminder(self) -> Op:
         run, epoch = self.target()
@@ -396,16 +407,16 @@ class StoreMachine(RuleBasedStateMachine):
         approval = self.one_of(asked) if asked and self.mostly() else self.one_of([*self.model.approvals, "none"])
         return AnswerApproval(approval, self.one_of((b"true", b"false")), self.one_of(PEOPLE), self.clock())
 
-    def draw_notices(self) -> TellNotices:
+    def draw_notices(self) -> AppendLiveEvents:
         run, epoch = self.target()
         notices = [
-            Notice(
-                self.random.randint(0, 2), self.one_of("12"), self.random.randint(0, 3), self.one_of(("begun", "text")),
-                self.one_of((b'"a"', b'"b"')), self.clock(),
+            LiveEvent(
+                self.random.randint(0, 2), self.one_of("12"), self.random.randint(0, 3),
+                self.one_of(("started", "text")), self.one_of((b'"a"', b'"b"')), self.clock(),
             )
             for _ in range(self.random.randint(0, 3))
         ]  # fmt: skip
-        return TellNotices(run["key"], epoch, tuple(notices))
+        return AppendLiveEvents(run["key"], epoch, tuple(notices))
 
     def draw_memory(self) -> MemoryChange:
         space, key = self.one_of(SPACES), self.one_of(KEYS)
@@ -424,7 +435,7 @@ class StoreMachine(RuleBasedStateMachine):
         rewind = None if run is None else self.draw_rewind(run)
         if run is None or rewind is None:
             return None
-        given = Record(0, Kind.STEP, self.random.randint(0, 3), "pay", True, b"1", self.clock(), attempts=0)
+        given = Record(0, RecordKind.STEP, self.random.randint(0, 3), "pay", True, b"1", self.clock(), attempts=0)
         return Settlement(run["epoch"] - (not self.mostly()), rewind, self.one_of((None, given)))
 
     def known_id(self, *states: RunState) -> str:
@@ -466,12 +477,12 @@ class StoreMachine(RuleBasedStateMachine):
         can += [self.spends] * 4 if any(run["has_budget"] for run in held) else []
         can += [self.is_given_another_budget] * 2 if self.model.short else []
         can += [self.hands_the_last_commit_in_again] if self.last else []
-        can += [self.expires] * 2 if any(run["by_delivery"] and run["state"] not in ENDED for run in runs) else []
+        can += [self.expires] * 2 if any(run["is_delivery"] and run["state"] not in ENDED for run in runs) else []
         return [*can, self.is_listed]
 
     def among_workers(self) -> list[Any]:
         can: list[Any] = [self.registers, self.renews, self.reaps, self.time_passes, self.announces, self.switches]
-        can += [self.keeps] if any(row["by_lease"] for row in self.model.workers.values()) else []
+        can += [self.keeps] if any(row["is_listener"] for row in self.model.workers.values()) else []
         return can + ([self.retires, self.dies] if len(self.model.acting()) > 1 else [])
 
     def committed(self, *draws: Any) -> None:
@@ -495,7 +506,7 @@ class StoreMachine(RuleBasedStateMachine):
         run = self.one_of([run for run in self.held() if run["has_budget"]])
         position, how = self.random.randint(0, 2), self.random.randint(0, 4)
         asked = ReserveUsage(run["key"], run["epoch"], position, self.one_of(EXPECTED[2:]))
-        record = self.next_record(run, Kind.STEP, True, b"[1]")._replace(position=position)
+        record = self.next_record(run, RecordKind.STEP, True, b"[1]")._replace(position=position)
         outcome: Op = AppendRecord(run["key"], record, used=self.one_of(USED) if how < 3 else None)
         if how == 0:
             outcome = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock())
@@ -519,12 +530,12 @@ class StoreMachine(RuleBasedStateMachine):
     def switches(self) -> None:
         flow, model = self.one_of(FLOWS), self.model.switches
         if flow in model:
-            assert self.wait(self.here.switch_off(flow)) is False
-            assert self.wait(self.there.switch_on(flow)) is True
+            assert self.wait(self.here.disable_workflow(flow)) is False
+            assert self.wait(self.there.enable_workflow(flow)) is True
             del model[flow]
         else:
-            assert self.wait(self.here.switch_on(flow)) is False
-            assert self.wait(self.there.switch_off(flow)) is True
+            assert self.wait(self.here.enable_workflow(flow)) is False
+            assert self.wait(self.there.disable_workflow(flow)) is True
             model[flow] = self.clock()
 
     def limits_a_queue(self) -> None:
@@ -533,11 +544,11 @@ class StoreMachine(RuleBasedStateMachine):
         given = self.one_of(LIMITS[name])
         note(f"    {how} {name} {given}\n")
         if how == "announces":
-            self.wait(store.put_queues([NewQueue(name, given)]))
+            self.wait(store.declare_queues([NewQueue(name, given)]))
             self.model.change_queue(name, {"declared": given})
         elif how in ("sets", "takes back"):
             change = given if how == "sets" else None
-            assert self.wait(store.set_queue(name, change)) is self.model.change_queue(name, {"by_hand": change})
+            assert self.wait(store.set_queue_limits(name, change)) is self.model.change_queue(name, {"by_hand": change})
         elif how == "pauses":
             changed = self.model.change_queue(name, {"paused_at": self.clock()})
             assert self.wait(store.pause_queue(name)) is changed
@@ -553,26 +564,30 @@ class StoreMachine(RuleBasedStateMachine):
         if self.one_of((True, False)):
             asked = tuple(row["id"] for row in self.model.approvals.values())
             self.committed(
-                lambda: ParkRun(run["key"], run["epoch"], None, (name,), "a word", awaited=(0, 1, 2), answers=asked)
+                lambda: ParkRun(
+                    run["key"], run["epoch"], None, (name,), "a word", awaited_positions=(0, 1, 2), approval_ids=asked
+                )
             )
             return
         signal = self.model.mailboxes[run["id"]][0]
-        record = self.next_record(run, Kind.SIGNAL, True, signal["payload"])._replace(started_at=signal["sent_at"])
+        record = self.next_record(run, RecordKind.SIGNAL, True, signal["payload"])._replace(
+            started_at=signal["sent_at"]
+        )
         if signal["position"] is not None:
-            kind, ok = Kind.APPROVAL, True
+            kind, ok = RecordKind.APPROVAL, True
             if not signal["name"].startswith("answer:"):
-                kind, ok = Kind.CHILD, signal["name"] == "completed"
+                kind, ok = RecordKind.CHILD, signal["name"] == "completed"
             record = record._replace(kind=kind, position=signal["position"], ok=ok)
         self.committed(lambda: AppendRecord(run["key"], record, signal["id"]))
 
     def fails(self) -> None:
         """As most runs fail: with a step, or with their deadline."""
         run = self.one_of(self.held())
-        kind = self.one_of((Kind.STEP, Kind.STEP, Kind.DEADLINE))
-        if kind is Kind.DEADLINE and run["deadline"] is not None:
+        kind = self.one_of((RecordKind.STEP, RecordKind.STEP, RecordKind.DEADLINE))
+        if kind is RecordKind.DEADLINE and run["deadline"] is not None:
             self.clock.now = max(self.clock.now, run["deadline"])
-        payload = None if kind is Kind.DEADLINE else FAILURE
-        record = self.next_record(run, kind, kind is Kind.DEADLINE, payload)
+        payload = None if kind is RecordKind.DEADLINE else FAILURE
+        record = self.next_record(run, kind, kind is RecordKind.DEADLINE, payload)
         back = self.one_of((self.draw_rewind(run), Rewind((record.seq,), 9, 9), None))
         end = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
         self.committed(lambda: AppendRecord(run["key"], record), lambda: end)
@@ -593,7 +608,7 @@ class StoreMachine(RuleBasedStateMachine):
         new = new_run(
             self.one_of(IDS), workflow=run["workflow"], created_at=self.clock(), parent=run["id"], budget=budget
         )
-        link = Link(run["key"], run["epoch"], self.random.randint(0, 2))
+        link = RunLink(run["key"], run["epoch"], self.random.randint(0, 2))
         self.committed(lambda: StartRun(new, run["owner"], link=link))
         child = self.model.runs.get(new.id)
         if child is not None and child["state"] is RunState.RUNNING and self.one_of((True, False)):
@@ -605,7 +620,7 @@ class StoreMachine(RuleBasedStateMachine):
     def fails_with_its_child(self) -> None:
         run = self.one_of([run for run in self.held() if self.ends_for(run)])
         end = self.ends_for(run)[0]
-        kind = Kind.APPROVAL if end["name"].startswith("answer:") else Kind.CHILD
+        kind = RecordKind.APPROVAL if end["name"].startswith("answer:") else RecordKind.CHILD
         record = self.next_record(run, kind, False, FAILURE)._replace(position=end["position"])
         back = Rewind((record.seq,), 9, 9)
         finish = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
@@ -618,7 +633,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def takes_its_worker_down(self) -> None:
         owner = self.one_of(self.held())["owner"]
-        if self.model.workers[owner]["by_lease"]:
+        if self.model.workers[owner]["is_listener"]:
             self.keep(owner, 1.0)
             self.clock.advance(1.5)
         elif not self.model.workers[owner]["killed"]:
@@ -639,20 +654,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.committed(*[self.draw_op] * self.random.randint(2, 5))
 
     def hands_the_last_commit_in_again(self) -> None:
-        refusals = (Verdict.REFUSED, Verdict.FENCED, Verdict.ENDED, Verdict.SWITCHED_OFF)
+        refusals = (OpStatus.REFUSED, OpStatus.FENCED, OpStatus.ENDED, OpStatus.WORKFLOW_DISABLED)
         refused = any(answer in refusals for answer in self.last_answers)
-        keyed = [op for op in self.last if isinstance(op, SendSignal) and op.dedup is not None]
+        keyed = [op for op in self.last if isinstance(op, SendSignal) and op.dedup_key is not None]
         reservations = [op for op in self.last if isinstance(op, ReserveUsage)]
         undecided = any(
-            isinstance(op, PauseRun | ResumeRun) and answer is not Verdict.DONE
+            isinstance(op, PauseRun | ResumeRun) and answer is not OpStatus.DONE
             for op, answer in zip(self.last, self.last_answers, strict=True)
         )
         linked = [op.link for op in self.last if isinstance(op, StartRun | AwaitRun) and op.link is not None]
         asked = [op.run_id for op in self.last if isinstance(op, CancelRun | PauseRun | ResumeRun)]
-        places = {(link.parent, link.position) for link in linked}
+        places = {(link.parent_key, link.position) for link in linked}
         contradicts = len(places) < len(linked) or len(set(asked)) < len(asked)
         joined = any(
-            isinstance(op, StartRun) and isinstance(answer, Started) and answer.run.id != op.run.id
+            isinstance(op, StartRun) and isinstance(answer, StartResult) and answer.run.id != op.run.id
             for op, answer in zip(self.last, self.last_answers, strict=True)
         )
         harmless = not (joined or refused or undecided or contradicts) and all(
@@ -664,26 +679,26 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.look(self.here) == before
 
     def registers(self) -> None:
-        lease, by_lease = self.one_of((50.0, 5.0)), self.one_of((True, False, False))
-        worker = self.wait(self.here.register_worker(a_worker(workflows=(), by_lease=by_lease), lease))
+        lease, is_listener = self.one_of((50.0, 5.0)), self.one_of((True, False, False))
+        worker = self.wait(self.here.register_worker(a_worker(workflows=(), is_listener=is_listener), lease))
         assert worker not in self.model.workers
         now = self.clock()
         self.model.workers[worker] = {
-            "state": "live", "killed": False, "workflows": (), "started_at": now, "lease_until": now + lease,
-            "beat_at": now, "by_lease": by_lease,
+            "state": "live", "killed": False, "workflows": (), "started_at": now, "lease_expires_at": now + lease,
+            "heartbeat_at": now, "is_listener": is_listener,
         }  # fmt: skip
 
     def renews(self) -> None:
         lease = self.one_of((50.0, 5.0))
         worker = self.one_of(self.model.workers)
         row = self.model.workers[worker]
-        if row["by_lease"] or (row["killed"] and row["state"] == "live"):
+        if row["is_listener"] or (row["killed"] and row["state"] == "live"):
             return  # there is nobody to do it
         renewed = self.here.renew_lease(worker, lease)
         assert renewed is (row["state"] == "live")
         if renewed:
-            row["lease_until"] = self.clock() + lease
-            row["beat_at"] = self.clock()
+            row["lease_expires_at"] = self.clock() + lease
+            row["heartbeat_at"] = self.clock()
 
     def keeps(self) -> None:
         """From any process, and however long the lease is over; not the lease of a worker that has a process."""
@@ -691,47 +706,53 @@ class StoreMachine(RuleBasedStateMachine):
 
     def keep(self, worker: int, lease: float) -> None:
         row = self.model.workers[worker]
-        kept = self.wait(self.one_of((self.here, self.there)).keep_worker(worker, lease))
-        assert kept is (row["by_lease"] and row["state"] == "live")
+        kept = self.wait(self.one_of((self.here, self.there)).renew_listener_lease(worker, lease))
+        assert kept is (row["is_listener"] and row["state"] == "live")
         if kept:
-            row.update(lease_until=self.clock() + lease, beat_at=self.clock())
+            row.update(lease_expires_at=self.clock() + lease, heartbeat_at=self.clock())
 
     def expires(self) -> None:
         if self.mostly():
-            times = [run["deadline"] for run in self.model.runs.values() if run["by_delivery"] and run["deadline"]]
+            times = [run["deadline"] for run in self.model.runs.values() if run["is_delivery"] and run["deadline"]]
             self.clock.now = max(self.clock.now, min(times, default=0.0))
         limit = self.random.randint(1, 3)
         expected = self.model.expire(limit)
-        assert self.wait(self.one_of((self.here, self.there)).expire(limit)) == expected
+        assert self.wait(self.one_of((self.here, self.there)).expire_runs(limit)) == expected
         for run_id in expected:
-            run = self.wait(self.here.get(run_id))
-            assert describe_error(run.error).type == "holdfast.errors.RunTimedOut"
+            run = self.wait(self.here.get_run(run_id))
+            assert read_error_info(run.error).type == "holdfast.errors.RunTimedOut"
             self.model.died_of(run_id, run.error)
         self.number_signals()
 
     def retires(self) -> None:
         worker = self.one_of(self.model.acting())
-        by_lease = self.model.workers[worker]["by_lease"]
-        self.wait(self.one_of((self.here, self.there) if by_lease else (self.here,)).retire_worker(worker))
+        is_listener = self.model.workers[worker]["is_listener"]
+        self.wait(self.one_of((self.here, self.there) if is_listener else (self.here,)).retire_worker(worker))
         self.model.retire(worker)
 
     def dies(self) -> None:
         worker = self.one_of(self.model.acting())
-        if self.model.workers[worker]["by_lease"]:
+        if self.model.workers[worker]["is_listener"]:
             return  # nobody sees that
         self.backend.kill(self.here, worker)
         self.model.workers[worker]["killed"] = True
 
     def reaps(self) -> None:
         me = self.one_of([None, *self.model.acting()])
-        since, by_lease = self.one_of((0.0, self.clock() - 7.0)), self.one_of((False, True))
+        since, include_listeners = self.one_of((0.0, self.clock() - 7.0)), self.one_of((False, True))
         window = LeaseWindow(since, self.clock())
-        found = self.wait(self.one_of((self.here, self.there)).reap(me, window, by_lease=by_lease))
-        gone, freed, dead = self.model.reap(me, since, by_lease)
-        assert (sorted(found.workers), found.released, sorted(found.dead)) == (gone, len(freed), sorted(dead))
+        found = self.wait(
+            self.one_of((self.here, self.there)).reap_dead_workers(me, window, include_listeners=include_listeners)
+        )
+        gone, freed, dead = self.model.reap(me, since, include_listeners)
+        assert (sorted(found.worker_ids), found.released_count, sorted(found.dead_run_ids)) == (
+            gone,
+            len(freed),
+            sorted(dead),
+        )
         for run_id in dead:
-            run = self.wait(self.here.get(run_id))
-            told = describe_error(run.error)
+            run = self.wait(self.here.get_run(run_id))
+            told = read_error_info(run.error)
             assert told.type == "holdfast.errors.RunDead"
             assert f"holdfast retry {run_id}" in told.message
             self.model.died_of(run_id, run.error)
@@ -748,7 +769,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         worker = self.one_of(acting if acting and self.mostly() else able)
         store = self.one_of((self.here, self.there))
-        claimed = self.wait(store.claim(worker, workflows=workflows, queues=queues, limit=limit))
+        claimed = self.wait(store.claim_runs(worker, workflows=workflows, queues=queues, limit=limit))
         is_suspicious = bool(self.model.suspects(workflows, queues))
         wanted = self.model.claim(worker, workflows, queues, limit)
         found, expected = [run.id for run in claimed], [row["id"] for row in wanted]
@@ -756,7 +777,7 @@ class StoreMachine(RuleBasedStateMachine):
         for run, row in zip(claimed, wanted, strict=True):
             self.same_row(run, row)
         if len(claimed) < limit and self.model.is_live(worker) and not is_suspicious:
-            told = self.wait(store.next_wake(workflows=workflows, queues=queues))
+            told = self.wait(store.get_next_wake_at(workflows=workflows, queues=queues))
             assert told is None or told > self.clock(), "what was just refused is not due"
 
     def time_passes(self) -> None:
@@ -771,7 +792,7 @@ class StoreMachine(RuleBasedStateMachine):
             for at, name in enumerate(names)
         ]
         worker = self.one_of([None, *self.model.acting()])
-        self.wait(self.here.publish(specs, worker))
+        self.wait(self.here.publish_workflows(specs, worker))
         self.model.specs.update((spec.name, spec) for spec in specs)
         if worker is not None:
             row = self.model.workers[worker]
@@ -788,7 +809,7 @@ class StoreMachine(RuleBasedStateMachine):
             owner=self.one_of((None, None, None, *self.model.workers)),
         )
         limit, before = self.random.randint(1, 3), self.one_of((None, 2, 3))
-        found = self.wait(self.there.list_runs(where, limit=limit, before=before))
+        found = self.wait(self.there.list_runs(where, limit=limit, before_key=before))
         wanted = [
             run["id"]
             for run in sorted(self.model.runs.values(), key=lambda run: -run["key"])
@@ -804,7 +825,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert [run.id for run in found] == wanted[:limit]
 
     def words(self, run: dict[str, Any]) -> str:
-        told = None if run["error"] is None else describe_error(run["error"])
+        told = None if run["error"] is None else read_error_info(run["error"])
         error = "" if told is None else f"{told.type} {told.message}"
         return " | ".join((run["id"], run["workflow"], *run["tags"], error)).lower()
 
@@ -816,7 +837,7 @@ class StoreMachine(RuleBasedStateMachine):
     def same_row(self, run: Run, row: dict[str, Any]) -> None:
         told = {field.name: getattr(run, field.name) for field in fields(run)}
         if run.state in ENDED:
-            del told["limited"]  # it is decided anew by a retry
+            del told["is_limited"]  # it is decided anew by a retry
         other = {name: (value, row[name]) for name, value in told.items() if value != row[name]}
         assert not other, f"{run.id} is not as it should be: {other}"
 
@@ -867,17 +888,17 @@ class StoreMachine(RuleBasedStateMachine):
     def people_are_asked_and_told(self, seen: Any, rows: list[dict[str, Any]]) -> None:
         model = self.model
         asked = {approval.id: asdict(approval) for approval in seen["approvals"]}
-        assert {name: {**row, "question": model.approvals[name]["question"]} for name, row in asked.items()} == (
+        assert {name: {**row, "request": model.approvals[name]["request"]} for name, row in asked.items()} == (
             model.approvals
         )
-        assert all(approval.question == model.approvals[approval.id]["question"] for approval in seen["approvals"])
-        assert [one.asked_at for one in seen["approvals"]] == sorted(one.asked_at for one in seen["approvals"])
+        assert all(approval.request == model.approvals[approval.id]["request"] for approval in seen["approvals"])
+        assert [one.requested_at for one in seen["approvals"]] == sorted(one.requested_at for one in seen["approvals"])
         assert seen["open"] == [one for one in seen["approvals"] if one.state == "open"]
         for row, feed, history in zip(rows, seen["feeds"], seen["histories"], strict=True):
             self.same_row(feed.run, row)
             assert list(feed.records) == list(history.records)
-            assert [notice for _, notice in feed.notices] == model.notices[row["id"]]
-            numbers = [number for number, _ in feed.notices]
+            assert [notice for _, notice in feed.live_events] == model.notices[row["id"]]
+            numbers = [number for number, _ in feed.live_events]
             assert numbers == sorted(set(numbers))
         wanted = sorted(model.memories.values(), key=lambda row: (row["namespace"], row["key"]))
         assert [asdict(memory) for memory in seen["memories"]] == wanted
@@ -894,7 +915,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert [worker.id for worker in found] == sorted(wanted)
         for worker in found:
             row = wanted[worker.id]
-            names = ("state", "workflows", "started_at", "lease_until", "beat_at", "by_lease")
+            names = ("state", "workflows", "started_at", "lease_expires_at", "heartbeat_at", "is_listener")
             assert [getattr(worker, name) for name in names] == [row[name] for name in names]
 
     @invariant()

@@ -15,12 +15,12 @@ from store_values import DONE, FENCED, Clock, append, claim_one, do, finish, hol
 
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import INLINE, Store
+from holdfast.stores.contract import MAX_INLINE_BYTES, Store
 from holdfast.stores.memories import DeleteMemory, Memory, MemoryChange, PutMemory
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import AppendRecord, ReopenRun, Run
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.text_search import MOST, words
+from holdfast.stores.text_search import MAX_QUERY_WORDS, tokenize
 
 
 def put(key: str = "likes", text: str = "green tea", *, space: str = "ann", **fields: Any) -> PutMemory:
@@ -120,7 +120,7 @@ async def test_a_record_that_another_holder_has_written_changes_no_memory(store:
 @pytest.mark.asyncio
 async def test_a_retry_leaves_memories_as_they_are(store: Store):
     run = await hold(store)
-    await do(store, step(run, 0, put()), finish(run, RunState.FAILED, rewind=rewind(0, positions=0)))
+    await do(store, step(run, 0, put()), finish(run, RunState.FAILED, rewind=rewind(0, command_count=0)))
     assert await do(store, ReopenRun("r", 1.0)) == [DONE]
     assert await keys(store) == ["likes"]
 
@@ -194,13 +194,13 @@ async def test_scripts_without_spaces_are_found_by_their_characters(store: Store
 
 @pytest.mark.asyncio
 async def test_huge_values_texts_and_questions_are_no_trouble(store: Store):
-    value, text = b"x" * (3 * INLINE), "word " * 50_000 + "needle"
+    value, text = b"x" * (3 * MAX_INLINE_BYTES), "word " * 50_000 + "needle"
     await do(store, put("big", text, value=value), put("small", "needle"))
     kept = await store.get_memory("ann", "big")
     assert kept is not None
     assert (kept.value, kept.text) == (value, text)
     assert await found(store, "needle") == ["small", "big"]
-    assert await found(store, " ".join(f"w{n}" for n in range(MOST - 1)) + " needle") == ["small", "big"]
+    assert await found(store, " ".join(f"w{n}" for n in range(MAX_QUERY_WORDS - 1)) + " needle") == ["small", "big"]
     assert await found(store, " ".join(f"w{n}" for n in range(20_000)) + " needle") == [], "only the first count"
     run = await hold(store)
     await do(store, step(run, 0, put("with a step", value=value, text=text)))
@@ -276,6 +276,6 @@ def test_the_stores_rank_alike_among_many():
 
 @given(st.text())
 def test_words_are_found_by_themselves_and_contain_nothing_that_separates(text: str):
-    made = words(text)
-    assert words(" ".join(made)) == made
+    made = tokenize(text)
+    assert tokenize(" ".join(made)) == made
     assert not any(character in word for word in made for character in " \"'*():^-\x00")

@@ -42,54 +42,64 @@ from store_values import (
 )
 
 from holdfast.admission.queue_limits import QueueLimits
-from holdfast.admission.usage import Limits, Usage
+from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import StoreError, StoreReadOnly
 from holdfast.stores.approvals import (
     AnswerApproval,
     ApprovalFilter,
-    AskApproval,
-    Question,
+    ApprovalRequest,
     RemindApproval,
+    RequestApproval,
     WithdrawApproval,
 )
-from holdfast.stores.archives import Archived, Belongings
-from holdfast.stores.audit_log import NewAudit
-from holdfast.stores.contract import INLINE, Found, NewSignals, Reaped, RunFilter, Store, WorkflowSpec
+from holdfast.stores.archives import ArchivedRun, RunExtras
+from holdfast.stores.audit_log import AuditEvent
+from holdfast.stores.contract import (
+    MAX_INLINE_BYTES,
+    NewSignals,
+    ReapResult,
+    RunFilter,
+    RunSearchPage,
+    Store,
+    WorkflowSpec,
+)
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
+    AppendLiveEvents,
     AwaitRun,
     CancelRun,
     ForkRun,
-    Notice,
+    LiveEvent,
     Op,
+    OpStatus,
     PauseRun,
     ReopenRun,
     ResumeRun,
     Run,
     SetBudget,
-    Started,
+    StartResult,
     StartRun,
-    TellNotices,
-    Verdict,
 )
 from holdfast.stores.postgres import PgStore
 from holdfast.stores.postgres.migrations import ddl
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.retention import Pruning
-from holdfast.stores.schedules import NewSchedule
+from holdfast.stores.retention import PruneRequest
+from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
 on_databases = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
 """A store in memory shares nothing with another one anyway."""
 
-LARGE = b'"' + b"x" * (INLINE + 1) + b'"'
-UNKNOWN = Verdict.UNKNOWN_RUN
+LARGE = b'"' + b"x" * (MAX_INLINE_BYTES + 1) + b'"'
+UNKNOWN = OpStatus.UNKNOWN_RUN
 AT = 1_000_009.0
 EVER = ("0001-01-01", "9999-12-31")
-EVERYTHING = Pruning(before=3_000_000.0, states=frozenset({RunState.COMPLETED, RunState.FAILED}), unclaimed=True)
+EVERYTHING = PruneRequest(
+    finished_before=3_000_000.0, states=frozenset({RunState.COMPLETED, RunState.FAILED}), include_unclaimed=True
+)
 
 
 @dataclass
@@ -131,7 +141,7 @@ def shared(request: pytest.FixtureRequest, backend: Any, tmp_path: Path, clock: 
         else:
 
             def on(namespace: str) -> PgStore:
-                return PgStore(place, namespace=namespace, clock=clock, look_every=0.0)
+                return PgStore(place, namespace=namespace, clock=clock, poll_interval_s=0.0)
 
             yield Shared(on, lambda namespace: postgres_rows(place, on(namespace).schema), backend.kill)
 
@@ -156,30 +166,30 @@ def spec(name: str = FLOW) -> WorkflowSpec:
     return WorkflowSpec(name, ("customer",))
 
 
-def schedule(name: str) -> NewSchedule:
-    return NewSchedule(name, FLOW, "every 15 min", b"{}")
+def schedule(name: str) -> ScheduleDefinition:
+    return ScheduleDefinition(name, FLOW, "every 15 min", b"{}")
 
 
-def audited(target: str) -> NewAudit:
-    return NewAudit(AT, "k1", "Ann", "cancelRun", target, "allowed", "::1")
+def audited(target: str) -> AuditEvent:
+    return AuditEvent(AT, "k1", "Ann", "cancelRun", target, "allowed", "::1")
 
 
-def question(run: Run) -> AskApproval:
-    return AskApproval(run.key, run.epoch, 5, "a1", Question("May it?", "ann"), AT)
+def question(run: Run) -> RequestApproval:
+    return RequestApproval(run.key, run.epoch, 5, "a1", ApprovalRequest("May it?", "ann"), AT)
 
 
 async def fill(store: Store, payload: bytes = LARGE) -> Run:
     """Something of everything. The run that is returned is held by worker 1."""
     worker = await store.register_worker(a_worker(), 1000.0)
     assert worker == 1, "workers of a namespace are numbered by themselves"
-    await store.publish([spec(), spec("off")], worker)
-    await store.switch_off("off")
+    await store.publish_workflows([spec(), spec("off")], worker)
+    await store.disable_workflow("off")
     await store.put_document("key", "ann", b"1")
     await store.put_document("key", "bob", b"1")
-    await store.note_audit([audited("ours")])
+    await store.append_audit([audited("ours")])
     await store.put_schedules([schedule("nightly")], worker=worker)
     run = await start(
-        store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=Limits(tokens=1000)
+        store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=BudgetLimits(tokens=1000)
     )
     await do(
         store,
@@ -188,18 +198,18 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
         note(run, 3),
         reserve(run, 4, tokens=10),
         question(run),
-        TellNotices(run.key, run.epoch, (Notice(3, "", 1, "progress", b"1", AT),)),
+        AppendLiveEvents(run.key, run.epoch, (LiveEvent(3, "", 1, "progress", b"1", AT),)),
         signal("r", "go", payload, "once"),
         PutMemory("user", "k", b'"v"', "red car", AT),
         PauseRun("r", AT),
     )
     await start(store, "pending")
     await start(store, "timer", available_at=2_000_000.0)
-    await store.set_queue("llm", QueueLimits(1))
+    await store.set_queue_limits("llm", QueueLimits(1))
     await store.pause_queue("paused")
-    await start(store, "limited", queue="llm", queue_key="acme", dedup="same")
-    await store.register_worker(a_worker("listener", by_lease=True, workflows=("address",)), -1.0)
-    await start(store, "late", workflow="address", by_delivery=True, deadline=1.0)
+    await start(store, "limited", queue="llm", queue_key="acme", dedup_key="same")
+    await store.register_worker(a_worker("listener", is_listener=True, workflows=("address",)), -1.0)
+    await start(store, "late", workflow="address", is_delivery=True, deadline=1.0)
     ended = await start(store, "ended", claim_as=worker)
     await do(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
     return run
@@ -224,7 +234,7 @@ async def open(store: Store, run: Run, other: Store) -> None:
 @case
 async def commit(store: Store, run: Run, other: Store) -> None:
     key, epoch = run.key, run.epoch
-    foreign: list[tuple[Op, Verdict]] = [
+    foreign: list[tuple[Op, OpStatus]] = [
         (AwaitRun("kid", link(run, 2)), FENCED),
         (append(run, 1), FENCED),
         (note(run, 3, 2), FENCED),
@@ -237,13 +247,13 @@ async def commit(store: Store, run: Run, other: Store) -> None:
         (PauseRun("pending", AT), UNKNOWN),
         (ResumeRun("r", AT), UNKNOWN),
         (ReopenRun("ended", AT), UNKNOWN),
-        (SetBudget("r", Limits(calls=1), AT), UNKNOWN),
+        (SetBudget("r", BudgetLimits(calls=1), AT), UNKNOWN),
         (ForkRun("r", new_run("f", forked_from="r"), 1), UNKNOWN),
-        (TellNotices(key, epoch, (Notice(3, "", 2, "progress", b"2", AT),)), FENCED),
+        (AppendLiveEvents(key, epoch, (LiveEvent(3, "", 2, "progress", b"2", AT),)), FENCED),
         (RemindApproval(key, epoch, "a1", 1, "bob", AT), FENCED),
         (WithdrawApproval(key, epoch, "a1", AT), FENCED),
         (question(run), FENCED),
-        (AnswerApproval("a1", b"true", "ann", AT), Verdict.UNKNOWN_APPROVAL),
+        (AnswerApproval("a1", b"true", "ann", AT), OpStatus.UNKNOWN_APPROVAL),
         (StartRun(new_run("c", parent="r"), link=link(run, 9)), FENCED),
         (DeleteMemory("user", "k"), DONE),
         (PutMemory("nobody", "k", b"1", "", AT), DONE),
@@ -254,14 +264,14 @@ async def commit(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def begin_step(store: Store, run: Run, other: Store) -> None:
-    assert await store.begin_step(run, Attempt(7, 1), plain=False) is None
+async def begin_step_transaction(store: Store, run: Run, other: Store) -> None:
+    assert await store.begin_step_transaction(run, Attempt(7, 1), is_sync=False) is None
 
 
 @case
 async def register_worker(store: Store, run: Run, other: Store) -> None:
     """Worker 1 is there in the other one: a second one is counted by itself. (See `retire_worker`.)"""
-    assert await store.workers() == []
+    assert await store.list_workers() == []
 
 
 @case
@@ -271,15 +281,15 @@ async def renew_lease(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def keep_worker(store: Store, run: Run, other: Store) -> None:
-    [listener] = [worker for worker in await other.workers() if worker.by_lease]
-    assert not await store.keep_worker(listener.id, 5000.0)
+async def renew_listener_lease(store: Store, run: Run, other: Store) -> None:
+    [listener] = [worker for worker in await other.list_workers() if worker.is_listener]
+    assert not await store.renew_listener_lease(listener.id, 5000.0)
 
 
 @case
-async def expire(store: Store, run: Run, other: Store) -> None:
+async def expire_runs(store: Store, run: Run, other: Store) -> None:
     assert (await row(other, "late")).deadline == 1.0
-    assert await store.expire() == []
+    assert await store.expire_runs() == []
 
 
 @case
@@ -290,74 +300,74 @@ async def retire_worker(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def reap(store: Store, run: Run, other: Store) -> None:
-    assert await store.reap() == Reaped()
-    assert await store.reap(run.owner, by_lease=True) == Reaped()
+async def reap_dead_workers(store: Store, run: Run, other: Store) -> None:
+    assert await store.reap_dead_workers() == ReapResult()
+    assert await store.reap_dead_workers(run.owner, include_listeners=True) == ReapResult()
 
 
 @case
-async def workers(store: Store, run: Run, other: Store) -> None:
-    assert await store.workers([1, 2]) == []
+async def list_workers(store: Store, run: Run, other: Store) -> None:
+    assert await store.list_workers([1, 2]) == []
 
 
 @case
-async def claim(store: Store, run: Run, other: Store) -> None:
-    assert await store.claim(1, **ALL, limit=10) == []
+async def claim_runs(store: Store, run: Run, other: Store) -> None:
+    assert await store.claim_runs(1, **ALL, limit=10) == []
 
 
 @case
-async def next_wake(store: Store, run: Run, other: Store) -> None:
-    assert await other.next_wake(**ALL) is not None
-    assert await store.next_wake(**ALL) is None
+async def get_next_wake_at(store: Store, run: Run, other: Store) -> None:
+    assert await other.get_next_wake_at(**ALL) is not None
+    assert await store.get_next_wake_at(**ALL) is None
 
 
 @case
-async def histories(store: Store, run: Run, other: Store) -> None:
-    [history] = await store.histories([run.key])
+async def get_histories(store: Store, run: Run, other: Store) -> None:
+    [history] = await store.get_histories([run.key])
     assert not any((history.records, history.attempts, history.signals, history.links))
 
 
 @case
-async def new_signals(store: Store, run: Run, other: Store) -> None:
-    found = await other.new_signals(1, 0)
+async def get_new_signals(store: Store, run: Run, other: Store) -> None:
+    found = await other.get_new_signals(1, 0)
     assert len(found.signals) == 1
-    assert (await store.new_signals(1, 0)).signals == []
-    assert isinstance(await store.new_signals(1, found.cursor), NewSignals)
+    assert (await store.get_new_signals(1, 0)).signals == []
+    assert isinstance(await store.get_new_signals(1, found.cursor), NewSignals)
 
 
 @case
-async def requests(store: Store, run: Run, other: Store) -> None:
-    assert len(await other.requests(1)) == 1
-    assert await store.requests(1) == []
+async def get_run_requests(store: Store, run: Run, other: Store) -> None:
+    assert len(await other.get_run_requests(1)) == 1
+    assert await store.get_run_requests(1) == []
 
 
 @case
-async def switch_off(store: Store, run: Run, other: Store) -> None:
-    assert await store.switch_off("off"), "it was on here"
-    assert await store.switch_off(FLOW)
-    assert set(await other.switched_off()) == {"off"}
+async def disable_workflow(store: Store, run: Run, other: Store) -> None:
+    assert await store.disable_workflow("off"), "it was on here"
+    assert await store.disable_workflow(FLOW)
+    assert set(await other.get_disabled_workflows()) == {"off"}
 
 
 @case
-async def switch_on(store: Store, run: Run, other: Store) -> None:
-    assert await store.switch_on("off")
-    assert await store.switch_on(FLOW)
-    assert set(await other.switched_off()) == {"off"}
+async def enable_workflow(store: Store, run: Run, other: Store) -> None:
+    assert await store.enable_workflow("off")
+    assert await store.enable_workflow(FLOW)
+    assert set(await other.get_disabled_workflows()) == {"off"}
 
 
 @case
-async def switched_off(store: Store, run: Run, other: Store) -> None:
-    assert await store.switched_off() == {}
+async def get_disabled_workflows(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_disabled_workflows() == {}
 
 
 @case
-async def get(store: Store, run: Run, other: Store) -> None:
-    assert await store.get("r") is None
+async def get_run(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_run("r") is None
 
 
 @case
-async def get_many(store: Store, run: Run, other: Store) -> None:
-    assert await store.get_many(["r", "pending"]) == []
+async def get_runs(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_runs(["r", "pending"]) == []
 
 
 @case
@@ -369,18 +379,18 @@ async def list_runs(store: Store, run: Run, other: Store) -> None:
 
 @case
 async def search_runs(store: Store, run: Run, other: Store) -> None:
-    assert (await other.search_runs(RunFilter(text="r"), most=1)).runs != []
-    assert await store.search_runs(RunFilter(text="r"), most=1) == Found([], None)
+    assert (await other.search_runs(RunFilter(text="r"), max_scanned=1)).runs != []
+    assert await store.search_runs(RunFilter(text="r"), max_scanned=1) == RunSearchPage([], None)
 
 
 @case
-async def usages(store: Store, run: Run, other: Store) -> None:
-    assert await store.usages(["r"]) == {}
+async def get_usages(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_usages(["r"]) == {}
 
 
 @case
-async def listed_usages(store: Store, run: Run, other: Store) -> None:
-    assert await store.listed_usages(["r"]) == {}
+async def get_approximate_usages(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_approximate_usages(["r"]) == {}
 
 
 @case
@@ -390,32 +400,32 @@ async def count_runs(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def count_unfinished(store: Store, run: Run, other: Store) -> None:
-    assert await store.count_unfinished() == {}
+async def count_unfinished_runs(store: Store, run: Run, other: Store) -> None:
+    assert await store.count_unfinished_runs() == {}
 
 
 @case
-async def last_record(store: Store, run: Run, other: Store) -> None:
-    assert await other.last_record("r", "extract") is not None
-    assert await store.last_record("r", "extract") is None
+async def get_last_record(store: Store, run: Run, other: Store) -> None:
+    assert await other.get_last_record("r", "extract") is not None
+    assert await store.get_last_record("r", "extract") is None
 
 
 @case
-async def feed(store: Store, run: Run, other: Store) -> None:
-    assert await store.feed("r", -1, 0) is None
+async def get_run_updates(store: Store, run: Run, other: Store) -> None:
+    assert await store.get_run_updates("r", -1, 0) is None
 
 
 @case
-async def outline(store: Store, run: Run, other: Store) -> None:
-    assert await other.outline("r") is not None
-    assert await store.outline("r") is None
+async def get_journal_page(store: Store, run: Run, other: Store) -> None:
+    assert await other.get_journal_page("r") is not None
+    assert await store.get_journal_page("r") is None
 
 
 @case
-async def approvals(store: Store, run: Run, other: Store) -> None:
+async def list_approvals(store: Store, run: Run, other: Store) -> None:
     for where in (ApprovalFilter(), ApprovalFilter(only_open=False), ApprovalFilter(id_prefix="a")):
-        assert len(await other.approvals(where)) == 1
-        assert await store.approvals(where) == []
+        assert len(await other.list_approvals(where)) == 1
+        assert await store.list_approvals(where) == []
 
 
 @case
@@ -435,25 +445,25 @@ async def search_memories(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def publish(store: Store, run: Run, other: Store) -> None:
-    await store.publish([WorkflowSpec(FLOW, ("other",))], run.owner)
+async def publish_workflows(store: Store, run: Run, other: Store) -> None:
+    await store.publish_workflows([WorkflowSpec(FLOW, ("other",))], run.owner)
 
 
 @case
-async def specs(store: Store, run: Run, other: Store) -> None:
-    assert set(await other.specs()) == {FLOW, "off"}
-    assert await store.specs() == {FLOW: WorkflowSpec(FLOW, ("other",))}
+async def get_workflow_specs(store: Store, run: Run, other: Store) -> None:
+    assert set(await other.get_workflow_specs()) == {FLOW, "off"}
+    assert await store.get_workflow_specs() == {FLOW: WorkflowSpec(FLOW, ("other",))}
 
 
 @case
-async def put_queues(store: Store, run: Run, other: Store) -> None:
-    await store.put_queues([NewQueue("llm", QueueLimits(9))])
+async def declare_queues(store: Store, run: Run, other: Store) -> None:
+    await store.declare_queues([NewQueue("llm", QueueLimits(9))])
 
 
 @case
-async def set_queue(store: Store, run: Run, other: Store) -> None:
-    assert not await store.set_queue("llm", None), "what was set by hand was set elsewhere"
-    assert await store.set_queue("by hand", QueueLimits(1))
+async def set_queue_limits(store: Store, run: Run, other: Store) -> None:
+    assert not await store.set_queue_limits("llm", None), "what was set by hand was set elsewhere"
+    assert await store.set_queue_limits("by hand", QueueLimits(1))
 
 
 @case
@@ -467,13 +477,13 @@ async def resume_queue(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def queues(store: Store, run: Run, other: Store) -> None:
-    assert [(queue.name, queue.waiting) for queue in await other.queues()] == [("llm", 1), ("paused", 0)]
-    assert [(queue.name, queue.waiting) for queue in await store.queues()] == [("by hand", 0), ("llm", 0)]
-    joins = StartRun(new_run("limited-too", queue="llm", dedup="same"))
+async def list_queues(store: Store, run: Run, other: Store) -> None:
+    assert [(queue.name, queue.waiting_count) for queue in await other.list_queues()] == [("llm", 1), ("paused", 0)]
+    assert [(queue.name, queue.waiting_count) for queue in await store.list_queues()] == [("by hand", 0), ("llm", 0)]
+    joins = StartRun(new_run("limited-too", queue="llm", dedup_key="same"))
     [started] = await do(store, joins)
-    assert isinstance(started, Started)
-    assert (started.created, started.deduplicated) == (True, False), "the key is another one's elsewhere"
+    assert isinstance(started, StartResult)
+    assert (started.is_new, started.is_deduplicated) == (True, False), "the key is another one's elsewhere"
 
 
 @case
@@ -482,16 +492,16 @@ async def put_schedules(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def schedules(store: Store, run: Run, other: Store) -> None:
-    assert [known.what.name for known in await other.schedules()] == ["nightly"]
-    assert [known.what.name for known in await store.schedules()] == ["hourly"]
-    assert await store.schedules(["nightly"]) == []
+async def list_schedules(store: Store, run: Run, other: Store) -> None:
+    assert [known.definition.name for known in await other.list_schedules()] == ["nightly"]
+    assert [known.definition.name for known in await store.list_schedules()] == ["hourly"]
+    assert await store.list_schedules(["nightly"]) == []
 
 
 @case
-async def settle_schedule(store: Store, run: Run, other: Store) -> None:
-    [known] = await other.schedules()
-    assert not await store.settle_schedule("nightly", known.fired_up_to, known.fired_up_to + 9.0)
+async def advance_schedule(store: Store, run: Run, other: Store) -> None:
+    [known] = await other.list_schedules()
+    assert not await store.advance_schedule("nightly", known.fired_up_to, known.fired_up_to + 9.0)
 
 
 @case
@@ -518,9 +528,9 @@ async def put_document(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def documents(store: Store, run: Run, other: Store) -> None:
-    assert [document.name for document in await other.documents("key")] == ["ann", "bob"]
-    assert [document.data for document in await store.documents("key")] == [b"2"]
+async def list_documents(store: Store, run: Run, other: Store) -> None:
+    assert [document.name for document in await other.list_documents("key")] == ["ann", "bob"]
+    assert [document.data for document in await store.list_documents("key")] == [b"2"]
 
 
 @case
@@ -530,14 +540,14 @@ async def delete_document(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def note_audit(store: Store, run: Run, other: Store) -> None:
-    await store.note_audit([audited("theirs")])
+async def append_audit(store: Store, run: Run, other: Store) -> None:
+    await store.append_audit([audited("theirs")])
 
 
 @case
-async def audit(store: Store, run: Run, other: Store) -> None:
-    assert [one.what.target for one in await other.audit()] == ["ours"]
-    assert [one.what.target for one in await store.audit()] == ["theirs"]
+async def list_audit(store: Store, run: Run, other: Store) -> None:
+    assert [one.event.target for one in await other.list_audit()] == ["ours"]
+    assert [one.event.target for one in await store.list_audit()] == ["theirs"]
 
 
 @case
@@ -546,53 +556,53 @@ async def trim_audit(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def usage_by_day(store: Store, run: Run, other: Store) -> None:
-    [line] = await other.usage_by_day(*EVER)
+async def get_daily_usage(store: Store, run: Run, other: Store) -> None:
+    [line] = await other.get_daily_usage(*EVER)
     assert line.used == Usage(calls=1, input_tokens=7)
-    assert await store.usage_by_day(*EVER) == []
+    assert await store.get_daily_usage(*EVER) == []
 
 
 @case
-async def runs_by_day(store: Store, run: Run, other: Store) -> None:
-    counts = [sum(line.runs for line in await place.runs_by_day(*EVER)) for place in (other, store)]
+async def get_daily_run_counts(store: Store, run: Run, other: Store) -> None:
+    counts = [sum(line.run_count for line in await place.get_daily_run_counts(*EVER)) for place in (other, store)]
     assert counts == [len(await place.list_runs(RunFilter())) for place in (other, store)]
     assert counts[1] == 1
 
 
 @case
-async def prune(store: Store, run: Run, other: Store) -> None:
-    assert not (await store.prune(EVERYTHING)).runs
+async def prune_runs(store: Store, run: Run, other: Store) -> None:
+    assert not (await store.prune_runs(EVERYTHING)).run_ids
 
 
 @case
-async def sweep(store: Store, run: Run, other: Store) -> None:
-    assert (await store.sweep()).records == 0
+async def sweep_pruned(store: Store, run: Run, other: Store) -> None:
+    assert (await store.sweep_pruned()).record_count == 0
 
 
 @case
-async def belongings(store: Store, run: Run, other: Store) -> None:
-    assert await other.belongings(run.key) != Belongings()
-    assert await store.belongings(run.key) == Belongings()
+async def get_run_extras(store: Store, run: Run, other: Store) -> None:
+    assert await other.get_run_extras(run.key) != RunExtras()
+    assert await store.get_run_extras(run.key) == RunExtras()
 
 
 @case
-async def set_going(store: Store, run: Run, other: Store) -> None:
-    await store.set_going(Archived(await row(other)))
+async def activate_run(store: Store, run: Run, other: Store) -> None:
+    await store.activate_run(ArchivedRun(await row(other)))
 
 
 @case
-async def restore(store: Store, run: Run, other: Store) -> None:
-    assert await store.restore(Archived(await row(other, "ended"))), "its id is free here"
+async def restore_run(store: Store, run: Run, other: Store) -> None:
+    assert await store.restore_run(ArchivedRun(await row(other, "ended"))), "its id is free here"
 
 
 @case
-async def changed(store: Store, run: Run, other: Store) -> None:
-    while await store.changed(0.05):
+async def wait_for_change(store: Store, run: Run, other: Store) -> None:
+    while await store.wait_for_change(0.05):
         """What was done through other connections is told by now."""
-    waiting = asyncio.create_task(store.changed(0.4))
+    waiting = asyncio.create_task(store.wait_for_change(0.4))
     await asyncio.sleep(0.05)
-    await other.switch_off("on and off")
-    await other.switch_on("on and off")
+    await other.disable_workflow("on and off")
+    await other.enable_workflow("on and off")
     assert not await waiting
 
 
@@ -610,7 +620,7 @@ async def abandon(store: Store, run: Run, other: Store) -> None:
 @case
 async def close(store: Store, run: Run, other: Store) -> None:
     await store.close()
-    assert await other.get("r") is not None
+    assert await other.get_run("r") is not None
 
 
 @on_databases
@@ -630,16 +640,16 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
     run, twin = await fill(ours), await fill(theirs)
     assert (run.key, run.owner) == (twin.key, twin.owner)
     before = shared.dump("default")
-    while await ours.changed(0.05):
+    while await ours.wait_for_change(0.05):
         """What was done before is told by now."""
-    woken = asyncio.create_task(ours.changed(1.0))
+    woken = asyncio.create_task(ours.wait_for_change(1.0))
 
     answers = await do(
         theirs,
         ResumeRun("r", AT),
         append(twin, 1, payload=b"2", used=Usage(calls=1, input_tokens=5)),
         AnswerApproval("a1", b"true", "ann", AT),
-        SetBudget("r", Limits(tokens=5000), AT),
+        SetBudget("r", BudgetLimits(tokens=5000), AT),
         signal("r", "go", b"2", "twice"),
         DeleteMemory("user", "k"),
         CancelRun("pending", AT),
@@ -647,27 +657,27 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
         ForkRun("r", new_run("f", forked_from="r"), 1),
         finish(twin),
     )
-    assert all(answer is DONE or isinstance(answer, Started | Run) for answer in answers), answers
-    taken = await theirs.claim(1, **ALL, limit=10)
+    assert all(answer is DONE or isinstance(answer, StartResult | Run) for answer in answers), answers
+    taken = await theirs.claim_runs(1, **ALL, limit=10)
     assert [one.id for one in taken] == ["kid", "limited", "ended", "f"]
     for taken in await theirs.list_runs(RunFilter(owner=1)):
         await do(theirs, finish(taken))
-    await theirs.switch_on("off")
+    await theirs.enable_workflow("off")
     await theirs.retire_worker(1)
-    pruned = await theirs.prune(EVERYTHING)
-    assert {"r", "kid", "limited", "ended", "f"} <= set(pruned.runs)
-    swept = await theirs.sweep()
-    assert swept.blobs > 0
+    pruned = await theirs.prune_runs(EVERYTHING)
+    assert {"r", "kid", "limited", "ended", "f"} <= set(pruned.run_ids)
+    swept = await theirs.sweep_pruned()
+    assert swept.blob_count > 0
     left = shared.dump("acme")
     assert (left["records"], left["blobs"]) == ([], [])
 
     assert shared.dump("default") == before
-    [history] = await ours.histories([run.key])
+    [history] = await ours.get_histories([run.key])
     assert history.records[0].payload == LARGE, "large values are kept once in each namespace"
     assert not await woken, "no news of others"
     again = shared.open("default")
     await again.open()
-    woken = asyncio.create_task(ours.changed(5.0))
+    woken = asyncio.create_task(ours.wait_for_change(5.0))
     await asyncio.sleep(0.05)
     await do(again, ResumeRun("r", AT))
     assert await woken, "but of one's own"
@@ -681,11 +691,11 @@ async def test_worker_1_of_a_namespace_may_die_while_worker_1_of_another_lives(
     await fill(ours)
     await fill(theirs)
     shared.kill(theirs, 1)  # the one that came second has a lock of its own
-    assert await ours.reap() == Reaped()
+    assert await ours.reap_dead_workers() == ReapResult()
     for namespace, dead in {"default": (), "acme": (1,)}.items():
         other = shared.open(namespace)  # the lock that is held in the other namespace says nothing of this one
         await other.open()
-        assert (await other.reap()).workers == dead, namespace
+        assert (await other.reap_dead_workers()).worker_ids == dead, namespace
         await other.close()
     assert not await asyncio.to_thread(theirs.renew_lease, 1, 10.0)
     assert await asyncio.to_thread(ours.renew_lease, 1, 10.0)
@@ -723,17 +733,19 @@ def tenants() -> Iterator[dict[str, str]]:
 async def test_a_role_that_may_use_only_its_own_schema_is_all_that_a_tenant_needs(
     tenants: dict[str, str], clock: Clock
 ):
-    stores = {name: PgStore(url, namespace=name, clock=clock, look_every=0.0) for name, url in tenants.items()}
+    stores = {name: PgStore(url, namespace=name, clock=clock, poll_interval_s=0.0) for name, url in tenants.items()}
     for store in stores.values():
         await store.open()
         run = await fill(store)
         await store.retire_worker(1)
-        assert [taken.id for taken in await store.claim(await store.register_worker(a_worker(), 9.0), **ALL, limit=9)]
+        assert [
+            taken.id for taken in await store.claim_runs(await store.register_worker(a_worker(), 9.0), **ALL, limit=9)
+        ]
         assert len(await store.search_memories("user", "red")) == 1
-        assert len((await store.histories([run.key]))[0].records) == 1
+        assert len((await store.get_histories([run.key]))[0].records) == 1
         assert await store.list_runs(RunFilter(text="valueerror")) != []
-        await store.prune(EVERYTHING)
-        await store.sweep()
+        await store.prune_runs(EVERYTHING)
+        await store.sweep_pruned()
     for store in stores.values():
         await store.close()
     with psycopg.connect(tenants["acme"]) as connection:

@@ -25,60 +25,62 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question, RemindApproval, WithdrawApproval
-from holdfast.stores.contract import INLINE, Store
-from holdfast.stores.live_events import ASKED, REMINDED, REOPENED, WITHDRAWN, Feed
-from holdfast.stores.operations import AppendRecord, ForkRun, Notice, ReopenRun, Run, TellNotices
+from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RemindApproval, RequestApproval, WithdrawApproval
+from holdfast.stores.contract import MAX_INLINE_BYTES, Store
+from holdfast.stores.live_events import APPROVAL_REMINDED, APPROVAL_REQUESTED, APPROVAL_WITHDRAWN, REOPENED, RunUpdates
+from holdfast.stores.operations import AppendLiveEvents, AppendRecord, ForkRun, LiveEvent, ReopenRun, Run
 
 pytestmark = pytest.mark.asyncio
 
 
-def tell(run: Run, position: int, *numbers: int, part: str = "1", kind: str = "text") -> TellNotices:
-    notices = [Notice(position, part, number, kind, b'"%d"' % number, 1_000_005.0) for number in numbers]
-    return TellNotices(run.key, run.epoch, tuple(notices))
+def tell(run: Run, position: int, *numbers: int, part: str = "1", kind: str = "text") -> AppendLiveEvents:
+    notices = [LiveEvent(position, part, number, kind, b'"%d"' % number, 1_000_005.0) for number in numbers]
+    return AppendLiveEvents(run.key, run.epoch, tuple(notices))
 
 
 def outcome(run: Run, seq: int, **fields: Any) -> AppendRecord:
-    return append(run, seq, **fields)._replace(clear_notices=True)
+    return append(run, seq, **fields)._replace(clear_live_events=True)
 
 
-def ask(run: Run, position: int) -> AskApproval:
-    return AskApproval(run.key, run.epoch, position, f"{run.id}-{position}", Question("may I?"), 1_000_006.0)
+def ask(run: Run, position: int) -> RequestApproval:
+    return RequestApproval(run.key, run.epoch, position, f"{run.id}-{position}", ApprovalRequest("may I?"), 1_000_006.0)
 
 
-async def follow(store: Store, run_id: str = "r", after_seq: int = -1, after_notice: int = 0, **options: int) -> Feed:
-    feed = await store.feed(run_id, after_seq, after_notice, **options)
+async def follow(
+    store: Store, run_id: str = "r", after_seq: int = -1, after_notice: int = 0, **options: int
+) -> RunUpdates:
+    feed = await store.get_run_updates(run_id, after_seq, after_notice, **options)
     assert feed is not None
     return feed
 
 
 async def told(store: Store, run_id: str = "r") -> list[tuple[int, str, int]]:
-    return [(notice.position, notice.part, notice.number) for _, notice in (await follow(store, run_id)).notices]
+    return [(notice.position, notice.stream, notice.number) for _, notice in (await follow(store, run_id)).live_events]
 
 
 async def left(store: Store, run_id: str = "r") -> list[tuple[int, str, Any]]:
     """What the store has told itself."""
-    notices = [notice for _, notice in (await follow(store, run_id)).notices]
-    return [(one.position, one.kind, json.loads(one.data)) for one in notices if one.part == ""]
+    notices = [notice for _, notice in (await follow(store, run_id)).live_events]
+    return [(one.position, one.kind, json.loads(one.data)) for one in notices if one.stream == ""]
 
 
 async def test_notices_are_kept_as_they_were_told(store: Store, elsewhere: Store):
     run = await hold(store)
-    notice = Notice(2, "1.0", 0, "begun", b'{"model":"x"}', 1_000_005.5)
-    assert await do(store, TellNotices(run.key, run.epoch, (notice,))) == [DONE]
-    [(number, found)] = (await follow(elsewhere)).notices
+    notice = LiveEvent(2, "1.0", 0, "started", b'{"model":"x"}', 1_000_005.5)
+    assert await do(store, AppendLiveEvents(run.key, run.epoch, (notice,))) == [DONE]
+    [(number, found)] = (await follow(elsewhere)).live_events
     assert (number > 0, found) == (True, notice)
 
 
 async def test_numbers_rise_and_are_never_used_twice(store: Store):
     run = await hold(store)
     await do(store, tell(run, 0, 1, 2), tell(run, 1, 1))
-    before = [number for number, _ in (await follow(store)).notices]
+    before = [number for number, _ in (await follow(store)).live_events]
     assert before == sorted(set(before))
     await do(store, outcome(run, 0, position=0), outcome(run, 1, position=1), tell(run, 2, 1))
-    [(after, _)] = (await follow(store)).notices
+    [(after, _)] = (await follow(store)).live_events
     assert after > max(before)
 
 
@@ -89,7 +91,7 @@ async def test_a_repeated_commit_keeps_each_notice_once(store: Store):
     before = await follow(store)
     assert await do(store, *ops, tell(run, 0, 2, 3)) == [DONE] * 3
     after = await follow(store)
-    assert after.notices[:3] == before.notices
+    assert after.live_events[:3] == before.live_events
     assert await told(store) == [(0, "1", 1), (0, "1", 2), (0, "2", 1), (0, "1", 3)]
 
 
@@ -140,7 +142,7 @@ async def test_a_run_that_has_ended_has_no_steps_in_flight(store: Store, kill: C
     assert await do(store, tell(ended, 5, 1), finish(ended, RunState.CANCELLED)) == [DONE, DONE]
     assert await told(store, "s") == [(2, "", 1)]
     kill(run.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     assert await state_of(store) is RunState.DEAD
     assert await told(store) == [(2, "", 1)]
 
@@ -152,7 +154,7 @@ async def test_a_run_that_asks_tells_and_ends_in_one_commit_leaves_nothing_open(
     assert await do(store, finish(first), tell(second, 0, 1), finish(second)) == [DONE] * 3
     assert await do(store, finish(third), ask(fourth, 1), finish(fourth)) == [DONE] * 3
     assert [await told(store, name) for name in ("r", "t", "v")] == [[], [], [(1, "", 1)]]
-    assert await store.approvals(ApprovalFilter()) == []
+    assert await store.list_approvals(ApprovalFilter()) == []
 
 
 async def test_a_takeover_leaves_the_notices_until_the_record_comes(store: Store, kill: Callable[[int], None]):
@@ -160,7 +162,7 @@ async def test_a_takeover_leaves_the_notices_until_the_record_comes(store: Store
     assert run.owner is not None
     await do(store, tell(run, 0, 1))
     kill(run.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     assert await told(store) == [(0, "1", 1)]
     taken = await claim_one(store)
     await do(store, tell(taken, 0, 1, part="2"), outcome(taken, 0, position=0))
@@ -180,15 +182,15 @@ async def test_whoever_follows_a_run_hears_of_its_questions(store: Store):
     run = await claim_one(store)
     assert await do(store, ask(run, 3)) == [DONE]
     assert await left(store) == [
-        (3, ASKED, "r-3"),
-        (3, REMINDED, {"id": "r-3", "asked_of": "bob", "reminders": 1}),
-        (3, WITHDRAWN, "r-3"),
-        (3, ASKED, "r-3"),
+        (3, APPROVAL_REQUESTED, "r-3"),
+        (3, APPROVAL_REMINDED, {"id": "r-3", "asked_of": "bob", "reminders": 1}),
+        (3, APPROVAL_WITHDRAWN, "r-3"),
+        (3, APPROVAL_REQUESTED, "r-3"),
     ]
-    assert [notice.at for _, notice in (await follow(store)).notices] == [
+    assert [notice.at for _, notice in (await follow(store)).live_events] == [
         1_000_006.0, 1_000_007.0, 1_000_008.0, 1_000_006.0,
     ]  # fmt: skip
-    await do(store, outcome(run, 0, kind=Kind.APPROVAL, position=3), finish(run))
+    await do(store, outcome(run, 0, kind=RecordKind.APPROVAL, position=3), finish(run))
     assert len(await left(store)) == 4
 
 
@@ -199,7 +201,7 @@ async def test_whoever_follows_a_run_hears_how_far_a_retry_has_gone_back(store: 
     await do(store, ReopenRun("r", 1_000_009.0))
     assert await left(store) == [(-1, REOPENED, 1)]
     taken = await claim_one(store)
-    await do(store, finish(taken, RunState.FAILED, rewind=rewind(0, positions=0)), ReopenRun("r", 1_000_010.0))
+    await do(store, finish(taken, RunState.FAILED, rewind=rewind(0, command_count=0)), ReopenRun("r", 1_000_010.0))
     assert await left(store) == [(-1, REOPENED, 1), (-1, REOPENED, -1)]
     assert await do(store, ReopenRun("r", 1_000_011.0)) != [DONE]
     assert len(await left(store)) == 2
@@ -208,19 +210,19 @@ async def test_whoever_follows_a_run_hears_how_far_a_retry_has_gone_back(store: 
 async def test_runs_that_are_reopened_with_another_one_tell_it_too(store: Store):
     run = await hold(store)
     await do(store, child_of(run, "c", 0, claim_as=run.owner))
-    child = await store.get("c")
+    child = await store.get_run("c")
     assert child is not None
     await do(store, append(child, 0), finish(child, RunState.FAILED, rewind=rewind(5)))
-    [signal] = (await store.histories([run.key]))[0].signals
-    await do(store, append(run, 0, kind=Kind.CHILD, position=0, ok=False, consume=signal.id))
-    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, positions=1)), ReopenRun("r", 1.0))
+    [signal] = (await store.get_histories([run.key]))[0].signals
+    await do(store, append(run, 0, kind=RecordKind.CHILD, position=0, ok=False, consume=signal.id))
+    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=1)), ReopenRun("r", 1.0))
     assert (await left(store), await left(store, "c")) == ([(-1, REOPENED, -1)], [(-1, REOPENED, 0)])
 
 
 async def test_a_fork_begins_with_no_notices(store: Store):
     run = await hold(store)
     await do(store, tell(run, 0, 1), ask(run, 2), append(run, 0), ForkRun("r", new_run("f"), 9))
-    assert (await follow(store, "f")).notices == []
+    assert (await follow(store, "f")).live_events == []
     assert len((await follow(store, "f")).records) == 1
 
 
@@ -232,26 +234,26 @@ async def test_a_feed_has_what_is_behind_the_given_places(store: Store):
     await do(store, append(run, 0), append(run, 1), append(run, 4), tell(run, 7, 1, 2, 3))
     whole = await follow(store)
     assert [record.seq for record in whole.records] == [0, 1, 4]
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     assert whole.records == history.records
-    assert whole.run == await store.get("r")
-    numbers = [number for number, _ in whole.notices]
+    assert whole.run == await store.get_run("r")
+    numbers = [number for number, _ in whole.live_events]
     behind = await follow(store, "r", 1, numbers[1])
     assert [record.seq for record in behind.records] == [4]
-    assert [number for number, _ in behind.notices] == numbers[2:]
+    assert [number for number, _ in behind.live_events] == numbers[2:]
     few = await follow(store, "r", 0, numbers[0], limit=1)
     assert [record.seq for record in few.records] == [1]
-    assert [number for number, _ in few.notices] == numbers[1:2]
+    assert [number for number, _ in few.live_events] == numbers[1:2]
     none = await follow(store, "r", 4, numbers[-1])
-    assert (none.records, none.notices) == ([], [])
+    assert (none.records, none.live_events) == ([], [])
 
 
 async def test_a_run_that_is_not_there_has_no_feed(store: Store):
-    assert await store.feed("none", -1, 0) is None
+    assert await store.get_run_updates("none", -1, 0) is None
 
 
 async def test_a_feed_has_large_records_and_the_large_result_of_a_run_that_has_ended(store: Store):
-    large = b'"' + b"x" * (INLINE + 1) + b'"'
+    large = b'"' + b"x" * (MAX_INLINE_BYTES + 1) + b'"'
     run = await hold(store, inputs=large)
     await do(store, append(run, 0, payload=large))
     assert [record.payload for record in (await follow(store)).records] == [large]
@@ -262,8 +264,8 @@ async def test_a_feed_has_large_records_and_the_large_result_of_a_run_that_has_e
 
 async def test_the_last_record_of_a_name_is_the_newest_that_is_ok(store: Store):
     run = await hold(store)
-    assert await store.last_record("r", "plan") is None
-    large = b'"' + b"x" * (INLINE + 1) + b'"'
+    assert await store.get_last_record("r", "plan") is None
+    large = b'"' + b"x" * (MAX_INLINE_BYTES + 1) + b'"'
     await do(
         store,
         append(run, 0, name="plan", payload=b"1"),
@@ -271,7 +273,7 @@ async def test_the_last_record_of_a_name_is_the_newest_that_is_ok(store: Store):
         append(run, 2, name="plan", ok=False),
         append(run, 3, name="plans"),
     )
-    found = await store.last_record("r", "plan")
+    found = await store.get_last_record("r", "plan")
     assert found is not None
     assert (found.seq, found.payload) == (1, large)
-    assert await store.last_record("none", "plan") is None
+    assert await store.get_last_record("none", "plan") is None

@@ -32,15 +32,15 @@ from store_values import (
     state_of,
 )
 
-from holdfast.admission.usage import Limits, Usage
-from holdfast.core.records import Kind
+from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.services.retention import pruning
-from holdfast.stores.approvals import ApprovalFilter, AskApproval, Question
+from holdfast.services.retention import make_prune_request
+from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
 from holdfast.stores.contract import RunFilter, Store
-from holdfast.stores.operations import AwaitRun, ForkRun, ReopenRun, Run, SetBudget, Started, StartRun, Verdict
+from holdfast.stores.operations import AwaitRun, ForkRun, OpStatus, ReopenRun, Run, SetBudget, StartResult, StartRun
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.retention import START, Pruning, Why
+from holdfast.stores.retention import PRUNE_START, KeepReason, PruneRequest
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -50,19 +50,19 @@ LATER = 2_000_000.0
 ALL_ENDED = frozenset({COMPLETED, FAILED, CANCELLED, DEAD})
 
 
-async def prune(store: Store, **wanted: Any) -> tuple[set[str], dict[str, Why]]:
+async def prune(store: Store, **wanted: Any) -> tuple[set[str], dict[str, KeepReason]]:
     """Prune all that match, in small pieces, and sweep."""
-    what = Pruning(**{"before": LATER, **wanted})
+    what = PruneRequest(**{"finished_before": LATER, **wanted})
     gone: list[str] = []
-    kept: dict[str, Why] = {}
-    place = START
+    kept: dict[str, KeepReason] = {}
+    place = PRUNE_START
     while place is not None:
-        done = await store.prune(what, place, 3)
-        gone += done.runs
-        kept.update(done.kept)
-        place = done.place
+        done = await store.prune_runs(what, place, 3)
+        gone += done.run_ids
+        kept.update(done.keep_reasons)
+        place = done.cursor
     assert len(gone) == len(set(gone))
-    while not (await store.sweep(4)).is_done:
+    while not (await store.sweep_pruned(4)).is_done:
         pass
     return set(gone), kept
 
@@ -84,13 +84,13 @@ def rows_left(store: Store) -> dict[str, int]:
     """How many rows each table of a database has that belong to runs."""
     tables = [
         "runs", "records", "attempts", "signals", "signal_keys", "links", "run_tags", "usages", "reservations",
-        "approvals", "notices", "blobs", "pruned",
+        "approvals", "live_events", "blobs", "pruned",
     ]  # fmt: skip
     if isinstance(store, SqliteStore):
         with sqlite3.connect(store.path) as connection:
             return {name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
     assert isinstance(store, PgStore)
-    with psycopg.connect(store._target) as db:
+    with psycopg.connect(store._libpq_url) as db:
         return {name: db.execute(f"SELECT count(*) FROM {store.schema}.{name}").fetchone()[0] for name in tables}  # type: ignore
 
 
@@ -102,7 +102,7 @@ async def test_ended_runs_go_and_others_stay(store: Store):
     gone, kept = await prune(store)
     assert (gone, kept) == ({"done", "off"}, {})
     assert await there(store) == {"bad", "late", "new"}
-    assert await store.get("done") is None
+    assert await store.get_run("done") is None
     gone, _ = await prune(store, states=ALL_ENDED)
     assert gone == {"bad"}
 
@@ -111,14 +111,16 @@ async def test_all_that_belongs_to_a_run_goes_with_it(store: Store):
     if not isinstance(store, SqliteStore | PgStore):
         pytest.skip("has no tables to count")
     large = secrets.token_bytes(70_000).hex().encode()
-    run = await hold(store, "r", tags=("a", 'b"ü'), budget=Limits(10**9, None, None, None), inputs=b'"' + large + b'"')
-    question = Question("may I?", form=b'"f' + large + b'"', arguments=b'"a' + large + b'"')
+    run = await hold(
+        store, "r", tags=("a", 'b"ü'), budget=BudgetLimits(10**9, None, None, None), inputs=b'"' + large + b'"'
+    )
+    question = ApprovalRequest("may I?", form_schema=b'"f' + large + b'"', arguments=b'"a' + large + b'"')
     await do(
         store,
         signal("r", "go", b'"s' + large + b'"', dedup="once"),
         append(run, 0, payload=b'"p' + large + b'"', used=Usage(calls=1)),
         note(run, 1),
-        AskApproval(run.key, run.epoch, 1, "q1", question, 1_000_001.0),
+        RequestApproval(run.key, run.epoch, 1, "q1", question, 1_000_001.0),
     )
     child = await do(store, child_of(run, "c", 2, tags=("a",)))
     worker = await store.register_worker(a_worker(), 10.0)
@@ -150,13 +152,13 @@ async def test_a_family_goes_as_a_whole_or_stays(store: Store):
     c, d = await claim_one(store), await claim_one(store)
     await do(store, finish(c, FAILED))
     gone, kept = await prune(store, states=ALL_ENDED)
-    assert (gone, kept) == (set(), {"c": Why.UNFINISHED})
+    assert (gone, kept) == (set(), {"c": KeepReason.UNFINISHED})
     await do(store, finish(parent))
     gone, kept = await prune(store)
-    assert (gone, kept) == (set(), {"p": Why.UNFINISHED})
+    assert (gone, kept) == (set(), {"p": KeepReason.UNFINISHED})
     await do(store, finish(d, at=LATER))
-    assert (await prune(store))[1] == {"p": Why.RECENT}
-    gone, kept = await prune(store, before=LATER + 1)  # the failed one was waited for: its parent knew
+    assert (await prune(store))[1] == {"p": KeepReason.RECENT}
+    gone, kept = await prune(store, finished_before=LATER + 1)  # the failed one was waited for: its parent knew
     assert (gone, kept) == ({"p", "c", "d"}, {})
 
 
@@ -165,7 +167,7 @@ async def test_a_failed_run_that_nobody_waited_for_keeps_its_family(store: Store
     detached = StartRun(new_run("c", parent="p"), link=link(parent, 0, awaited=False))
     await do(store, detached, finish(parent))
     await do(store, finish(await claim_one(store), FAILED))
-    assert await prune(store) == (set(), {"p": Why.ELSEWHERE})
+    assert await prune(store) == (set(), {"p": KeepReason.NOT_SELECTED})
     assert (await prune(store, states=ALL_ENDED))[0] == {"p", "c"}
 
 
@@ -174,7 +176,7 @@ async def test_the_workflow_of_the_run_on_top_decides(store: Store):
     await do(store, child_of(parent, "c", 0))
     await do(store, finish(await claim_one(store)))
     await do(store, finish(parent))
-    assert await prune(store, workflow="etl") == (set(), {"c": Why.ELSEWHERE})
+    assert await prune(store, workflow="etl") == (set(), {"c": KeepReason.NOT_SELECTED})
     assert (await prune(store, workflow="main"))[0] == {"p", "c"}
 
 
@@ -182,8 +184,8 @@ async def test_what_an_unfinished_run_was_told_of_is_kept(store: Store):
     done = await ended(store, "shared")
     waits = await hold(store, "w", workflow="other")
     [answer] = await do(store, AwaitRun("shared", link(waits)))
-    assert isinstance(answer, Started)
-    assert await prune(store) == (set(), {"shared": Why.AWAITED})
+    assert isinstance(answer, StartResult)
+    assert await prune(store) == (set(), {"shared": KeepReason.AWAITED})
     await do(store, finish(waits))
     assert (await prune(store))[0] == {"shared", "w"}
     assert done.key
@@ -192,46 +194,46 @@ async def test_what_an_unfinished_run_was_told_of_is_kept(store: Store):
 async def test_an_end_in_the_mailbox_is_kept_for_whoever_parked(store: Store):
     shared = await hold(store, "shared")
     waits = await hold(store, "w", workflow="other")
-    await do(store, AwaitRun("shared", link(waits)), park(waits, awaited=(0,)))
+    await do(store, AwaitRun("shared", link(waits)), park(waits, awaited_positions=(0,)))
     assert await do(store, finish(shared)) == [TOLD]
-    assert await prune(store) == (set(), {"shared": Why.AWAITED})
-    [history] = await store.histories([waits.key])
+    assert await prune(store) == (set(), {"shared": KeepReason.AWAITED})
+    [history] = await store.get_histories([waits.key])
     assert history.links == {0: ("shared", b"digest")}
 
 
 @pytest.mark.parametrize("run_ids", [None, ["ahead"]])
 async def test_whenever_they_ended_means_also_by_a_clock_that_is_ahead(store: Store, run_ids: list[str] | None):
     await ended(store, "ahead", at=store.now() + 0.05)
-    assert (await store.prune(pruning(store.now(), 0.01, run_ids=run_ids))).runs == ()
-    assert (await store.prune(pruning(store.now(), 0, run_ids=run_ids))).runs == ("ahead",)
+    assert (await store.prune_runs(make_prune_request(store.now(), 0.01, run_ids=run_ids))).run_ids == ()
+    assert (await store.prune_runs(make_prune_request(store.now(), 0, run_ids=run_ids))).run_ids == ("ahead",)
 
 
 async def test_a_conversation_goes_as_a_whole(store: Store):
     for turn in range(7):
         await ended(store, f"t{turn}", session="s", at=1_000_002.0 + turn)
-    fork = ForkRun("t6", new_run("f", forked_from="t6", previous="t5"), 0)
+    fork = ForkRun("t6", new_run("f", forked_from="t6", previous_run="t5"), 0)
     [forked] = await do(store, fork)
-    assert set((await prune(store))[1].values()) == {Why.UNFINISHED}
+    assert set((await prune(store))[1].values()) == {KeepReason.UNFINISHED}
     await do(store, finish(await claim_one(store)))
-    assert forked.run.previous == "t5"
-    assert set((await prune(store, before=1_000_008.0))[1].values()) == {Why.RECENT}
-    dry = await store.prune(Pruning(before=LATER, dry_run=True), limit=100)
-    assert (len(dry.runs), dry.records) == (8, 7)
+    assert forked.run.previous_run == "t5"
+    assert set((await prune(store, finished_before=1_000_008.0))[1].values()) == {KeepReason.RECENT}
+    dry = await store.prune_runs(PruneRequest(finished_before=LATER, dry_run=True), limit=100)
+    assert (len(dry.run_ids), dry.record_count) == (8, 7)
     gone, _ = await prune(store)
     assert len(gone) == 8
-    assert (await start(store, "t9", session="s")).previous == ""
+    assert (await start(store, "t9", session="s")).previous_run == ""
 
 
 async def test_a_dry_run_changes_nothing_and_counts_each_family_once(store: Store):
     for number in range(5):
         await ended(store, f"a{number}", session="s")
         await ended(store, f"b{number}")
-    place, gone, records = START, [], 0
+    place, gone, records = PRUNE_START, [], 0
     while place is not None:
-        done = await store.prune(Pruning(before=LATER, dry_run=True), place, 2)
-        gone += done.runs
-        records += done.records
-        place = done.place
+        done = await store.prune_runs(PruneRequest(finished_before=LATER, dry_run=True), place, 2)
+        gone += done.run_ids
+        records += done.record_count
+        place = done.cursor
     assert sorted(gone) == sorted([f"a{n}" for n in range(5)] + [f"b{n}" for n in range(5)])
     assert records == 10
     assert len(await there(store)) == 10
@@ -241,49 +243,49 @@ async def test_the_newest_are_kept(store: Store):
     for number in range(6):
         await ended(store, f"r{number}", CANCELLED if number == 4 else COMPLETED)
     await ended(store, "x", workflow="other")
-    gone, kept = await prune(store, keep=3)
+    gone, kept = await prune(store, keep_newest=3)
     assert gone == {"r0", "r1", "r2"}
     assert set(kept) == {"r3", "r4", "r5", "x"}
-    assert set(kept.values()) == {Why.NEWEST}
+    assert set(kept.values()) == {KeepReason.NEWEST}
 
 
 async def test_what_nobody_has_had_is_kept_unless_one_says_so(store: Store, kill: Callable[[int], None]):
     starter = await store.register_worker(a_worker("script"), 10.0)
-    await start(store, "orphan", generated_id=True, starter=starter)
+    await start(store, "orphan", has_generated_id=True, starter=starter)
     kill(starter)
-    await store.reap()
+    await store.reap_dead_workers()
     await do(store, finish(await claim_one(store)))
-    assert await prune(store) == (set(), {"orphan": Why.UNCLAIMED})
-    assert (await prune(store, unclaimed=True))[0] == {"orphan"}
+    assert await prune(store) == (set(), {"orphan": KeepReason.UNCLAIMED_RESULT})
+    assert (await prune(store, include_unclaimed=True))[0] == {"orphan"}
 
 
 async def test_runs_can_be_named(store: Store):
     for name in "abc":
         await ended(store, name, FAILED)
-    wanted = Pruning(before=LATER, states=frozenset({DEAD, FAILED}), run_ids=("a", "none", "b", "a"))
-    done = await store.prune(wanted)
-    assert (set(done.runs), done.kept, done.place) == ({"a", "b"}, {}, None)
-    done = await store.prune(Pruning(before=LATER, states=frozenset({DEAD}), run_ids=("c",)))
-    assert (done.runs, done.kept) == ((), {"c": Why.ELSEWHERE})
+    wanted = PruneRequest(finished_before=LATER, states=frozenset({DEAD, FAILED}), run_ids=("a", "none", "b", "a"))
+    done = await store.prune_runs(wanted)
+    assert (set(done.run_ids), done.keep_reasons, done.cursor) == ({"a", "b"}, {}, None)
+    done = await store.prune_runs(PruneRequest(finished_before=LATER, states=frozenset({DEAD}), run_ids=("c",)))
+    assert (done.run_ids, done.keep_reasons) == ((), {"c": KeepReason.NOT_SELECTED})
 
 
 async def test_what_is_gone_is_unknown(store: Store):
     await ended(store, "r", FAILED)
     await prune(store, states=ALL_ENDED)
-    unknown = [Verdict.UNKNOWN_RUN] * 2
+    unknown = [OpStatus.UNKNOWN_RUN] * 2
     assert await do(store, ReopenRun("r", 1.0), signal("r")) == unknown
-    assert await store.approvals(ApprovalFilter(run_id="r", only_open=False)) == []
+    assert await store.list_approvals(ApprovalFilter(run_id="r", only_open=False)) == []
     assert (await start(store, "r")).epoch == 0
 
 
 async def test_budgets_can_be_set_when_a_run_that_was_short_is_gone(store: Store):
-    limits = Limits(None, None, 0, None)
+    limits = BudgetLimits(None, None, 0, None)
     short = await hold(store, "short", budget=limits)
     await do(store, reserve(short, 0))
     await do(store, finish(short, FAILED))
     other = await hold(store, "other", budget=limits)
     await prune(store, states=ALL_ENDED)
-    assert await do(store, SetBudget("other", Limits(None, None, 5, None), 1.0)) == [DONE]
+    assert await do(store, SetBudget("other", BudgetLimits(None, None, 5, None), 1.0)) == [DONE]
     assert await state_of(store, other.id) is RunState.RUNNING
 
 
@@ -296,11 +298,11 @@ async def test_large_values_go_with_the_last_that_refers_to_them(store: Store):
     second = await hold(store, "second")
     await do(store, append(second, 0, payload=shared))
     assert rows_left(store)["blobs"] == 2
-    await store.prune(Pruning(before=LATER))
-    swept = await store.sweep()
-    assert (swept.records, swept.blobs, swept.is_done) == (2, 1, True)
-    assert swept.size > 60_000
-    [history] = await store.histories([second.key])
+    await store.prune_runs(PruneRequest(finished_before=LATER))
+    swept = await store.sweep_pruned()
+    assert (swept.record_count, swept.blob_count, swept.is_done) == (2, 1, True)
+    assert swept.size_bytes > 60_000
+    [history] = await store.get_histories([second.key])
     assert history.records[0].payload == shared
     await do(store, append(second, 1, payload=own))  # it was deleted, and is kept anew
     await do(store, finish(second))
@@ -318,12 +320,12 @@ async def test_two_prune_at_once_while_runs_go_on(store: Store, elsewhere: Store
 
     async def clear(one: Store) -> list[str]:
         gone: list[str] = []
-        place = START
+        place = PRUNE_START
         while place is not None:
-            done = await one.prune(Pruning(before=LATER), place, 5)
-            gone += done.runs
-            place = done.place
-            while not (await one.sweep(7)).is_done:
+            done = await one.prune_runs(PruneRequest(finished_before=LATER), place, 5)
+            gone += done.run_ids
+            place = done.cursor
+            while not (await one.sweep_pruned(7)).is_done:
                 pass
         return gone
 
@@ -336,7 +338,7 @@ async def test_two_prune_at_once_while_runs_go_on(store: Store, elsewhere: Store
     assert sorted(set(first) & set(second)) == []
     rest, _ = await prune(store)  # what both were busy with at the same time
     assert {*first, *second, *rest} == {f"old{number}" for number in range(60)}
-    for history in await store.histories([run.key for run in live]):
+    for history in await store.get_histories([run.key for run in live]):
         assert [len(record.payload or b"") for record in history.records] == [80_000] * 10
 
 
@@ -353,8 +355,8 @@ async def test_a_damaged_row_is_kept_and_the_others_go(sqlite: SqliteStore):
         await ended(sqlite, name)
     with sqlite3.connect(sqlite.path) as connection:
         connection.execute("UPDATE runs SET session = CAST(x'ff' AS TEXT) WHERE id = 'b'")
-    done = await sqlite.prune(Pruning(before=LATER))
-    assert done.runs == ("a", "c")
+    done = await sqlite.prune_runs(PruneRequest(finished_before=LATER))
+    assert done.run_ids == ("a", "c")
 
 
 async def test_a_run_stays_with_an_unfinished_parent_that_has_recorded_its_end(store: Store):
@@ -362,5 +364,5 @@ async def test_a_run_stays_with_an_unfinished_parent_that_has_recorded_its_end(s
     parent = await hold(store, "p")
     await do(store, child_of(parent, "c", 0))
     await do(store, finish(await claim_one(store)))
-    await do(store, append(parent, 0, kind=Kind.CHILD, preview="c"))
-    assert (await prune(store))[1] == {"c": Why.UNFINISHED}
+    await do(store, append(parent, 0, kind=RecordKind.CHILD, preview="c"))
+    assert (await prune(store))[1] == {"c": KeepReason.UNFINISHED}

@@ -30,7 +30,7 @@ from store_values import (
 from holdfast.admission.usage import Usage
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import CancelRun, ForkRun, PauseRun, ReopenRun, ResumeRun, Started, Verdict
+from holdfast.stores.operations import CancelRun, ForkRun, OpStatus, PauseRun, ReopenRun, ResumeRun, StartResult
 from holdfast.stores.sqlite import SqliteStore
 
 pytestmark = pytest.mark.asyncio
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.asyncio
 
 async def ends(store: Store, *names: str) -> None:
     answers = await do(store, *[finish(await row(store, name)) for name in names])
-    assert answers == [Verdict.DONE] * len(names)
+    assert answers == [OpStatus.DONE] * len(names)
 
 
 # Places
@@ -51,7 +51,7 @@ async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, el
     assert await ids(store, worker) == ["b"]
     other = await elsewhere.register_worker(a_worker(), 1e6)
     assert await ids(elsewhere, other) == []
-    assert (await row(store, "a")).limited
+    assert (await row(store, "a")).is_limited
     await ends(store, "a")
     assert await ids(elsewhere, other) == ["c"]
     await ends(store, "b", "c")
@@ -61,10 +61,10 @@ async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, el
 async def test_a_start_in_a_limited_queue_is_not_claimed_by_whoever_starts_it(store: Store):
     worker = await limited(store, 1)
     run = await start(store, "a", queue=QUEUE, claim_as=worker)
-    assert (run.state, run.epoch, run.owner, run.limited) == (RunState.PENDING, 0, None, True)
+    assert (run.state, run.epoch, run.owner, run.is_limited) == (RunState.PENDING, 0, None, True)
     assert run == await row(store, "a")
     other = await start(store, "b", claim_as=worker)
-    assert (other.state, other.limited) == (RunState.RUNNING, False)
+    assert (other.state, other.is_limited) == (RunState.RUNNING, False)
 
 
 async def test_a_full_queue_keeps_back_none_of_the_others(store: Store):
@@ -104,19 +104,19 @@ async def test_a_switched_off_workflow_stands_in_nobody_s_way(store: Store):
     worker = await limited(store, 1)
     await fill(store, "off", workflow="mail", priority=9)
     await fill(store, "on")
-    await store.switch_off("mail")
+    await store.disable_workflow("mail")
     assert await ids(store, worker, workflows=[FLOW, "mail"]) == ["on"]
     await ends(store, "on")
     assert await wake(store, workflows=[FLOW, "mail"]) is None
-    await store.switch_on("mail")
+    await store.enable_workflow("mail")
     assert await ids(store, worker, workflows=[FLOW, "mail"]) == ["off"]
 
 
 async def test_a_parked_run_gives_up_its_place_and_needs_one_again(store: Store, clock: Clock):
     worker = await limited(store, 1)
     await fill(store, "a", "b", "c")
-    [a] = await store.claim(worker, **ALL, limit=9)
-    assert await do(store, park(a, clock.now + 5, "go")) == [Verdict.DONE]
+    [a] = await store.claim_runs(worker, **ALL, limit=9)
+    assert await do(store, park(a, clock.now + 5, "go")) == [OpStatus.DONE]
     assert await ids(store, worker) == ["b"]
     clock.advance(5)
     assert await ids(store, worker) == []
@@ -142,7 +142,7 @@ async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill: Callabl
     assert await ids(store, doomed) == ["c"]
     kill(doomed)
     heir = await store.register_worker(a_worker(), 1e6)
-    assert (await store.reap(heir)).released == 1
+    assert (await store.reap_dead_workers(heir)).released_count == 1
     assert await ids(store, heir) == ["c"]
     await ends(store, "c")
     assert await ids(store, heir) == ["a"]
@@ -155,19 +155,19 @@ async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(store:
     assert await ids(store, worker) == ["a"]
     kill(worker)
     heir = await store.register_worker(a_worker(), 1e6)
-    assert (await store.reap(heir)).dead == ("a",)
+    assert (await store.reap_dead_workers(heir)).dead_run_ids == ("a",)
     assert await ids(store, heir) == ["b"]
 
 
 async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock):
     worker = await limited(store, 1, "1/min")
     await fill(store, "a", "b", "c")
-    [a] = await store.claim(worker, **ALL, limit=9)
+    [a] = await store.claim_runs(worker, **ALL, limit=9)
     await do(store, park(a, None, "go"))
     assert await ids(store, worker) == []
     clock.advance(60)
     assert await ids(store, worker) == ["b"]
-    assert await do(store, CancelRun("a", clock.now), CancelRun("c", clock.now)) == [Verdict.DONE] * 2
+    assert await do(store, CancelRun("a", clock.now), CancelRun("c", clock.now)) == [OpStatus.DONE] * 2
     assert await state_of(store, "c") is RunState.CANCELLED  # nobody has ever claimed it
     assert await wake(store) == clock.now
     assert await ids(store, worker) == ["a"]
@@ -179,14 +179,14 @@ async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock
 async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store, clock: Clock):
     worker = await limited(store, 1)
     await fill(store, "a", "b")
-    assert await do(store, PauseRun("a", clock.now)) == [Verdict.DONE]
-    [b] = await store.claim(worker, **ALL, limit=9)
+    assert await do(store, PauseRun("a", clock.now)) == [OpStatus.DONE]
+    [b] = await store.claim_runs(worker, **ALL, limit=9)
     assert b.id == "b"
-    assert await do(store, PauseRun("b", clock.now), ResumeRun("a", clock.now)) == [Verdict.DONE] * 2
+    assert await do(store, PauseRun("b", clock.now), ResumeRun("a", clock.now)) == [OpStatus.DONE] * 2
     assert await ids(store, worker) == []  # it is on its way to be parked
-    assert await do(store, park(b, None, paused=True)) == [Verdict.DONE]
+    assert await do(store, park(b, None, is_pause=True)) == [OpStatus.DONE]
     assert await ids(store, worker) == ["a"]
-    assert await do(store, ResumeRun("b", clock.now)) == [Verdict.DONE]
+    assert await do(store, ResumeRun("b", clock.now)) == [OpStatus.DONE]
     assert await wake(store) is None
     assert await ids(store, worker) == []
     await ends(store, "a")
@@ -196,12 +196,12 @@ async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store,
 async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: Store, clock: Clock):
     worker = await limited(store, 1, "2/min")
     await fill(store, "a", "b")
-    [a] = await store.claim(worker, **ALL, limit=9)
+    [a] = await store.claim_runs(worker, **ALL, limit=9)
     await do(store, finish(a, RunState.FAILED))
     assert await ids(store, worker) == ["b"]
     await fill(store, "c")
-    assert await do(store, ReopenRun("a", clock.now)) == [Verdict.DONE]
-    assert (await row(store, "a")).limited
+    assert await do(store, ReopenRun("a", clock.now)) == [OpStatus.DONE]
+    assert (await row(store, "a")).is_limited
     assert await ids(store, worker) == []
     await ends(store, "b")
     assert await ids(store, worker) == ["a"]  # it has begun before: the rate is used up
@@ -212,12 +212,12 @@ async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: S
 async def test_a_fork_waits_like_a_new_run(store: Store, clock: Clock):
     worker = await limited(store, 1, "1/min", key_concurrency=1)
     await fill(store, "acme/1")
-    [source] = await store.claim(worker, **ALL, limit=9)
+    [source] = await store.claim_runs(worker, **ALL, limit=9)
     await do(store, append(source, 0))
     forked = replace(new_run("fork"), queue=QUEUE, queue_key="acme", forked_from=source.id)
     [answer] = await do(store, ForkRun(source.id, forked, 1))
-    assert isinstance(answer, Started)
-    assert (answer.run.queue_key, answer.run.limited) == ("acme", True)
+    assert isinstance(answer, StartResult)
+    assert (answer.run.queue_key, answer.run.is_limited) == ("acme", True)
     await ends(store, "acme/1")
     assert await ids(store, worker) == []
     clock.advance(60)
@@ -245,7 +245,7 @@ async def test_no_more_runs_begin_in_any_window_than_the_rate_allows(store: Stor
 async def test_going_on_is_no_new_beginning(store: Store, clock: Clock):
     worker = await limited(store, None, "1/min")
     await fill(store, "a", "b")
-    [a] = await store.claim(worker, **ALL, limit=9)
+    [a] = await store.claim_runs(worker, **ALL, limit=9)
     await do(store, park(a, clock.now + 5))
     assert await wake(store) == clock.now + 5
     clock.advance(5)
@@ -284,11 +284,11 @@ async def test_tokens_are_charged_with_the_record_and_once(store: Store, clock: 
     worker = await limited(store, None, "100 tokens/min", key_rates=("40 tokens/min",))
     await fill(store, "acme/1", "acme/2", "acme/3", "other/1", "other/2", "third/1")
     await do(store, PauseRun("acme/2", clock.now), PauseRun("other/1", clock.now), PauseRun("other/2", clock.now))
-    [acme, third] = await store.claim(worker, **ALL, limit=2)
+    [acme, third] = await store.claim_runs(worker, **ALL, limit=2)
     assert (acme.id, third.id) == ("acme/1", "third/1")  # they are taken before anything is known
     op = append(acme, 0, used=Usage(calls=1, input_tokens=30, output_tokens=10))
-    assert await do(store, op, op) == [Verdict.DONE] * 2
-    assert await do(store, op) == [Verdict.DONE]
+    assert await do(store, op, op) == [OpStatus.DONE] * 2
+    assert await do(store, op) == [OpStatus.DONE]
     await do(store, ResumeRun("acme/2", clock.now), ResumeRun("other/1", clock.now), ResumeRun("other/2", clock.now))
     clock.advance(10)
     assert await ids(store, worker, limit=1) == ["other/1"]  # acme has used up its own
@@ -352,7 +352,7 @@ async def test_each_key_has_a_rate_of_its_own(store: Store, clock: Clock):
 async def test_a_parked_run_of_a_full_key_waits_for_its_place(store: Store, clock: Clock):
     worker = await limited(store, None, key_concurrency=1)
     await fill(store, "acme/1", "acme/2", "other/1")
-    [first, other] = await store.claim(worker, **ALL, limit=9)
+    [first, other] = await store.claim_runs(worker, **ALL, limit=9)
     assert (first.id, other.id) == ("acme/1", "other/1")
     await do(store, park(first, clock.now + 1))
     assert await ids(store, worker) == ["acme/2"]

@@ -12,14 +12,14 @@ from store_values import FLOW, a_worker, append, do, finish, hold, park, signal,
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.contract import Found, RunFilter, Store, WorkflowSpec
-from holdfast.stores.operations import CancelRun, PauseRun, ReopenRun, Verdict
+from holdfast.stores.contract import RunFilter, RunSearchPage, Store, WorkflowSpec
+from holdfast.stores.operations import CancelRun, OpStatus, PauseRun, ReopenRun
 
 pytestmark = pytest.mark.asyncio
 
 
 async def listed(store: Store, *, limit: int = 50, before: int | None = None, **where) -> list[str]:
-    return [run.id for run in await store.list_runs(RunFilter(**where), limit=limit, before=before)]
+    return [run.id for run in await store.list_runs(RunFilter(**where), limit=limit, before_key=before)]
 
 
 async def some_runs(store: Store) -> None:
@@ -34,22 +34,22 @@ async def some_runs(store: Store) -> None:
 
 
 async def test_a_run_that_is_not_there_is_none(store: Store):
-    assert await store.get("nobody") is None
-    assert await store.get_many([]) == []
+    assert await store.get_run("nobody") is None
+    assert await store.get_runs([]) == []
 
 
 async def test_get_many_returns_those_that_exist_once_each(store: Store):
     await some_runs(store)
-    runs = await store.get_many(["mail-1", "nobody", "etl-1", "mail-1"])
+    runs = await store.get_runs(["mail-1", "nobody", "etl-1", "mail-1"])
     assert sorted(run.id for run in runs) == ["etl-1", "mail-1"]
-    assert await store.get("etl-1") in runs
+    assert await store.get_run("etl-1") in runs
 
 
 @pytest.mark.parametrize("run_id", ["a b", "ü✓", "'; DROP TABLE runs; --", "%", "x" * 500, '"]', "a\\u0000b"])
 async def test_any_text_can_be_an_id(store: Store, run_id: str):
     await start(store, run_id)
-    assert (await store.get(run_id)).id == run_id  # type: ignore[union-attr]
-    assert [run.id for run in await store.get_many([run_id])] == [run_id]
+    assert (await store.get_run(run_id)).id == run_id  # type: ignore[union-attr]
+    assert [run.id for run in await store.get_runs([run_id])] == [run_id]
     assert await listed(store, id_prefix=run_id[:1]) == [run_id]
 
 
@@ -124,7 +124,7 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, whe
         await start(store, f"r{number:02}", tags=("t",), parent="p")
     seen: list[str] = []
     before = None
-    while page := await store.list_runs(RunFilter(**where), limit=5, before=before):
+    while page := await store.list_runs(RunFilter(**where), limit=5, before_key=before):
         seen += [run.id for run in page]
         before = page[-1].key
     assert seen == [f"r{number:02}" for number in reversed(range(23))]
@@ -144,16 +144,16 @@ async def test_pages_follow_each_other_without_gaps_or_repeats(store: Store, whe
     ids=str,
 )
 async def test_a_search_in_pieces_finds_what_a_list_finds(store: Store, where, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.stores.sql.run_lists.FEW", 0)  # as if there were many of everything
+    monkeypatch.setattr("holdfast.stores.sql.run_lists.MAX_SMALL_SET", 0)  # as if there were many of everything
     for number in range(23):
         await start(store, f"r{number:02}", tags=("t",))
     found, before, pieces = [], None, 0
     while pieces == 0 or before is not None:
-        piece = await store.search_runs(RunFilter(**where), limit=5, before=before, most=4)
+        piece = await store.search_runs(RunFilter(**where), limit=5, before_key=before, max_scanned=4)
         found += [run.id for run in piece.runs]
-        assert (piece.until is None) == (piece.until_at is None)
-        assert piece.until is None or before is None or piece.until < before
-        before, pieces = piece.until, pieces + 1
+        assert (piece.cursor is None) == (piece.cursor_created_at is None)
+        assert piece.cursor is None or before is None or piece.cursor < before
+        before, pieces = piece.cursor, pieces + 1
     assert found == ["r09"]
     assert pieces >= 23 // 4
 
@@ -161,10 +161,10 @@ async def test_a_search_in_pieces_finds_what_a_list_finds(store: Store, where, m
 async def test_a_search_that_an_index_answers_is_not_cut_into_pieces(store: Store):
     for number in range(9):
         await start(store, f"r{number}", tags=("t",))
-    found = await store.search_runs(RunFilter(tag="t"), limit=50, most=10)
-    assert (len(found.runs), found.until) == (9, None)
-    page = await store.search_runs(RunFilter(), limit=5, most=10)
-    assert (len(page.runs), page.until, page.until_at) == (5, page.runs[-1].key, page.runs[-1].created_at)
+    found = await store.search_runs(RunFilter(tag="t"), limit=50, max_scanned=10)
+    assert (len(found.runs), found.cursor) == (9, None)
+    page = await store.search_runs(RunFilter(), limit=5, max_scanned=10)
+    assert (len(page.runs), page.cursor, page.cursor_created_at) == (5, page.runs[-1].key, page.runs[-1].created_at)
 
 
 async def test_ended_runs_are_counted_up_to_a_bound_and_others_exactly(store: Store):
@@ -175,8 +175,8 @@ async def test_ended_runs_are_counted_up_to_a_bound_and_others_exactly(store: St
     assert await store.count_runs(2) == {(FLOW, RunState.PENDING): 3, (FLOW, RunState.COMPLETED): 2}
     assert (await store.count_runs(100))[FLOW, RunState.COMPLETED] == 3
     assert await store.count_runs(0) == {(FLOW, RunState.PENDING): 3}
-    assert await store.count_unfinished() == await store.count_unfinished([FLOW, "mail"]) == {(FLOW, ""): 3}
-    assert await store.count_unfinished(["mail"]) == await store.count_unfinished([]) == {}
+    assert await store.count_unfinished_runs() == await store.count_unfinished_runs([FLOW, "mail"]) == {(FLOW, ""): 3}
+    assert await store.count_unfinished_runs(["mail"]) == await store.count_unfinished_runs([]) == {}
 
 
 async def test_runs_are_counted_by_workflow_and_state(store: Store):
@@ -201,27 +201,27 @@ async def test_announced_workflows_are_known_everywhere_and_the_last_announcemen
         "slow",
         30.5,
         ("a", "b"),
-        by_delivery=True,
+        is_address=True,
         inputs_schema='{"type":"object"}',
     )
-    await store.publish([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
-    assert await elsewhere.specs() == {"etl": full, "mail": WorkflowSpec("mail", ())}
-    await elsewhere.publish([WorkflowSpec("mail", ("to",))])
-    assert (await store.specs())["mail"].parameters == ("to",)
-    await store.publish([])
+    await store.publish_workflows([WorkflowSpec("etl", ()), WorkflowSpec("mail", ()), full])
+    assert await elsewhere.get_workflow_specs() == {"etl": full, "mail": WorkflowSpec("mail", ())}
+    await elsewhere.publish_workflows([WorkflowSpec("mail", ("to",))])
+    assert (await store.get_workflow_specs())["mail"].parameters == ("to",)
+    await store.publish_workflows([])
 
 
 async def quiet(store: Store) -> None:
     """Until the store has nothing more to tell of the past."""
     deadline = time.monotonic() + 5
-    while await store.changed(0.1):
+    while await store.wait_for_change(0.1):
         assert time.monotonic() < deadline
 
 
 async def test_changed_returns_when_somebody_else_has_written(store: Store, elsewhere: Store):
     await hold(store)
     await quiet(store)
-    waiting = asyncio.create_task(store.changed(5))
+    waiting = asyncio.create_task(store.wait_for_change(5))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     began = time.monotonic()
@@ -233,7 +233,7 @@ async def test_changed_returns_when_somebody_else_has_written(store: Store, else
 async def test_changed_gives_up_after_its_time_when_nobody_writes(store: Store):
     await quiet(store)
     began = time.monotonic()
-    assert not await store.changed(0.1)
+    assert not await store.wait_for_change(0.1)
     assert 0.05 < time.monotonic() - began < 1
 
 
@@ -241,16 +241,16 @@ async def test_a_change_between_two_waits_is_not_missed(store: Store, elsewhere:
     await quiet(store)
     await start(elsewhere)
     await asyncio.sleep(0.05)
-    assert await store.changed(1)
+    assert await store.wait_for_change(1)
 
 
 async def test_every_kind_of_write_is_noticed(store: Store, elsewhere: Store):
     run = await hold(store)
     for op in (append(run, 1), signal(), park(run)):
         await quiet(elsewhere)
-        await store.reap()  # a worker's look also shows it that somebody follows runs
+        await store.reap_dead_workers()  # a worker's look also shows it that somebody follows runs
         await do(store, op)
-        assert await elsewhere.changed(1)
+        assert await elsewhere.wait_for_change(1)
 
 
 async def test_the_clock_is_the_one_that_was_given(store: Store, clock):
@@ -264,7 +264,7 @@ async def test_closing_twice_is_harmless_and_a_closed_store_can_be_opened_again(
         await store.close()
         await store.close()
         await store.open()
-    assert (await store.get("r")) is not None
+    assert (await store.get_run("r")) is not None
     store.abandon()
     store.abandon()
 
@@ -275,15 +275,20 @@ HALF = "r\udc80"
 
 async def test_what_is_looked_for_under_a_name_that_nothing_can_have_is_not_there(store: Store):
     await start(store)
-    assert await store.get(HALF) is await store.feed(HALF, -1, 0) is await store.outline(HALF) is None
-    assert [run.id for run in await store.get_many([HALF, "r"])] == ["r"]
-    assert await store.usages([HALF, "r"]) == {}
-    assert await store.last_record(HALF, "step") is await store.last_record("r", HALF) is None
+    assert (
+        await store.get_run(HALF)
+        is await store.get_run_updates(HALF, -1, 0)
+        is await store.get_journal_page(HALF)
+        is None
+    )
+    assert [run.id for run in await store.get_runs([HALF, "r"])] == ["r"]
+    assert await store.get_usages([HALF, "r"]) == {}
+    assert await store.get_last_record(HALF, "step") is await store.get_last_record("r", HALF) is None
     for field in ("workflow", "tag", "id_prefix", "text", "parent"):
         assert await listed(store, **{field: HALF}) == [], field
-        assert await store.search_runs(RunFilter(**{field: HALF})) == Found([], None), field
+        assert await store.search_runs(RunFilter(**{field: HALF})) == RunSearchPage([], None), field
     asked = (signal(HALF), CancelRun(HALF, 1.0), PauseRun(HALF, 1.0), ReopenRun(HALF, 1.0))
-    assert await do(store, *asked, signal("r")) == [*[Verdict.UNKNOWN_RUN] * len(asked), Verdict.DONE]
+    assert await do(store, *asked, signal("r")) == [*[OpStatus.UNKNOWN_RUN] * len(asked), OpStatus.DONE]
 
 
 async def test_a_text_that_cannot_be_written_down_is_refused_in_words(store: Store):

@@ -25,19 +25,19 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import AwaitRun, Cancel, CancelRun, PauseRun, ReopenRun, Run, StartRun, Verdict
+from holdfast.stores.operations import AwaitRun, CancelRun, CancelState, OpStatus, PauseRun, ReopenRun, Run, StartRun
 
 pytestmark = pytest.mark.asyncio
 
 FAILED = RunState.FAILED
 
 
-async def reopen(store: Store, run_id: str = "r", *, run_again: bool = False) -> Verdict:
+async def reopen(store: Store, run_id: str = "r", *, run_again: bool = False) -> OpStatus:
     [answer] = await do(store, ReopenRun(run_id, 1_000_009.0, run_again))
-    assert isinstance(answer, Verdict)
+    assert isinstance(answer, OpStatus)
     return answer
 
 
@@ -47,7 +47,7 @@ async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, st
     await do(store, append(run, 1), finish(run, state))
     assert await reopen(store) is DONE
     opened = await row(store)
-    assert (opened.state, opened.deliveries, opened.error) == (RunState.PENDING, 0, None)
+    assert (opened.state, opened.delivery_count, opened.error) == (RunState.PENDING, 0, None)
     assert (opened.finished_at, opened.output, opened.owner, opened.rewind) == (None, None, None, None)
     assert await journal(store, run) == [1]
     again = await claim_one(store)
@@ -56,7 +56,7 @@ async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, st
 
 async def test_an_end_keeps_what_a_retry_takes_back(store: Store):
     run = await hold(store)
-    back = rewind(3, 7, positions=5, timers=2, undone=True, once=(3,))
+    back = rewind(3, 7, command_count=5, timer_count=2, is_compensated=True, once_seqs=(3,))
     await do(store, finish(run, FAILED, rewind=back))
     assert (await row(store)).rewind == back
 
@@ -67,13 +67,13 @@ async def test_reopening_takes_back_what_failed_and_what_was_issued_because_of_i
         append(run, 0, position=0),
         append(run, 1, position=1, ok=False),  # the failure, seen when 3 commands and 1 timer had been issued
         append(run, 2, position=2),  # issued before: paid for
-        append(run, 3, position=0, kind=Kind.TIMER),
+        append(run, 3, position=0, kind=RecordKind.TIMER),
         append(run, 4, position=3),  # issued after
-        append(run, 5, position=1, kind=Kind.TIMER),
-        append(run, 6, position=4, kind=Kind.COMPENSATION),
-        append(run, 7, position=0, kind=Kind.DEADLINE),
+        append(run, 5, position=1, kind=RecordKind.TIMER),
+        append(run, 6, position=4, kind=RecordKind.COMPENSATION),
+        append(run, 7, position=0, kind=RecordKind.DEADLINE),
     ]
-    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, positions=3, timers=1)))
+    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, command_count=3, timer_count=1)))
     assert await reopen(store) is DONE
     assert await journal(store, run) == [0, 2, 3]
     again = await claim_one(store)
@@ -84,12 +84,12 @@ async def test_reopening_takes_back_what_failed_and_what_was_issued_because_of_i
 async def test_reopening_keeps_patches(store: Store):
     run = await hold(store)
     ops = [
-        append(run, 0, position=-1, kind=Kind.PATCH, name="before"),
+        append(run, 0, position=-1, kind=RecordKind.PATCH, name="before"),
         append(run, 1, position=0, ok=False),
-        append(run, 2, position=-1, kind=Kind.PATCH, name="after"),
+        append(run, 2, position=-1, kind=RecordKind.PATCH, name="after"),
         append(run, 3, position=1),
     ]
-    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, positions=1, timers=0)))
+    await do(store, *ops, finish(run, FAILED, rewind=rewind(1, command_count=1, timer_count=0)))
     assert await reopen(store) is DONE
     assert await journal(store, run) == [0, 2]
 
@@ -103,7 +103,7 @@ async def test_reopening_without_a_rewind_takes_nothing_back(store: Store):
 
 async def test_reopening_lifts_a_deadline_that_has_passed(store: Store, clock):
     run = await hold(store, deadline=1_000_001.0)
-    passed = append(run, 2, kind=Kind.DEADLINE)
+    passed = append(run, 2, kind=RecordKind.DEADLINE)
     await do(store, append(run, 1), passed, finish(run, FAILED, rewind=rewind(2)))
     clock.advance(100)
     await reopen(store)
@@ -113,11 +113,11 @@ async def test_reopening_lifts_a_deadline_that_has_passed(store: Store, clock):
 
 async def test_reopening_forgets_a_cancel_and_a_pause(store: Store):
     run = await hold(store)
-    await do(store, CancelRun("r", 1.0), append(run, 1, kind=Kind.CANCEL), PauseRun("r", 2.0))
+    await do(store, CancelRun("r", 1.0), append(run, 1, kind=RecordKind.CANCEL), PauseRun("r", 2.0))
     await do(store, finish(run, RunState.CANCELLED, rewind=rewind(1)))
     assert await reopen(store) is DONE
     opened = await row(store)
-    assert (opened.cancel, opened.paused_at) == (Cancel.NO, None)
+    assert (opened.cancel_state, opened.paused_at) == (CancelState.NONE, None)
     assert await journal(store, run) == []
     assert (await claim_one(store)).id == "r"
 
@@ -133,7 +133,7 @@ async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
     run = await hold(store)
     await do(store, note(run, 1, intent=True), finish(run, FAILED))
     await reopen(store)
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     assert history.attempts[1].intent
 
 
@@ -141,19 +141,19 @@ async def test_reopening_forgets_the_attempts_of_steps_that_were_begun_because_o
     run = await hold(store)
     await do(store, append(run, 0, position=1, ok=False))
     await do(store, note(run, 0, progress=b"1"), note(run, 2, 4, progress=b"2"), note(run, 3, intent=True))
-    await do(store, finish(run, FAILED, rewind=rewind(0, positions=2)))
+    await do(store, finish(run, FAILED, rewind=rewind(0, command_count=2)))
     assert await reopen(store) is DONE
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     # The intent stays: a retry must not run a `once` step a second time.
     assert sorted(history.attempts) == [0, 3]
 
 
 async def test_there_is_nothing_to_reopen_in_a_run_that_goes_on_or_has_completed(store: Store):
     run = await hold(store)
-    assert await reopen(store) is Verdict.ENDED
+    assert await reopen(store) is OpStatus.ENDED
     await do(store, finish(run))
-    assert await reopen(store) is Verdict.ENDED
-    assert await reopen(store, "nobody") is Verdict.UNKNOWN_RUN
+    assert await reopen(store) is OpStatus.ENDED
+    assert await reopen(store, "nobody") is OpStatus.UNKNOWN_RUN
 
 
 async def test_a_reopened_run_is_fenced_for_the_worker_that_failed_it(store: Store):
@@ -174,7 +174,7 @@ async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
 
 async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store):
     run = await hold(store)
-    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once=(1,))))
+    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once_seqs=(1,))))
     assert await reopen(store) is REFUSED
     assert await journal(store, run) == [1]
     assert (await row(store)).state is FAILED
@@ -184,8 +184,8 @@ async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store
 
 async def test_what_was_undone_cannot_go_on(store: Store):
     run = await hold(store)
-    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, undone=True)))
-    assert await reopen(store, run_again=True) is Verdict.UNDONE
+    await do(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, is_compensated=True)))
+    assert await reopen(store, run_again=True) is OpStatus.COMPENSATED
     assert await journal(store, run) == [1]
 
 
@@ -193,8 +193,8 @@ async def test_a_signal_whose_record_is_taken_back_is_in_the_mailbox_again(store
     run = await hold(store)
     await do(store, signal(name="go", payload=b"42"))
     [sent] = await mailbox(store, run)
-    got = append(run, 2, kind=Kind.SIGNAL, name="go", payload=b"42", started_at=sent.sent_at, consume=sent.id)
-    await do(store, append(run, 1, ok=False), got, finish(run, FAILED, rewind=rewind(1, positions=2)))
+    got = append(run, 2, kind=RecordKind.SIGNAL, name="go", payload=b"42", started_at=sent.sent_at, consume=sent.id)
+    await do(store, append(run, 1, ok=False), got, finish(run, FAILED, rewind=rewind(1, command_count=2)))
     assert await mailbox(store, run) == []
     await reopen(store)
     [back] = await mailbox(store, run)
@@ -212,8 +212,8 @@ async def failed_family(store: Store, *, parent_rewind=None, **ending) -> tuple[
     child = answer.run
     await do(store, append(child, 0, ok=False), finish(child, FAILED, **ending))
     [end] = await mailbox(store, parent)
-    await do(store, append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id))
-    await do(store, finish(parent, FAILED, rewind=parent_rewind or rewind(0, positions=1)))
+    await do(store, append(parent, 0, position=0, kind=RecordKind.CHILD, ok=False, consume=end.id))
+    await do(store, finish(parent, FAILED, rewind=parent_rewind or rewind(0, command_count=1)))
     return parent, child
 
 
@@ -224,12 +224,14 @@ async def test_a_retry_reopens_the_run_whose_failure_it_takes_back(store: Store)
     assert [await journal(store, run) for run in (parent, child)] == [[], []]
     again, once_more = await claim_one(store), await claim_one(store)
     [answer] = await do(store, child_of(again))
-    assert (answer.linked, answer.run.id) == (True, "c")
+    assert (answer.is_linked, answer.run.id) == (True, "c")
     await do(store, finish(once_more))
     assert [(s.name, s.position) for s in await mailbox(store, parent)] == [("completed", 0)]
 
 
-@pytest.mark.parametrize(("ending", "answer"), [({"once": (0,)}, REFUSED), ({"undone": True}, Verdict.UNDONE)], ids=str)
+@pytest.mark.parametrize(
+    ("ending", "answer"), [({"once_seqs": (0,)}, REFUSED), ({"is_compensated": True}, OpStatus.COMPENSATED)], ids=str
+)
 async def test_nothing_changes_when_one_of_them_cannot_be_reopened(store: Store, ending, answer):
     parent, child = await failed_family(store, rewind=rewind(0, **ending))
     assert await reopen(store, "p") is answer
@@ -247,7 +249,7 @@ async def test_a_retry_reaches_down_through_the_generations(store: Store):
     await do(store, append(leaf.run, 0, ok=False), finish(leaf.run, FAILED, rewind=rewind(0)))
     for run in (middle.run, top):
         [end] = await mailbox(store, run)
-        record = append(run, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
+        record = append(run, 0, position=0, kind=RecordKind.CHILD, ok=False, consume=end.id)
         await do(store, record, finish(run, FAILED, rewind=rewind(0)))
     assert await reopen(store, "top") is DONE
     assert [await state_of(store, name) for name in ("top", "middle", "leaf")] == [RunState.PENDING] * 3
@@ -269,7 +271,7 @@ async def test_a_run_that_has_completed_meanwhile_is_asked_again_how_it_ended(st
     assert await reopen(store, "p") is DONE
     assert await mailbox(store, parent) == []
     [answer] = await do(store, child_of(await claim_one(store)))
-    assert (answer.linked, answer.run.output) == (False, b'"done"')
+    assert (answer.is_linked, answer.run.output) == (False, b'"done"')
 
 
 async def test_a_run_that_somebody_else_has_started_is_left_as_it_is(store: Store):
@@ -277,12 +279,12 @@ async def test_a_run_that_somebody_else_has_started_is_left_as_it_is(store: Stor
     await do(store, AwaitRun("other", link(parent)))
     await do(store, finish(other, FAILED))
     [end] = await mailbox(store, parent)
-    record = append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
+    record = append(parent, 0, position=0, kind=RecordKind.CHILD, ok=False, consume=end.id)
     await do(store, record, finish(parent, FAILED, rewind=rewind(0)))
     assert await reopen(store, "p") is DONE
     assert await state_of(store, "other") is FAILED
     [answer] = await do(store, AwaitRun("other", link(await claim_one(store))))
-    assert (answer.linked, answer.run.state) == (False, FAILED)
+    assert (answer.is_linked, answer.run.state) == (False, FAILED)
 
 
 async def test_a_run_that_had_failed_before_it_was_awaited_is_reopened_too(store: Store):
@@ -291,8 +293,8 @@ async def test_a_run_that_had_failed_before_it_was_awaited_is_reopened_too(store
     [started] = await do(store, begun)
     await do(store, finish(started.run, FAILED))
     [asked] = await do(store, AwaitRun("c", link(parent, 1)))
-    assert not asked.linked
-    record = append(parent, 0, position=1, kind=Kind.CHILD, ok=False)
+    assert not asked.is_linked
+    record = append(parent, 0, position=1, kind=RecordKind.CHILD, ok=False)
     await do(store, record, finish(parent, FAILED, rewind=rewind(0)))
     assert await reopen(store, "p") is DONE
     assert await state_of(store, "c") is RunState.PENDING
@@ -305,8 +307,8 @@ async def failed_siblings(store: Store, **ending) -> Run:
     a, b, _ = [answer.run for answer in await do(store, *starts)]
     await do(store, finish(a, FAILED))
     [end] = await mailbox(store, parent)
-    record = append(parent, 0, position=0, kind=Kind.CHILD, ok=False, consume=end.id)
-    await do(store, record, finish(parent, FAILED, rewind=rewind(0, positions=3)))
+    record = append(parent, 0, position=0, kind=RecordKind.CHILD, ok=False, consume=end.id)
+    await do(store, record, finish(parent, FAILED, rewind=rewind(0, command_count=3)))
     await do(store, finish(b, RunState.CANCELLED, **ending))
     return parent
 
@@ -318,25 +320,25 @@ async def test_siblings_that_were_cancelled_with_the_run_are_reopened_too(store:
     again = next(run for run in [await claim_one(store) for _ in range(3)] if run.id == "p")
     for at, name in enumerate("abc"):
         [answer] = await do(store, child_of(again, name, position=at))
-        assert answer.linked, name
+        assert answer.is_linked, name
         await do(store, finish(await row(store, name)))
     assert [(s.name, s.position) for s in await mailbox(store, again)] == [("completed", at) for at in range(3)]
 
 
 async def test_a_sibling_that_cannot_be_reopened_keeps_nobody_from_going_on(store: Store):
-    await failed_siblings(store, rewind=rewind(0, undone=True))
+    await failed_siblings(store, rewind=rewind(0, is_compensated=True))
     assert await reopen(store, "p") is DONE
     assert [await state_of(store, name) for name in "ab"] == [RunState.PENDING, RunState.CANCELLED]
     again = next(run for run in [await claim_one(store) for _ in range(2)] if run.id == "p")
     [answer] = await do(store, child_of(again, "b", position=1))
-    assert (answer.linked, answer.run.state) == (False, RunState.CANCELLED)
+    assert (answer.is_linked, answer.run.state) == (False, RunState.CANCELLED)
 
 
 async def test_a_run_that_was_started_because_of_what_is_taken_back_is_left_as_it_is(store: Store):
     parent = await hold(store, "p")
     [answer] = await do(store, child_of(parent, "c", position=1, claim_as=parent.owner))
     await do(store, append(parent, 0, position=0, ok=False), finish(answer.run, FAILED))
-    await do(store, finish(parent, FAILED, rewind=rewind(0, positions=1)))
+    await do(store, finish(parent, FAILED, rewind=rewind(0, command_count=1)))
     assert await reopen(store, "p") is DONE
     assert await state_of(store, "c") is FAILED
     assert await mailbox(store, parent) == []
@@ -344,11 +346,11 @@ async def test_a_run_that_was_started_because_of_what_is_taken_back_is_left_as_i
 
 async def test_a_cancel_whose_record_stays_is_not_forgotten(store: Store):
     run = await hold(store, "p")
-    await do(store, CancelRun("p", 1_000_000.0), append(run, 0, kind=Kind.CANCEL), append(run, 1, ok=False))
-    await do(store, finish(run, FAILED, rewind=rewind(1), heed_cancel=False))
+    await do(store, CancelRun("p", 1_000_000.0), append(run, 0, kind=RecordKind.CANCEL), append(run, 1, ok=False))
+    await do(store, finish(run, FAILED, rewind=rewind(1), respect_cancel=False))
     assert await reopen(store, "p") is DONE
-    assert (await row(store, "p")).cancel is Cancel.RECORDED
-    assert await do(store, CancelRun("p", 1_000_001.0)) == [Verdict.DUPLICATE]
+    assert (await row(store, "p")).cancel_state is CancelState.RECORDED
+    assert await do(store, CancelRun("p", 1_000_001.0)) == [OpStatus.DUPLICATE]
 
 
 async def test_an_end_that_is_not_taken_back_is_left_alone(store: Store):

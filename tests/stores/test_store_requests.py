@@ -23,10 +23,10 @@ from store_values import (
     state_of,
 )
 
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import Request, Store
-from holdfast.stores.operations import Cancel, CancelRun, PauseRun, ResumeRun, StartRun, Verdict
+from holdfast.stores.contract import RunRequests, Store
+from holdfast.stores.operations import CancelRun, CancelState, OpStatus, PauseRun, ResumeRun, StartRun
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,7 +36,7 @@ CANCEL, PAUSE, RESUME = CancelRun("r", AT), PauseRun("r", AT), ResumeRun("r", AT
 
 async def claimable(store: Store) -> list[str]:
     worker = await store.register_worker(a_worker("looks"), 10.0)
-    return [run.id for run in await store.claim(worker, **ALL, limit=9)]
+    return [run.id for run in await store.claim_runs(worker, **ALL, limit=9)]
 
 
 # Cancelling
@@ -44,51 +44,53 @@ async def claimable(store: Store) -> list[str]:
 
 async def test_the_holder_of_a_run_is_asked_to_cancel_it(store: Store, elsewhere: Store):
     run = await hold(store)
-    assert await store.requests(run.owner or 0) == []
+    assert await store.get_run_requests(run.owner or 0) == []
     assert await do(elsewhere, CANCEL) == [DONE]
-    assert await store.requests(run.owner or 0) == [Request(run.key, cancel=True, pause=False)]
+    assert await store.get_run_requests(run.owner or 0) == [
+        RunRequests(run.key, is_cancel_requested=True, is_pause_requested=False)
+    ]
     asked = await row(store)
-    assert (asked.cancel, asked.state, asked.owner) == (Cancel.ASKED, RunState.RUNNING, run.owner)
+    assert (asked.cancel_state, asked.state, asked.owner) == (CancelState.REQUESTED, RunState.RUNNING, run.owner)
 
 
 async def test_a_run_can_neither_finish_nor_park_before_a_cancel_is_recorded(store: Store):
     run = await hold(store)
     await do(store, CANCEL)
-    assert await do(store, finish(run), park(run), park(run, paused=True)) == [REFUSED] * 3
+    assert await do(store, finish(run), park(run), park(run, is_pause=True)) == [REFUSED] * 3
     assert await state_of(store) is RunState.RUNNING
-    assert await do(store, append(run, 1, kind=Kind.CANCEL)) == [DONE]
-    assert (await row(store)).cancel is Cancel.RECORDED
-    assert await store.requests(run.owner or 0) == []
+    assert await do(store, append(run, 1, kind=RecordKind.CANCEL)) == [DONE]
+    assert (await row(store)).cancel_state is CancelState.RECORDED
+    assert await store.get_run_requests(run.owner or 0) == []
     assert await do(store, park(run, 0.0)) == [DONE]
     again = await claim_one(store)
     assert await do(store, finish(again, RunState.CANCELLED)) == [DONE]
-    assert (await row(store)).cancel is Cancel.RECORDED
+    assert (await row(store)).cancel_state is CancelState.RECORDED
 
 
 async def test_the_order_within_a_batch_decides_between_a_cancel_and_an_end(store: Store):
     one, two = await hold(store, "one"), await hold(store, "two")
     assert await do(store, CancelRun("one", AT), finish(one)) == [DONE, REFUSED]
-    assert await do(store, finish(two), CancelRun("two", AT)) == [DONE, Verdict.ENDED]
-    answers = await do(store, append(one, 1, kind=Kind.CANCEL), finish(one, RunState.CANCELLED))
+    assert await do(store, finish(two), CancelRun("two", AT)) == [DONE, OpStatus.ENDED]
+    answers = await do(store, append(one, 1, kind=RecordKind.CANCEL), finish(one, RunState.CANCELLED))
     assert answers == [DONE, DONE]
 
 
 async def test_a_run_that_cannot_go_on_may_end_whatever_is_asked_of_it(store: Store):
     run = await hold(store)
     await do(store, CANCEL)
-    assert await do(store, finish(run, RunState.FAILED, heed_cancel=False)) == [DONE]
+    assert await do(store, finish(run, RunState.FAILED, respect_cancel=False)) == [DONE]
     assert await state_of(store) is RunState.FAILED
-    assert await do(store, CANCEL) == [Verdict.ENDED]
+    assert await do(store, CANCEL) == [OpStatus.ENDED]
 
 
 async def test_asking_twice_is_harmless(store: Store):
     run = await hold(store)
-    assert await do(store, CANCEL, CANCEL) == [DONE, Verdict.DUPLICATE]
-    record = append(run, 1, kind=Kind.CANCEL)
+    assert await do(store, CANCEL, CANCEL) == [DONE, OpStatus.DUPLICATE]
+    record = append(run, 1, kind=RecordKind.CANCEL)
     assert await do(store, record) == [DONE]
-    assert await do(store, record, CANCEL) == [DONE, Verdict.DUPLICATE]
+    assert await do(store, record, CANCEL) == [DONE, OpStatus.DUPLICATE]
     await do(store, finish(run, RunState.CANCELLED))
-    assert await do(store, CANCEL) == [Verdict.DUPLICATE]
+    assert await do(store, CANCEL) == [OpStatus.DUPLICATE]
 
 
 async def test_a_run_that_nobody_has_ever_claimed_is_cancelled_at_once(store: Store):
@@ -97,15 +99,15 @@ async def test_a_run_that_nobody_has_ever_claimed_is_cancelled_at_once(store: St
     ended = await row(store)
     assert (ended.state, ended.finished_at, ended.wake_at, ended.error) == (RunState.CANCELLED, AT, None, None)
     assert await claimable(store) == []
-    assert await store.next_wake(**ALL) is None
-    assert await do(store, CANCEL) == [Verdict.DUPLICATE]
+    assert await store.get_next_wake_at(**ALL) is None
+    assert await do(store, CANCEL) == [OpStatus.DUPLICATE]
 
 
 async def test_a_run_that_was_released_is_cancelled_by_its_next_holder(store: Store):
     run = await hold(store)
     await do(store, release(run), CANCEL)
     again = await claim_one(store)
-    assert (again.state, again.cancel) == (RunState.RUNNING, Cancel.ASKED)
+    assert (again.state, again.cancel_state) == (RunState.RUNNING, CancelState.REQUESTED)
 
 
 async def test_a_cancel_wakes_a_parked_run(store: Store, clock):
@@ -118,7 +120,7 @@ async def test_a_cancel_wakes_a_parked_run(store: Store, clock):
 async def test_a_cancel_can_be_meant_for_what_the_caller_has_started_itself(store: Store):
     run = await hold(store)
     assert await do(store, CancelRun("r", AT, seed=b"another")) == [REFUSED]
-    assert (await row(store)).cancel is Cancel.NO
+    assert (await row(store)).cancel_state is CancelState.NONE
     assert await do(store, CancelRun("r", AT, seed=run.seed)) == [DONE]
 
 
@@ -138,15 +140,15 @@ async def test_what_is_started_can_be_cancelled_in_the_same_commit(store: Store)
     )
     assert [answers[1], answers[2], answers[4]] == [REFUSED, DONE, DONE]
     assert await state_of(store, "r") is RunState.CANCELLED
-    assert (await row(store, "s")).cancel is Cancel.ASKED
+    assert (await row(store, "s")).cancel_state is CancelState.REQUESTED
 
 
 async def test_there_is_nothing_to_ask_of_a_run_that_ended_or_never_was(store: Store):
     run = await hold(store)
     await do(store, finish(run))
-    assert await do(store, CANCEL, PAUSE, RESUME) == [Verdict.ENDED] * 3
+    assert await do(store, CANCEL, PAUSE, RESUME) == [OpStatus.ENDED] * 3
     nobody = [CancelRun("nobody", AT), PauseRun("nobody", AT), ResumeRun("nobody", AT)]
-    assert await do(store, *nobody) == [Verdict.UNKNOWN_RUN] * 3
+    assert await do(store, *nobody) == [OpStatus.UNKNOWN_RUN] * 3
 
 
 # Pausing
@@ -157,18 +159,18 @@ async def test_a_pending_run_is_paused_at_once_and_resumed(store: Store, clock):
     assert await do(store, PAUSE) == [DONE]
     assert (await row(store)).paused_at == AT
     assert await claimable(store) == []
-    assert await store.next_wake(**ALL) is None
-    assert await do(store, PAUSE) == [Verdict.DUPLICATE]
+    assert await store.get_next_wake_at(**ALL) is None
+    assert await do(store, PAUSE) == [OpStatus.DUPLICATE]
     assert await do(store, RESUME) == [DONE]
     assert (await row(store)).paused_at is None
-    assert await do(store, RESUME) == [Verdict.DUPLICATE]
+    assert await do(store, RESUME) == [OpStatus.DUPLICATE]
     assert await claimable(store) == ["r"]
 
 
 async def test_a_run_that_was_started_for_later_is_not_early_for_having_been_paused(store: Store, clock):
     await start(store, available_at=clock.now + 60)
     await do(store, PAUSE, RESUME)
-    assert await store.next_wake(**ALL) == clock.now + 60
+    assert await store.get_next_wake_at(**ALL) == clock.now + 60
     await do(store, PAUSE)
     clock.advance(61)
     assert await claimable(store) == []
@@ -190,11 +192,13 @@ async def test_a_parked_run_sleeps_through_signals_and_timers_while_it_is_paused
 async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Store, clock):
     run = await hold(store)
     await do(store, PAUSE)
-    assert await store.requests(run.owner or 0) == [Request(run.key, cancel=False, pause=True)]
+    assert await store.get_run_requests(run.owner or 0) == [
+        RunRequests(run.key, is_cancel_requested=False, is_pause_requested=True)
+    ]
     await do(store, signal())
-    assert await do(store, park(run, clock.now, "go", paused=True)) == [DONE]
+    assert await do(store, park(run, clock.now, "go", is_pause=True)) == [DONE]
     assert (await row(store)).state is RunState.WAITING
-    assert await store.requests(run.owner or 0) == []
+    assert await store.get_run_requests(run.owner or 0) == []
     assert await claimable(store) == []
     await do(store, RESUME)
     assert await claimable(store) == ["r"]
@@ -203,8 +207,8 @@ async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Stor
 async def test_a_pause_that_was_lifted_is_not_carried_out(store: Store):
     run = await hold(store)
     await do(store, PAUSE, RESUME)
-    assert await store.requests(run.owner or 0) == []
-    assert await do(store, park(run, None, paused=True)) == [REFUSED]
+    assert await store.get_run_requests(run.owner or 0) == []
+    assert await do(store, park(run, None, is_pause=True)) == [REFUSED]
     assert await state_of(store) is RunState.RUNNING
 
 
@@ -221,9 +225,9 @@ async def test_a_paused_run_is_not_claimable_however_its_holder_leaves_it(store:
             await store.retire_worker(run.owner or 0)
         case _:
             kill(run.owner)
-            assert (await store.reap()).released == 1
+            assert (await store.reap_dead_workers()).released_count == 1
     assert (await row(store)).paused_at == AT
-    assert await store.next_wake(**ALL) is None
+    assert await store.get_next_wake_at(**ALL) is None
     assert await claimable(store) == []
     await do(store, RESUME)
     assert await claimable(store) == ["r"]
@@ -233,7 +237,7 @@ async def test_a_cancel_lifts_a_pause(store: Store):
     run = await hold(store)
     await do(store, park(run), PAUSE)
     assert await do(store, CANCEL) == [DONE]
-    assert ((await row(store)).paused_at, (await row(store)).cancel) == (None, Cancel.ASKED)
+    assert ((await row(store)).paused_at, (await row(store)).cancel_state) == (None, CancelState.REQUESTED)
     assert await claimable(store) == ["r"]
 
 
@@ -250,13 +254,13 @@ async def test_a_run_that_ends_on_its_way_to_a_pause_has_ended(store: Store):
     await do(store, PAUSE)
     assert await do(store, finish(run)) == [DONE]
     assert (await row(store)).paused_at is None
-    assert await do(store, RESUME) == [Verdict.ENDED]
+    assert await do(store, RESUME) == [OpStatus.ENDED]
 
 
 async def test_a_park_for_a_pause_is_fenced_and_repeated_like_any_other(store: Store):
     run = await hold(store)
     await do(store, PAUSE)
-    op = park(run, None, paused=True)
+    op = park(run, None, is_pause=True)
     assert await do(store, op) == [DONE]
     assert await do(store, op) == [DONE]
     await do(store, RESUME)
@@ -267,7 +271,11 @@ async def test_a_park_for_a_pause_is_fenced_and_repeated_like_any_other(store: S
 async def test_requests_are_told_to_whoever_holds_the_run(store: Store):
     one, two = await hold(store, "one"), await hold(store, "two")
     await do(store, CancelRun("one", AT), PauseRun("one", AT), PauseRun("two", AT))
-    assert await store.requests(one.owner or 0) == [Request(one.key, cancel=True, pause=True)]
-    assert await store.requests(two.owner or 0) == [Request(two.key, cancel=False, pause=True)]
+    assert await store.get_run_requests(one.owner or 0) == [
+        RunRequests(one.key, is_cancel_requested=True, is_pause_requested=True)
+    ]
+    assert await store.get_run_requests(two.owner or 0) == [
+        RunRequests(two.key, is_cancel_requested=False, is_pause_requested=True)
+    ]
     await do(store, release(one))
-    assert await store.requests(one.owner or 0) == []
+    assert await store.get_run_requests(one.owner or 0) == []

@@ -10,38 +10,38 @@ from typing import Any
 import pytest
 from store_values import Clock, a_worker
 
-from holdfast.admission.usage import Limits
+from holdfast.admission.usage import BudgetLimits
 from holdfast.stores.contract import Store
-from holdfast.stores.schedules import NewSchedule, Schedule, next_tick
+from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick
 
 pytestmark = pytest.mark.asyncio
 
-NIGHTLY = NewSchedule("nightly", "etl", "0 2 * * *", b'{"customer":"acme"}')
-FULL = NewSchedule(
+NIGHTLY = ScheduleDefinition("nightly", "etl", "0 2 * * *", b'{"customer":"acme"}')
+FULL = ScheduleDefinition(
     "full", "etl", "every 15 min", b"\x00\xff", "all", 7, "skip", "slow", -3, ("a", "b c"), "talk",
-    Limits(1, 2, 3, 4.5), 5, by_code=True, key="acme",
+    BudgetLimits(1, 2, 3, 4.5), 5, is_declared_in_code=True, queue_key="acme",
 )  # fmt: skip
 
 
-async def put(store: Store, *new: NewSchedule, **options: Any) -> list[Schedule]:
+async def put(store: Store, *new: ScheduleDefinition, **options: Any) -> list[Schedule]:
     return await store.put_schedules(new, **options)
 
 
 async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(store: Store, elsewhere: Store):
     kept = await put(store, NIGHTLY, FULL)
     assert kept == [Schedule(NIGHTLY, 1_000_000.0, 1_000_000.0), Schedule(FULL, 1_000_000.0, 1_000_000.0)]
-    assert await elsewhere.schedules() == [kept[1], kept[0]]
-    assert await elsewhere.schedules(["nightly", "none"]) == [kept[0]]
-    assert await elsewhere.schedules([]) == []
+    assert await elsewhere.list_schedules() == [kept[1], kept[0]]
+    assert await elsewhere.list_schedules(["nightly", "none"]) == [kept[0]]
+    assert await elsewhere.list_schedules([]) == []
     assert await put(store) == []
 
 
 async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settled(store: Store, clock: Clock):
     await put(store, NIGHTLY)
-    assert await store.settle_schedule("nightly", 1_000_000.0, 1_000_800.0, run="nightly@x", skipped=1_000_700.0)
+    assert await store.advance_schedule("nightly", 1_000_000.0, 1_000_800.0, run_id="nightly@x", skipped_at=1_000_700.0)
     await store.pause_schedule("nightly")
     clock.advance(5_000.0)
-    changed = replace(NIGHTLY, inputs=b"{}", workflow="mail", by_code=True)
+    changed = replace(NIGHTLY, inputs=b"{}", workflow="mail", is_declared_in_code=True)
     [kept] = await put(store, changed)
     assert kept == Schedule(changed, 1_000_000.0, 1_000_800.0, 1_000_000.0, "nightly@x", 1_000_700.0)
     [kept] = await put(store, replace(changed, timing="0 3 * * *"))
@@ -54,7 +54,7 @@ async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settl
 async def test_what_is_there_stays_if_it_is_not_to_be_replaced(store: Store, elsewhere: Store):
     [first] = await put(store, NIGHTLY)
     assert await put(elsewhere, replace(NIGHTLY, timing="@daily"), replace=False) == [first]
-    assert await store.schedules() == [first]
+    assert await store.list_schedules() == [first]
 
 
 async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, elsewhere: Store):
@@ -62,41 +62,41 @@ async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, else
     kept = await asyncio.gather(
         *(put(store if number % 2 else elsewhere, new, replace=False) for number, new in enumerate(wanted))
     )
-    [one] = await store.schedules()
+    [one] = await store.list_schedules()
     assert kept == [[one]] * 6
 
 
 async def test_of_many_who_settle_the_same_tick_one_does(store: Store, elsewhere: Store):
     await put(store, NIGHTLY)
     tries = [
-        (store if number % 2 else elsewhere).settle_schedule("nightly", 1_000_000.0, 1_000_100.0, run=f"r{number}")
+        (store if number % 2 else elsewhere).advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id=f"r{number}")
         for number in range(8)
     ]
     done = await asyncio.gather(*tries)
     assert sum(done) == 1
-    [kept] = await store.schedules()
+    [kept] = await store.list_schedules()
     assert (kept.fired_up_to, kept.last_run) == (1_000_100.0, f"r{done.index(True)}")
 
 
 async def test_what_is_settled_never_goes_back_and_what_is_not_told_stays(store: Store):
     await put(store, NIGHTLY)
-    assert await store.settle_schedule("nightly", 1_000_000.0, 1_000_100.0, run="r1", skipped=1_000_050.0)
-    assert await store.settle_schedule("nightly", 1_000_100.0, 1_000_000.0)
-    [kept] = await store.schedules()
-    assert (kept.fired_up_to, kept.last_run, kept.skipped) == (1_000_100.0, "r1", 1_000_050.0)
-    assert not await store.settle_schedule("nightly", 1_000_000.0, 1_000_200.0)
-    assert not await store.settle_schedule("daily", 1_000_000.0, 1_000_200.0)
+    assert await store.advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id="r1", skipped_at=1_000_050.0)
+    assert await store.advance_schedule("nightly", 1_000_100.0, 1_000_000.0)
+    [kept] = await store.list_schedules()
+    assert (kept.fired_up_to, kept.last_run, kept.last_skipped_at) == (1_000_100.0, "r1", 1_000_050.0)
+    assert not await store.advance_schedule("nightly", 1_000_000.0, 1_000_200.0)
+    assert not await store.advance_schedule("daily", 1_000_000.0, 1_000_200.0)
 
 
 async def test_a_pause_is_set_and_lifted_once(store: Store, elsewhere: Store, clock: Clock):
     await put(store, NIGHTLY)
     clock.advance(3.5)
     assert (await store.pause_schedule("nightly"), await elsewhere.pause_schedule("nightly")) == (True, False)
-    [kept] = await store.schedules()
-    assert (kept.paused_at, next_tick(kept)) == (1_000_003.5, None)
+    [kept] = await store.list_schedules()
+    assert (kept.paused_at, get_next_tick(kept)) == (1_000_003.5, None)
     assert (await elsewhere.resume_schedule("nightly"), await store.resume_schedule("nightly")) == (True, False)
-    [kept] = await store.schedules()
-    assert (kept.paused_at, next_tick(kept)) == (None, 1_044_000.0)
+    [kept] = await store.list_schedules()
+    assert (kept.paused_at, get_next_tick(kept)) == (None, 1_044_000.0)
     assert not await store.pause_schedule("none")
     assert not await store.resume_schedule("none")
 
@@ -104,9 +104,9 @@ async def test_a_pause_is_set_and_lifted_once(store: Store, elsewhere: Store, cl
 async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Store, elsewhere: Store, clock: Clock):
     worker = await store.register_worker(a_worker(), 60.0)
     await put(store, NIGHTLY, worker=worker)
-    await store.settle_schedule("nightly", 1_000_000.0, 1_000_100.0, run="r1")
+    await store.advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id="r1")
     assert (await elsewhere.delete_schedule("nightly"), await store.delete_schedule("nightly")) == (True, False)
-    assert await store.schedules() == []
+    assert await store.list_schedules() == []
     clock.advance(1_000.0)
     assert await put(store, NIGHTLY) == [Schedule(NIGHTLY, 1_001_000.0, 1_001_000.0)]
 
@@ -117,14 +117,14 @@ async def test_it_is_announced_as_long_as_one_of_its_workers_lives(
     workers = [await store.register_worker(a_worker(name), 60.0) for name in "abc"]
     for worker in workers:
         [kept] = await put(store, NIGHTLY, worker=worker)
-        assert kept.announced
+        assert kept.is_announced
     [other] = await put(store, FULL)
-    assert not other.announced
+    assert not other.is_announced
     await store.retire_worker(workers[2])
     kill(workers[0])
-    await store.reap()
-    assert [one.announced for one in await store.schedules()] == [False, True]
+    await store.reap_dead_workers()
+    assert [one.is_announced for one in await store.list_schedules()] == [False, True]
     clock.advance(61.0)  # nobody has found it dead yet, but it has not been heard of
-    assert [one.announced for one in await store.schedules()] == [False, False]
+    assert [one.is_announced for one in await store.list_schedules()] == [False, False]
     store.renew_lease(workers[1], 60.0)
-    assert [one.announced for one in await store.schedules(["nightly"])] == [True]
+    assert [one.is_announced for one in await store.list_schedules(["nightly"])] == [True]

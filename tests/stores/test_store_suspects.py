@@ -34,12 +34,12 @@ async def hold_together(store: Store, names: str, **fields: object) -> int:
 
 async def take(store: Store, limit: int = 100, **given: float | None) -> list[Run]:
     """What a new worker is given."""
-    return await store.claim(await worker(store), **ALL, limit=limit, **given)
+    return await store.claim_runs(await worker(store), **ALL, limit=limit, **given)
 
 
 async def die(store: Store, kill: Kill, number: int) -> Sequence[str]:
     kill(number)
-    return (await store.reap()).dead
+    return (await store.reap_dead_workers()).dead_run_ids
 
 
 async def isolate(store: Store, kill: Kill, names: str, **fields: object) -> None:
@@ -59,14 +59,14 @@ async def test_a_death_in_company_counts_against_nobody(store: Store, kill: Kill
     assert await die(store, kill, number) == ()
     for name in "abc":
         freed = await row(store, name)
-        assert (freed.state, freed.deliveries, freed.suspicion) == (RunState.PENDING, 0, 1)
+        assert (freed.state, freed.delivery_count, freed.suspicion) == (RunState.PENDING, 0, 1)
 
 
 async def test_a_death_alone_counts(store: Store, kill: Kill):
     run = await hold(store, "a")
     await die(store, kill, run.owner or 0)
     freed = await row(store, "a")
-    assert (freed.deliveries, freed.suspicion) == (1, 1)
+    assert (freed.delivery_count, freed.suspicion) == (1, 1)
 
 
 async def test_runs_that_were_parked_or_had_ended_are_no_company(store: Store, kill: Kill, clock):
@@ -75,18 +75,18 @@ async def test_runs_that_were_parked_or_had_ended_are_no_company(store: Store, k
     parked, ended = [await start(store, name, claim_as=number) for name in ("parked", "ended")]
     await do(store, park(parked, clock.now + 99), finish(ended))
     await die(store, kill, number)
-    assert (await row(store, "a")).deliveries == 1
+    assert (await row(store, "a")).delivery_count == 1
 
 
 async def test_after_the_first_death_all_runs_are_taken_at_once_with_others(store: Store, kill: Kill):
     await die(store, kill, await hold_together(store, "abc"))
     await start(store, "new")
-    assert ids(await take(store, suspects_after=None)) == ["a", "b", "c", "new"]
+    assert ids(await take(store, suspect_delay_s=None)) == ["a", "b", "c", "new"]
 
 
 async def test_after_the_second_death_few_runs_are_taken_one_by_one_and_nothing_with_them(store: Store, kill: Kill):
     await isolate(store, kill, "abc")
-    assert [(await row(store, name)).suspicion for name in "abc"] == [rules.ALONE] * 3
+    assert [(await row(store, name)).suspicion for name in "abc"] == [rules.MIN_SOLO_SUSPICION] * 3
     await start(store, "new", priority=9)
     assert [ids(await take(store)) for _ in range(5)] == [["a"], ["b"], ["c"], ["new"], []]
 
@@ -104,7 +104,7 @@ async def test_many_are_taken_in_groups_that_become_smaller(store: Store, kill: 
             break
         await die(store, kill, claimed[0].owner or 0)
     assert sizes == [120, 50, 10, 1]
-    assert (await row(store, "r000")).deliveries == 0
+    assert (await row(store, "r000")).delivery_count == 0
 
 
 async def test_the_most_suspicious_run_comes_first(store: Store, kill: Kill):
@@ -119,7 +119,7 @@ async def test_a_run_that_was_tried_last_before_a_death_is_tried_first_after_it(
     await isolate(store, kill, "abc")
     number = await worker(store)
     for name in "ab":  # one after the other, although the first has not recorded anything
-        assert ids(await store.claim(number, **ALL, limit=9)) == [name]
+        assert ids(await store.claim_runs(number, **ALL, limit=9)) == [name]
     await die(store, kill, number)
     assert [ids(await take(store)) for _ in range(3)] == [["b"], ["a"], ["c"]]
 
@@ -127,47 +127,47 @@ async def test_a_run_that_was_tried_last_before_a_death_is_tried_first_after_it(
 async def test_a_worker_that_wants_no_suspects_gets_none(store: Store, kill: Kill, clock):
     await isolate(store, kill, "ab")
     await start(store, "new")
-    assert ids(await take(store, suspects_after=None)) == ["new"]
-    assert ids(await take(store, suspects_after=30.0)) == []
+    assert ids(await take(store, suspect_delay_s=None)) == ["new"]
+    assert ids(await take(store, suspect_delay_s=30.0)) == []
     clock.advance(30.0)
-    assert ids(await take(store, suspects_after=30.0)) == ["a"]
+    assert ids(await take(store, suspect_delay_s=30.0)) == ["a"]
 
 
 async def test_suspects_are_due_for_whoever_asks(store: Store, kill: Kill, clock):
     await isolate(store, kill, "ab")
     asked = {"workflows": ALL["workflows"], "queues": ALL["queues"]}
-    due = await store.next_wake(**asked)
+    due = await store.get_next_wake_at(**asked)
     assert due is not None
     assert due <= clock.now
     await take(store)
     await take(store)
-    assert await store.next_wake(**asked) is None
+    assert await store.get_next_wake_at(**asked) is None
 
 
 async def test_only_versions_and_queues_that_a_worker_serves_are_taken(store: Store, kill: Kill):
     await isolate(store, kill, "ab", queue="slow")
     number = await worker(store)
     flow = ALL["workflows"]
-    assert await store.claim(number, workflows=["other"], queues=None, limit=9) == []
-    assert await store.claim(number, workflows=flow, queues=["default"], limit=9) == []
-    assert ids(await store.claim(number, workflows=flow, queues=["slow"], limit=9)) == ["a"]
+    assert await store.claim_runs(number, workflows=["other"], queues=None, limit=9) == []
+    assert await store.claim_runs(number, workflows=flow, queues=["default"], limit=9) == []
+    assert ids(await store.claim_runs(number, workflows=flow, queues=["slow"], limit=9)) == ["a"]
 
 
 async def test_a_workflow_that_is_switched_off_gives_no_suspects(store: Store, kill: Kill):
     await isolate(store, kill, "ab")
-    await store.switch_off((await row(store, "a")).workflow)
+    await store.disable_workflow((await row(store, "a")).workflow)
     assert await take(store) == []
 
 
 async def test_the_next_record_clears_a_run(store: Store, kill: Kill):
     await isolate(store, kill, "ab")
     [a] = await take(store)
-    assert a.has_deaths
+    assert a.has_worker_deaths
     assert await do(store, append(a, 1, reset=True)) == [DONE]
     cleared = await row(store, "a")
-    assert (cleared.deliveries, cleared.suspicion, cleared.has_deaths) == (0, 0, False)
+    assert (cleared.delivery_count, cleared.suspicion, cleared.has_worker_deaths) == (0, 0, False)
     await do(store, release(a))
-    assert ids(await take(store, suspects_after=None)) == ["a"]
+    assert ids(await take(store, suspect_delay_s=None)) == ["a"]
 
 
 async def test_a_run_that_parks_is_cleared(store: Store, kill: Kill, clock):
@@ -176,7 +176,7 @@ async def test_a_run_that_parks_is_cleared(store: Store, kill: Kill, clock):
     await do(store, park(a, clock.now + 1))
     assert (await row(store, "a")).suspicion == 0
     clock.advance(2)
-    assert ids(await take(store, suspects_after=None)) == ["a"]
+    assert ids(await take(store, suspect_delay_s=None)) == ["a"]
 
 
 async def test_a_person_who_retries_a_dead_run_clears_it(store: Store, kill: Kill):
@@ -185,8 +185,8 @@ async def test_a_person_who_retries_a_dead_run_clears_it(store: Store, kill: Kil
     assert await die(store, kill, a.owner or 0) == ("a",)
     await do(store, ReopenRun("a", AT))
     opened = await row(store, "a")
-    assert (opened.deliveries, opened.suspicion) == (0, 0)
-    assert ids(await take(store, suspects_after=None)) == ["a"]
+    assert (opened.delivery_count, opened.suspicion) == (0, 0)
+    assert ids(await take(store, suspect_delay_s=None)) == ["a"]
 
 
 async def test_a_suspect_stays_one_when_it_is_given_back_paused_and_cancelled(store: Store, kill: Kill, clock):
@@ -199,12 +199,12 @@ async def test_a_suspect_stays_one_when_it_is_given_back_paused_and_cancelled(st
     await do(store, PauseRun("a", AT))
     assert await take(store) == []
     await do(store, ResumeRun("a", AT))
-    assert await take(store, suspects_after=None) == []
+    assert await take(store, suspect_delay_s=None) == []
     await do(store, CancelRun("a", AT))
-    assert await take(store, suspects_after=None) == []
+    assert await take(store, suspect_delay_s=None) == []
     [a] = await take(store)
     await store.retire_worker(a.owner or 0)
-    assert await take(store, suspects_after=None) == []
+    assert await take(store, suspect_delay_s=None) == []
     assert ids(await take(store)) == ["a"]
 
 
@@ -216,20 +216,20 @@ async def test_one_bad_run_ends_dead_and_none_of_its_neighbors_does(store: Store
     for _ in range(50):
         dead += await die(store, kill, number)
         number = await worker(store)
-        while claimed := await store.claim(number, **ALL, limit=64):
+        while claimed := await store.claim_runs(number, **ALL, limit=64):
             if any(run.id == "k" for run in claimed):
                 break
             await do(store, *(append(run, run.epoch, reset=True) for run in claimed))
         else:
             break
     assert dead == ["k"]
-    assert {name: (await row(store, name)).deliveries for name in names} == dict.fromkeys(names, 0) | {"k": 3}
+    assert {name: (await row(store, name)).delivery_count for name in names} == dict.fromkeys(names, 0) | {"k": 3}
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_suspect_in_a_limited_queue_needs_a_place(store: Store, kill: Kill, concurrency: int):
     await isolate(store, kill, "ab")
-    await store.put_queues([NewQueue("default", QueueLimits(concurrency))])
+    await store.declare_queues([NewQueue("default", QueueLimits(concurrency))])
     [a] = await take(store)
     assert ids(await take(store)) == ["b"][: concurrency - 1]
     await do(store, finish(a))
@@ -238,9 +238,9 @@ async def test_a_suspect_in_a_limited_queue_needs_a_place(store: Store, kill: Ki
 
 async def test_a_suspect_stays_one_when_its_queue_has_limits_no_more(store: Store, kill: Kill):
     await isolate(store, kill, "ab")
-    await store.put_queues([NewQueue("default", QueueLimits(5))])
-    await store.put_queues([NewQueue("default", None)])
-    assert await take(store, suspects_after=None) == []
+    await store.declare_queues([NewQueue("default", QueueLimits(5))])
+    await store.declare_queues([NewQueue("default", None)])
+    assert await take(store, suspect_delay_s=None) == []
     assert ids(await take(store)) == ["a"]
 
 
@@ -254,7 +254,7 @@ async def test_a_paused_queue_gives_no_suspects(store: Store, kill: Kill):
 
 async def test_a_suspect_that_is_to_be_cancelled_needs_no_place(store: Store, kill: Kill):
     await isolate(store, kill, "ab")
-    await store.put_queues([NewQueue("default", QueueLimits(1))])
+    await store.declare_queues([NewQueue("default", QueueLimits(1))])
     await take(store)
     await do(store, CancelRun("b", AT))
     assert ids(await take(store)) == ["b"]
@@ -265,7 +265,7 @@ async def test_a_delivery_given_back_with_an_error_counts_and_raises_no_suspicio
     [a] = await take(store)
     await do(store, ReleaseRun(a.key, a.epoch, error=b"{}"))
     freed = await row(store, "a")
-    assert (freed.deliveries, freed.suspicion) == (1, rules.ALONE)
+    assert (freed.delivery_count, freed.suspicion) == (1, rules.MIN_SOLO_SUSPICION)
     again = await claim_one(store)
     assert again.id == "a"
 

@@ -33,7 +33,7 @@ INSERT = "INSERT INTO paid VALUES ('r', 1)"
 
 async def begin(store: Store, run: Run, number: int = 1, **fields: Any) -> Any:
     plain = fields.pop("plain", True)
-    return await store.begin_step(run, Attempt(0, number, at=5.0, name="pay", **fields), plain=plain)
+    return await store.begin_step_transaction(run, Attempt(0, number, at=5.0, name="pay", **fields), is_sync=plain)
 
 
 async def execute(transaction: Any, statement: Any) -> Any:
@@ -44,7 +44,7 @@ async def execute(transaction: Any, statement: Any) -> Any:
 def outside(store: Any, statement: str) -> list[tuple[Any, ...]]:
     """What somebody else finds, or does, in the same database."""
     if isinstance(store, PgStore):
-        with psycopg.connect(store._target, autocommit=True) as connection:
+        with psycopg.connect(store._libpq_url, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
     connection = sqlite3.connect(store.path, isolation_level=None)
@@ -59,7 +59,7 @@ def paid(store: Any) -> int:
 
 
 async def attempt_of(store: Store, run: Run) -> Attempt | None:
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     return history.attempts.get(0)
 
 
@@ -108,13 +108,13 @@ async def test_a_run_that_was_taken_away_gets_no_outcome(
         transaction = await begin(store, run)
         await execute(transaction, INSERT)
         kill(run.owner or 0)
-        await elsewhere.reap()
-        [taken] = await elsewhere.claim(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
+        await elsewhere.reap_dead_workers()
+        [taken] = await elsewhere.claim_runs(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
         assert await transaction.commit(b"1") is FENCED
     else:
         kill(run.owner or 0)
-        await elsewhere.reap()
-        [taken] = await elsewhere.claim(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
+        await elsewhere.reap_dead_workers()
+        [taken] = await elsewhere.claim_runs(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
     assert await begin(store, run) is None
     assert paid(store) == 0
     assert taken.epoch == run.epoch + 1
@@ -233,13 +233,13 @@ async def test_a_thread_that_runs_on_has_no_effect_any_more(store: Store, run: R
 async def test_a_retry_forgets_the_outcomes_of_what_it_takes_back(store: Store, run: Run):
     for position in (0, 4):
         attempt = Attempt(position, 1, name="pay")
-        transaction = await store.begin_step(run, attempt, plain=True)
+        transaction = await store.begin_step_transaction(run, attempt, is_sync=True)
         assert transaction is not None
         assert await transaction.commit(b"1") is DONE
     await do(store, append(run, 0, position=3, ok=False))
-    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, positions=4)))
+    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=4)))
     assert await do(store, ReopenRun("r", 1.0)) == [DONE]
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     assert list(history.attempts) == [0]
 
 
@@ -271,7 +271,7 @@ async def test_a_step_has_a_connection_as_users_know_them(store: PgStore, run: R
         assert await transaction.commit(b"1") is DONE
         await do(store, append(run, number, position=0, clear=True))
         assert connection.closed
-    assert len(store._sessions._idle) == 1
+    assert len(store._step_sessions._idle) == 1
     assert outside(store, f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(1,)]
 
 
@@ -287,7 +287,7 @@ async def test_a_commit_that_arrives_late_is_refused(store: PgStore, run: Run):
         await transaction.commit(b"1")
     assert await transaction.commit(b"1") is REFUSED
     with pytest.raises(psycopg.errors.InvalidArgumentForLogarithm):
-        really(transaction._keep(b"1"))
+        really(transaction._make_commit(b"1"))
     close()
     assert paid(store) == 0
 
@@ -351,12 +351,12 @@ async def test_what_postgres_does_not_commit_is_told(store: PgStore, run: Run):
 
 @on_postgres
 async def test_behind_a_pooler_nothing_is_different(store: PgStore, run: Run):
-    pooler = SmallPooler(store._target)
-    pooled = PgStore(pooler.url, look_every=0.0)
+    pooler = SmallPooler(store._libpq_url)
+    pooled = PgStore(pooler.url, poll_interval_s=0.0)
     try:
         await pooled.open()
         for position, plain in enumerate((True, False, True)):
-            transaction = await pooled.begin_step(run, Attempt(position, 1, name="pay"), plain=plain)
+            transaction = await pooled.begin_step_transaction(run, Attempt(position, 1, name="pay"), is_sync=plain)
             assert transaction is not None
             for _ in range(8):  # more often than psycopg waits before it would prepare a statement
                 await execute(transaction, INSERT)

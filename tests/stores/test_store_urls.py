@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import checked_namespace, open_store, shown_url, split_namespace, store_url
+from holdfast.stores.urls import create_store, redact_url, resolve_store_url, split_namespace, validate_namespace
 
 
 @pytest.mark.parametrize(
@@ -29,21 +29,21 @@ from holdfast.stores.urls import checked_namespace, open_store, shown_url, split
 )
 def test_a_sqlite_url_names_a_file(url: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    store = open_store(url)
+    store = create_store(url)
     assert isinstance(store, SqliteStore)
     assert store.path == (tmp_path / path).resolve()
     assert store.url == f"sqlite:///{store.path}"
 
 
 def test_memory_is_a_store_of_its_own_each_time():
-    first, second = open_store("memory://"), open_store("memory://")
+    first, second = create_store("memory://"), create_store("memory://")
     assert isinstance(first, MemoryStore)
     assert first is not second
 
 
 def test_a_store_has_the_clock_that_it_is_given():
-    assert open_store("memory://", clock=lambda: 5.0).now() == 5.0
-    assert open_store("x.db", clock=lambda: 6.0).now() == 6.0
+    assert create_store("memory://", clock=lambda: 5.0).now() == 5.0
+    assert create_store("x.db", clock=lambda: 6.0).now() == 6.0
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_a_store_has_the_clock_that_it_is_given():
 )
 def test_a_url_that_means_no_store_is_refused_with_the_way_out(url: str, hint: str):
     with pytest.raises(UsageError) as raised:
-        open_store(url)
+        create_store(url)
     assert hint in str(raised.value)
 
 
 @pytest.mark.asyncio
 async def test_missing_folders_are_made_and_the_default_one_is_private(tmp_path: Path):
-    store = open_store(f"sqlite:///{tmp_path}/deep/.holdfast/runs.db")
+    store = create_store(f"sqlite:///{tmp_path}/deep/.holdfast/runs.db")
     assert not (tmp_path / "deep").exists()
     await store.open()
     await store.close()
@@ -114,32 +114,32 @@ def test_an_argument_comes_before_the_url_and_the_url_before_the_environment(
         monkeypatch.delenv("HOLDFAST_NAMESPACE", raising=False)
     else:
         monkeypatch.setenv("HOLDFAST_NAMESPACE", environment)
-    assert store_url(url, argument) == used
-    assert store_url(used) == used, "whoever is handed it on comes to the same"
+    assert resolve_store_url(url, argument) == used
+    assert resolve_store_url(used) == used, "whoever is handed it on comes to the same"
     monkeypatch.setenv("HOLDFAST_URL", url)
-    assert store_url(None, argument) == used
+    assert resolve_store_url(None, argument) == used
 
 
 def test_an_argument_and_a_url_that_contradict_each_other_are_refused_without_the_password():
     with pytest.raises(UsageError) as raised:
-        store_url(f"{PG}&namespace=one", "other")
+        resolve_store_url(f"{PG}&namespace=one", "other")
     assert str(raised.value) == (
         "the namespace is to be 'other', but the URL postgresql://me:***@host/db?sslmode=require&namespace=one says "
         "'one': say it once"
     )
     with pytest.raises(UsageError, match="to be 'default'"):
-        store_url("sqlite:///x.db?namespace=one", "default")
+        resolve_store_url("sqlite:///x.db?namespace=one", "default")
 
 
 @pytest.mark.parametrize("name", ["a", "7", "acme_eu_2", "a" * 41])
 def test_names_of_namespaces(name: str, tmp_path: Path):
-    assert checked_namespace(name) == name
+    assert validate_namespace(name) == name
     for url in (f"sqlite:///{tmp_path}/x.db", "memory://", PG):
-        store = open_store(store_url(url, name))
+        store = create_store(resolve_store_url(url, name))
         assert store.namespace == name
         assert "sesame" not in store.url
         assert split_namespace(store.url) == (split_namespace(store.url)[0], None if url == "memory://" else name)
-        assert open_store(url).namespace == "default"
+        assert create_store(url).namespace == "default"
 
 
 @pytest.mark.parametrize("name", ["_a", "A", "a-b", "a.b", "a/b", "..", "a b", "ä", "a" * 42, "a\n", 'a"b', "*"])
@@ -150,10 +150,10 @@ def test_what_cannot_be_the_name_of_a_namespace_is_refused_in_the_same_words_by_
 
     told: set[str] = set()
     for use in (
-        lambda: store_url("memory://", name),
+        lambda: resolve_store_url("memory://", name),
         lambda: SqliteStore("x.db", namespace=name),
         lambda: PgStore(PG, namespace=name),
-        lambda: (monkeypatch.setenv("HOLDFAST_NAMESPACE", name), store_url("memory://")),
+        lambda: (monkeypatch.setenv("HOLDFAST_NAMESPACE", name), resolve_store_url("memory://")),
     ):
         with pytest.raises(UsageError) as raised:
             use()
@@ -173,7 +173,7 @@ def test_a_namespace_is_a_file_beside_the_one_in_the_url(tmp_path: Path):
     }.items():
         store = SqliteStore(tmp_path / name, namespace="acme")
         assert store.path == tmp_path / file
-        assert open_store(store.url).path == store.path  # type: ignore[attr-defined]
+        assert create_store(store.url).path == store.path  # type: ignore[attr-defined]
 
 
 # Secrets
@@ -190,7 +190,7 @@ def test_a_namespace_is_a_file_beside_the_one_in_the_url(tmp_path: Path):
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str):
-    assert shown_url(url) == shown
+    assert redact_url(url) == shown
 
 
 def test_without_the_driver_a_postgres_url_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -205,6 +205,6 @@ def test_without_the_driver_a_postgres_url_says_what_to_install(monkeypatch: pyt
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=r"""pip install "holdfast-agents\[postgres\]\"""") as raised:
-        open_store(PG)
+        create_store(PG)
     assert "sesame" not in str(raised.value)
-    assert shown_url(PG) == "postgresql://me:***@host/db?sslmode=require"
+    assert redact_url(PG) == "postgresql://me:***@host/db?sslmode=require"

@@ -27,30 +27,30 @@ from store_values import (
     state_of,
 )
 
-from holdfast.admission.usage import BUDGET_SIGNAL, NANO, Limits, Shortage, Usage
-from holdfast.core.records import Kind
+from holdfast.admission.usage import BUDGET_SIGNAL, NANO_PER_USD, BudgetLimits, BudgetShortage, Usage
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunUsage, Store, WorkflowSpec
 from holdfast.stores.operations import (
     CancelRun,
     ForkRun,
+    OpStatus,
     PauseRun,
     ReopenRun,
     ReserveUsage,
     Run,
     SetBudget,
     StartRun,
-    Verdict,
 )
 
 pytestmark = pytest.mark.asyncio
 
-CALL = Usage(calls=1, input_tokens=100, output_tokens=20, cached_tokens=40, nano_usd=NANO // 4, seconds=1.5)
-TWICE = Usage(calls=2, input_tokens=200, output_tokens=40, cached_tokens=80, nano_usd=NANO // 2, seconds=3.0)
+CALL = Usage(calls=1, input_tokens=100, output_tokens=20, cached_tokens=40, nano_usd=NANO_PER_USD // 4, seconds=1.5)
+TWICE = Usage(calls=2, input_tokens=200, output_tokens=40, cached_tokens=80, nano_usd=NANO_PER_USD // 2, seconds=3.0)
 
 
 async def used(store: Store, run_id: str = "r") -> Usage:
-    told = (await store.usages([run_id])).get(run_id)
+    told = (await store.get_usages([run_id])).get(run_id)
     return Usage() if told is None else told.used
 
 
@@ -80,17 +80,17 @@ async def told(store: Store, run: Run) -> list[tuple[str, bytes, float]]:
 
 async def test_what_steps_have_used_is_added_up(store: Store):
     run = await hold(store)
-    assert await store.usages(["r", "nobody"]) == {}
+    assert await store.get_usages(["r", "nobody"]) == {}
     assert await do(store, append(run, 0), append(run, 1, used=CALL)) == [DONE, DONE]
     assert await do(store, append(run, 2, used=CALL)) == [DONE]
-    assert await store.usages(["r", "nobody"]) == {"r": RunUsage(TWICE)}
+    assert await store.get_usages(["r", "nobody"]) == {"r": RunUsage(TWICE)}
     assert (await row(store)).has_budget is False
 
 
 async def test_a_step_that_has_used_nothing_leaves_no_trace(store: Store):
     run = await hold(store)
     assert await do(store, append(run, 0, used=Usage())) == [DONE]
-    assert await store.usages(["r"]) == {}
+    assert await store.get_usages(["r"]) == {}
 
 
 async def test_what_a_run_uses_is_used_by_every_run_above_it(store: Store):
@@ -98,7 +98,7 @@ async def test_what_a_run_uses_is_used_by_every_run_above_it(store: Store):
     other = await below(store, top, "other", 1)
     await do(store, append(bottom, 0, used=CALL), append(other, 0, used=CALL))
     await do(store, append(middle, 0, used=CALL))
-    told = await store.usages(["top", "middle", "bottom", "other"])
+    told = await store.get_usages(["top", "middle", "bottom", "other"])
     assert {run_id: usage.used.calls for run_id, usage in told.items()} == {
         "top": 3, "middle": 2, "bottom": 1, "other": 1,
     }  # fmt: skip
@@ -126,122 +126,126 @@ async def test_a_fenced_append_adds_nothing(store: Store):
     run = await hold(store)
     await do(store, release(run))
     assert await do(store, append(run, 0, used=CALL)) == [FENCED]
-    assert await store.usages(["r"]) == {}
+    assert await store.get_usages(["r"]) == {}
 
 
 async def test_a_retry_that_removes_records_keeps_what_they_have_used(store: Store):
-    run = await hold(store, budget=Limits(calls=9))
+    run = await hold(store, budget=BudgetLimits(calls=9))
     await do(store, append(run, 0, used=CALL), append(run, 1, ok=False, used=CALL))
     await do(store, finish(run, RunState.FAILED, rewind=rewind(1)))
     assert await do(store, ReopenRun("r", 1.0)) == [DONE]
-    assert await store.usages(["r"]) == {"r": RunUsage(TWICE, Limits(calls=9))}
+    assert await store.get_usages(["r"]) == {"r": RunUsage(TWICE, BudgetLimits(calls=9))}
     again = await claim_one(store)
     await do(store, append(again, 1, used=CALL))
     assert await used(store) == TWICE + CALL
 
 
 async def test_a_fork_has_the_budget_that_it_is_given_and_has_used_nothing(store: Store):
-    run = await hold(store, budget=Limits(calls=1))
+    run = await hold(store, budget=BudgetLimits(calls=1))
     await do(store, append(run, 0, used=CALL))
-    [answer] = await do(store, ForkRun("r", new_run("f", forked_from="r", budget=Limits(calls=1)), keep=1))
+    [answer] = await do(store, ForkRun("r", new_run("f", forked_from="r", budget=BudgetLimits(calls=1)), before_seq=1))
     assert answer.run.has_budget
-    assert await store.usages(["r", "f"]) == {
-        "r": RunUsage(CALL, Limits(calls=1)),
-        "f": RunUsage(budget=Limits(calls=1)),
+    assert await store.get_usages(["r", "f"]) == {
+        "r": RunUsage(CALL, BudgetLimits(calls=1)),
+        "f": RunUsage(budget=BudgetLimits(calls=1)),
     }
-    [answer] = await do(store, ForkRun("r", new_run("g", forked_from="r"), keep=1))
+    [answer] = await do(store, ForkRun("r", new_run("g", forked_from="r"), before_seq=1))
     assert not answer.run.has_budget
-    assert await store.usages(["g"]) == {}
+    assert await store.get_usages(["g"]) == {}
 
 
 # Budgets
 
 
 async def test_runs_heed_a_budget_of_their_own_or_of_those_that_started_them(store: Store):
-    top, middle, bottom = await three_levels(store, budget=Limits(tokens=1, seconds=0.5))
+    top, middle, bottom = await three_levels(store, budget=BudgetLimits(tokens=1, seconds=0.5))
     assert [run.has_budget for run in (top, middle, bottom)] == [True, True, True]
     free = await hold(store, "free")
-    inner = await below(store, free, "inner", budget=Limits(calls=1))
+    inner = await below(store, free, "inner", budget=BudgetLimits(calls=1))
     innermost = await below(store, inner, "innermost")
     assert [(await row(store, run.id)).has_budget for run in (free, inner, innermost)] == [False, True, True]
     ids = ["top", "middle", "free", "inner", "innermost"]
-    assert await store.usages(ids) == {
-        "top": RunUsage(budget=Limits(tokens=1, seconds=0.5)), "inner": RunUsage(budget=Limits(calls=1)),
+    assert await store.get_usages(ids) == {
+        "top": RunUsage(budget=BudgetLimits(tokens=1, seconds=0.5)), "inner": RunUsage(budget=BudgetLimits(calls=1)),
     }  # fmt: skip
 
 
 async def test_who_finds_a_run_does_not_give_it_a_budget(store: Store):
     await start(store)
-    [answer] = await do(store, StartRun(new_run(budget=Limits(calls=1))))
-    assert (answer.created, answer.run.has_budget) == (True, False)
-    assert await store.usages(["r"]) == {}
+    [answer] = await do(store, StartRun(new_run(budget=BudgetLimits(calls=1))))
+    assert (answer.is_new, answer.run.has_budget) == (True, False)
+    assert await store.get_usages(["r"]) == {}
 
 
 async def test_a_run_without_a_budget_may_use_what_it_likes(store: Store):
     run = await hold(store)
     assert await do(store, reserve(run, 0, 10**12)) == [DONE]
-    assert await store.usages(["r"]) == {}
+    assert await store.get_usages(["r"]) == {}
 
 
 async def test_a_call_that_would_pass_the_budget_is_refused_with_all_there_is_to_know(store: Store):
-    run = await hold(store, budget=Limits(nano_usd=NANO))
+    run = await hold(store, budget=BudgetLimits(nano_usd=NANO_PER_USD))
     await do(store, append(run, 0, used=CALL))
-    assert await do(store, reserve(run, 1, nano_usd=NANO // 2)) == [DONE]
-    assert await do(store, reserve(run, 2, nano_usd=NANO // 2)) == [
-        Shortage("r", "usd", most=1.0, used=0.25, reserved=0.5, expected=0.5, passing=True)
+    assert await do(store, reserve(run, 1, nano_usd=NANO_PER_USD // 2)) == [DONE]
+    assert await do(store, reserve(run, 2, nano_usd=NANO_PER_USD // 2)) == [
+        BudgetShortage("r", "usd", max_amount=1.0, used=0.25, reserved=0.5, expected=0.5, is_temporary=True)
     ]
-    assert await do(store, reserve(run, 3, nano_usd=NANO)) == [
-        Shortage("r", "usd", most=1.0, used=0.25, reserved=0.5, expected=1.0, passing=False)
+    assert await do(store, reserve(run, 3, nano_usd=NANO_PER_USD)) == [
+        BudgetShortage("r", "usd", max_amount=1.0, used=0.25, reserved=0.5, expected=1.0, is_temporary=False)
     ]
 
 
 async def test_time_is_not_reserved_but_a_call_may_begin_while_there_is_some_left(store: Store):
-    run = await hold(store, budget=Limits(seconds=2.0))
+    run = await hold(store, budget=BudgetLimits(seconds=2.0))
     await do(store, append(run, 0, used=CALL))
     assert await do(store, reserve(run, 1, seconds=60.0), reserve(run, 2, seconds=60.0)) == [DONE, DONE]
     await do(store, append(run, 1, used=CALL))
-    assert await do(store, reserve(run, 2)) == [Shortage("r", "seconds", 2.0, 3.0, 0.0, 0.0, passing=False)]
+    assert await do(store, reserve(run, 2)) == [BudgetShortage("r", "seconds", 2.0, 3.0, 0.0, 0.0, is_temporary=False)]
 
 
 async def test_children_side_by_side_cannot_pass_a_budget_together(store: Store, elsewhere: Store):
-    parent = await hold(store, "p", budget=Limits(tokens=100))
+    parent = await hold(store, "p", budget=BudgetLimits(tokens=100))
     children = [await below(store, parent, f"c{at}", at) for at in range(8)]
     answers = await do(store, *[reserve(child, 0, 30) for child in children[:4]])
     answers += [(await do(elsewhere, reserve(child, 0, 30)))[0] for child in children[4:]]
-    refused = Shortage("p", "tokens", 100.0, 0.0, 90.0, 30.0, passing=True)
+    refused = BudgetShortage("p", "tokens", 100.0, 0.0, 90.0, 30.0, is_temporary=True)
     assert answers == [DONE] * 3 + [refused] * 5
     # What was expected too high is there for others as soon as the outcome is known.
     await do(store, append(children[0], 0, used=Usage(calls=1, input_tokens=5, output_tokens=5)))
     assert await do(elsewhere, reserve(children[7], 0, 30)) == [DONE]
-    assert await do(store, reserve(children[6], 0, 30)) == [Shortage("p", "tokens", 100.0, 10.0, 90.0, 30.0, True)]
+    assert await do(store, reserve(children[6], 0, 30)) == [
+        BudgetShortage("p", "tokens", 100.0, 10.0, 90.0, 30.0, True)
+    ]
 
 
 async def test_every_budget_on_the_way_up_must_allow_a_call(store: Store):
-    top = await hold(store, "top", budget=Limits(tokens=100))
-    narrow = await below(store, top, "narrow", 0, budget=Limits(tokens=50))
-    wide = await below(store, top, "wide", 1, budget=Limits(tokens=500))
-    assert await do(store, reserve(narrow, 0, 60)) == [Shortage("narrow", "tokens", 50.0, 0.0, 0.0, 60.0, False)]
+    top = await hold(store, "top", budget=BudgetLimits(tokens=100))
+    narrow = await below(store, top, "narrow", 0, budget=BudgetLimits(tokens=50))
+    wide = await below(store, top, "wide", 1, budget=BudgetLimits(tokens=500))
+    assert await do(store, reserve(narrow, 0, 60)) == [BudgetShortage("narrow", "tokens", 50.0, 0.0, 0.0, 60.0, False)]
     assert await do(store, reserve(narrow, 0, 50)) == [DONE]
-    assert await do(store, reserve(wide, 0, 60)) == [Shortage("top", "tokens", 100.0, 0.0, 50.0, 60.0, True)]
+    assert await do(store, reserve(wide, 0, 60)) == [BudgetShortage("top", "tokens", 100.0, 0.0, 50.0, 60.0, True)]
     await do(store, append(narrow, 0, used=Usage(calls=1, input_tokens=41)))
-    assert await do(store, reserve(wide, 0, 60)) == [Shortage("top", "tokens", 100.0, 41.0, 0.0, 60.0, False)]
+    assert await do(store, reserve(wide, 0, 60)) == [BudgetShortage("top", "tokens", 100.0, 41.0, 0.0, 60.0, False)]
     assert await do(store, reserve(wide, 0, 59)) == [DONE]
 
 
 async def test_what_time_cannot_mend_is_told_before_what_it_can(store: Store):
-    top = await hold(store, "top", budget=Limits(tokens=10))
-    child = await below(store, top, "child", budget=Limits(tokens=15, calls=9))
+    top = await hold(store, "top", budget=BudgetLimits(tokens=10))
+    child = await below(store, top, "child", budget=BudgetLimits(tokens=15, calls=9))
     assert await fits(store, child, 0, 10)
-    refused = Shortage("top", "tokens", 10.0, 0.0, 10.0, 11.0, passing=False)
+    refused = BudgetShortage("top", "tokens", 10.0, 0.0, 10.0, 11.0, is_temporary=False)
     assert await do(store, reserve(child, 1, 11)) == [refused]
 
 
 async def test_a_call_whose_price_is_not_known_needs_a_budget_without_dollars(store: Store):
-    run = await hold(store, budget=Limits(nano_usd=NANO))
-    assert await do(store, reserve(run, 0, unpriced=1)) == [Shortage("r", "price", 1.0, 0.0, 0.0, 0.0, passing=False)]
-    await do(store, SetBudget("r", Limits(nano_usd=2 * NANO), 1.0))
+    run = await hold(store, budget=BudgetLimits(nano_usd=NANO_PER_USD))
+    assert await do(store, reserve(run, 0, unpriced=1)) == [
+        BudgetShortage("r", "price", 1.0, 0.0, 0.0, 0.0, is_temporary=False)
+    ]
+    await do(store, SetBudget("r", BudgetLimits(nano_usd=2 * NANO_PER_USD), 1.0))
     assert await mailbox(store, run) == []  # more money would not help, so it did not wait
-    await do(store, SetBudget("r", Limits(tokens=5), 1.0))
+    await do(store, SetBudget("r", BudgetLimits(tokens=5), 1.0))
     assert await do(store, reserve(run, 0, unpriced=1)) == [DONE]
 
 
@@ -249,27 +253,27 @@ async def test_a_call_whose_price_is_not_known_needs_a_budget_without_dollars(st
 
 
 async def test_a_reservation_is_replaced_by_the_next_for_the_same_step(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert await do(store, reserve(run, 0, 60), reserve(run, 0, 60)) == [DONE, DONE]
     assert await do(store, reserve(run, 0, 60)) == [DONE]
     assert await do(store, reserve(run, 0, 100)) == [DONE]
     assert not await fits(store, run, 1, 1)
-    assert await do(store, reserve(run, 0, 101)) == [Shortage("r", "tokens", 100.0, 0.0, 0.0, 101.0, False)]
+    assert await do(store, reserve(run, 0, 101)) == [BudgetShortage("r", "tokens", 100.0, 0.0, 0.0, 101.0, False)]
     assert await fits(store, run, 1, 100)
 
 
 @pytest.mark.parametrize("ok", [True, False])
 async def test_a_reservation_is_given_back_with_the_outcome_of_its_step(store: Store, ok: bool):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert await do(store, reserve(run, 3, 100)) == [DONE]
-    await do(store, append(run, 0, position=2), append(run, 1, position=3, kind=Kind.TIMER))
+    await do(store, append(run, 0, position=2), append(run, 1, position=3, kind=RecordKind.TIMER))
     assert not await fits(store, run, 4, 100)
     await do(store, append(run, 2, position=3, ok=ok))
     assert await fits(store, run, 4, 100)
 
 
 async def test_an_append_that_is_repeated_with_its_reservation_gives_it_back_again(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     ops = [reserve(run, 0, 50), append(run, 0, used=Usage(calls=1, input_tokens=40))]
     assert await do(store, *ops) == [DONE, DONE]
     assert await do(store, *ops) == [DONE, DONE]
@@ -277,7 +281,7 @@ async def test_an_append_that_is_repeated_with_its_reservation_gives_it_back_aga
 
 
 async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: Store, kill):
-    parent = await hold(store, "p", budget=Limits(tokens=100))
+    parent = await hold(store, "p", budget=BudgetLimits(tokens=100))
     child = await below(store, parent, "c", max_deliveries=9)
     worker = await store.register_worker(a_worker(), 100.0)
     for leave in ("park", "release", "die", "retire"):
@@ -292,7 +296,7 @@ async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: S
                 await do(store, release(child))
             case "die":
                 kill(worker)
-                assert (await store.reap()).released == 1
+                assert (await store.reap_dead_workers()).released_count == 1
                 worker = await store.register_worker(a_worker(), 100.0)
             case _:
                 await store.retire_worker(worker)
@@ -302,8 +306,8 @@ async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: S
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
 async def test_what_a_run_has_reserved_is_given_back_when_it_ends(store: Store, state: RunState):
-    parent = await hold(store, "p", budget=Limits(tokens=100))
-    child = await below(store, parent, "c", budget=Limits(tokens=100))
+    parent = await hold(store, "p", budget=BudgetLimits(tokens=100))
+    child = await below(store, parent, "c", budget=BudgetLimits(tokens=100))
     assert await do(store, reserve(child, 0, 40), reserve(child, 1, 60)) == [DONE, DONE]
     assert not await fits(store, parent, 0, 1)
     await do(store, finish(child, state))
@@ -311,17 +315,17 @@ async def test_what_a_run_has_reserved_is_given_back_when_it_ends(store: Store, 
 
 
 async def test_what_a_dead_run_has_reserved_is_given_back(store: Store, kill):
-    parent = await hold(store, "p", budget=Limits(tokens=100))
+    parent = await hold(store, "p", budget=BudgetLimits(tokens=100))
     doomed = await store.register_worker(a_worker(), 100.0)
     [answer] = await do(store, child_of(parent, "c", claim_as=doomed, max_deliveries=1))
     assert await fits(store, answer.run, 0, 100)
     kill(doomed)
-    assert (await store.reap()).dead == ("c",)
+    assert (await store.reap_dead_workers()).dead_run_ids == ("c",)
     assert await fits(store, parent, 0, 100)
 
 
 async def test_a_run_that_is_cancelled_before_anybody_has_claimed_it_leaves_the_budget_whole(store: Store):
-    parent = await hold(store, "p", budget=Limits(tokens=100))
+    parent = await hold(store, "p", budget=BudgetLimits(tokens=100))
     await do(store, child_of(parent, "c"))
     assert await do(store, CancelRun("c", 1.0)) == [DONE]
     assert await state_of(store, "c") is RunState.CANCELLED
@@ -329,14 +333,14 @@ async def test_a_run_that_is_cancelled_before_anybody_has_claimed_it_leaves_the_
 
 
 async def test_a_finish_that_is_refused_gives_nothing_back(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert await fits(store, run, 0, 100)
     assert await do(store, CancelRun("r", 1.0), finish(run)) == [DONE, REFUSED]
     assert not await fits(store, run, 1, 1)
 
 
 async def test_whoever_does_not_hold_the_run_reserves_nothing(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     await do(store, release(run))
     again = await claim_one(store)
     assert await do(store, reserve(run, 0, 60), reserve(run, 1, 1000)) == [FENCED, FENCED]
@@ -350,35 +354,37 @@ async def test_whoever_does_not_hold_the_run_reserves_nothing(store: Store):
 
 
 async def test_a_run_can_be_given_another_budget(store: Store):
-    run = await hold(store, budget=Limits(tokens=100, calls=1))
+    run = await hold(store, budget=BudgetLimits(tokens=100, calls=1))
     await do(store, append(run, 0, used=CALL))
     assert not await fits(store, run, 1, 1)
-    assert await do(store, SetBudget("r", Limits(tokens=130), 1.0)) == [DONE]
-    assert await store.usages(["r"]) == {"r": RunUsage(CALL, Limits(tokens=130))}
+    assert await do(store, SetBudget("r", BudgetLimits(tokens=130), 1.0)) == [DONE]
+    assert await store.get_usages(["r"]) == {"r": RunUsage(CALL, BudgetLimits(tokens=130))}
     assert await fits(store, run, 1, 10)
-    assert await do(store, SetBudget("r", Limits(tokens=10), 1.0)) == [DONE]
-    assert await do(store, reserve(run, 1, 0)) == [Shortage("r", "tokens", 10.0, 120.0, 0.0, 0.0, passing=False)]
+    assert await do(store, SetBudget("r", BudgetLimits(tokens=10), 1.0)) == [DONE]
+    assert await do(store, reserve(run, 1, 0)) == [
+        BudgetShortage("r", "tokens", 10.0, 120.0, 0.0, 0.0, is_temporary=False)
+    ]
 
 
 async def test_only_a_run_with_a_budget_of_its_own_can_be_given_another(store: Store):
-    _, middle, _ = await three_levels(store, budget=Limits(tokens=1))
+    _, middle, _ = await three_levels(store, budget=BudgetLimits(tokens=1))
     free = await hold(store, "free")
-    ops = [SetBudget(run_id, Limits(tokens=9), 1.0) for run_id in ("middle", "free", "nobody")]
-    assert await do(store, *ops) == [REFUSED, REFUSED, Verdict.UNKNOWN_RUN]
-    assert await store.usages(["middle", "free"]) == {}
+    ops = [SetBudget(run_id, BudgetLimits(tokens=9), 1.0) for run_id in ("middle", "free", "nobody")]
+    assert await do(store, *ops) == [REFUSED, REFUSED, OpStatus.UNKNOWN_RUN]
+    assert await store.get_usages(["middle", "free"]) == {}
     await do(store, finish(middle), finish(free))
     top = await row(store, "top")
     await do(store, finish(top))
-    assert await do(store, SetBudget("top", Limits(tokens=9), 1.0), ops[0]) == [Verdict.ENDED, Verdict.ENDED]
-    assert (await store.usages(["top"]))["top"].budget == Limits(tokens=1)
+    assert await do(store, SetBudget("top", BudgetLimits(tokens=9), 1.0), ops[0]) == [OpStatus.ENDED, OpStatus.ENDED]
+    assert (await store.get_usages(["top"]))["top"].budget == BudgetLimits(tokens=1)
 
 
 async def test_a_parked_run_that_is_short_is_woken_by_another_budget(store: Store, clock):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert not await fits(store, run, 0, 101)
     assert await do(store, park(run, None, BUDGET_SIGNAL)) == [DONE]
     clock.advance(5.0)
-    limits = Limits(nano_usd=NANO, tokens=200, seconds=0.5)
+    limits = BudgetLimits(nano_usd=NANO_PER_USD, tokens=200, seconds=0.5)
     assert await do(store, SetBudget("r", limits, 77.0)) == [DONE]
     [(name, payload, at)] = await told(store, run)
     assert (name, json.loads(payload), at) == (BUDGET_SIGNAL, limits._asdict(), 77.0)
@@ -391,47 +397,47 @@ async def test_a_parked_run_that_is_short_is_woken_by_another_budget(store: Stor
 
 
 async def test_a_budget_that_comes_before_the_run_has_parked_is_not_missed(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     [refused, done, parked] = await do(
-        store, reserve(run, 0, 101), SetBudget("r", Limits(tokens=200), 1.0), park(run, None, BUDGET_SIGNAL)
+        store, reserve(run, 0, 101), SetBudget("r", BudgetLimits(tokens=200), 1.0), park(run, None, BUDGET_SIGNAL)
     )
-    assert (refused.passing, done, parked) == (False, DONE, REFUSED)
+    assert (refused.is_temporary, done, parked) == (False, DONE, REFUSED)
 
 
 async def test_each_call_that_was_refused_is_told_for_itself(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     for position in (0, 1, 2, 1):  # the second one asks again, as it does after a crash
         assert not await fits(store, run, position, 101)
     assert await fits(store, run, 0, 1)  # and this one has what it wanted, after all
-    await do(store, SetBudget("r", Limits(tokens=500), 1.0))
+    await do(store, SetBudget("r", BudgetLimits(tokens=500), 1.0))
     assert [name for name, _, _ in await told(store, run)] == [BUDGET_SIGNAL] * 2
 
 
 async def test_a_refusal_that_will_pass_makes_nobody_short(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert await do(store, reserve(run, 0, 60)) == [DONE]
     [refused] = await do(store, reserve(run, 1, 60))
-    assert refused.passing
-    await do(store, SetBudget("r", Limits(tokens=200), 1.0))
+    assert refused.is_temporary
+    await do(store, SetBudget("r", BudgetLimits(tokens=200), 1.0))
     assert await mailbox(store, run) == []
 
 
 async def test_a_call_that_is_granted_does_not_let_the_refused_one_be_forgotten(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert not await fits(store, run, 0, 101)
     assert await fits(store, run, 1, 5)
-    await do(store, SetBudget("r", Limits(tokens=200), 1.0))
+    await do(store, SetBudget("r", BudgetLimits(tokens=200), 1.0))
     assert [name for name, _, _ in await told(store, run)] == [BUDGET_SIGNAL]
 
 
 async def test_another_budget_wakes_those_that_are_short_at_or_below_it_and_nobody_else(store: Store):
-    top = await hold(store, "top", budget=Limits(tokens=100))
-    left = await below(store, top, "left", 0, budget=Limits(tokens=50))
+    top = await hold(store, "top", budget=BudgetLimits(tokens=100))
+    left = await below(store, top, "left", 0, budget=BudgetLimits(tokens=50))
     right = await below(store, top, "right", 1)
     deep = await below(store, left, "deep", 0)
     calm = await below(store, left, "calm", 1)
     family = [top, left, right, deep, calm]
-    stranger = await hold(store, "stranger", budget=Limits(tokens=1))
+    stranger = await hold(store, "stranger", budget=BudgetLimits(tokens=1))
 
     async def woken() -> set[str]:
         return {run.id for run in [*family, stranger] if await mailbox(store, run)}
@@ -439,34 +445,34 @@ async def test_another_budget_wakes_those_that_are_short_at_or_below_it_and_nobo
     for run, tokens in ((deep, 60), (right, 101), (stranger, 2)):
         assert not await fits(store, run, 0, tokens)
         assert await do(store, park(run, None, BUDGET_SIGNAL)) == [DONE]
-    assert await do(store, SetBudget("left", Limits(tokens=55), 1.0)) == [DONE]
+    assert await do(store, SetBudget("left", BudgetLimits(tokens=55), 1.0)) == [DONE]
     assert await woken() == {"deep"}
     deep = await claim_one(store, deep.owner)
     assert not await fits(store, deep, 0, 60)  # it asks again, and is short again
-    assert await do(store, SetBudget("top", Limits(tokens=500), 2.0)) == [DONE]
+    assert await do(store, SetBudget("top", BudgetLimits(tokens=500), 2.0)) == [DONE]
     assert await woken() == {"deep", "right"}
     assert [len(await mailbox(store, run)) for run in (deep, right)] == [2, 1]
     assert (await row(store, "stranger")).wake_at is None
 
 
 async def test_a_run_that_has_ended_is_not_told_of_a_budget_until_it_is_reopened(store: Store):
-    top = await hold(store, "top", budget=Limits(tokens=100))
+    top = await hold(store, "top", budget=BudgetLimits(tokens=100))
     child = await below(store, top, "child")
     assert not await fits(store, child, 0, 101)
     await do(store, finish(child, RunState.FAILED))
-    assert await do(store, SetBudget("top", Limits(tokens=200), 1.0)) == [DONE]
+    assert await do(store, SetBudget("top", BudgetLimits(tokens=200), 1.0)) == [DONE]
     assert await mailbox(store, child) == []
     assert await do(store, ReopenRun("child", 2.0)) == [DONE]
     assert await told(store, child) == [(BUDGET_SIGNAL, b"null", 2.0)]
-    await do(store, SetBudget("top", Limits(tokens=300), 3.0))
+    await do(store, SetBudget("top", BudgetLimits(tokens=300), 3.0))
     assert len(await mailbox(store, child)) == 1
 
 
 async def test_a_paused_run_that_is_short_is_told_and_stays_paused(store: Store):
-    run = await hold(store, budget=Limits(tokens=100))
+    run = await hold(store, budget=BudgetLimits(tokens=100))
     assert not await fits(store, run, 0, 101)
     await do(store, park(run, None, BUDGET_SIGNAL), PauseRun("r", 1.0))
-    await do(store, SetBudget("r", Limits(tokens=200), 1.0))
+    await do(store, SetBudget("r", BudgetLimits(tokens=200), 1.0))
     assert (len(await mailbox(store, run)), (await row(store)).wake_at) == (1, None)
 
 
@@ -476,9 +482,9 @@ async def test_a_paused_run_that_is_short_is_told_and_stays_paused(store: Store)
 async def test_a_workflow_is_announced_with_its_budget(store: Store, elsewhere: Store):
     specs = [
         WorkflowSpec("plain", ()),
-        WorkflowSpec("helper", ("prompt",), budget=Limits(NANO, 7, None, 0.5), is_agent=True),
+        WorkflowSpec("helper", ("prompt",), budget=BudgetLimits(NANO_PER_USD, 7, None, 0.5), is_agent=True),
     ]
-    await store.publish(specs)
-    assert await elsewhere.specs() == {spec.name: spec for spec in specs}
-    await store.publish([WorkflowSpec("helper", ("prompt",))])
-    assert (await elsewhere.specs())["helper"] == WorkflowSpec("helper", ("prompt",))
+    await store.publish_workflows(specs)
+    assert await elsewhere.get_workflow_specs() == {spec.name: spec for spec in specs}
+    await store.publish_workflows([WorkflowSpec("helper", ("prompt",))])
+    assert (await elsewhere.get_workflow_specs())["helper"] == WorkflowSpec("helper", ("prompt",))

@@ -8,13 +8,13 @@ from store_values import DONE, FLOW, a_worker, append, do, finish, hold, new_run
 from holdfast.core.states import RunState
 from holdfast.stores.contract import RunFilter, Store, WorkflowSpec
 from holdfast.stores.operations import ForkRun, ReopenRun, StartRun
-from holdfast.stores.served_versions import served_name, spec_to_start
+from holdfast.stores.served_versions import find_spec_to_start, make_served_name
 
 pytestmark = pytest.mark.asyncio
 
 
 async def claimed(store: Store, worker: int, *names: str, limit: int = 99) -> list[str]:
-    return [run.id for run in await store.claim(worker, workflows=names, queues=None, limit=limit)]
+    return [run.id for run in await store.claim_runs(worker, workflows=names, queues=None, limit=limit)]
 
 
 async def test_a_worker_takes_only_runs_of_the_versions_that_it_serves(store: Store, clock):
@@ -22,17 +22,17 @@ async def test_a_worker_takes_only_runs_of_the_versions_that_it_serves(store: St
     for version in ("", "1", "2"):
         await start(store, f"v{version}", version=version)
         await start(store, f"later-{version}", version=version, available_at=clock.now + 10 + len(version))
-    assert (await store.get("v2")).version == "2"
+    assert (await store.get_run("v2")).version == "2"
     assert await claimed(store, worker, f"{FLOW}@3", "other@2", FLOW) == ["v"]
-    assert await store.next_wake(workflows=[FLOW], queues=None) == clock.now + 10
+    assert await store.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 10
     assert await claimed(store, worker, FLOW) == []
-    assert await store.next_wake(workflows=[f"{FLOW}@2"], queues=None) <= clock.now
+    assert await store.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) <= clock.now
     assert await claimed(store, worker, f"{FLOW}@2") == ["v2"]
-    assert await store.next_wake(workflows=[f"{FLOW}@2"], queues=None) == clock.now + 11
-    assert await store.next_wake(workflows=[f"{FLOW}@3"], queues=None) is None
+    assert await store.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) == clock.now + 11
+    assert await store.get_next_wake_at(workflows=[f"{FLOW}@3"], queues=None) is None
     clock.advance(20)
     assert await claimed(store, worker, FLOW, f"{FLOW}@1") == ["later-", "v1", "later-1"]
-    assert await store.count_unfinished() == {(FLOW, ""): 2, (FLOW, "1"): 2, (FLOW, "2"): 2}
+    assert await store.count_unfinished_runs() == {(FLOW, ""): 2, (FLOW, "1"): 2, (FLOW, "2"): 2}
 
 
 async def test_the_order_of_claims_holds_across_versions(store: Store):
@@ -48,10 +48,10 @@ async def test_workflows_are_listed_counted_and_switched_off_by_name_whatever_th
     await start(store, "new", version="2")
     assert [run.id for run in await store.list_runs(RunFilter(workflow=FLOW))] == ["new", "old"]
     assert await store.count_runs() == {(FLOW, RunState.PENDING): 2}
-    await store.switch_off(FLOW)
+    await store.disable_workflow(FLOW)
     assert await claimed(store, worker, f"{FLOW}@1", f"{FLOW}@2") == []
-    assert await store.next_wake(workflows=[f"{FLOW}@1"], queues=None) is None
-    await store.switch_on(FLOW)
+    assert await store.get_next_wake_at(workflows=[f"{FLOW}@1"], queues=None) is None
+    await store.enable_workflow(FLOW)
     assert await claimed(store, worker, f"{FLOW}@1", f"{FLOW}@2") == ["old", "new"]
 
 
@@ -59,8 +59,8 @@ async def test_a_workflow_with_an_at_sign_in_its_name_is_no_version_of_another(s
     worker = await store.register_worker(a_worker(), 10.0)
     await start(store, "plain", workflow="a@b")
     await start(store, "version", workflow="a", version="b")
-    assert await claimed(store, worker, served_name("a@b", "")) == ["plain"]
-    assert await claimed(store, worker, served_name("a", "b")) == ["version"]
+    assert await claimed(store, worker, make_served_name("a@b", "")) == ["plain"]
+    assert await claimed(store, worker, make_served_name("a", "b")) == ["version"]
 
 
 async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(store: Store, clock):
@@ -73,12 +73,12 @@ async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(st
     assert await claimed(store, worker, FLOW) == []
     clock.advance(100)
     assert await claimed(store, worker, *names) == ["r"]
-    await store.reap()
+    await store.reap_dead_workers()
     other = await store.register_worker(a_worker(), 1e6)
     assert await claimed(store, other, FLOW) == []
-    [run] = await store.claim(other, workflows=names, queues=None, limit=1)
+    [run] = await store.claim_runs(other, workflows=names, queues=None, limit=1)
     await do(store, finish(run, RunState.FAILED, rewind=rewind(0)))
-    [fork] = await do(store, ForkRun("r", new_run("fork", version=run.version, forked_from="r"), keep=0))
+    [fork] = await do(store, ForkRun("r", new_run("fork", version=run.version, forked_from="r"), before_seq=0))
     assert fork.run.version == "1"
     assert await do(store, ReopenRun("r", clock.now)) == [DONE]
     assert await claimed(store, other, FLOW) == []
@@ -87,32 +87,32 @@ async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(st
 
 async def test_a_conversation_goes_on_over_versions(store: Store):
     await start(store, "first", version="1", session="s")
-    assert (await start(store, "second", version="2", session="s")).previous == "first"
-    assert (await start(store, "third", session="s")).previous == "second"
+    assert (await start(store, "second", version="2", session="s")).previous_run == "first"
+    assert (await start(store, "third", session="s")).previous_run == "second"
 
 
 async def test_a_retry_can_move_a_run_to_another_version(store: Store, clock):
     run = await hold(store, version="1")
     await do(store, finish(run, RunState.FAILED))
     assert await do(store, ReopenRun("r", clock.now, version="2")) == [DONE]
-    assert (await store.get("r")).version == "2"
+    assert (await store.get_run("r")).version == "2"
     assert await claimed(store, run.owner, f"{FLOW}@1") == []
     assert await claimed(store, run.owner, f"{FLOW}@2") == ["r"]
     assert await do(store, ReopenRun("r", clock.now, version="3")) != [DONE]
-    assert (await store.get("r")).version == "2"
+    assert (await store.get_run("r")).version == "2"
 
 
 async def test_a_run_is_joined_by_its_id_in_any_version_and_as_an_orphan_only_in_its_own(store: Store):
     gone = await store.register_worker(a_worker(), 10.0)
-    await do(store, StartRun(new_run("orphan", version="1", generated_id=True, starter=gone)))
+    await do(store, StartRun(new_run("orphan", version="1", has_generated_id=True, starter=gone)))
     await do(store, StartRun(new_run("named", version="1")))
     await store.retire_worker(gone)
     me = await store.register_worker(a_worker(), 10.0)
 
     async def begin(run_id: str, version: str):
-        new = new_run(run_id, seed=b"another", version=version, generated_id=True, starter=me)
+        new = new_run(run_id, seed=b"another", version=version, has_generated_id=True, starter=me)
         [answer] = await do(store, StartRun(new, join_orphan=True))
-        return answer.created, answer.run.id, answer.run.version
+        return answer.is_new, answer.run.id, answer.run.version
 
     assert await begin("named", "2") == (False, "named", "1")
     assert await begin("x", "2") == (True, "x", "2")
@@ -120,27 +120,29 @@ async def test_a_run_is_joined_by_its_id_in_any_version_and_as_an_orphan_only_in
 
 
 async def test_all_versions_are_announced_and_the_newest_that_is_served_is_to_be_started(store: Store, clock):
-    assert await spec_to_start(store, FLOW) is None
+    assert await find_spec_to_start(store, FLOW) is None
     old = WorkflowSpec(FLOW, ("a",), version="1")
     new = WorkflowSpec(FLOW, ("a", "b"), version="2", serves=("1", ""))
     first = await store.register_worker(a_worker(workflows=()), 10.0)
-    await store.publish([old], first)
+    await store.publish_workflows([old], first)
     clock.advance(1)
     second = await store.register_worker(a_worker(workflows=()), 10.0)
-    await store.publish([new], second)
+    await store.publish_workflows([new], second)
     clock.advance(1)
-    await store.publish([WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1")], first)
-    assert {worker.id: worker.workflows for worker in await store.workers()} == {
+    await store.publish_workflows([WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1")], first)
+    assert {worker.id: worker.workflows for worker in await store.list_workers()} == {
         first: (f"{FLOW}@1",),
         second: (f"{FLOW}@2", f"{FLOW}@1", FLOW),
     }
-    specs = await store.specs()
+    specs = await store.get_workflow_specs()
     assert specs == {f"{FLOW}@1": WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1"), f"{FLOW}@2": new}
     assert [specs[name].announced_at for name in sorted(specs)] == [clock.now - 2, clock.now - 1]
-    assert (await spec_to_start(store, FLOW)) == new  # an old worker that announces its own once more changes nothing
-    assert (await spec_to_start(store, FLOW, "1")).id_template == "etl-{a}"
-    assert await spec_to_start(store, FLOW, "3") is None
+    assert (
+        await find_spec_to_start(store, FLOW)
+    ) == new  # an old worker that announces its own once more changes nothing
+    assert (await find_spec_to_start(store, FLOW, "1")).id_template == "etl-{a}"
+    assert await find_spec_to_start(store, FLOW, "3") is None
     await store.retire_worker(second)
-    assert (await spec_to_start(store, FLOW)).version == "1"  # the deployment was taken back
+    assert (await find_spec_to_start(store, FLOW)).version == "1"  # the deployment was taken back
     await store.retire_worker(first)
-    assert (await spec_to_start(store, FLOW)).version == "2"
+    assert (await find_spec_to_start(store, FLOW)).version == "2"

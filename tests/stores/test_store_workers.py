@@ -29,37 +29,37 @@ from store_values import (
 from holdfast.codec.recorded_errors import decode_error
 from holdfast.core.states import RunState
 from holdfast.errors import RunDead
-from holdfast.stores.contract import Reaped, Store, WorkflowSpec
+from holdfast.stores.contract import ReapResult, Store, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import CancelRun, PauseRun, ResumeRun
-from holdfast.stores.retention import Pruning
-from holdfast.stores.rules import WORKERS_KEPT
+from holdfast.stores.retention import PruneRequest
+from holdfast.stores.rules import WORKER_RETENTION_S
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_registered_worker_is_live_for_its_lease(store: Store, elsewhere: Store, clock):
     number = await store.register_worker(a_worker("x", queues=("slow",), workflows=("a", "b")), 10.0)
-    [worker] = await elsewhere.workers()
+    [worker] = await elsewhere.list_workers()
     assert (worker.id, worker.name, worker.host, worker.pid, worker.state) == (number, "x", "host", 7, "live")
     assert (worker.workflows, worker.queues) == (("a", "b"), ("slow",))
-    assert (worker.started_at, worker.lease_until) == (clock.now, clock.now + 10)
+    assert (worker.started_at, worker.lease_expires_at) == (clock.now, clock.now + 10)
 
 
 async def test_a_worker_says_when_it_was_last_heard_of(store: Store, elsewhere: Store, clock):
     number = await store.register_worker(a_worker(), 10.0)
     registered = clock.now
-    assert [worker.beat_at for worker in await elsewhere.workers()] == [registered]
+    assert [worker.heartbeat_at for worker in await elsewhere.list_workers()] == [registered]
     clock.advance(3.0)
     assert store.renew_lease(number, 10.0)
-    [worker] = await elsewhere.workers()
-    assert (worker.started_at, worker.beat_at, worker.lease_until) == (registered, clock.now, clock.now + 10)
+    [worker] = await elsewhere.list_workers()
+    assert (worker.started_at, worker.heartbeat_at, worker.lease_expires_at) == (registered, clock.now, clock.now + 10)
 
 
 async def test_workers_get_distinct_ids_and_may_serve_all_queues(store: Store):
     first, second = await store.register_worker(a_worker(), 1.0), await store.register_worker(a_worker(), 1.0)
     assert first != second
-    assert [worker.queues for worker in await store.workers()] == [None, None]
+    assert [worker.queues for worker in await store.list_workers()] == [None, None]
 
 
 async def test_a_renewed_lease_keeps_a_worker_alive(store: Store, elsewhere: Store, clock):
@@ -67,18 +67,18 @@ async def test_a_renewed_lease_keeps_a_worker_alive(store: Store, elsewhere: Sto
     for _ in range(3):
         clock.advance(8)
         assert await asyncio.to_thread(store.renew_lease, worker, 10.0)
-        assert await elsewhere.reap() == Reaped()
-    assert (await elsewhere.workers())[0].lease_until == clock.now + 10
+        assert await elsewhere.reap_dead_workers() == ReapResult()
+    assert (await elsewhere.list_workers())[0].lease_expires_at == clock.now + 10
 
 
 async def test_a_worker_whose_lease_has_passed_is_dead(store: Store, elsewhere: Store, clock):
     run = await hold(store)
     clock.advance(10)
-    assert await elsewhere.reap() == Reaped()
+    assert await elsewhere.reap_dead_workers() == ReapResult()
     clock.advance(0.5)
-    assert await elsewhere.reap() == Reaped((run.owner or 0,), 1, ())
+    assert await elsewhere.reap_dead_workers() == ReapResult((run.owner or 0,), 1, ())
     assert not store.renew_lease(run.owner or 0, 10.0)
-    assert await elsewhere.reap() == Reaped()
+    assert await elsewhere.reap_dead_workers() == ReapResult()
 
 
 async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(store: Store, elsewhere: Store, clock):
@@ -88,41 +88,41 @@ async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(sto
     back = clock.now
     for seconds in (0, 9.5):
         clock.advance(seconds)
-        assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped()
+        assert await elsewhere.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult()
     assert await asyncio.to_thread(store.renew_lease, run.owner or 0, 10.0)
     clock.advance(9.5)
-    assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped()
+    assert await elsewhere.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult()
     clock.advance(1)
-    assert await elsewhere.reap(None, LeaseWindow(back, clock.now)) == Reaped((run.owner or 0,), 1, ())
+    assert await elsewhere.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult((run.owner or 0,), 1, ())
 
 
 async def test_a_clock_that_was_set_forward_meanwhile_makes_no_lease_pass(store: Store, elsewhere: Store, clock):
     await hold(store)
     window = LeaseWindow(0.0, clock.now)
     clock.advance(60)
-    assert await elsewhere.reap(None, window) == Reaped()
+    assert await elsewhere.reap_dead_workers(None, window) == ReapResult()
 
 
 async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(store: Store, elsewhere: Store, clock, kill):
     run = await hold(store)
     kill(run.owner)
-    assert (await elsewhere.reap(None, LeaseWindow(clock.now, clock.now))).workers == (run.owner,)
+    assert (await elsewhere.reap_dead_workers(None, LeaseWindow(clock.now, clock.now))).worker_ids == (run.owner,)
 
 
 async def test_a_worker_whose_process_is_gone_is_dead_at_once(store: Store, elsewhere: Store, kill):
     run = await hold(store)
-    assert await elsewhere.reap() == Reaped()
+    assert await elsewhere.reap_dead_workers() == ReapResult()
     kill(run.owner)
-    assert (await elsewhere.reap()).workers == (run.owner,)
-    assert await elsewhere.reap() == Reaped()
+    assert (await elsewhere.reap_dead_workers()).worker_ids == (run.owner,)
+    assert await elsewhere.reap_dead_workers() == ReapResult()
 
 
 async def test_a_worker_never_reaps_itself(store: Store, clock, kill):
     worker = await store.register_worker(a_worker(), 10.0)
     clock.advance(100)
     kill(worker)
-    assert await store.reap(worker) == Reaped()
-    assert (await store.reap()).workers == (worker,)
+    assert await store.reap_dead_workers(worker) == ReapResult()
+    assert (await store.reap_dead_workers()).worker_ids == (worker,)
 
 
 async def test_a_death_frees_the_runs_that_were_held_and_counts_a_delivery(store: Store, kill, clock):
@@ -133,18 +133,18 @@ async def test_a_death_frees_the_runs_that_were_held_and_counts_a_delivery(store
     await start(store, "pending")
     await do(store, park(parked, clock.now + 99), finish(ended))
     kill(worker)
-    assert (await store.reap()).released == 1
+    assert (await store.reap_dead_workers()).released_count == 1
     freed = await row(store, "held")
-    assert (freed.state, freed.owner, freed.deliveries, freed.epoch) == (RunState.PENDING, None, 1, held.epoch)
+    assert (freed.state, freed.owner, freed.delivery_count, freed.epoch) == (RunState.PENDING, None, 1, held.epoch)
     assert freed.wake_at == clock.now
-    assert [(await row(store, name)).deliveries for name in ("parked", "ended", "pending")] == [0, 0, 0]
+    assert [(await row(store, name)).delivery_count for name in ("parked", "ended", "pending")] == [0, 0, 0]
     assert await state_of(store, "parked") is RunState.WAITING
 
 
 async def test_a_zombie_cannot_write_after_its_run_was_freed_nor_after_it_was_taken_over(store: Store, kill):
     run = await hold(store)
     kill(run.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     assert await do(store, append(run, 1)) == [FENCED]
     assert await do(store, append(run, 1), note(run, 1), park(run), finish(run)) == [FENCED] * 4
     successor = await claim_one(store)
@@ -156,19 +156,19 @@ async def test_a_run_that_takes_its_worker_down_too_often_is_dead(store: Store, 
     run = await hold(store, max_deliveries=3)
     for delivery in (1, 2):
         kill(run.owner)
-        assert (await store.reap()).released == 1
+        assert (await store.reap_dead_workers()).released_count == 1
         run = await claim_one(store)
-        assert run.deliveries == delivery
+        assert run.delivery_count == delivery
     kill(run.owner)
-    assert (await store.reap()).dead == ("r",)
+    assert (await store.reap_dead_workers()).dead_run_ids == ("r",)
     dead = await row(store)
-    assert (dead.state, dead.deliveries, dead.owner, dead.finished_at) == (RunState.DEAD, 3, None, clock.now)
+    assert (dead.state, dead.delivery_count, dead.owner, dead.finished_at) == (RunState.DEAD, 3, None, clock.now)
     error = decode_error(dead.error or b"", ())
     assert isinstance(error, RunDead)
     assert (error.run_id, error.state) == ("r", "dead")
     for words in ("died 3 times while this was the only run it held", "host:7", "holdfast retry r"):
         assert words in str(error)
-    assert await store.claim(run.owner or 0, **ALL, limit=1) == []
+    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
 
 
 async def test_progress_between_deaths_starts_the_count_again(store: Store, kill):
@@ -176,25 +176,25 @@ async def test_progress_between_deaths_starts_the_count_again(store: Store, kill
     for seq in range(1, 5):
         await do(store, append(run, seq, reset=True))
         kill(run.owner)
-        assert (await store.reap()).dead == ()
+        assert (await store.reap_dead_workers()).dead_run_ids == ()
         run = await claim_one(store)
-        assert run.deliveries == 1
+        assert run.delivery_count == 1
 
 
 async def test_retiring_gives_runs_back_without_counting(store: Store, clock):
     run = await hold(store)
     await store.retire_worker(run.owner or 0)
     back = await row(store)
-    assert (back.state, back.owner, back.deliveries, back.wake_at) == (RunState.PENDING, None, 0, clock.now)
+    assert (back.state, back.owner, back.delivery_count, back.wake_at) == (RunState.PENDING, None, 0, clock.now)
     assert await do(store, append(run, 1)) == [FENCED]
     assert not store.renew_lease(run.owner or 0, 10.0)
-    assert await store.reap() == Reaped()
+    assert await store.reap_dead_workers() == ReapResult()
 
 
 async def test_retiring_twice_or_after_death_changes_nothing(store: Store, kill):
     run = await hold(store)
     kill(run.owner)
-    await store.reap()
+    await store.reap_dead_workers()
     successor = await claim_one(store)
     await store.retire_worker(run.owner or 0)
     await store.retire_worker(run.owner or 0)
@@ -206,27 +206,27 @@ async def test_workers_lists_the_live_and_those_that_unfinished_runs_refer_to(st
     run = await start(store, claim_as=live, starter=starter)
     await store.retire_worker(gone)
     await store.retire_worker(starter)
-    assert [(w.id, w.state) for w in await store.workers()] == [(starter, "retired"), (live, "live")]
+    assert [(w.id, w.state) for w in await store.list_workers()] == [(starter, "retired"), (live, "live")]
     await do(store, finish(run))
-    assert [w.id for w in await store.workers()] == [live]
-    assert [w.id for w in await store.workers([gone, 999])] == [gone, live]
+    assert [w.id for w in await store.list_workers()] == [live]
+    assert [w.id for w in await store.list_workers([gone, 999])] == [gone, live]
 
 
 async def test_several_dead_workers_are_reaped_together(store: Store, clock):
     runs = [await hold(store, name, max_deliveries=1 if name == "b" else 3) for name in "abc"]
     clock.advance(11)
-    reaped = await store.reap()
-    assert sorted(reaped.workers) == sorted(run.owner or 0 for run in runs)
-    assert (reaped.released, reaped.dead) == (2, ("b",))
+    reaped = await store.reap_dead_workers()
+    assert sorted(reaped.worker_ids) == sorted(run.owner or 0 for run in runs)
+    assert (reaped.released_count, reaped.dead_run_ids) == (2, ("b",))
 
 
 async def test_a_worker_that_announces_workflows_can_execute_them_from_then_on(store: Store, elsewhere: Store):
     worker = await store.register_worker(a_worker(workflows=("a",)), 10.0)
-    await store.publish([WorkflowSpec("b", ()), WorkflowSpec("a", ())], worker)
-    await store.publish([WorkflowSpec("c", ())], worker)
-    await store.publish([WorkflowSpec("d", ())])
-    assert (await elsewhere.workers())[0].workflows == ("a", "b", "c")
-    assert sorted(await elsewhere.specs()) == ["a", "b", "c", "d"]
+    await store.publish_workflows([WorkflowSpec("b", ()), WorkflowSpec("a", ())], worker)
+    await store.publish_workflows([WorkflowSpec("c", ())], worker)
+    await store.publish_workflows([WorkflowSpec("d", ())])
+    assert (await elsewhere.list_workers())[0].workflows == ("a", "b", "c")
+    assert sorted(await elsewhere.get_workflow_specs()) == ["a", "b", "c", "d"]
 
 
 # Workers that are gone
@@ -237,8 +237,8 @@ async def test_workers_are_known_as_long_as_a_run_may_name_them(store: Store, cl
     early = await store.register_worker(a_worker("early"), 10.0)
     dead = await store.register_worker(a_worker("dead"), 10.0)
     await store.retire_worker(early)
-    clock.advance(2 * WORKERS_KEPT)
-    await store.reap()
+    clock.advance(2 * WORKER_RETENTION_S)
+    await store.reap_dead_workers()
     executed = await store.register_worker(a_worker("executed"), 10.0)
     run = await start(store, claim_as=executed, created_at=clock.now)
     await do(store, append(run, 0), finish(run, at=clock.now))
@@ -247,24 +247,26 @@ async def test_workers_are_known_as_long_as_a_run_may_name_them(store: Store, cl
     everybody = [early, dead, executed, live]
 
     async def known() -> list[int]:
-        await store.sweep()
-        return [worker.id for worker in await store.workers(everybody)]
+        await store.sweep_pruned()
+        return [worker.id for worker in await store.list_workers(everybody)]
 
     assert await known() == [executed, live], "the others were gone before any run was there"
-    clock.advance(10 * WORKERS_KEPT)
+    clock.advance(10 * WORKER_RETENTION_S)
     assert await known() == [executed, live], "a report still names the worker that executed the run"
-    await store.prune(Pruning(before=clock.now))
+    await store.prune_runs(PruneRequest(finished_before=clock.now))
     assert await known() == [live]
     assert await store.register_worker(a_worker(), 10.0) not in everybody
 
 
 async def test_a_worker_that_started_an_unfinished_run_is_known(store: Store, clock):
     starter = await store.register_worker(a_worker(), 10.0)
-    await start(store, starter=starter, generated_id=True, created_at=clock.now + 5 * WORKERS_KEPT)  # by a wrong clock
-    clock.advance(10 * WORKERS_KEPT)
-    await store.reap()
-    await store.sweep()
-    assert [(worker.id, worker.state) for worker in await store.workers()] == [(starter, "dead")]
+    await start(
+        store, starter=starter, has_generated_id=True, created_at=clock.now + 5 * WORKER_RETENTION_S
+    )  # by a wrong clock
+    clock.advance(10 * WORKER_RETENTION_S)
+    await store.reap_dead_workers()
+    await store.sweep_pruned()
+    assert [(worker.id, worker.state) for worker in await store.list_workers()] == [(starter, "dead")]
 
 
 # What was parked with something in its mailbox
@@ -275,7 +277,7 @@ async def leave(store: Store, worker: int, how: str, clock: Any) -> None:
         await store.retire_worker(worker)
     else:
         clock.advance(11)
-        assert worker in (await store.reap()).workers
+        assert worker in (await store.reap_dead_workers()).worker_ids
 
 
 @pytest.mark.parametrize("how", ["retires", "dies"])
@@ -287,7 +289,7 @@ async def test_a_run_parked_with_unread_mail_is_claimable_once_more_when_its_par
     assert (await row(store)).wake_at is None
     await leave(store, run.owner or 0, how, clock)
     again = await claim_one(store)
-    assert (again.id, again.deliveries, again.epoch) == (run.id, 0, run.epoch + 1)
+    assert (again.id, again.delivery_count, again.epoch) == (run.id, 0, run.epoch + 1)
     await do(store, park(again, None, "new name"))
     other = await store.register_worker(a_worker("unconcerned"), 10.0)
     await store.retire_worker(other)
@@ -307,7 +309,7 @@ async def test_a_run_parked_with_an_empty_mailbox_stays_asleep_when_its_parker_i
     await do(store, append(runs[2], 1, consume=sent.id), park(runs[2], None, "go"))
     if how == "dies":
         clock.advance(11)
-        await store.reap()
+        await store.reap_dead_workers()
     for run in runs:
         await store.retire_worker(run.owner or 0)
     assert [(await row(store, f"r{n}")).wake_at is None for n in range(3)] == [True, False, True]
@@ -338,7 +340,7 @@ async def test_what_is_paused_or_has_ended_is_not_woken_by_the_end_of_its_parker
 
 async def test_a_run_by_delivery_is_not_delivered_again_because_its_listener_left(store: Store):
     """Of a webhook, a listener is there for a single request: it would be sent again and again."""
-    run = await hold(store, by_delivery=True)
+    run = await hold(store, is_delivery=True)
     await do(store, signal(name="old name"), park(run, None, "new name"))
     await store.retire_worker(run.owner or 0)
     assert (await row(store)).wake_at is None

@@ -14,15 +14,15 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from holdfast.authoring.registry import definitions
-from holdfast.codec import preview
+from holdfast.codec import preview_arguments
 from holdfast.stores.operations import FinishRun, NewRun
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.payloads import data_of, plain
+from holdfast.stores.temporal.payloads import from_payload, load_json
 from holdfast.temporal.awaited_run import AwaitedRun
-from holdfast.temporal.engine_context import Settings, Site
-from holdfast.temporal.rebuilt_runs import RecalledRun, written
-from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
-from holdfast.temporal.steps_and_timers import FedStep
+from holdfast.temporal.engine_context import EngineContext, TemporalSettings
+from holdfast.temporal.rebuilt_runs import RebuiltRun, trim_transient_events
+from holdfast.temporal.run_workflow import EngineContextInterceptor, RunWorkflow
+from holdfast.temporal.steps_and_timers import TemporalStep
 
 FOLDER = Path(__file__).parent / "histories"
 
@@ -42,9 +42,9 @@ class Kept:
         return self.history.events
 
     @property
-    def site(self) -> Site:
+    def site(self) -> EngineContext:
         """What it was recorded with."""
-        return Site(definitions, Settings(continue_after=self.continue_after))
+        return EngineContext(definitions, TemporalSettings(continue_as_new_after=self.continue_after))
 
     def write(self, path: Path) -> None:
         """Keep it."""
@@ -69,13 +69,13 @@ async def replay(kept: Kept) -> BaseException | None:
     replayer = Replayer(
         workflows=[RunWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        interceptors=[SiteInterceptor(kept.site)],
+        interceptors=[EngineContextInterceptor(kept.site)],
         debug_mode=True,
     )
     return (await replayer.replay_workflow(kept.history, raise_on_replay_failure=False)).replay_failure
 
 
-class Watched(RecalledRun):
+class Watched(RebuiltRun):
     """A recalled run that notes what it would have begun."""
 
     def __init__(self, kept: Kept) -> None:
@@ -83,25 +83,27 @@ class Watched(RecalledRun):
         self.end: FinishRun | None = None
         super().__init__(kept.site, kept.events[0], kept.run_id, kept.execution)
 
-    def begin_step(self, step: FedStep) -> None:
+    def start_step(self, step: TemporalStep) -> None:
         """With its arguments, as people see them."""
         call, position = step.call, step.command.position
-        shown = preview(call.step.parameters, call.args, call.kwargs)
-        self.begun.append((identifiers.activity_id(position), call.step.name, shown))
+        shown = preview_arguments(call.step.parameters, call.args, call.kwargs)
+        self.begun.append((identifiers.format_activity_id(position), call.step.name, shown))
 
-    def begin_await(self, position: int, awaited: AwaitedRun) -> None:
+    def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """With what is asked."""
-        self.begun.append((identifiers.activity_id(position), identifiers.AWAIT_RUN, json.loads(awaited.to_json())))
+        self.begun.append(
+            (identifiers.format_activity_id(position), identifiers.AWAIT_RUN_ACTIVITY, json.loads(awaited.to_json()))
+        )
 
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
         """With when it rings, to the millisecond."""
         self.begun.append(("timer", summary, round(max(0.001, delay) * 1000)))
 
-    def begin_child(self, new: NewRun, position: int, *, awaited: bool) -> None:
+    def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
         """With its inputs."""
         self.begun.append(("child", new.id, new.inputs))
 
-    def over(self, end: FinishRun) -> None:
+    def finish(self, end: FinishRun) -> None:
         """The run has ended."""
         self.end = end
 
@@ -113,14 +115,14 @@ def recalled(kept: Kept) -> Watched:
     """A run, brought back from its history."""
     run = Watched(kept)
     _recalled.append(run)
-    run.read_on(written(kept.events))
+    run.apply_events(trim_transient_events(kept.events))
     return run
 
 
 def forget_all() -> None:
     """Let all runs that were brought back leave memory."""
     while _recalled:
-        _recalled.pop().forget()
+        _recalled.pop().release()
 
 
 def begun_in(events: Sequence[HistoryEvent]) -> list[tuple[str, str, Any]]:
@@ -130,14 +132,14 @@ def begun_in(events: Sequence[HistoryEvent]) -> list[tuple[str, str, Any]]:
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
                 new = event.activity_task_scheduled_event_attributes
-                begun.append((new.activity_id, new.activity_type.name, plain(new.input.payloads[0])))
+                begun.append((new.activity_id, new.activity_type.name, load_json(new.input.payloads[0])))
             case EventType.EVENT_TYPE_TIMER_STARTED:
                 timer = event.timer_started_event_attributes
                 ms = round(timer.start_to_fire_timeout.ToNanoseconds() / 1e6)
-                begun.append(("timer", plain(event.user_metadata.summary), ms))
+                begun.append(("timer", load_json(event.user_metadata.summary), ms))
             case EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
                 child = event.start_child_workflow_execution_initiated_event_attributes
-                begun.append(("child", child.workflow_id, data_of(child.input.payloads[0])))
+                begun.append(("child", child.workflow_id, from_payload(child.input.payloads[0])))
             case _:
                 pass
     return begun

@@ -37,11 +37,11 @@ from holdfast import Runtime  # noqa: E402
 from holdfast.core.records import Record, Rewind  # noqa: E402
 from holdfast.services.approvals import Answer  # noqa: E402
 from holdfast.stores.temporal import identifiers  # noqa: E402
-from holdfast.stores.temporal.carried_records import pack, unpack  # noqa: E402
-from holdfast.stores.temporal.history import _messages_in, payloads_in  # noqa: E402
-from holdfast.stores.temporal.payloads import raw  # noqa: E402
+from holdfast.stores.temporal.carried_records import pack_records, unpack  # noqa: E402
+from holdfast.stores.temporal.history import _iter_messages, iter_payloads  # noqa: E402
+from holdfast.stores.temporal.payloads import to_raw_value  # noqa: E402
 from holdfast.stores.temporal.run_events import ChildStarted, StepEnded, read_batches  # noqa: E402
-from holdfast.stores.temporal.run_memo import HEAD, QUESTIONS  # noqa: E402
+from holdfast.stores.temporal.run_memo import APPROVALS_KEY, RUN_MEMO_KEY  # noqa: E402
 
 PATIENCE = 60.0
 CONTINUE_AFTER = 60
@@ -85,7 +85,7 @@ class Recorder:
 
     async def send(self, run_id: str, name: str, value: Any) -> None:
         """A signal."""
-        await self.handle(run_id).signal(name, args=[raw(json.dumps(value).encode())])
+        await self.handle(run_id).signal(name, args=[to_raw_value(json.dumps(value).encode())])
 
     async def _early(self, run_id: str) -> None:
         await self.send(run_id, "early", [1, 2, 3])
@@ -105,11 +105,11 @@ class Recorder:
         await self._runtime.start(flows.replayed_named, "one")
 
     async def _pause(self, run_id: str) -> None:
-        await self.handle(run_id).signal(identifiers.PAUSE)
+        await self.handle(run_id).signal(identifiers.PAUSE_SIGNAL)
         asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(self._resume(run_id)))
 
     async def _resume(self, run_id: str) -> None:
-        await self.handle(run_id).signal(identifiers.RESUME)
+        await self.handle(run_id).signal(identifiers.RESUME_SIGNAL)
 
     async def _asked(self, run_id: str) -> None:
         await self._question(run_id, "Never mind?")
@@ -129,22 +129,22 @@ class Recorder:
         async with asyncio.timeout(PATIENCE):
             while True:
                 memo = await (await self.handle(run_id).describe()).memo()
-                for one in memo.get(QUESTIONS, []):
-                    if one["text"] == text and (one.get("reminders") or not reminded):
+                for one in memo.get(APPROVALS_KEY, []):
+                    if one["question"] == text and (one.get("reminder_count") or not reminded):
                         return one["id"]
                 await asyncio.sleep(0.02)
 
     async def _answer(self, run_id: str, text: str, answer: Answer, *, reminded: bool = False) -> None:
         id = await self._question(run_id, text, reminded=reminded)
-        await self.handle(run_id).signal(identifiers.ANSWER, args=[id, raw(answer.payload())])
+        await self.handle(run_id).signal(identifiers.ANSWER_SIGNAL, args=[id, to_raw_value(answer.encode())])
 
     async def _while_it_runs(self, name: str) -> None:
         if name == "replayed_asks":
-            await self._answer(name, "First?", Answer(True, by="ada", at=1.0))
-            await self._answer(name, "Which?", Answer(True, "blue", by="ada", at=2.0), reminded=True)
+            await self._answer(name, "First?", Answer(True, answered_by="ada", answered_at=1.0))
+            await self._answer(name, "Which?", Answer(True, "blue", answered_by="ada", answered_at=2.0), reminded=True)
         elif name == "replayed_cancelled":
             async with asyncio.timeout(PATIENCE):
-                while "signal never" not in (await self.handle(name).query(identifiers.STATUS))["waits_for"]:  # noqa: ASYNC110
+                while "signal never" not in (await self.handle(name).query(identifiers.STATUS_QUERY))["waits_for"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             await self.handle(name).cancel()
         elif name == "replayed_waiting":
@@ -187,7 +187,7 @@ class Recorder:
             await self.ended(run_id)
             kept = await self._history(run_id, (await self.handle(run_id).describe()).run_id)
             for batch in read_batches(kept.events):
-                kinds = {type(one) for one in batch.happenings}
+                kinds = {type(one) for one in batch.events}
                 if {ChildStarted, StepEnded} <= kinds:
                     return await self.keep(run_id, name)
         raise SystemExit(f"{name}: a run was never started in the moment in which a step ended")
@@ -206,11 +206,11 @@ class Recorder:
         run = recalled(kept)
         assert run.end is not None
         assert run.end.rewind is not None
-        _, records, _ = unpack(run.packing.chunks())
+        _, records, _ = unpack(run.carried_records.to_chunks())
         rewind: Rewind = run.end.rewind
-        head = await (await self.handle(name).describe()).memo_value(HEAD)
-        retried = {**head, "rewound": [rewind.positions]}
-        await self._begin(name, name, retried, [one for one in records if not rewind.takes(one)])
+        head = await (await self.handle(name).describe()).memo_value(RUN_MEMO_KEY)
+        retried = {**head, "rewind_points": [list(rewind.point)]}
+        await self._begin(name, name, retried, [one for one in records if not rewind.should_remove(one)])
         await self.keep(name, f"{name}_again")
         forked = {**head, "forked_from": name, "seed": "5f" * 16}
         await self._begin(name, f"{name}_forked", forked, records[:1])
@@ -218,13 +218,13 @@ class Recorder:
 
     async def _begin(self, name: str, run_id: str, head: dict[str, Any], records: list[Record]) -> None:
         flow = flows.FLOWS[name]
-        inputs = flow.definition.inputs.encode((), INPUTS[name])
+        inputs = flow.definition.inputs_codec.encode((), INPUTS[name])
         await self._client.start_workflow(
             name,
-            args=[raw(inputs), *map(RawValue, pack(records))],
+            args=[to_raw_value(inputs), *map(RawValue, pack_records(records))],
             id=run_id,
-            task_queue=identifiers.task_queue(head["queue"], name, ""),
-            memo={HEAD: head},
+            task_queue=identifiers.format_task_queue(head["queue"], name, ""),
+            memo={RUN_MEMO_KEY: head},
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         )
         await self.ended(run_id)
@@ -257,7 +257,7 @@ _PATHS = re.compile(rb"(?:/[\w.+-]+)+/(?=(?:src|tests|site-packages|lib)/)")
 
 def _without_this_machine(message: Any) -> None:
     """Leave out where it was recorded."""
-    for payload in payloads_in(message):
+    for payload in iter_payloads(message):
         if payload.metadata.get("encoding") == b"json/plain":
             payload.data = _PATHS.sub(b"", payload.data)
     _clean(message)
@@ -273,7 +273,7 @@ def _clean(message: Message) -> None:
             message.build_id = ""  # type: ignore[attr-defined]
     if isinstance(message, TaskQueue) and message.normal_name:
         message.name = "sticky"  # its own name tells the host
-    for part in _messages_in(message):
+    for part in _iter_messages(message):
         _clean(part)
 
 
@@ -283,7 +283,7 @@ def _kill_in_once(url: str) -> None:
         "import asyncio, replayed_flows as f\n"
         "from temporal_engines import serving\n"
         "async def main():\n"
-        f"    async with serving({url!r}, f.replayed_once, lease=2.0):\n"
+        f"    async with serving({url!r}, f.replayed_once, lease_s=2.0):\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())"
     )
@@ -297,11 +297,11 @@ async def record(names: list[str]) -> None:
     url = temporal_server.fresh_url()
     client = await client_of(url)
     if "replayed_once" in names:  # first the one that kills its worker, while nobody else serves it
-        queue = identifiers.task_queue("default", "replayed_once", "")
-        await client.start_workflow("replayed_once", args=[raw(b"{}")], id="replayed_once", task_queue=queue)
+        queue = identifiers.format_task_queue("default", "replayed_once", "")
+        await client.start_workflow("replayed_once", args=[to_raw_value(b"{}")], id="replayed_once", task_queue=queue)
         _kill_in_once(url)
     others = [flow for name, flow in flows.FLOWS.items() if name != "replayed_long"]
-    async with serving(url, *others, lease=2.0) as runtime:
+    async with serving(url, *others, lease_s=2.0) as runtime:
         recorder = Recorder(runtime, client)
         for name in names:
             if name == "replayed_once":
@@ -310,7 +310,7 @@ async def record(names: list[str]) -> None:
             elif name != "replayed_long":
                 await recorder.run_through(name)
     if "replayed_long" in names:
-        async with serving(url, flows.replayed_long, continue_after=CONTINUE_AFTER) as runtime:
+        async with serving(url, flows.replayed_long, continue_as_new_after=CONTINUE_AFTER) as runtime:
             await Recorder(runtime, client).run_through("replayed_long")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.client import Client
 
 from holdfast import Runtime
-from holdfast.authoring.runtime import _served
+from holdfast.authoring.runtime import _select_definitions
 from holdfast.stores.temporal.connection import connect
 from holdfast.stores.temporal.targets import parse_target
 from holdfast.temporal.engine import TemporalEngine
@@ -18,7 +18,7 @@ from holdfast.temporal.engine import TemporalEngine
 def runtime_over(url: str, names: Collection[str], **settings: Any) -> Runtime:
     """A runtime that serves these workflows; ``settings`` are the engine's."""
     runtime = Runtime(url, workflows=names)
-    runtime._engine = TemporalEngine(parse_target(url), _served(names), **settings)  # type: ignore[assignment]
+    runtime._engine = TemporalEngine(parse_target(url), _select_definitions(names), **settings)  # type: ignore[assignment]
     return runtime
 
 

@@ -49,7 +49,7 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
         worker.kill()
         worker.wait()
     make(ledger, gate)
-    runtime = Runtime(temporal_url, lease=LEASE, workflows=["temporal-budget-killed"])
+    runtime = Runtime(temporal_url, lease_s=LEASE, workflows=["temporal-budget-killed"])
     async with runtime, Client(temporal_url) as client:
         await written(ledger, ["first", "first"])
         gate.touch()
@@ -57,14 +57,16 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
         assert (await client.handle(handle.run_id).result(30)).output == "done"
         address, _, namespace = temporal_url.removeprefix("temporal://").partition("/")
         temporal = await TemporalClient.connect(address, namespace=namespace)
-        told = await temporal.get_workflow_handle(identifiers.account_id(handle.run_id)).query(identifiers.STATUS)
+        told = await temporal.get_workflow_handle(identifiers.format_account_id(handle.run_id)).query(
+            identifiers.STATUS_QUERY
+        )
     assert ledger.read_text().split() == ["first", "first", "tool", "second"]
     assert (told["used"]["calls"], told["in_flight"]) == (2, 0)
 
 
 async def _start(client: Client) -> Handle[Any]:
     for _ in range(600):
-        if "temporal-budget-killed" in await (await client._backend.connections.store()).specs():
+        if "temporal-budget-killed" in await (await client._backend.connections.store()).get_workflow_specs():
             return await client.start("temporal-budget-killed", "go")
         await asyncio.sleep(0.05)
     pytest.fail("no worker has announced the agent")

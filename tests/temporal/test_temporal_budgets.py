@@ -13,13 +13,13 @@ import pytest_asyncio
 from temporalio.client import Client as TemporalClient
 
 from holdfast import Agent, Budget, Client, RunFailed, Runtime, step, tool, wait_for_signal, workflow
-from holdfast.admission.usage import Limits, Usage
-from holdfast.engine.step_context import current
+from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.engine.step_context import current_context
 from holdfast.errors import RunCancelled, RunEnded, UsageError
 from holdfast.stores.temporal import budgets, identifiers
-from holdfast.stores.temporal.budgets import Asker, BudgetAccount
-from holdfast.stores.temporal.entity_workflows import tell
-from holdfast.stores.temporal.run_memo import Owner
+from holdfast.stores.temporal.budgets import BudgetAccount, StepRef
+from holdfast.stores.temporal.entity_workflows import signal_entity
+from holdfast.stores.temporal.run_memo import BudgetOwner
 from holdfast.temporal import budget_reservation, entity_workflows
 from holdfast.testing import ScriptedModel, call
 
@@ -61,7 +61,7 @@ async def until(is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
 
 async def status(temporal: TemporalClient, run_id: str) -> dict[str, Any]:
     """What the account of a run's budget says."""
-    return await temporal.get_workflow_handle(identifiers.account_id(run_id)).query(identifiers.STATUS)
+    return await temporal.get_workflow_handle(identifiers.format_account_id(run_id)).query(identifiers.STATUS_QUERY)
 
 
 async def spent(temporal: TemporalClient, run_id: str, calls: int) -> None:
@@ -81,32 +81,32 @@ async def spent(temporal: TemporalClient, run_id: str, calls: int) -> None:
 
 
 async def test_an_account_grants_what_fits_and_remembers_who_was_refused() -> None:
-    account = BudgetAccount("r", Limits(tokens=100))
-    one, two, three = (Asker("r", "x", position) for position in range(3))
+    account = BudgetAccount("r", BudgetLimits(tokens=100))
+    one, two, three = (StepRef("r", "x", position) for position in range(3))
     assert account.reserve(one, Usage(calls=1, input_tokens=60)) is None
     refused = account.reserve(two, Usage(calls=1, input_tokens=60))
     assert refused is not None
-    assert refused.passing
-    assert account.short == []
-    account.use(one, Usage(calls=1, input_tokens=50))
+    assert refused.is_temporary
+    assert account.waiting_steps == []
+    account.record_usage(one, Usage(calls=1, input_tokens=50))
     refused = account.reserve(two, Usage(calls=1, input_tokens=60))
     assert refused is not None
-    assert not refused.passing
+    assert not refused.is_temporary
     assert account.reserve(three, Usage(calls=1, input_tokens=50)) is None
-    again = BudgetAccount.of(account.kept())
+    again = BudgetAccount.from_json(account.to_json())
     assert again == account
-    assert again.give(Limits(tokens=200)) == [two]
-    assert again.give(Limits(tokens=300)) == []
+    assert again.set_limits(BudgetLimits(tokens=200)) == [two]
+    assert again.set_limits(BudgetLimits(tokens=300)) == []
     assert again.reserve(two, Usage(calls=1, input_tokens=60)) is None
 
 
 async def test_an_attempt_that_is_made_again_reserves_in_place_of_the_one_before() -> None:
-    account = BudgetAccount("r", Limits(calls=1))
+    account = BudgetAccount("r", BudgetLimits(calls=1))
     for _ in range(3):
-        assert account.reserve(Asker("r", "x", 0), Usage(calls=1)) is None
-    other = account.reserve(Asker("r", "y", 0), Usage(calls=1))
+        assert account.reserve(StepRef("r", "x", 0), Usage(calls=1)) is None
+    other = account.reserve(StepRef("r", "y", 0), Usage(calls=1))
     assert other is not None  # the same position of another execution is another step
-    assert other.passing
+    assert other.is_temporary
 
 
 # With runs
@@ -137,7 +137,7 @@ async def test_a_call_that_would_pass_the_budget_waits_for_more(
 
 async def _is_short(temporal: TemporalClient, run_id: str) -> bool:
     """Whether a run waits for more of a budget."""
-    waits = await temporal.get_workflow_handle(run_id).query(identifiers.STATUS)
+    waits = await temporal.get_workflow_handle(run_id).query(identifiers.STATUS_QUERY)
     return any("holdfast:budget" in one for one in waits.get("waits_for", ()))
 
 
@@ -209,7 +209,7 @@ async def test_a_dollar_budget_needs_a_price_on_temporal(runtime: Runtime) -> No
 async def test_a_run_without_a_budget_has_no_account(runtime: Runtime, temporal: TemporalClient) -> None:
     result = await Agent(ScriptedModel(["x"]), name="temporal-no-budget").run("go")
     with pytest.raises(Exception, match="not found"):
-        await temporal.get_workflow_handle(identifiers.account_id(result.run_id)).describe()
+        await temporal.get_workflow_handle(identifiers.format_account_id(result.run_id)).describe()
 
 
 async def test_a_budget_is_kept_over_a_restart(temporal_url: str, temporal: TemporalClient) -> None:
@@ -233,7 +233,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
     async def temporal_budget_late() -> str:
         begun.set()
         await gate.wait()
-        await current.get().reserve(Usage(calls=1))
+        await current_context.get().reserve(Usage(calls=1))
         return "reserved"
 
     @workflow
@@ -244,7 +244,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
     async with runtime:
         handle = await temporal_budget_stops.options(budget=Budget(turns=1)).start()
         await begun.wait()
-        closing = asyncio.create_task(runtime.close(grace=20))
+        closing = asyncio.create_task(runtime.close(grace_s=20))
         await asyncio.sleep(0.3)
         gate.set()
         await closing
@@ -256,7 +256,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
 async def test_what_a_terminated_run_had_reserved_is_given_back(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget_reservation, "LONG", 0.1)
+    monkeypatch.setattr(budget_reservation, "STALE_CHECK_AFTER_S", 0.1)
     begun, never = asyncio.Event(), asyncio.Event()
 
     async def hangs(messages: Any) -> str:
@@ -311,37 +311,39 @@ async def test_a_call_that_is_called_off_gives_back_what_it_had_reserved(
     await begun.wait()
     await handle.signal("stop", True)
     # It would take longer if the next call had to find out by itself.
-    assert await handle.result(budget_reservation.LONG - 1) == "after"
+    assert await handle.result(budget_reservation.STALE_CHECK_AFTER_S - 1) == "after"
 
 
 async def test_an_account_ends_with_its_run_and_goes_on_if_it_is_needed_again(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entity_workflows, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(entity_workflows, "FIRST_CHECK_S", 0.1)
     agent = Agent(ScriptedModel(["x"], **PRICED), name="temporal-budget-over", budget=Budget(turns=2))
     result = await agent.run("go")
-    kept = await asyncio.wait_for(temporal.get_workflow_handle(identifiers.account_id(result.run_id)).result(), 10)
+    kept = await asyncio.wait_for(
+        temporal.get_workflow_handle(identifiers.format_account_id(result.run_id)).result(), 10
+    )
     assert kept["used"]["calls"] == 1
-    owner, asker = Owner(result.run_id, Limits(calls=2)), Asker("below", "x", 0)
-    assert await budgets.reserve(temporal, [owner], asker, Usage(calls=1)) is None
-    await budgets.use(temporal, [owner], asker, Usage(calls=1))
-    refused = await budgets.reserve(temporal, [owner], asker, Usage(calls=1))
+    owner, asker = BudgetOwner(result.run_id, BudgetLimits(calls=2)), StepRef("below", "x", 0)
+    assert await budgets.reserve_usage(temporal, [owner], asker, Usage(calls=1)) is None
+    await budgets.report_usage(temporal, [owner], asker, Usage(calls=1))
+    refused = await budgets.reserve_usage(temporal, [owner], asker, Usage(calls=1))
     assert refused is not None
-    assert (refused.used, refused.needs_more) == (2, True)
+    assert (refused.used, refused.is_exhausted) == (2, True)
 
 
 async def test_an_account_continues_as_new_and_loses_nothing(
     runtime: Runtime, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entity_workflows, "CONTINUE_AFTER", 60)
+    monkeypatch.setattr(entity_workflows, "CONTINUE_AS_NEW_AFTER", 60)
     await Agent(ScriptedModel(["x"]), name="temporal-budget-serves").run("go")  # somebody has to serve accounts
-    owner = Owner("long", Limits(calls=20))
+    owner = BudgetOwner("long", BudgetLimits(calls=20))
 
     async def call_once(number: int) -> bool:
-        asker = Asker("below", "x", number)
-        refused = await budgets.reserve(temporal, [owner], asker, Usage(calls=1))
+        asker = StepRef("below", "x", number)
+        refused = await budgets.reserve_usage(temporal, [owner], asker, Usage(calls=1))
         if refused is None:
-            await budgets.use(temporal, [owner], asker, Usage(calls=1))
+            await budgets.report_usage(temporal, [owner], asker, Usage(calls=1))
         return refused is None
 
     granted = [await call_once(number) for number in range(10)]
@@ -352,18 +354,20 @@ async def test_an_account_continues_as_new_and_loses_nothing(
         return (await status(temporal, "long"))["used"]["calls"] == 15
 
     await until(has_all)
-    last = await temporal.get_workflow_handle(identifiers.account_id("long")).describe()
+    last = await temporal.get_workflow_handle(identifiers.format_account_id("long")).describe()
     assert last.raw_description.workflow_execution_info.first_run_id != last.run_id
-    await tell(temporal, budgets.keeper_of(owner), identifiers.BUDGET, [None, None, 15, None])
+    await signal_entity(
+        temporal, budgets.get_account_entity(owner), identifiers.SET_BUDGET_SIGNAL, [None, None, 15, None]
+    )
     assert not await call_once(15)
-    assert await budgets.current_budget(temporal, "long", owner.limits) == Limits(calls=15)
+    assert await budgets.read_current_budget(temporal, "long", owner.limits) == BudgetLimits(calls=15)
 
 
 async def test_what_a_run_has_used_is_known_after_it_has_continued_as_new(
     runtime: Runtime, temporal: TemporalClient
 ) -> None:
-    site = runtime._engine.site  # pyright: ignore[reportAttributeAccessIssue]
-    site.settings = replace(site.settings, continue_after=35)
+    site = runtime._engine.context  # pyright: ignore[reportAttributeAccessIssue]
+    site.settings = replace(site.settings, continue_as_new_after=35)
     script = [*(call("weigh", thing=str(number)) for number in range(4)), "done"]
     agent = Agent(ScriptedModel(script, **PRICED), name="temporal-budget-continues", tools=[weigh])
     handle = await agent.options(budget=Budget(turns=5)).start("go")

@@ -34,11 +34,11 @@ from temporalio.api.enums.v1 import EventType
 import quick_python
 import temporal_server
 from holdfast import Client, RunFailed
-from holdfast.core.records import Kind, Record, Signal
+from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.stores.temporal import identifiers, rows
-from holdfast.stores.temporal.carried_records import Packing, pack, pack_signals, unpack
-from holdfast.stores.temporal.payload_storage import LARGE
-from holdfast.stores.temporal.payloads import raw
+from holdfast.stores.temporal.carried_records import RecordPacker, pack_records, pack_signals, unpack
+from holdfast.stores.temporal.payload_storage import MIN_EXTERNAL_BYTES
+from holdfast.stores.temporal.payloads import to_raw_value
 from holdfast.temporal import live_run
 
 pytestmark = pytest.mark.asyncio
@@ -73,7 +73,7 @@ def in_flight_at_the_end(events: Any) -> int:
 
 async def test_a_long_run_goes_through_several_executions_and_does_nothing_twice() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_steps, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_steps, continue_as_new_after=AFTER) as runtime:
         done = await (await runtime.start(continuing_steps.options(id="long"), 30)).result()
     assert done == list(range(30))
     histories = await executions(url, "long")
@@ -90,12 +90,12 @@ async def test_a_long_run_goes_through_several_executions_and_does_nothing_twice
 
 async def test_a_list_does_not_read_the_records_that_a_run_brought_along(monkeypatch: pytest.MonkeyPatch) -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_steps, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_steps, continue_as_new_after=AFTER) as runtime:
         await (await runtime.start(continuing_steps.options(id="listed"), 30)).result()
     newest = (await (await client_of(url)).get_workflow_handle("listed").describe()).run_id
     read: list[int] = []
     is_deleted = False
-    first_event = rows.first_event
+    first_event = rows.fetch_first_event
 
     async def counted(client: Any, run_id: str, execution: str, **kwargs: Any) -> Any:
         if is_deleted and execution != newest:
@@ -104,7 +104,7 @@ async def test_a_list_does_not_read_the_records_that_a_run_brought_along(monkeyp
         read.append(len(event.workflow_execution_started_event_attributes.input.payloads))
         return event
 
-    monkeypatch.setattr(rows, "first_event", counted)
+    monkeypatch.setattr(rows, "fetch_first_event", counted)
     client = Client(url)
     async with asyncio.timeout(30):
         while not (listed := await client.list(id_prefix="listed")):  # noqa: ASYNC110 - visibility lags behind
@@ -121,7 +121,7 @@ async def test_a_list_does_not_read_the_records_that_a_run_brought_along(monkeyp
 
 async def test_signals_that_come_meanwhile_are_neither_lost_nor_doubled_and_keep_their_order() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_signals, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_signals, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_signals.options(id="heard"), 40)
 
         async def send(name: str, count: int) -> None:
@@ -138,7 +138,7 @@ async def test_signals_that_come_meanwhile_are_neither_lost_nor_doubled_and_keep
 
 async def test_signals_that_nobody_waits_for_yet_come_along() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_unheard, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_unheard, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_unheard.options(id="unheard"), 30)
         for number in range(5):
             await handle.signal("later", f"word {number}")
@@ -148,7 +148,7 @@ async def test_signals_that_nobody_waits_for_yet_come_along() -> None:
 
 async def test_a_signal_sent_again_under_its_id_counts_once_in_whichever_execution() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_unheard, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_unheard, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_unheard.options(id="again"), 12)
         await handle.signal("later", "first", id="one")
         async with asyncio.timeout(30):
@@ -175,7 +175,7 @@ def timers(events: Any) -> list[tuple[float, float]]:
 
 async def test_pending_timers_ring_when_they_would_have_and_change_nothing() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_timers, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_timers, continue_as_new_after=AFTER) as runtime:
         slept, order = await (await runtime.start(continuing_timers.options(id="timed"), 25)).result()
     assert order == ["short", "long"]
     assert slept >= 1.2
@@ -190,7 +190,7 @@ async def test_pending_timers_ring_when_they_would_have_and_change_nothing() -> 
 async def test_time_chance_and_patches_are_what_they_were() -> None:
     """The values of the first execution are taken again in each later one, while it replays what was carried."""
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_chance, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_chance, continue_as_new_after=AFTER) as runtime:
         first, again = await (await runtime.start(continuing_chance.options(id="chance"), 25)).result()
     assert first == again
     assert len(await executions(url, "chance")) > 2
@@ -198,7 +198,7 @@ async def test_time_chance_and_patches_are_what_they_were() -> None:
 
 async def test_class_workflows_and_agents_go_on_as_well() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_class, continuing_agent, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_class, continuing_agent, continue_as_new_after=AFTER) as runtime:
         assert await (await runtime.start(continuing_class.options(id="class"), count=12)).result() == sum(range(12))
         await runtime.start(continuing_agent.options(id="agent"), "Count.")
         assert b"Counted to 15." in ((await runtime.wait_for_end("agent")).output or b"")
@@ -209,7 +209,7 @@ async def test_class_workflows_and_agents_go_on_as_well() -> None:
 async def test_nothing_in_flight_is_left_behind() -> None:
     """A run that always has a step or a child in flight goes on as new only when it has none."""
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_busy, continuing_child, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_busy, continuing_child, continue_as_new_after=AFTER) as runtime:
         total = await (await runtime.start(continuing_busy.options(id="busy"), 7)).result()
     assert total == sum(number + 1 for number in range(7)) + 7
     histories = await executions(url, "busy")
@@ -219,7 +219,7 @@ async def test_nothing_in_flight_is_left_behind() -> None:
 
 async def test_a_paused_run_stays_where_it_is() -> None:
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_paused, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_paused, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_paused.options(id="paused"), 20)
         await asyncio.sleep(0.1)
         await handle.pause()
@@ -236,7 +236,7 @@ def _worker(url: str, ledger: Path) -> subprocess.Popen[bytes]:
         "import asyncio, continuing_flows as f\n"
         "from temporal_engines import serving\n"
         "async def main():\n"
-        f"    async with serving({url!r}, f.continuing_counted, lease=2.0, continue_after={AFTER}):\n"
+        f"    async with serving({url!r}, f.continuing_counted, lease_s=2.0, continue_as_new_after={AFTER}):\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())"
     )
@@ -265,10 +265,10 @@ async def test_a_worker_killed_around_it_leaves_nothing_undone_and_nothing_done_
     worker = _worker(url, ledger)
     try:
         client = await client_of(url)
-        queue = identifiers.task_queue("default", "continuing_counted", "")
+        queue = identifiers.format_task_queue("default", "continuing_counted", "")
         await client.start_workflow(
             "continuing_counted",
-            args=[raw(b'{"upto": 26}')],
+            args=[to_raw_value(b'{"upto": 26}')],
             id="counted",
             task_queue=queue,
             result_type=int,
@@ -297,10 +297,10 @@ async def test_a_worker_killed_around_it_leaves_nothing_undone_and_nothing_done_
 async def test_records_that_are_too_large_fail_the_run_long_before_temporal_stops_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_run, "MOST_CARRIED", 5_000)
-    monkeypatch.setattr(live_run, "MOST_EVENTS", 150)
+    monkeypatch.setattr(live_run, "MAX_CARRIED_BYTES", 5_000)
+    monkeypatch.setattr(live_run, "MAX_HISTORY_EVENTS", 150)
     url = temporal_server.fresh_url()
-    async with serving(url, continuing_heavy, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_heavy, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_heavy.options(id="heavy"), 100, 2000)
         with pytest.raises(RunFailed, match=r"(?s)HistoryFull.*'heavy'.*too large.*\?payloads=") as failed:
             await handle.result()
@@ -312,10 +312,10 @@ async def test_records_that_are_too_large_fail_the_run_long_before_temporal_stop
 
 async def test_with_a_storage_for_large_payloads_they_go_along(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """More than Temporal takes in one message, and in pieces of which none is large: 45 times 60 KB."""
-    monkeypatch.setattr(live_run, "MOST_CARRIED", 20_000)
-    monkeypatch.setattr(live_run, "MOST_EVENTS", 150)
+    monkeypatch.setattr(live_run, "MAX_CARRIED_BYTES", 20_000)
+    monkeypatch.setattr(live_run, "MAX_HISTORY_EVENTS", 150)
     url = f"{temporal_server.fresh_url()}?payloads={tmp_path}"
-    async with serving(url, continuing_heavy, continue_after=AFTER) as runtime:
+    async with serving(url, continuing_heavy, continue_as_new_after=AFTER) as runtime:
         handle = await runtime.start(continuing_heavy.options(id="heavy"), 45, 60_000)
         assert await handle.result() == 45 * 60_000
     histories = await executions(url, "heavy")
@@ -328,15 +328,15 @@ async def test_with_a_storage_for_large_payloads_they_go_along(monkeypatch: pyte
 def _records(count: int, size: int) -> list[Record]:
     payloads = [os.urandom(size // 2).hex().encode() for _ in range(count)]
     return [
-        Record(number, Kind.STEP, number, "step", True, b'"%s"' % payload, float(number), preview="…")
+        Record(number, RecordKind.STEP, number, "step", True, b'"%s"' % payload, float(number), preview="…")
         for number, payload in enumerate(payloads)
     ]
 
 
 async def test_chunks_are_large_enough_to_be_kept_apart_but_for_the_last() -> None:
     records = _records(100, 20_000)
-    chunks = pack(records)
-    assert all(len(chunk.data) >= LARGE for chunk in chunks[:-1])
+    chunks = pack_records(records)
+    assert all(len(chunk.data) >= MIN_EXTERNAL_BYTES for chunk in chunks[:-1])
     assert len(chunks) < 8
     assert unpack(chunks)[1] == records
 
@@ -347,13 +347,13 @@ async def test_chunks_of_several_executions_add_up(monkeypatch: pytest.MonkeyPat
     chunks: list[Any] = []
     size = 0
     for number, record in enumerate(records):
-        packing = Packing(chunks)
-        assert abs(packing.size - size) < 200
+        packing = RecordPacker(chunks)
+        assert abs(packing.uncompressed_size - size) < 200
         packing.add(record._replace(seq=number))
-        chunks, size = packing.chunks(), packing.size
+        chunks, size = packing.to_chunks(), packing.uncompressed_size
     told, unpacked, signals = unpack([*chunks, *pack_signals([Signal(1, "go", b"1", 2.0)])])
     assert told == chunks
     assert [record.payload for record in unpacked] == [record.payload for record in records]
     assert [record.seq for record in unpacked] == list(range(len(records)))
     assert signals == [Signal(1, "go", b"1", 2.0)]
-    assert all(len(chunk.data) >= LARGE for chunk in chunks[:-1])
+    assert all(len(chunk.data) >= MIN_EXTERNAL_BYTES for chunk in chunks[:-1])

@@ -41,17 +41,17 @@ def done(ledger: Path, what: str) -> Counter[str]:
 async def test_a_history_grows_with_what_is_said_and_a_restart_repeats_nothing(ledger: Path) -> None:
     """A hundred turns of two kilobytes each; the worker is replaced in the middle."""
     url = temporal_server.fresh_url()
-    async with serving(url, growing_agent, lease=2.0) as runtime:
+    async with serving(url, growing_agent, lease_s=2.0) as runtime:
         await runtime.start(growing_agent.options(id="talk"), "Talk.")
         async with asyncio.timeout(60):
             while len(done(ledger, "model")) < TURNS // 2:  # noqa: ASYNC110 - it goes on by itself
                 await asyncio.sleep(0.02)
     before = done(ledger, "model")
-    async with serving(url, growing_agent, lease=2.0) as runtime:
+    async with serving(url, growing_agent, lease_s=2.0) as runtime:
         async with asyncio.timeout(60):
             run = await runtime.wait_for_end("talk")
-        recall = engine_of(runtime).recall
-        assert recall.count <= 3
+        recall = engine_of(runtime).rebuilt_runs
+        assert recall.history_read_count <= 3
     assert b"That was all." in (run.output or b"")
     asked = done(ledger, "model")
     assert len(asked) == TURNS
@@ -64,7 +64,7 @@ async def test_a_history_grows_with_what_is_said_and_a_restart_repeats_nothing(l
     per_turn = [(at[upto] - at[5]) / (upto - 5) for upto in (25, 50, TURNS - 1)]
     assert max(per_turn) < 1.15 * min(per_turn), per_turn
     assert per_turn[-1] < 2.5 * 2048
-    assert recall.events <= 2 * told.history_length
+    assert recall.event_count <= 2 * told.history_length
 
 
 async def _sizes_by_turn(client: Any, run_id: str) -> dict[int, int]:
@@ -88,18 +88,18 @@ async def test_what_is_recalled_is_read_once(ledger: Path, monkeypatch: pytest.M
         await runtime.start(growing_agent.options(id="forgotten"), "Talk.")
         async with asyncio.timeout(60):
             assert b"That was all." in ((await runtime.wait_for_end("forgotten")).output or b"")
-        recall = engine_of(runtime).recall
+        recall = engine_of(runtime).rebuilt_runs
     assert done(ledger, "model") == {f"model {turn}": 1 for turn in range(25)}
     assert done(ledger, "tool") == {f"tool {turn}": 1 for turn in range(24)}
-    assert recall.count >= 3
+    assert recall.history_read_count >= 3
     client = await client_of(url)
     told = (await client.get_workflow_handle("forgotten").describe()).raw_description.workflow_execution_info
-    assert recall.events <= told.history_length, "an event was read more than once"
+    assert recall.event_count <= told.history_length, "an event was read more than once"
 
 
 async def test_workflow_code_that_is_slow_takes_no_step_from_its_worker(ledger: Path) -> None:
     """Heartbeats go on meanwhile: a step of another run, which needs them, is carried out once."""
-    async with serving(temporal_server.fresh_url(), growing_patient, growing_blocking, lease=1.0) as runtime:
+    async with serving(temporal_server.fresh_url(), growing_patient, growing_blocking, lease_s=1.0) as runtime:
         patient = await runtime.start(growing_patient.options(id="patient"), 2.5)
         async with asyncio.timeout(30):
             while not done(ledger, "long"):  # noqa: ASYNC110 - it goes on by itself

@@ -18,7 +18,7 @@ from temporalio.api.enums.v1 import EventType
 import temporal_server
 from holdfast import Runtime
 from holdfast.temporal import start_limiter
-from holdfast.temporal.start_limiter import Pace
+from holdfast.temporal.start_limiter import StartLimiter
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +60,7 @@ def most_open(kept: Kept, begun: int, ended: set[int]) -> int:
 
 
 async def test_steps_wait_for_their_turn(url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_limiter, "MOST_ACTIVITIES", 4)
+    monkeypatch.setattr(start_limiter, "MAX_ACTIVITIES", 4)
     flows.at_work[:] = [0, 0]
     result, kept = await finished(url, runtime, flows.pacing_wide, 14)
     assert result == list(range(14))
@@ -72,7 +72,7 @@ async def test_steps_wait_for_their_turn(url: str, runtime: Runtime, monkeypatch
 async def test_steps_withdrawn_before_their_turn_never_begin(
     url: str, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_limiter, "MOST_ACTIVITIES", 2)
+    monkeypatch.setattr(start_limiter, "MAX_ACTIVITIES", 2)
     result, kept = await finished(url, runtime, flows.pacing_withdrawn, 6)
     assert result == 7
     names = Counter(
@@ -111,13 +111,13 @@ async def test_small_inputs_count_where_large_ones_are_kept_apart(tmp_path: Path
 
 async def test_a_pace_lets_one_through_however_large() -> None:
     begun: list[int] = []
-    pace = Pace(most=2, most_bytes=10)
+    pace = StartLimiter(max_in_flight=2, max_bytes=10)
     for position, size in enumerate((50, 3, 4, 5)):
-        pace.ask(position, lambda position=position: begun.append(position), size)
+        pace.start_when_possible(position, lambda position=position: begun.append(position), size)
     assert begun == [0]
-    pace.accepted(0)
+    pace.note_accepted(0)
     assert begun == [0, 1]
-    assert pace.drop(2)
-    assert not pace.drop(1)
-    pace.over(0)
+    assert pace.discard_waiting(2)
+    assert not pace.discard_waiting(1)
+    pace.note_ended(0)
     assert begun == [0, 1, 3]

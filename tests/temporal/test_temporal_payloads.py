@@ -17,7 +17,7 @@ from temporalio.api.enums.v1 import EventType
 import temporal_server
 from holdfast import Client, RunFailed, Runtime, ValueTooLarge
 from holdfast.codec import AesEncryption
-from holdfast.stores.temporal.payloads import MOST
+from holdfast.stores.temporal.payloads import MAX_INLINE_SIZE
 from holdfast.temporal import worker_thread
 from temporal_server import TemporalServer
 
@@ -121,11 +121,11 @@ async def test_without_one_who_sends_too_much_is_told_at_once(plain: Runtime, si
 @pytest.mark.asyncio(loop_scope="module")
 async def test_what_just_fits_goes_through(plain: Runtime) -> None:
     """The limit is below Temporal's own, and not far."""
-    assert await result(plain, flows.payload_output, MOST - 2) == MOST - 2
-    assert len(await result(plain, flows.payload_result, MOST - 2)) == MOST - 2
-    assert await result(plain, flows.payload_child, MOST - 11) == MOST - 11
+    assert await result(plain, flows.payload_output, MAX_INLINE_SIZE - 2) == MAX_INLINE_SIZE - 2
+    assert len(await result(plain, flows.payload_result, MAX_INLINE_SIZE - 2)) == MAX_INLINE_SIZE - 2
+    assert await result(plain, flows.payload_child, MAX_INLINE_SIZE - 11) == MAX_INLINE_SIZE - 11
     with pytest.raises(ValueTooLarge):
-        await plain.start(flows.payload_input, "x" * (MOST - 10))
+        await plain.start(flows.payload_input, "x" * (MAX_INLINE_SIZE - 10))
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -162,7 +162,7 @@ async def test_nothing_of_what_a_run_says_is_in_the_servers_database(
                 worker_thread, "Worker", lambda *args, **kept: make(*args, **kept | {"max_cached_workflows": 0})
             )
             async with (
-                serving(server.url, *FLOWS, encryption=encryption, continue_after=40) as runtime,
+                serving(server.url, *FLOWS, encryption=encryption, continue_as_new_after=40) as runtime,
                 Client(server.url, encryption=encryption) as client,
             ):
                 handle = await runtime.start(flows.payload_secret.options(id="secret"), SECRET)
@@ -170,7 +170,7 @@ async def test_nothing_of_what_a_run_says_is_in_the_servers_database(
                 await _approve(client, "secret")
                 seen = await asyncio.wait_for(handle.result(), 40)
                 assert seen == [f"hidden {SECRET}", f"hidden {SECRET}", f"leaked {SECRET}", f"said {SECRET}"]
-                assert engine_of(runtime).recall.count > 0
+                assert engine_of(runtime).rebuilt_runs.history_read_count > 0
                 await runtime.start(flows.payload_retried.options(id="again"), SECRET)
                 with pytest.raises(RunFailed, match=f"not yet {SECRET}"):
                     await client.wait("again")

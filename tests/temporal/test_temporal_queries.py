@@ -19,7 +19,7 @@ from holdfast.stores.temporal import identifiers
 
 pytestmark = pytest.mark.asyncio
 
-ENDED: dict[str, Any] = {"waits_for": [], "questions": []}
+ENDED: dict[str, Any] = {"waits_for": [], "approvals": []}
 is_open: set[str] = set()
 
 
@@ -84,7 +84,7 @@ async def temporal(temporal_url: str) -> TemporalClient:
 
 
 async def status(temporal: TemporalClient, run_id: str, execution: str | None = None) -> dict[str, Any]:
-    return await temporal.get_workflow_handle(run_id, run_id=execution).query(identifiers.STATUS)
+    return await temporal.get_workflow_handle(run_id, run_id=execution).query(identifiers.STATUS_QUERY)
 
 
 async def until_status(temporal: TemporalClient, run_id: str, **wanted: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ async def test_the_status_of_a_run_under_way(
 ) -> None:
     handle = await runtime.start(flow.options(id="r"))
     assert await until_status(temporal, "r", waits_for=waits_for) == {
-        "state": state, "waits_for": waits_for, "questions": [],
+        "state": state, "waits_for": waits_for, "approvals": [],
     }  # fmt: skip
     await until_state(handle, state)
 
@@ -132,7 +132,7 @@ async def test_the_status_of_a_run_that_waits_for_people_or_another_run(
     runtime: Runtime, temporal: TemporalClient
 ) -> None:
     await runtime.start(query_asking.options(id="asks"))
-    await until_status(temporal, "asks", questions=["Deploy?"], state="waiting")
+    await until_status(temporal, "asks", approvals=["Deploy?"], state="waiting")
     await runtime.start(query_waiting.options(id="joined"))
     await until_status(temporal, "joined", state="waiting")
     joining = await runtime.start(query_joining.options(id="joins"))
@@ -148,10 +148,10 @@ async def test_a_runtime_that_closes_while_a_run_waits_for_another_one_leaves_no
         await runtime.start(query_waiting.options(id="joined"))
         await runtime.start(query_joining.options(id="joins"))
         await until_status(temporal, "joins", state="waiting")
-        inside = engine_of(runtime)._inside
+        inside = engine_of(runtime)._worker_store
         assert inside is not None
         async with asyncio.timeout(10):
-            while not (waits := list(inside._ends._polls.values())):  # noqa: ASYNC110 - in the workers' thread
+            while not (waits := list(inside._end_watcher._polls.values())):  # noqa: ASYNC110 - in the workers' thread
                 await asyncio.sleep(0.01)
     assert all(wait.done() for wait in waits)  # else asyncio logs that a pending task was destroyed
 
@@ -177,7 +177,7 @@ async def test_the_status_of_a_run_that_has_ended(
     completed = await runtime.start(query_working.options(id="completed"))
     failed = await runtime.start(query_failing.options(id="failed"))
     cancelled = await runtime.start(query_asking.options(id="cancelled"))
-    await until_status(temporal, "cancelled", questions=["Deploy?"])
+    await until_status(temporal, "cancelled", approvals=["Deploy?"])
     await cancelled.cancel()
     for handle in (completed, failed, cancelled):
         try:
@@ -200,7 +200,7 @@ async def test_the_status_of_a_run_that_has_ended(
 async def test_the_status_of_an_execution_that_went_on_in_a_new_one(
     temporal: TemporalClient, temporal_url: str
 ) -> None:
-    async with serving(temporal_url, continuing_steps, continue_after=30) as runtime:
+    async with serving(temporal_url, continuing_steps, continue_as_new_after=30) as runtime:
         await (await runtime.start(continuing_steps.options(id="long"), 10)).result()
         first = [one async for one in temporal.list_workflows("WorkflowId = 'long'")][-1]
         described = await temporal.get_workflow_handle("long", run_id=first.run_id).describe()

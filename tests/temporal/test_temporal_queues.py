@@ -69,7 +69,7 @@ async def test_a_worker_that_fails_is_followed_by_another(temporal_url: str, mon
         await run(worker)
 
     monkeypatch.setattr(Worker, "run", failing_once)
-    monkeypatch.setattr(worker_thread, "AGAIN_AFTER", 0.05)
+    monkeypatch.setattr(worker_thread, "RESTART_DELAY_S", 0.05)
     async with Runtime(temporal_url, workflows=["queued_elsewhere"]) as runtime:
         assert await (await runtime.start(queued_elsewhere, "served")).result() == "served"
     assert "default/queued_elsewhere" in failed

@@ -20,16 +20,22 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 
-from holdfast.core.records import Kind, Record
-from holdfast.core.seeded_random import Chance
+from holdfast.core.records import Record, RecordKind
+from holdfast.core.seeded_random import SeededRandom
 from holdfast.core.states import RunState
 from holdfast.stores.temporal import identifiers, run_events
 from holdfast.stores.temporal.carried_records import unpack
-from holdfast.stores.temporal.payloads import data_of
-from holdfast.stores.temporal.rows import rewind_of
-from holdfast.stores.temporal.run_events import Batch, StepEnded, ended_with, read_batches, unseen
+from holdfast.stores.temporal.payloads import from_payload
+from holdfast.stores.temporal.rows import rewind_from_json
+from holdfast.stores.temporal.run_events import (
+    EventBatch,
+    StepEnded,
+    find_unseen_events,
+    read_batches,
+    result_from_failure,
+)
 from holdfast.temporal import live_run, steps_and_timers, temporal_run
-from holdfast.temporal.rebuilt_runs import written
+from holdfast.temporal.rebuilt_runs import trim_transient_events
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
 ENDS = {
@@ -90,16 +96,16 @@ def test_a_run_brought_back_ends_as_its_history_does(name: str) -> None:
     assert run.end is not None
     assert run.end.state == ENDS[last.event_type]
     if run.end.state is RunState.COMPLETED:
-        assert run.end.output == data_of(last.workflow_execution_completed_event_attributes.result.payloads[0])
+        assert run.end.output == from_payload(last.workflow_execution_completed_event_attributes.result.payloads[0])
     elif run.end.state is RunState.FAILED:
         failure = last.workflow_execution_failed_event_attributes.failure
-        told = json.loads(ended_with(failure).payload)
+        told = json.loads(result_from_failure(failure).payload)
         mine = json.loads(run.end.error or b"{}")
         assert {**told, "traceback": ""} == {**mine, "traceback": ""}
         short = json.loads(zlib.decompress(failure.application_failure_info.details.payloads[1].data))
-        assert rewind_of(short["rewind"]) == run.end.rewind
+        assert rewind_from_json(short["rewind"]) == run.end.rewind
         before = len(unpack(history.events[0].workflow_execution_started_event_attributes.input.payloads)[1])
-        records = unpack(run.packing.chunks())[1][before:]
+        records = unpack(run.carried_records.to_chunks())[1][before:]
         assert [[int(one.kind), one.position, one.name, one.at] for one in records] == [
             row[:4] for row in short["order"]
         ]
@@ -111,31 +117,31 @@ def test_commands_that_are_open_are_those_without_an_outcome_in_the_history(name
     history = kept(name)
     batches = list(read_batches(history.events))
     for upto in range(1, len(batches) + 1):
-        run = recalled(cut(history, batches[upto - 1].completed))
+        run = recalled(cut(history, batches[upto - 1].completed_event_id))
         if run.end is not None:
             continue
         scheduled = _open_activities(history, batches, upto)
         for position in scheduled:
-            found = run.open_at(position)
+            found = run.find_open_command(position)
             assert found is not None, (name, upto, position)
-            assert identifiers.activity_id(found.command.position) == identifiers.activity_id(position)
+            assert identifiers.format_activity_id(found.command.position) == identifiers.format_activity_id(position)
 
 
-def _open_activities(history: Kept, batches: list[Batch], upto: int) -> set[int]:
+def _open_activities(history: Kept, batches: list[EventBatch], upto: int) -> set[int]:
     """Positions of activities that are wanted when so many batches have been told."""
-    end = batches[upto - 1].completed
+    end = batches[upto - 1].completed_event_id
     scheduled: dict[int, int] = {}
     gone: set[int] = set()
     for event in history.events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             new = event.activity_task_scheduled_event_attributes
-            if new.workflow_task_completed_event_id <= end and new.activity_type.name != identifiers.AWAIT_RUN:
-                scheduled[event.event_id] = identifiers.position_of(new.activity_id)
+            if new.workflow_task_completed_event_id <= end and new.activity_type.name != identifiers.AWAIT_RUN_ACTIVITY:
+                scheduled[event.event_id] = identifiers.parse_activity_position(new.activity_id)
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED:
             asked = event.activity_task_cancel_requested_event_attributes
             if asked.workflow_task_completed_event_id <= end:
                 gone.add(scheduled.get(asked.scheduled_event_id, -1))
-    told = {one.position for batch in batches[:upto] for one in batch.happenings if isinstance(one, StepEnded)}
+    told = {one.position for batch in batches[:upto] for one in batch.events if isinstance(one, StepEnded)}
     return set(scheduled.values()) - told - gone
 
 
@@ -160,9 +166,9 @@ def cut_at(history: Kept, last: int) -> Kept:
 @pytest.mark.parametrize("name", NAMES)
 def test_batches_hold_each_outcome_once_and_what_is_left_is_unseen(name: str) -> None:
     history = kept(name)
-    told = [one for batch in read_batches(history.events) for one in batch.happenings]
+    told = [one for batch in read_batches(history.events) for one in batch.events]
     ended = Counter(one.position for one in told if isinstance(one, StepEnded))
-    left = Counter(one.position for one in unseen(history.events) if isinstance(one, StepEnded))
+    left = Counter(one.position for one in find_unseen_events(history.events) if isinstance(one, StepEnded))
     outcomes = {
         EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED,
         EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT, EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED,
@@ -182,10 +188,16 @@ def test_a_run_taken_piece_by_piece_is_the_one_taken_at_once(name: str) -> None:
         if pieces is None:
             pieces = recalled(cut_at(history, number))
         else:
-            pieces.read_on([one for one in written(history.events[:number]) if one.event_id > pieces.read])
+            pieces.apply_events(
+                [
+                    one
+                    for one in trim_transient_events(history.events[:number])
+                    if one.event_id > pieces.last_read_event_id
+                ]
+            )
     assert pieces is not None
     assert pieces.begun == whole.begun
-    assert unpack(pieces.packing.chunks())[1] == unpack(whole.packing.chunks())[1]
+    assert unpack(pieces.carried_records.to_chunks())[1] == unpack(whole.carried_records.to_chunks())[1]
 
 
 def essence(record: Record) -> Record:
@@ -201,11 +213,11 @@ def test_executions_that_continue_each_other_carry_the_same_records() -> None:
         assert list(continued.input.payloads) == list(started.input.payloads)
         _, records, signals = unpack(started.input.payloads)
         mine = recalled(before)
-        assert list(map(essence, unpack(mine.packing.chunks())[1])) == list(map(essence, records))
-        assert [one.payload for one in mine.unheard.values()] == [one.payload for one in signals]
-    _, records, _ = unpack(recalled(third).packing.chunks())
+        assert list(map(essence, unpack(mine.carried_records.to_chunks())[1])) == list(map(essence, records))
+        assert [one.payload for one in mine.unconsumed_signals.values()] == [one.payload for one in signals]
+    _, records, _ = unpack(recalled(third).carried_records.to_chunks())
     assert [one.seq for one in records] == list(range(len(records)))
-    assert [one.payload for one in records if one.kind is Kind.SIGNAL] == [b"1", b"2", b"3", b"4"]
+    assert [one.payload for one in records if one.kind is RecordKind.SIGNAL] == [b"1", b"2", b"3", b"4"]
 
 
 # What these tests are there to find
@@ -223,15 +235,19 @@ async def by_replayer(names: list[str]) -> set[str]:
 
 @pytest.mark.asyncio
 async def test_another_order_of_what_comes_together_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = run_events.place
-    monkeypatch.setattr(run_events, "place", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:]))
+    place = run_events.get_sort_key
+    monkeypatch.setattr(
+        run_events, "get_sort_key", lambda one, arrived: (-place(one, arrived)[0], *place(one, arrived)[1:])
+    )
     assert await by_replayer(["replayed_together"])
 
 
 @pytest.mark.asyncio
 async def test_steps_told_in_another_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = run_events.place
-    monkeypatch.setattr(run_events, "place", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2]))
+    place = run_events.get_sort_key
+    monkeypatch.setattr(
+        run_events, "get_sort_key", lambda one, arrived: (*place(one, arrived)[:2], -place(one, arrived)[2])
+    )
     assert await by_replayer(["replayed_gather"])
 
 
@@ -241,10 +257,10 @@ async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyP
         timers = self._driver.execution.loop.timers
         for position in reversed([one for one in timers if one not in self._set and one not in self._over]):
             self._set.add(position)
-            summary = identifiers.timer_summary(position, timers[position].name, timers[position].when())
-            self._feed.set_timer(position, summary, timers[position].when() - self._feed.clock.now())
+            summary = identifiers.format_timer_summary(position, timers[position].name, timers[position].when())
+            self._run.set_timer(position, summary, timers[position].when() - self._run.clock.now())
 
-    monkeypatch.setattr(steps_and_timers.FedTimers, "set_alarm", backwards)
+    monkeypatch.setattr(steps_and_timers.TemporalTimers, "arm", backwards)
     assert await by_replayer(["replayed_timers"])
     assert [one for one in recalled(kept("replayed_timers")).begun if one[0] == "timer"] != [
         one for one in begun_in(kept("replayed_timers").events) if one[0] == "timer"
@@ -253,20 +269,22 @@ async def test_timers_set_in_another_order_are_found(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.asyncio
 async def test_timers_told_by_place_and_not_by_time_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = run_events.place
-    monkeypatch.setattr(run_events, "place", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2]))
+    place = run_events.get_sort_key
+    monkeypatch.setattr(
+        run_events, "get_sort_key", lambda one, arrived: (place(one, arrived)[0], 0, place(one, arrived)[2])
+    )
     assert await by_replayer(["replayed_together"])
 
 
 @pytest.mark.asyncio
 async def test_telling_things_before_all_have_arrived_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_run, "HOPS", 0)
+    monkeypatch.setattr(live_run, "IDLE_TURNS", 0)
     assert await by_replayer(NAMES)
 
 
 @pytest.mark.asyncio
 async def test_other_ids_of_activities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identifiers, "activity_id", lambda position: f"step-{position}")
+    monkeypatch.setattr(identifiers, "format_activity_id", lambda position: f"step-{position}")
     assert await by_replayer(["replayed_steps"])
 
 
@@ -280,14 +298,14 @@ async def test_continuing_at_another_point_is_found() -> None:
 
 @pytest.mark.asyncio
 async def test_another_way_of_waiting_for_withdrawn_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps_and_timers.FedStep, "is_awaited_withdrawn", property(lambda self: False))
+    monkeypatch.setattr(steps_and_timers.TemporalStep, "is_outcome_required", property(lambda self: False))
     assert await by_replayer(["replayed_withdrawn", "replayed_once"]) or not same(kept("replayed_withdrawn"))
 
 
 def test_other_chance_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """No replayer sees it: the arguments of steps are compared by nobody but us."""
-    draw = Chance.draw
-    monkeypatch.setattr(Chance, "draw", lambda self, purpose, *args: draw(self, f"{purpose}!", *args))
+    draw = SeededRandom.draw_bytes
+    monkeypatch.setattr(SeededRandom, "draw_bytes", lambda self, purpose, *args: draw(self, f"{purpose}!", *args))
     assert not same(kept("replayed_steps"))
 
 

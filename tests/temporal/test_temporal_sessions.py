@@ -12,12 +12,12 @@ import pytest_asyncio
 from temporalio.client import Client as TemporalClient
 
 from holdfast import Agent, Client, Runtime, workflow
-from holdfast.agents.sessions import earlier_messages
+from holdfast.agents.sessions import read_messages
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.entity_workflows import Keeper, tell
-from holdfast.stores.temporal.sessions import REMEMBERED, SessionOrder
+from holdfast.stores.temporal.entity_workflows import EntityWorkflow, signal_entity
+from holdfast.stores.temporal.sessions import MAX_REMEMBERED_RUNS, SessionOrder
 from holdfast.temporal import entity_workflows
 from holdfast.testing import ScriptedModel
 
@@ -43,11 +43,11 @@ async def temporal(temporal_url: str) -> TemporalClient:
 async def test_an_order_is_the_same_for_whoever_asks_again() -> None:
     order = SessionOrder()
     assert [order.join(run) for run in ("a", "b", "a", "c", "b")] == ["", "a", "", "b", "a"]
-    again = SessionOrder.of(order.kept())
+    again = SessionOrder.from_json(order.to_json())
     assert (again.join("c"), again.join("d")) == ("b", "c")
-    for number in range(REMEMBERED):
+    for number in range(MAX_REMEMBERED_RUNS):
         again.join(str(number))
-    assert len(again.before) == REMEMBERED
+    assert len(again.previous_runs) == MAX_REMEMBERED_RUNS
 
 
 async def test_a_session_goes_on_where_the_last_run_ended_on_temporal(runtime: Runtime, temporal_url: str) -> None:
@@ -57,13 +57,13 @@ async def test_a_session_goes_on_where_the_last_run_ended_on_temporal(runtime: R
     second = await agent.run("Who am I?", session="s1")
     third = await agent.run("Really?", session="s1")
     assert (second.output, third.output) == ("You are Ada.", "Yes.")
-    assert [asked.messages for asked in model.calls] == [1, 3, 5]
+    assert [asked.message_count for asked in model.calls] == [1, 3, 5]
     assert len(third.messages) == 6
     assert len(third.new_messages) == 2
     assert (await agent.run("Who am I?", session="s2")).output == "Hello Ada."  # nothing came before
     async with Client(temporal_url) as client:
         rows = [await client._backend.connections.read(one.run_id) for one in (first, second, third)]
-    assert [row.previous for row in rows] == ["", first.run_id, second.run_id]
+    assert [row.previous_run for row in rows] == ["", first.run_id, second.run_id]
 
 
 async def test_runs_of_a_session_that_are_started_at_once_come_one_after_the_other(runtime: Runtime) -> None:
@@ -118,13 +118,13 @@ async def test_runs_that_a_workflow_starts_are_in_the_session_as_well(runtime: R
 async def test_a_session_goes_on_after_a_restart(
     temporal_url: str, temporal: TemporalClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entity_workflows, "FIRST_LOOK", 0.1)
+    monkeypatch.setattr(entity_workflows, "FIRST_CHECK_S", 0.1)
     model = ScriptedModel([count, count])
     agent = Agent(model, name="temporal-session-restart")
     async with Runtime(temporal_url):
         await agent.run("one", session="s")
         # Nobody needs to keep the order now. What is left of it is enough for the next run.
-        order = temporal.get_workflow_handle(identifiers.session_id("temporal-session-restart", "s"))
+        order = temporal.get_workflow_handle(identifiers.format_session_id("temporal-session-restart", "s"))
         await asyncio.wait_for(order.result(), 10)
     async with Runtime(temporal_url):
         assert (await agent.run("two", session="s")).output == "3 messages"
@@ -133,10 +133,12 @@ async def test_a_session_goes_on_after_a_restart(
 async def test_a_session_begins_anew_where_older_runs_are_gone(
     runtime: Runtime, temporal: TemporalClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    order = Keeper(
-        identifiers.SESSION, identifiers.session_id("temporal-session-gone", "s"), SessionOrder("deleted").kept()
+    order = EntityWorkflow(
+        identifiers.SESSION_TYPE,
+        identifiers.format_session_id("temporal-session-gone", "s"),
+        SessionOrder("deleted").to_json(),
     )
-    await tell(temporal, order, identifiers.JOINED, "deleted, too")
+    await signal_entity(temporal, order, identifiers.JOINED_SIGNAL, "deleted, too")
     agent = Agent(ScriptedModel([count, count]), name="temporal-session-gone")
     with caplog.at_level(logging.INFO, "holdfast"):
         assert (await agent.run("one", session="s")).output == "1 messages"
@@ -154,7 +156,7 @@ async def test_a_conversation_is_told_from_where_it_is_still_there(
         return None if run_id == first.run_id else await runtime._engine.read_run(run_id)
 
     with caplog.at_level(logging.INFO, "holdfast"):
-        said = await earlier_messages(third.run_id, read)
+        said = await read_messages(third.run_id, read)
     assert len(said) == 4
     assert first.run_id in caplog.text
     assert second.run_id != first.run_id

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.authoring.introspection import defined_at
+from holdfast.authoring.introspection import find_source_location
 from holdfast.authoring.registry import definitions
 from holdfast.engine.definitions import WorkflowDefinition
 
@@ -35,7 +35,7 @@ def _nobody_else_is_known() -> Iterator[None]:
 
 
 def _is_elsewhere(definition: WorkflowDefinition) -> bool:
-    place = defined_at(definition.function)
+    place = find_source_location(definition.function)
     return (
         place is not None
         and (file := Path(place.file)).is_relative_to(_TESTS)

@@ -6,7 +6,7 @@ import itertools
 
 from pydantic import BaseModel, field_validator
 
-from holdfast import ApprovalNotice, ApprovalTimedOut, ask, step, workflow
+from holdfast import ApprovalNotification, ApprovalTimedOut, ask, step, workflow
 
 sent: list[str] = []
 times = itertools.count(1)
@@ -24,7 +24,7 @@ class Trip(BaseModel):
 
 
 @step
-async def mail(notice: ApprovalNotice) -> None:
+async def mail(notice: ApprovalNotification) -> None:
     sent.append(notice.kind)
 
 

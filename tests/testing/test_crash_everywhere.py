@@ -12,8 +12,8 @@ import zoo_of_bad_flows as zoo
 
 from holdfast import StepOutcomeUnknown, UsageError, current_step, step, wait_for_signal, workflow
 from holdfast.testing import CrashSafetyError, CrashSafetyWarning, Runner, RunResult
-from holdfast.testing.crash_everywhere import _pairs
-from holdfast.testing.crash_points import CrashPoint, Event, parse_schedule
+from holdfast.testing.crash_everywhere import _choose_pairs
+from holdfast.testing.crash_points import CrashPoint, RunEvent, parse_schedule
 
 did: list[Any] = []
 
@@ -25,7 +25,7 @@ def _nothing_done_yet() -> None:
 
 def here(**settings: Any) -> Runner:
     """A runner for workflows that only this process knows."""
-    return Runner(**{"processes": 0, "pairs": 0, **settings})
+    return Runner(**{"replay_processes": 0, "max_pairs": 0, **settings})
 
 
 def broken(runner: Runner, flow: Any, *args: Any) -> CrashSafetyError:
@@ -87,15 +87,15 @@ def test_simulated_deaths_are_not_logged_as_if_they_were_real(caplog: pytest.Log
 
 def test_the_process_dies_before_during_and_after_every_record() -> None:
     runner = here()
-    runner.answer("go", "home")
+    runner.answer_signal("go", "home")
     schedules: list[str] = []
     ends: list[RunResult] = []
     runner.before_each(lambda: schedules.append("tried"))
     runner.after_each(ends.append)
     report = runner.crash_everywhere_sync(everything)
     # start 2, step 3, timer 2, intent 1, step 3, signal 2, end 2
-    assert report.points == 15
-    assert len(schedules) == len(ends) == report.points + 2  # the first run and the second, both without a crash
+    assert report.point_count == 15
+    assert len(schedules) == len(ends) == report.point_count + 2  # the first run and the second, both without a crash
     assert {end.output for end in ends} == {"home"}
     assert "survived 15 single crashes" in str(report)
     assert report.result.output == "home"
@@ -103,20 +103,20 @@ def test_the_process_dies_before_during_and_after_every_record() -> None:
 
 def test_pairs_of_crashes_are_pairs() -> None:
     points = [CrashPoint(moment, "step", number) for number in (1, 2) for moment in ("before", "during", "after")]
-    pairs = _pairs(points, 1000)
+    pairs = _choose_pairs(points, 1000)
     assert len(pairs) == len(set(pairs))
     assert (points[1], points[1]) in pairs
     assert (points[2], points[2]) not in pairs  # nobody dies twice after the same record
     assert (points[0], points[5]) in pairs
-    assert len(_pairs(points, 5)) == 5
-    assert Runner(processes=0, pairs=0).crash_everywhere_sync(looking, 1).pairs == 0
-    runner = here(pairs=40)
-    runner.answer("go", "home")
-    assert 30 <= runner.crash_everywhere_sync(everything).pairs <= 40
+    assert len(_choose_pairs(points, 5)) == 5
+    assert Runner(replay_processes=0, max_pairs=0).crash_everywhere_sync(looking, 1).pair_count == 0
+    runner = here(max_pairs=40)
+    runner.answer_signal("go", "home")
+    assert 30 <= runner.crash_everywhere_sync(everything).pair_count <= 40
 
 
 def test_every_trial_begins_with_the_same_mocks_and_what_before_each_puts_back() -> None:
-    runner = here(pairs=10)
+    runner = here(max_pairs=10)
 
     @runner.before_each
     async def put_back() -> None:
@@ -141,21 +141,21 @@ def test_what_after_each_finds_wrong_is_told() -> None:
     def sent_once(result: RunResult) -> None:
         assert did == ["letter"], f"sent {did}"
 
-    runner.answer("go", 1)
+    runner.answer_signal("go", 1)
     with pytest.raises(AssertionError, match=r"sent \[\]"):  # a crash before the intent's step began, and it is unknown
         runner.crash_everywhere_sync(everything)
 
 
 def test_a_once_step_runs_at_most_once() -> None:
-    runner = here(pairs=30)
+    runner = here(max_pairs=30)
     runner.before_each(did.clear)
 
     @runner.after_each
     def at_most_once(result: RunResult) -> None:
         assert did.count("letter") <= 1
-        assert sum(one.executions for one in result.steps["send"]) <= 1
+        assert sum(one.execution_count for one in result.steps["send"]) <= 1
 
-    runner.answer("go", 1)
+    runner.answer_signal("go", 1)
     runner.crash_everywhere_sync(everything)
 
 
@@ -165,12 +165,12 @@ def test_sixty_steps_take_seconds() -> None:
         return sum([await look(number) for number in range(60)])
 
     began = time.process_time()
-    assert here().crash_everywhere_sync(sixty_steps).points == 184
+    assert here().crash_everywhere_sync(sixty_steps).point_count == 184
     assert time.process_time() - began < 20
 
 
 def test_arguments_may_be_large() -> None:
-    assert here().crash_everywhere_sync(looking, "x" * 1_000_000).points == 7
+    assert here().crash_everywhere_sync(looking, "x" * 1_000_000).point_count == 7
 
 
 # What is told
@@ -203,7 +203,7 @@ def test_a_step_that_never_returns_the_same_needs_no_crash_to_be_seen() -> None:
     assert str(error).startswith("workflow 'adding' does something else each time it runs.")
     assert "no crash at all: the workflow was run twice" in str(error)
     assert "runner.before_each" in error.causes[0]
-    assert here(same_result=False).crash_everywhere_sync(adding).points == 10
+    assert here(compare_results=False).crash_everywhere_sync(adding).point_count == 10
 
 
 def test_a_step_may_use_its_idempotency_key() -> None:
@@ -217,7 +217,7 @@ def test_a_step_may_use_its_idempotency_key() -> None:
     async def paying_twice() -> list[int]:
         return [await pay(1), await pay(2)]
 
-    runner = here(pairs=20)
+    runner = here(max_pairs=20)
     runner.before_each(paid.clear)
     runner.crash_everywhere_sync(paying_twice)
 
@@ -253,13 +253,13 @@ def test_code_that_cannot_be_replayed_at_all_is_told_as_such() -> None:
     error = broken(here(), out_of_bounds)
     assert str(error).startswith("workflow 'out_of_bounds' cannot be replayed at all.")
     assert "ForbiddenInWorkflow" in error.violation.message
-    assert error.reproduce == "await Runner().run(out_of_bounds)"
+    assert error.reproduction == "await Runner().run(out_of_bounds)"
     assert not error.causes
 
 
 def test_a_workflow_that_waits_for_nobody_is_told() -> None:
     with pytest.raises(
-        UsageError, match=r"waits for signal 'never', and nobody sends it: .*`runner.answer\(name, value"
+        UsageError, match=r"waits for signal 'never', and nobody sends it: .*`runner.answer_signal\(name, value"
     ):
         here().crash_everywhere_sync(waiting_for_nobody)
 
@@ -277,37 +277,37 @@ def test_a_workflow_that_no_other_process_can_find_is_only_warned_of() -> None:
         return await look(1)
 
     with pytest.warns(CrashSafetyWarning, match="defined inside a function.*move it to a module"):
-        assert Runner(pairs=0).crash_everywhere_sync(local).processes == 0
+        assert Runner(max_pairs=0).crash_everywhere_sync(local).process_count == 0
 
 
 # Doing it again
 
 
 EVENTS = [
-    Event("start"),
-    Event("step", 1, "fetch"),
-    Event("step", 12, "a; before (step 2)"),
-    Event("step", 3, "two\nlines"),
-    Event("intent", 2, "pay"),
-    Event("timer", 1, "60 s"),
-    Event("signal", 4, "go"),
-    Event("compensation", 5, "refund"),
-    Event("child", 2, "pack) of run 'x'"),
-    Event("cancel"),
-    Event("deadline"),
-    Event("end"),
+    RunEvent("start"),
+    RunEvent("step", 1, "fetch"),
+    RunEvent("step", 12, "a; before (step 2)"),
+    RunEvent("step", 3, "two\nlines"),
+    RunEvent("intent", 2, "pay"),
+    RunEvent("timer", 1, "60 s"),
+    RunEvent("signal", 4, "go"),
+    RunEvent("compensation", 5, "refund"),
+    RunEvent("child", 2, "pack) of run 'x'"),
+    RunEvent("cancel"),
+    RunEvent("deadline"),
+    RunEvent("end"),
 ]
 
 
 @pytest.mark.parametrize("run_id", ["", "order-1:pack-2", "it's; before step 2", "a 'b\" \\ (c)"])
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.what)
-def test_every_schedule_that_is_printed_can_be_read(event: Event, run_id: str) -> None:
-    points = [CrashPoint.at(moment, event, run_id) for moment in ("before", "after")]
-    if event.what in ("step", "compensation", "child"):
-        points.append(CrashPoint.at("during", event, run_id))
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
+def test_every_schedule_that_is_printed_can_be_read(event: RunEvent, run_id: str) -> None:
+    points = [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "after")]
+    if event.kind in ("step", "compensation", "child"):
+        points.append(CrashPoint.from_event("during", event, run_id))
     for one in points:
         assert parse_schedule(str(one)) == [one]
-        assert one.in_words.startswith("the process dies ")
+        assert one.description.startswith("the process dies ")
         for other in points:
             assert parse_schedule(f"{one}; {other}") == [one, other]
 
@@ -322,7 +322,7 @@ def test_only_one_schedule_is_tried() -> None:
     runner = here(only="after step 1 (look); before the end")
     ends: list[RunResult] = []
     runner.after_each(ends.append)
-    assert runner.crash_everywhere_sync(looking, 1).points == 1
+    assert runner.crash_everywhere_sync(looking, 1).point_count == 1
     assert len(ends) == 3
     assert [end.steps[1].was_replayed for end in ends] == [False, True, False]
 
@@ -342,7 +342,7 @@ def test_a_failure_of_two_crashes_is_reproduced_by_its_schedule() -> None:
     async def two_crashes_break_it() -> int:
         return await third_time_lucky(1)
 
-    runner = here(pairs=100)
+    runner = here(max_pairs=100)
     runner.before_each(did.clear)
     error = broken(runner, two_crashes_break_it)
     assert len(error.schedule) == 2

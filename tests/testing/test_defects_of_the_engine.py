@@ -10,17 +10,17 @@ import pytest
 from family_flows import did, failing_order, ordering
 
 from holdfast.authoring import children
-from holdfast.core.compensations import UndoLog
-from holdfast.core.records import Kind
+from holdfast.core.compensations import CompensationLog
+from holdfast.core.records import RecordKind
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.operations import AppendRecord, Run, Verdict
+from holdfast.stores.operations import AppendRecord, OpStatus, Run
 from holdfast.testing import CrashSafetyError, Runner
 
 calls = itertools.count()
 
 
 def found(flow: Any, *args: Any) -> CrashSafetyError:
-    runner = Runner(processes=0, pairs=0)
+    runner = Runner(replay_processes=0, max_pairs=0)
     runner.before_each(did.clear)
     with pytest.raises(CrashSafetyError) as caught:
         runner.crash_everywhere_sync(flow, *args)
@@ -31,24 +31,24 @@ def forget(monkeypatch: pytest.MonkeyPatch, lost: Callable[[Run, AppendRecord], 
     """Let the store acknowledge records that it does not keep."""
     append = MemoryStore._append
 
-    def forgetful(store: Any, op: AppendRecord) -> Verdict:
+    def forgetful(store: Any, op: AppendRecord) -> OpStatus:
         if op.record.epoch == 1 and lost(store._runs[op.key], op):
-            return Verdict.DONE
+            return OpStatus.DONE
         return append(store, op)
 
     monkeypatch.setattr(MemoryStore, "_append", forgetful)
 
 
 def test_a_call_that_starts_another_run_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_id = children._child_id
-    monkeypatch.setattr(children, "_child_id", lambda *given: f"{make_id(*given)}-{next(calls)}")
+    make_id = children._make_child_id
+    monkeypatch.setattr(children, "_make_child_id", lambda *given: f"{make_id(*given)}-{next(calls)}")
     error = found(ordering, "tea")
     assert error.violation.rule == "started-twice"
     assert "child 2 (packing) was started as run 'order-of-tea:packing-2-" in error.violation.message
 
 
 def test_a_step_of_a_child_that_runs_again_although_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(monkeypatch, lambda run, op: bool(run.parent) and op.record.kind is Kind.STEP)
+    forget(monkeypatch, lambda run, op: bool(run.parent) and op.record.kind is RecordKind.STEP)
     error = found(ordering, "tea")
     assert error.violation.rule == "ran-again"
     assert error.violation.message == "step 1 (pick) of run 'order-of-tea:packing-2' was recorded, and ran again"
@@ -63,7 +63,7 @@ def test_a_compensation_that_runs_again_although_it_is_recorded(monkeypatch: pyt
 
 
 def test_compensations_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UndoLog, "pop", lambda log: log._steps.pop(-(next(calls) % 2)))
+    monkeypatch.setattr(CompensationLog, "pop_step", lambda log: log._steps.pop(-(next(calls) % 2)))
     error = found(failing_order, "tea")
     assert error.violation.rule == "commands"
     assert "workflow code asked for compensation 4 (" in error.violation.message

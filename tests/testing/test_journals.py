@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
-from holdfast.services.journal_files import VERSION, Journal, export_run
+from holdfast.services.journal_files import FORMAT_VERSION, Journal, export_run
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
-    Cancel,
+    CancelState,
     FinishRun,
     NewRun,
-    NoteAttempt,
     Run,
+    SaveAttempt,
     SendSignal,
-    Started,
+    StartResult,
     StartRun,
 )
 
@@ -33,13 +33,13 @@ async def a_store() -> tuple[MemoryStore, Run]:
     worker = await store.register_worker(NewWorker("w", "host", 1), 10.0)
     new = NewRun("r", "etl", b'{"n":1}', b"\x01digest", b"\xffseed", 1000.125, deadline=2000.5, tags=("a", "b"))
     [started] = await store.commit([StartRun(new, claim_as=worker)])
-    assert isinstance(started, Started)
-    record = Record(0, Kind.STEP, 0, "extract", True, b'\x01{"$tuple":[1]}', 1000.1, 1000.0, 2, worker, 1, "n=1")
+    assert isinstance(started, StartResult)
+    record = Record(0, RecordKind.STEP, 0, "extract", True, b'\x01{"$tuple":[1]}', 1000.1, 1000.0, 2, worker, 1, "n=1")
     await store.commit(
         [
             AppendRecord(started.run.key, record),
-            NoteAttempt(started.run.key, 1, Attempt(2, 1, progress=b"3", at=1000.2, name="load")),
-            NoteAttempt(started.run.key, 1, Attempt(1, 4, intent=True, error="no", at=1000.2, name="pay")),
+            SaveAttempt(started.run.key, 1, Attempt(2, 1, progress=b"3", at=1000.2, name="load")),
+            SaveAttempt(started.run.key, 1, Attempt(1, 4, intent=True, error="no", at=1000.2, name="pay")),
             SendSignal("r", "go", b'"\xc3\xbc"', None, 1000.3),
         ]
     )
@@ -49,19 +49,19 @@ async def a_store() -> tuple[MemoryStore, Run]:
 def the_journal(**fields: Any) -> Journal:
     given: dict[str, Any] = {
         "key": 0, "id": "r", "workflow": "etl", "queue": "default", "state": RunState.RUNNING, "epoch": 1,
-        "owner": None, "starter": None, "deliveries": 0, "max_deliveries": 3, "wake_at": None, "waits_for": "",
+        "owner": None, "starter": None, "delivery_count": 0, "max_deliveries": 3, "wake_at": None, "waits_for": "",
         "priority": 0, "deadline": None, "inputs": b"{}", "digest": b"d", "seed": b"s", "output": None, "error": None,
-        "tags": (), "python": "3.11", "created_at": 1000.0, "finished_at": None,
+        "tags": (), "python_version": "3.11", "created_at": 1000.0, "finished_at": None,
     }  # fmt: skip
     given.update(fields)
-    return Journal(Run(**{"began_at": given["created_at"], **given}), ())
+    return Journal(Run(**{"clock_started_at": given["created_at"], **given}), ())
 
 
 @pytest.mark.asyncio
 async def test_an_exported_run_is_all_that_the_store_knows_of_it():
     store, started = await a_store()
     journal = await export_run(store, "r")
-    [history] = await store.histories([started.key])
+    [history] = await store.get_histories([started.key])
     assert list(journal.records) == history.records
     assert [attempt.position for attempt in journal.attempts] == [1, 2]
     assert journal.signals == (Signal(1, "go", b'"\xc3\xbc"', 1000.3),)
@@ -78,9 +78,9 @@ async def test_a_run_that_is_not_there_cannot_be_exported():
 @pytest.mark.asyncio
 async def test_a_run_that_ends_while_it_is_exported_is_exported_whole():
     class Moving(MemoryStore):
-        async def histories(self, keys: Any) -> Any:
-            found = await super().histories(keys)
-            record = Record(1, Kind.STEP, 1, "load", True, b"2", 1001.0, epoch=1)
+        async def get_histories(self, keys: Any) -> Any:
+            found = await super().get_histories(keys)
+            record = Record(1, RecordKind.STEP, 1, "load", True, b"2", 1001.0, epoch=1)
             await self.commit(
                 [AppendRecord(keys[0], record), FinishRun(keys[0], 1, RunState.COMPLETED, b"2", None, 1002.0)]
             )
@@ -119,7 +119,7 @@ whole = st.integers(0, 2**63)
 records = st.builds(
     Record,
     whole,
-    st.sampled_from(Kind),
+    st.sampled_from(RecordKind),
     whole,
     words,
     st.booleans(),
@@ -152,7 +152,7 @@ rewinds = st.builds(
     whole,
     st.booleans(),
     st.lists(whole, max_size=3).map(tuple),
-    given_up=st.lists(whole, max_size=3).map(tuple),
+    abandoned_positions=st.lists(whole, max_size=3).map(tuple),
 )
 
 
@@ -162,7 +162,7 @@ rewinds = st.builds(
             "id": words, "tags": st.lists(words).map(tuple), "seed": st.binary(), "digest": st.binary(),
             "inputs": payloads.filter(bool), "output": payloads, "error": payloads, "created_at": times,
             "deadline": st.none() | times, "state": st.sampled_from(RunState), "waits_for": words,
-            "began_at": times, "cancel": st.sampled_from(Cancel), "paused_at": st.none() | times,
+            "clock_started_at": times, "cancel_state": st.sampled_from(CancelState), "paused_at": st.none() | times,
             "rewind": st.none() | rewinds, "parent": words, "forked_from": words,
         }
     ),
@@ -200,7 +200,7 @@ RECORD = {
         ("[]", 'it has no "format": "holdfast-journal"'),
         ('{"format": "har"}', 'it has no "format": "holdfast-journal"'),
         ('{"format": "holdfast-journal"}', "'version' must be a whole number"),
-        (broken(lambda c: c.update(version=VERSION + 1)), "was written by a newer Holdfast (journal version 2;"),
+        (broken(lambda c: c.update(version=FORMAT_VERSION + 1)), "was written by a newer Holdfast (journal version 2;"),
         (broken(lambda c: c.pop("run")), "'run' is missing, or no object"),
         (broken(lambda c: c["run"].pop("seed")), "'run' has no 'seed'"),
         (broken(lambda c: c.pop("records")), "'records' is missing, or no list"),
@@ -216,7 +216,7 @@ RECORD = {
         (broken(lambda c: c["records"][0].update(ok=1)), "'ok' of 'records[0]' must be true or false"),
         (broken(lambda c: c["run"].update(state="lost")), "'state' of 'run' must be one of pending, running"),
         (broken(lambda c: c["run"].update(seed="xyz")), "'seed' of 'run' must be hexadecimal"),
-        (broken(lambda c: c["run"].update(cancel="maybe")), "'cancel' of 'run' must be asked or recorded"),
+        (broken(lambda c: c["run"].update(cancel_state="maybe")), "'cancel_state' of 'run' must be asked or recorded"),
         (broken(lambda c: c["run"].update(rewind={})), "'rewind' of 'run' must be an object that tells what a retry"),
         (broken(lambda c: c["run"].update(rewind=[])), "'rewind' of 'run' must be an object that tells what a retry"),
         (broken(lambda c: c["run"].update(tags="ab")), "'tags' of 'run' must be a list of strings"),
@@ -232,17 +232,28 @@ def test_a_file_that_is_no_journal_is_told_what_is_wrong_with_it(text: str | byt
 
 def test_a_field_that_a_later_release_added_is_passed_over():
     journal = Journal.loads(broken(lambda c: (c.update(more=1), c["run"].update(more=1), c["records"][0].update(x=1))))
-    assert journal.records == (Record(0, Kind.STEP, 0, "a", True, None, 1.0, 1.0, 1, 1, 1, ""),)
+    assert journal.records == (Record(0, RecordKind.STEP, 0, "a", True, None, 1.0, 1.0, 1, 1, 1, ""),)
 
 
 def test_what_most_runs_do_not_have_is_left_out_of_the_file():
-    extra = {"began_at", "cancel", "paused_at", "rewind", "parent", "forked_from"}
+    extra = {"clock_started_at", "cancel_state", "paused_at", "rewind", "parent", "forked_from"}
     assert not extra & set(json.loads(the_journal().dumps())["run"])
-    fields = {"began_at": 5.0, "cancel": Cancel.ASKED, "paused_at": 6.0, "rewind": Rewind((3,), 2, 1, once=(3,))}
+    fields = {
+        "clock_started_at": 5.0,
+        "cancel_state": CancelState.REQUESTED,
+        "paused_at": 6.0,
+        "rewind": Rewind((3,), 2, 1, once_seqs=(3,)),
+    }
     journal = the_journal(**fields, parent="p", forked_from="o")
     written = json.loads(journal.dumps())["run"]
     assert extra <= set(written)
-    assert written["rewind"] == {"failed": [3], "positions": 2, "timers": 1, "undone": False, "once": [3]}
+    assert written["rewind"] == {
+        "failed_seqs": [3],
+        "command_count": 2,
+        "timer_count": 1,
+        "is_compensated": False,
+        "once_seqs": [3],
+    }
     assert Journal.loads(journal.dumps()) == journal
 
 

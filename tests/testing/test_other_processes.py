@@ -45,7 +45,7 @@ TEST = """
     from holdfast.testing import CrashSafetyError, Runner
 
     def test_it():
-        check(lambda: Runner(pairs=0, processes=1), CrashSafetyError)
+        check(lambda: Runner(max_pairs=0, replay_processes=1), CrashSafetyError)
 """
 
 
@@ -92,7 +92,7 @@ def test_in_a_script(tmp_path: Path) -> None:
     guarded = """
         if __name__ == "__main__":
             from holdfast.testing import CrashSafetyError, Runner
-            check(lambda: Runner(pairs=0, processes=1), CrashSafetyError)
+            check(lambda: Runner(max_pairs=0, replay_processes=1), CrashSafetyError)
     """
     passes(python(str(write(tmp_path / "script.py", FLOWS, CHECK, guarded)), cwd=tmp_path))
 
@@ -102,7 +102,7 @@ def test_a_script_without_a_guard_does_not_breed_processes(tmp_path: Path) -> No
         from holdfast.testing import CrashSafetyError, Runner
         with open("begun", "a") as begun:
             begun.write("x")
-        check(lambda: Runner(pairs=0, processes=1), CrashSafetyError)
+        check(lambda: Runner(max_pairs=0, replay_processes=1), CrashSafetyError)
     """
     passes(python(str(write(tmp_path / "script.py", FLOWS, CHECK, unguarded)), cwd=tmp_path))
     assert (tmp_path / "begun").read_text() == "xx"  # itself, and its one child
@@ -132,7 +132,7 @@ def test_what_a_dead_process_left_open_stays_so_when_python_ends(tmp_path: Path)
 
         runner = Runner()
         runner.simulate_crash_after(quick)
-        assert runner.run_sync(both).crashed
+        assert runner.run_sync(both).has_crashed
     """
     done = python(str(write(tmp_path / "script.py", script)), cwd=tmp_path)
     passes(done)
@@ -152,11 +152,11 @@ def test_a_module_that_can_only_be_imported_here_is_warned_of(tmp_path: Path) ->
 
         def test_warned():
             with pytest.warns(CrashSafetyWarning, match="not in the mood"):
-                assert Runner(pairs=0, processes=2).crash_everywhere_sync(sorted_words).processes == 0
+                assert Runner(max_pairs=0, replay_processes=2).crash_everywhere_sync(sorted_words).process_count == 0
 
         def test_as_an_error_it_leaves_no_process_behind():
             with pytest.raises(CrashSafetyWarning):
-                Runner(pairs=0, processes=2).crash_everywhere_sync(sorted_words)
+                Runner(max_pairs=0, replay_processes=2).crash_everywhere_sync(sorted_words)
     """
     write(tmp_path / "test_moody.py", test)
     passes(run_pytest("test_moody.py", cwd=tmp_path))

@@ -31,7 +31,7 @@ FLOWS = """
 PLAIN = """
     def test_plain(holdfast_runner, holdfast_clock):
         holdfast_runner.simulate_crash_after(step=1)
-        assert holdfast_runner.run_sync(nap, 7).crashed
+        assert holdfast_runner.run_sync(nap, 7).has_crashed
         result = holdfast_runner.resume_sync("nap-7")
         assert result.output == "2030-01-08"
         assert result.steps[1].was_replayed
@@ -49,7 +49,7 @@ PLAIN = """
 ASYNC = """
     async def test_async(holdfast_runner, holdfast_clock):
         holdfast_runner.simulate_crash_during(step=2)
-        assert (await holdfast_runner.run(nap, 7)).crashed
+        assert (await holdfast_runner.run(nap, 7)).has_crashed
         assert (await holdfast_runner.resume("nap-7")).output == "2030-01-08"
         started = await holdfast_runner.start(nap, 1)
         await holdfast_runner.advance(timedelta(days=1))

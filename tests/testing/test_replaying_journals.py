@@ -30,10 +30,10 @@ from holdfast import (
 from holdfast.authoring.registry import definitions
 from holdfast.codec import encode_error
 from holdfast.core import loop as loops
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.records import Attempt, Record, RecordKind
 from holdfast.errors import ForbiddenInWorkflow, InputError, RunDead, StoreCorrupt, UnreadableRecord, WorkflowStuck
 from holdfast.services.journal_files import Journal, export_run
-from holdfast.stores.urls import open_store
+from holdfast.stores.urls import create_store
 from holdfast.testing.journal_replay import JournalMismatch, replay, replay_journal
 
 executed: list[str] = []
@@ -52,7 +52,7 @@ def _own_workflows() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    zombies = len(loops.zombies)
+    zombies = len(loops.leaked_tasks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         unraisable: list[Any] = []
@@ -61,7 +61,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         gc.collect()
         sys.unraisablehook = hook
     assert not unraisable
-    assert len(loops.zombies) == zombies
+    assert len(loops.leaked_tasks) == zombies
 
 
 @dataclass
@@ -115,7 +115,7 @@ def record(customer: str, folder: Path) -> Journal:
                 await handle.result()
             except RunFailed:
                 pass
-        store = open_store(url)
+        store = create_store(url)
         await store.open()
         try:
             return await export_run(store, "r1")
@@ -150,42 +150,42 @@ def cut(journal: Journal, records: int, **fields: Any) -> Journal:
 
 def test_unchanged_code_comes_to_the_recorded_result_and_executes_nothing(completed: Journal):
     replayed = replay(completed, etl_of_yesterday())
-    assert replayed.fits
-    assert (replayed.run_id, replayed.workflow, replayed.recorded) == ("r1", "etl", RunState.COMPLETED)
+    assert replayed.is_match
+    assert (replayed.run_id, replayed.workflow, replayed.recorded_state) == ("r1", "etl", RunState.COMPLETED)
     assert (replayed.state, replayed.output, replayed.output_bytes) == ("completed", [10, 20], b"[10,20]")
-    assert (replayed.error, replayed.fault, replayed.waits_for) == (None, None, ())
-    assert replayed.replayed == len(completed.records) == 5
+    assert (replayed.error, replayed.replay_error, replayed.waits_for) == (None, None, ())
+    assert replayed.replayed_count == len(completed.records) == 5
     assert executed == []
 
 
 def test_what_the_code_asked_for_is_told_with_its_arguments(completed: Journal):
     replayed = replay(completed, etl_of_yesterday())
-    assert [(one.kind, one.position, one.name, one.arguments) for one in replayed.issued] == [
-        (Kind.STEP, 0, "extract", b'{"customer":"acme"}'),
-        (Kind.STEP, 1, "load", b'{"row":{"number":1}}'),
-        (Kind.STEP, 2, "load", b'{"row":{"number":2}}'),
-        (Kind.STEP, 3, "check", b'{"customer":"acme"}'),
+    assert [(one.kind, one.position, one.name, one.arguments) for one in replayed.commands] == [
+        (RecordKind.STEP, 0, "extract", b'{"customer":"acme"}'),
+        (RecordKind.STEP, 1, "load", b'{"row":{"number":1}}'),
+        (RecordKind.STEP, 2, "load", b'{"row":{"number":2}}'),
+        (RecordKind.STEP, 3, "check", b'{"customer":"acme"}'),
     ]
-    assert len(set(replayed.keys.values())) == 4
+    assert len(set(replayed.idempotency_keys.values())) == 4
 
 
 def test_a_failed_run_fails_again_with_the_same_error(failed: Journal):
     replayed = replay(failed, etl_of_yesterday())
-    assert replayed.fits
-    assert (replayed.recorded, replayed.state, replayed.output_bytes) == (RunState.FAILED, "failed", None)
+    assert replayed.is_match
+    assert (replayed.recorded_state, replayed.state, replayed.output_bytes) == (RunState.FAILED, "failed", None)
     assert isinstance(replayed.error, Declined)
-    assert replayed.fault is None
+    assert replayed.replay_error is None
 
 
 def test_an_exception_class_of_a_script_may_have_moved_to_a_module(failed: Journal):
     error = encode_error(Declined("no such customer")).replace(__name__.encode(), b"__main__")
-    assert replay(replace(failed, run=replace(failed.run, error=error)), etl_of_yesterday()).fits
+    assert replay(replace(failed, run=replace(failed.run, error=error)), etl_of_yesterday()).is_match
 
 
 def test_an_exception_class_that_is_gone_is_told_with_the_step_that_raised_it(failed: Journal):
     *before, last = failed.records
     gone = last._replace(payload=(last.payload or b"").replace(b"Declined", b"Vanished"))
-    fault = replay(replace(failed, records=(*before, gone)), etl_of_yesterday()).fault
+    fault = replay(replace(failed, records=(*before, gone)), etl_of_yesterday()).replay_error
     assert isinstance(fault, UnreadableRecord)
     assert str(fault).startswith("The error of step 'check' (#4) of run 'r1' is a `test_replaying_journals.Vanished`")
 
@@ -208,7 +208,7 @@ def test_a_run_that_waits_for_a_signal_says_which(completed: Journal):
 
     replayed = replay(cut(completed, 0), etl)
     assert (replayed.state, replayed.waits_for) == ("waiting", ("signal 'paid'", "signal 'sent'", "a timer (3600 s)"))
-    assert replayed.fits
+    assert replayed.is_match
 
 
 def test_new_commands_behind_the_recorded_ones_are_no_drift_of_an_unfinished_run(completed: Journal):
@@ -224,14 +224,14 @@ def test_new_commands_behind_the_recorded_ones_are_no_drift_of_an_unfinished_run
 def test_a_dead_run_fits_when_it_can_go_on(completed: Journal):
     dead = cut(completed, 1, state=RunState.DEAD, error=encode_error(RunDead("took its worker down")))
     replayed = replay(dead, etl_of_yesterday())
-    assert (replayed.fits, replayed.state) == (True, "waiting")
+    assert (replayed.is_match, replayed.state) == (True, "waiting")
 
 
 @pytest.mark.parametrize("error", [NonDeterminismError("drift"), UnreadableRecord("type"), StoreCorrupt("disk")])
 def test_a_run_that_failed_for_no_reason_of_its_own_fits_when_it_can_go_on(completed: Journal, error: Exception):
     stopped = cut(completed, 3, state=RunState.FAILED, error=encode_error(error))
     replayed = replay(stopped, etl_of_yesterday())
-    assert (replayed.fits, replayed.state) == (True, "waiting")
+    assert (replayed.is_match, replayed.state) == (True, "waiting")
 
 
 # What does not
@@ -249,17 +249,17 @@ def drifted() -> Any:
 
 def test_code_that_drifted_has_a_fault_that_shows_journal_and_code(completed: Journal):
     replayed = replay(completed, drifted())
-    assert not replayed.fits
-    assert isinstance(replayed.fault, NonDeterminismError)
-    assert (replayed.state, replayed.error, replayed.differs) == ("failed", replayed.fault, "")
-    assert replayed.replayed == 1
-    assert "(no such timer)" in str(replayed.fault)
-    assert [one.name for one in replayed.issued] == ["extract", "check"]
+    assert not replayed.is_match
+    assert isinstance(replayed.replay_error, NonDeterminismError)
+    assert (replayed.state, replayed.error, replayed.difference) == ("failed", replayed.replay_error, "")
+    assert replayed.replayed_count == 1
+    assert "(no such timer)" in str(replayed.replay_error)
+    assert [one.name for one in replayed.commands] == ["extract", "check"]
 
 
 def test_a_run_that_failed_by_drift_does_not_fit_the_code_that_drifted(completed: Journal):
     stopped = cut(completed, 3, state=RunState.FAILED, error=encode_error(NonDeterminismError("drift")))
-    assert isinstance(replay(stopped, drifted()).fault, NonDeterminismError)
+    assert isinstance(replay(stopped, drifted()).replay_error, NonDeterminismError)
 
 
 def test_code_that_ends_before_its_journal_drifted(completed: Journal):
@@ -270,8 +270,8 @@ def test_code_that_ends_before_its_journal_drifted(completed: Journal):
         return [10, 20]
 
     replayed = replay(completed, etl)
-    assert isinstance(replayed.fault, NonDeterminismError)
-    assert "(the workflow has ended)" in str(replayed.fault)
+    assert isinstance(replayed.replay_error, NonDeterminismError)
+    assert "(the workflow has ended)" in str(replayed.replay_error)
 
 
 def test_another_result_is_told_beside_the_recorded_one(completed: Journal):
@@ -284,9 +284,9 @@ def test_another_result_is_told_beside_the_recorded_one(completed: Journal):
         return [-part for part in parts]
 
     replayed = replay(completed, etl)
-    assert replayed.fault is None
-    assert "recorded: [10, 20]" in replayed.differs
-    assert "today:    [-10, -20]" in replayed.differs
+    assert replayed.replay_error is None
+    assert "recorded: [10, 20]" in replayed.difference
+    assert "today:    [-10, -20]" in replayed.difference
 
 
 def test_where_two_long_results_differ_is_told(completed: Journal):
@@ -299,7 +299,7 @@ def test_where_two_long_results_differ_is_told(completed: Journal):
         await check(customer)
         return "x" * 5000 + "z"
 
-    assert "from byte 5001 on" in replay(long, etl).differs
+    assert "from byte 5001 on" in replay(long, etl).difference
 
 
 def test_code_that_goes_on_where_the_run_had_completed_differs(completed: Journal):
@@ -312,7 +312,7 @@ def test_code_that_goes_on_where_the_run_had_completed_differs(completed: Journa
         await check(customer)
         return parts
 
-    assert replay(completed, etl).differs.endswith("recorded as completed, but today it waits for step 'check' (#5)")
+    assert replay(completed, etl).difference.endswith("recorded as completed, but today it waits for step 'check' (#5)")
 
 
 def test_another_error_than_the_recorded_one_differs(failed: Journal):
@@ -327,7 +327,7 @@ def test_another_error_than_the_recorded_one_differs(failed: Journal):
             raise Declined("sorry") from None
         return parts
 
-    assert "Declined: no such customer), but today it fails with Declined: sorry" in replay(failed, etl).differs
+    assert "Declined: no such customer), but today it fails with Declined: sorry" in replay(failed, etl).difference
 
 
 def test_a_failure_that_is_caught_now_differs(failed: Journal):
@@ -342,17 +342,17 @@ def test_a_failure_that_is_caught_now_differs(failed: Journal):
             pass
         return parts
 
-    assert replay(failed, etl).differs.endswith("but today it completes")
+    assert replay(failed, etl).difference.endswith("but today it completes")
 
 
 def test_a_step_in_flight_must_still_be_asked_for(completed: Journal):
     in_flight = cut(completed, 1)
     fitting = replace(in_flight, attempts=(Attempt(0, 1, name="extract"),))
-    assert replay(fitting, drifted()).fits
+    assert replay(fitting, drifted()).is_match
     for name, position, today in (("load", 1, "step 'check'"), ("load", 2, "nothing")):
         journal = replace(in_flight, attempts=(Attempt(position, 1, name=name),))
         told = f"step 'load' (#{position + 1}) in flight, but today's code asks for {today} there"
-        assert told in replay(journal, drifted()).differs
+        assert told in replay(journal, drifted()).difference
 
 
 def test_inputs_that_do_not_fit_the_signature_are_a_fault(completed: Journal):
@@ -361,14 +361,14 @@ def test_inputs_that_do_not_fit_the_signature_are_a_fault(completed: Journal):
         return []
 
     replayed = replay(completed, etl)
-    assert isinstance(replayed.fault, InputError)
-    assert (replayed.state, replayed.replayed, replayed.issued) == ("failed", 0, ())
+    assert isinstance(replayed.replay_error, InputError)
+    assert (replayed.state, replayed.replayed_count, replayed.commands) == ("failed", 0, ())
 
 
 def test_a_record_that_today_has_another_type_is_a_fault(completed: Journal):
     first = completed.records[0]._replace(payload=b'"text"')
     journal = replace(completed, records=(first, *completed.records[1:]))
-    assert isinstance(replay(journal, etl_of_yesterday()).fault, UnreadableRecord)
+    assert isinstance(replay(journal, etl_of_yesterday()).replay_error, UnreadableRecord)
 
 
 def test_code_that_does_what_only_a_step_may_do_is_a_fault(completed: Journal):
@@ -376,7 +376,7 @@ def test_code_that_does_what_only_a_step_may_do_is_a_fault(completed: Journal):
     async def etl(customer: str) -> None:
         await asyncio.to_thread(print)
 
-    assert isinstance(replay(completed, etl).fault, ForbiddenInWorkflow)
+    assert isinstance(replay(completed, etl).replay_error, ForbiddenInWorkflow)
 
 
 def test_code_that_waits_for_nothing_recorded_is_a_fault(completed: Journal):
@@ -384,7 +384,7 @@ def test_code_that_waits_for_nothing_recorded_is_a_fault(completed: Journal):
     async def etl(customer: str) -> None:
         await asyncio.Event().wait()
 
-    assert isinstance(replay(completed, etl).fault, WorkflowStuck)
+    assert isinstance(replay(completed, etl).replay_error, WorkflowStuck)
 
 
 def test_a_result_that_cannot_be_recorded_fails_as_it_would_on_a_worker(completed: Journal):
@@ -475,21 +475,21 @@ def test_workflow_code_does_not_stay_in_memory(completed: Journal):
     replayed = replay(cut(completed, 0), waiting())
     gc.collect()
     assert marks[0]() is None
-    assert [one.name for one in replayed.issued] == ["extract"], "a `finally` block issues nothing on the way out"
+    assert [one.name for one in replayed.commands] == ["extract"], "a `finally` block issues nothing on the way out"
 
 
 def test_workflow_code_does_not_stay_in_memory_after_a_fault(completed: Journal):
     marks.clear()
-    stranger = Record(0, Kind.STEP, 0, "stranger", True, b"1", 1.0)
+    stranger = Record(0, RecordKind.STEP, 0, "stranger", True, b"1", 1.0)
     replayed = replay(replace(completed, records=(stranger,)), waiting())
-    assert isinstance(replayed.fault, NonDeterminismError)
+    assert isinstance(replayed.replay_error, NonDeterminismError)
     del replayed
     gc.collect()
     assert marks[0]() is None
 
 
 def test_the_workflow_logs_nothing_while_it_is_replayed(completed: Journal, caplog: pytest.LogCaptureFixture):
-    assert replay(completed, etl_of_yesterday()).fits
+    assert replay(completed, etl_of_yesterday()).is_match
     assert caplog.records == []
 
 
@@ -568,7 +568,7 @@ async def _recorded(folder: Path, numbers: list[int], *, cancel: bool = False, *
 
 
 async def export_of(url: str, run_id: str) -> Journal:
-    store = open_store(url)
+    store = create_store(url)
     await store.open()
     try:
         return await export_run(store, run_id)
@@ -591,7 +591,7 @@ def test_a_run_with_children_is_replayed_without_them(tmp_path: Path):
     journal = recorded_family(tmp_path, [1, 2])
     assert kinds(journal) == ["child", "start", "step"]
     replayed = replay(journal, family_of_yesterday())
-    assert (replayed.state, replayed.fits, replayed.output_bytes) == ("completed", True, journal.run.output)
+    assert (replayed.state, replayed.is_match, replayed.output_bytes) == ("completed", True, journal.run.output)
     assert executed == []
     half = Journal(replace(journal.run, state=RunState.RUNNING, output=None), journal.records[:2])
     waits = replay(half, family_of_yesterday()).waits_for
@@ -602,19 +602,21 @@ def test_a_run_that_was_undone_is_replayed_to_its_error(tmp_path: Path):
     journal = recorded_family(tmp_path, [1, 3])
     assert kinds(journal) == ["child", "compensation", "start", "step"]
     replayed = replay(journal, family_of_yesterday())
-    assert (replayed.state, replayed.fits, replayed.replayed) == ("failed", True, len(journal.records))
+    assert (replayed.state, replayed.is_match, replayed.replayed_count) == ("failed", True, len(journal.records))
     assert isinstance(replayed.error, RunFailed)
-    assert [one.name for one in replayed.issued if one.kind is Kind.COMPENSATION] == ["give_back"]
-    assert {one.position for one in replayed.issued if one.kind is Kind.COMPENSATION} <= set(replayed.keys)
+    assert [one.name for one in replayed.commands if one.kind is RecordKind.COMPENSATION] == ["give_back"]
+    assert {one.position for one in replayed.commands if one.kind is RecordKind.COMPENSATION} <= set(
+        replayed.idempotency_keys
+    )
     assert executed == []
-    assert isinstance(replay(journal, family_of_yesterday(undoes=False)).fault, NonDeterminismError)
+    assert isinstance(replay(journal, family_of_yesterday(undoes=False)).replay_error, NonDeterminismError)
 
 
 def test_a_result_that_cannot_be_recorded_undoes_what_was_done_in_replay_too(tmp_path: Path):
     journal = recorded_family(tmp_path, [1], result=object())
     assert kinds(journal) == ["child", "compensation", "start", "step"]
     replayed = replay(journal, family_of_yesterday(result=object()))
-    assert (replayed.state, replayed.fault, replayed.replayed) == ("failed", None, len(journal.records))
+    assert (replayed.state, replayed.replay_error, replayed.replayed_count) == ("failed", None, len(journal.records))
 
 
 def test_a_cancelled_run_must_give_in_to_its_cancellation(tmp_path: Path):
@@ -622,7 +624,7 @@ def test_a_cancelled_run_must_give_in_to_its_cancellation(tmp_path: Path):
     assert journal.run.state is RunState.CANCELLED
     assert kinds(journal) == ["cancel", "child", "compensation", "start", "step"]
     replayed = replay(journal, family_of_yesterday(waits=True))
-    assert (replayed.state, replayed.error, replayed.fits) == ("cancelled", None, True)
+    assert (replayed.state, replayed.error, replayed.is_match) == ("cancelled", None, True)
 
     @workflow
     async def stubborn() -> str:
@@ -632,19 +634,19 @@ def test_a_cancelled_run_must_give_in_to_its_cancellation(tmp_path: Path):
             return "no"
         return "yes"
 
-    cancel = Record(0, Kind.CANCEL, 0, "cancel", True, None, journal.run.created_at)
+    cancel = Record(0, RecordKind.CANCEL, 0, "cancel", True, None, journal.run.created_at)
     row = replace(journal.run, workflow="stubborn", inputs=b"{}")
-    differs = replay(Journal(row, (cancel,)), stubborn).differs
+    differs = replay(Journal(row, (cancel,)), stubborn).difference
     assert differs == "run 'p1' is recorded as cancelled, but today it completes"
     # One that was cancelled before anybody had begun it has nothing to be compared with.
-    assert replay(Journal(row, ()), stubborn).fits
+    assert replay(Journal(row, ()), stubborn).is_match
 
 
 def test_a_fork_is_replayed_by_the_clock_of_its_origin(tmp_path: Path):
     journal = recorded_family(tmp_path, [1], undoes=False)
     fork = replace(journal.run, created_at=journal.run.created_at + 3600, forked_from="p0")
-    assert replay(Journal(fork, journal.records), family_of_yesterday(undoes=False)).fits
-    assert Journal.loads(Journal(fork, ()).dumps()).run.began_at == journal.run.began_at
+    assert replay(Journal(fork, journal.records), family_of_yesterday(undoes=False)).is_match
+    assert Journal.loads(Journal(fork, ()).dumps()).run.clock_started_at == journal.run.clock_started_at
 
 
 def retried_flow() -> Any:
@@ -675,6 +677,6 @@ async def test_a_run_that_was_retried_draws_in_replay_what_it_drew_after_the_ret
             await client.retry("r1")
         drawn = await handle.result()
     journal = Journal.loads((await export_of(url, "r1")).dumps())
-    assert journal.run.rewound
+    assert journal.run.rewind_points
     replayed = replay(journal)
-    assert (replayed.differs, replayed.output) == ("", drawn)
+    assert (replayed.difference, replayed.output) == ("", drawn)

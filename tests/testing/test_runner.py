@@ -40,7 +40,7 @@ def _nothing_done_yet() -> None:
 @pytest.mark.asyncio
 async def test_run_returns_the_output_and_the_steps() -> None:
     result = await Runner().run(copying, 1)
-    assert (result.run_id, result.status, result.crashed, result.output) == ("copy-1", "completed", False, 31)
+    assert (result.run_id, result.status, result.has_crashed, result.output) == ("copy-1", "completed", False, 31)
     assert result.error is None
     assert [(one.number, one.name, one.output) for one in result.steps] == [
         (1, "fetch", 10), (2, "fetch", 20), (3, "store", 31),
@@ -48,7 +48,7 @@ async def test_run_returns_the_output_and_the_steps() -> None:
     assert [one.number for one in result.steps["fetch"]] == [1, 2]
     assert result.steps[3] is result.steps["store"][0]
     one = result.steps[1]
-    assert (one.is_recorded, one.was_replayed, one.attempts, one.executions) == (True, False, 1, 1)
+    assert (one.is_recorded, one.was_replayed, one.attempt_count, one.execution_count) == (True, False, 1, 1)
 
 
 @pytest.mark.asyncio
@@ -150,7 +150,7 @@ async def test_a_step_that_is_not_there_is_told_with_those_that_are() -> None:
         return await charge(1)
 
     runner = Runner()
-    runner.answer("go", 1)
+    runner.answer_signal("go", 1)
     steps = (await runner.run(mixed)).steps
     assert [one.number for one in steps] == [2]
     assert steps[-1] is steps[2]
@@ -225,7 +225,7 @@ async def test_a_signal_counts_once_by_its_id_and_waits_to_be_wanted() -> None:
     runner = Runner()
     run = await runner.start(hearing_twice)
     runner.simulate_crash_during(fetch)
-    assert (await runner.signal(run.run_id, "number", 1, id="first")).crashed
+    assert (await runner.signal(run.run_id, "number", 1, id="first")).has_crashed
     await runner.signal(run.run_id, "number", 1, id="first")
     assert (await runner.result(run.run_id)).status == "waiting"
     assert (await runner.signal(run.run_id, "number", 2, id="second")).output == [1, 2]
@@ -234,7 +234,7 @@ async def test_a_signal_counts_once_by_its_id_and_waits_to_be_wanted() -> None:
 @pytest.mark.asyncio
 async def test_answers_are_sent_when_a_run_waits_for_them() -> None:
     runner = Runner()
-    runner.answer("number", 7, 8)
+    runner.answer_signal("number", 7, 8)
     assert (await runner.run(hearing_twice)).output == [7, 8]
 
 
@@ -250,7 +250,7 @@ async def test_mocks_return_call_or_raise() -> None:
     assert result.output == 5
     assert [call.args for call in fetched.calls] == [(1,), (2,)]
     assert did == []
-    assert result.steps[1].executions == 1
+    assert result.steps[1].execution_count == 1
 
 
 @pytest.mark.asyncio
@@ -270,7 +270,7 @@ async def test_a_mocked_step_is_retried_in_virtual_time() -> None:
     mock = runner.mock(unsteady, side_effect=[ConnectionError("a"), ConnectionError, "there"])
     result = await runner.run(insisting)
     assert result.output == "there"
-    assert (result.steps[1].attempts, result.steps[1].executions, len(mock.calls)) == (3, 3, 3)
+    assert (result.steps[1].attempt_count, result.steps[1].execution_count, len(mock.calls)) == (3, 3, 3)
     assert runner.clock.datetime.second > 0
 
 
@@ -308,7 +308,7 @@ async def test_retries_take_virtual_time() -> None:
     result = await runner.run(insisting)
     assert time.monotonic() - began < 1
     assert isinstance(result.error, ConnectionError)
-    assert (result.steps[1].attempts, did) == (6, ["unsteady"] * 6)
+    assert (result.steps[1].attempt_count, did) == (6, ["unsteady"] * 6)
     assert runner.clock.datetime.second > 10
 
 
@@ -341,7 +341,7 @@ async def test_a_run_that_goes_on_for_ever_is_told_not_waited_for(monkeypatch: p
             await fetch(1)
             await asyncio.sleep(86400)
 
-    monkeypatch.setattr("holdfast.testing.simulated_process.MOST_JUMPS", 50)
+    monkeypatch.setattr("holdfast.testing.simulated_process.MAX_TIME_JUMPS", 50)
     with pytest.raises(UsageError, match=r"waited 51 times, until 2030-02-21 00:00, .* use `start` and `advance`"):
         await Runner().run(for_ever)
     runner = Runner()
@@ -371,14 +371,14 @@ async def test_a_step_that_never_ends_does_not_hold_up_the_tests_own_time_out() 
 def test_without_an_event_loop() -> None:
     runner = Runner()
     runner.simulate_crash_after(step=1)
-    assert runner.run_sync(copying, 1).crashed
+    assert runner.run_sync(copying, 1).has_crashed
     assert runner.resume_sync("copy-1").output == 31
     run = runner.start_sync(hearing_twice)
     runner.signal_sync(run.run_id, "number", 1, id="k")
     runner.advance_sync(5)
     assert runner.signal_sync(run.run_id, "number", 2).output == [1, 2]
     assert runner.result_sync(run.run_id).status == "completed"
-    assert Runner(processes=0, pairs=0).crash_everywhere_sync(copying, 1).points == 13
+    assert Runner(replay_processes=0, max_pairs=0).crash_everywhere_sync(copying, 1).point_count == 13
 
 
 @pytest.mark.asyncio
@@ -395,7 +395,7 @@ def _uvloop(call: Coroutine[Any, Any, Any]) -> Any:
 def test_one_runner_lives_through_several_loops(run: Any) -> None:
     runner = Runner()
     runner.simulate_crash_during(step=2)
-    assert run(runner.run(copying, 1)).crashed
+    assert run(runner.run(copying, 1)).has_crashed
     assert run(runner.resume("copy-1")).output == 31
     waiting = run(runner.start(hearing))
     run(runner.advance(timedelta(days=1)))

@@ -93,7 +93,7 @@ async def test_a_parent_waits_for_a_child_that_waits_for_a_signal() -> None:
 @pytest.mark.asyncio
 async def test_answers_and_mocks_are_for_children_as_well() -> None:
     runner = Runner()
-    runner.answer("approval", "no")
+    runner.answer_signal("approval", "no")
     picked = runner.mock("pick", return_value="nothing")
     result = await runner.run(approved_order, "tea")
     assert result.output == "tea: no"
@@ -168,9 +168,9 @@ async def test_a_crash_at_a_child(moment: str, which: dict[str, Any]) -> None:
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(**which)
     result = await runner.run(ordering, "tea")
-    assert result.crashed
+    assert result.has_crashed
     assert result.status == "running"
-    states = [(child.status, child.crashed) for child in result.children]
+    states = [(child.status, child.has_crashed) for child in result.children]
     assert states == ([] if moment == "before" else [("completed", True)])
     result = await runner.resume("order-of-tea")
     assert (result.output, result.children[2].status) == ("[a tea]", "completed")
@@ -188,11 +188,11 @@ async def test_a_crash_at_a_step_of_a_child_is_one_of_its_parent(
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(**which)
     crashed = await runner.run(ordering, "tea")
-    assert crashed.crashed
-    assert crashed.children[2].crashed
+    assert crashed.has_crashed
+    assert crashed.children[2].has_crashed
     child = (await runner.resume("order-of-tea")).children[2]
     assert child.output == "[a tea]"
-    assert (child.steps[2].executions, child.steps[2].was_replayed) == (executions, replayed)
+    assert (child.steps[2].execution_count, child.steps[2].was_replayed) == (executions, replayed)
     assert child.steps["pick"][0].was_replayed
 
 
@@ -204,7 +204,7 @@ async def test_numbers_and_the_end_are_those_of_the_run_that_the_test_started() 
     assert did == [("bill", 500)]
     runner.simulate_crash_before(end=True)
     crashed = await runner.resume("order-of-tea")
-    assert (crashed.crashed, crashed.children[2].status) == (True, "completed")
+    assert (crashed.has_crashed, crashed.children[2].status) == (True, "completed")
     assert (await runner.resume("order-of-tea")).output == "[a tea]"
 
 
@@ -236,17 +236,17 @@ async def test_a_crash_in_one_child_is_one_of_all() -> None:
     runner = Runner()
     runner.simulate_crash_after(wrap)
     result = await runner.run(two_children)
-    assert [(child.status, child.crashed) for child in result.children] == [("running", True), ("running", True)]
+    assert [(child.status, child.has_crashed) for child in result.children] == [("running", True), ("running", True)]
 
 
 @pytest.mark.asyncio
 async def test_a_crash_in_what_a_run_has_left_behind() -> None:
     runner = Runner()
     runner.simulate_crash_after(child="nagging")
-    assert (await runner.run(leaving_behind, 0)).crashed
+    assert (await runner.run(leaving_behind, 0)).has_crashed
     runner.simulate_crash_during(wrap)
     crashed = await runner.resume("leaving_behind-1")
-    assert (crashed.crashed, crashed.status) == (True, "completed")
+    assert (crashed.has_crashed, crashed.status) == (True, "completed")
     assert (await runner.resume("leaving_behind-1")).children[1].output == "nagged"
     assert did == [("wrap", "reminder")] * 2
 
@@ -264,7 +264,7 @@ async def test_what_a_run_has_left_behind_may_still_come_to_the_crash() -> None:
     runner = Runner()
     runner.simulate_crash_after(wrap)
     run = await runner.run(leaving_behind, 3)
-    assert (await runner.resume(run.output)).crashed
+    assert (await runner.resume(run.output)).has_crashed
     assert (await runner.resume(run.output)).output == "nagged"
 
 
@@ -272,24 +272,24 @@ async def test_what_a_run_has_left_behind_may_still_come_to_the_crash() -> None:
 
 
 def test_every_point_of_the_children_is_tried() -> None:
-    report = Runner(processes=0, pairs=20).crash_everywhere_sync(ordering, "tea")
+    report = Runner(replay_processes=0, max_pairs=20).crash_everywhere_sync(ordering, "tea")
     # start 2, step 3, child 3, end 2; in the child: after its start 1, steps 6, end 2
-    assert report.points == 19
+    assert report.point_count == 19
     assert report.result.children[2].status == "completed"
 
 
 def test_a_child_that_nobody_answers_is_named() -> None:
     with pytest.raises(UsageError, match=r"run 'approved_order-1:approving-2' waits for signal 'approval', and nobody"):
-        Runner(processes=0).crash_everywhere_sync(approved_order, "tea")
-    runner = Runner(processes=0, pairs=10)
-    runner.answer("approval", "yes")
+        Runner(replay_processes=0).crash_everywhere_sync(approved_order, "tea")
+    runner = Runner(replay_processes=0, max_pairs=10)
+    runner.answer_signal("approval", "yes")
     assert runner.crash_everywhere_sync(approved_order, "tea").result.output == "tea: yes"
 
 
 def test_a_schedule_in_a_child_can_be_tried_alone() -> None:
     only = "during step 2 (wrap) of run 'order-of-tea:packing-2'"
-    runner = Runner(processes=0, only=only)
+    runner = Runner(replay_processes=0, only=only)
     runs: list[Any] = []
     runner.after_each(runs.append)
-    assert runner.crash_everywhere_sync(ordering, "tea").points == 1
-    assert [run.children[2].steps[2].executions for run in runs] == [1, 2, 1]
+    assert runner.crash_everywhere_sync(ordering, "tea").point_count == 1
+    assert [run.children[2].steps[2].execution_count for run in runs] == [1, 2, 1]

@@ -40,7 +40,7 @@ async def test_a_cancelled_run_is_undone() -> None:
     result = await runner.cancel(run.run_id)
     assert result.status == "cancelled"
     assert isinstance(result.error, RunCancelled)
-    assert result.steps["unpick"][0].undoes == 1
+    assert result.steps["unpick"][0].compensates == 1
     assert did == [("pick", "tea"), ("unpick", "tea")]
     assert "\n" not in repr(result)
 
@@ -61,7 +61,7 @@ async def test_a_cancel_that_takes_time_goes_on_when_it_passes() -> None:
     run = await runner.start(approving, "tea")
     assert (await runner.cancel(run.run_id)).status == "waiting"  # for the second attempt, in a minute
     result = await runner.resume(run.run_id)
-    assert (result.status, result.steps["unpick"][0].attempts) == ("cancelled", 2)
+    assert (result.status, result.steps["unpick"][0].attempt_count) == ("cancelled", 2)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -70,7 +70,7 @@ async def test_a_crash_when_a_cancel_is_recorded(moment: str) -> None:
     runner = Runner()
     run = await runner.start(approving, "tea")
     getattr(runner, f"simulate_crash_{moment}")(cancel=True)
-    assert (await runner.cancel(run.run_id)).crashed
+    assert (await runner.cancel(run.run_id)).has_crashed
     assert (await runner.resume(run.run_id)).status == "cancelled"
     assert did == [("pick", "tea"), ("unpick", "tea")]
 
@@ -107,7 +107,7 @@ async def test_a_cancel_comes_as_soon_as_something_is_recorded(which: dict[str, 
     runner.cancel_after(**which)
     result = await runner.run(ordering, "tea")
     assert result.status == "cancelled"
-    assert result.steps["bill"][0].was_undone
+    assert result.steps["bill"][0].was_compensated
     assert (await runner.run(ordering, "jam")).status == "completed"  # it is used up
 
 
@@ -120,7 +120,7 @@ def test_a_cancelled_run_survives_a_crash_anywhere(which: dict[str, Any]) -> Non
         await asyncio.sleep(60)
         return await packing("bread")
 
-    runner = Runner(processes=0, pairs=10)
+    runner = Runner(replay_processes=0, max_pairs=10)
     runner.cancel_after(**which)
     runner.before_each(did.clear)
 
@@ -137,7 +137,7 @@ def test_a_cancelled_run_survives_a_crash_anywhere(which: dict[str, Any]) -> Non
 
 @pytest.mark.asyncio
 async def test_a_cancel_that_is_never_come_to_is_told() -> None:
-    runner = Runner(processes=0)
+    runner = Runner(replay_processes=0)
     runner.cancel_after(step="pikc")
     with pytest.raises(UsageError, match="never came to the simulated cancel after step 'pikc'"):
         await runner.crash_everywhere(ordering, "tea")
@@ -203,7 +203,7 @@ async def test_a_retry_of_a_run_retries_the_child_that_failed() -> None:
     assert [child.status for child in failed.children] == ["completed", "failed"]
     result = await runner.retry(failed.run_id)
     assert (result.output, result.children[2].status) == (["[tea]", "[jam]"], "completed")
-    assert [child.steps[1].executions for child in result.children] == [1, 2]
+    assert [child.steps[1].execution_count for child in result.children] == [1, 2]
 
 
 @pytest.mark.asyncio
@@ -221,7 +221,7 @@ async def test_a_retry_repeats_only_what_failed() -> None:
     failed = await runner.run(sending, "tea")
     assert failed.status == "failed"
     result = await runner.retry(failed.run_id)
-    assert (result.output, result.steps[1].was_replayed, result.steps[2].executions) == ("sent", True, 2)
+    assert (result.output, result.steps[1].was_replayed, result.steps[2].execution_count) == ("sent", True, 2)
     assert did == [("send", "tea")]
 
 
@@ -250,7 +250,7 @@ async def test_a_fork_shares_the_beginning() -> None:
     fork = await runner.fork("order-of-tea", at="packing")
     assert (fork.run_id, fork.output) == ("order-of-tea-fork-1", "[a tea]")
     assert fork.steps[1].was_replayed
-    assert (fork.steps[1].executions, fork.children[2].run_id) == (0, "order-of-tea-fork-1:packing-2")
+    assert (fork.steps[1].execution_count, fork.children[2].run_id) == (0, "order-of-tea-fork-1:packing-2")
     assert did == [("pick", "tea"), ("wrap", "a tea")]
     assert (await runner.fork("order-of-tea", at=2, with_output="nothing", id="other")).output == "nothing"
     assert (await runner.fork("order-of-tea")).run_id == "order-of-tea-fork-2"
@@ -279,7 +279,7 @@ async def test_a_fork_can_crash() -> None:
     runner = Runner()
     await runner.run(ordering, "tea")
     runner.simulate_crash_during("wrap")
-    assert (await runner.fork("order-of-tea", at=2)).crashed
+    assert (await runner.fork("order-of-tea", at=2)).has_crashed
     assert (await runner.resume("order-of-tea-fork-1")).output == "[a tea]"
 
 
@@ -289,7 +289,9 @@ async def test_forks_are_the_same_each_time() -> None:
         runner = Runner()
         await runner.run(ordering, "tea")
         await runner.fork("order-of-tea", at=1)
-        return [trace.lives[-1].idempotency_key(0, "bill") for trace in runner._world.traces.values()]
+        return [
+            trace.traced_executions[-1].derive_idempotency_key(0, "bill") for trace in runner._world.traces.values()
+        ]
 
     once = await keys()
     assert once == await keys()

@@ -37,15 +37,15 @@ async def test_a_crash_at_a_step(moment: str, executions: int, replayed: bool, w
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(**which)
     result = await runner.run(copying, 1)
-    assert result.crashed
+    assert result.has_crashed
     assert result.status == "running"
     assert result.output is None
     assert result.steps[2].is_recorded is replayed
     result = await runner.resume("copy-1")
-    assert (result.crashed, result.status, result.output) == (False, "completed", 31)
+    assert (result.has_crashed, result.status, result.output) == (False, "completed", 31)
     assert result.steps[1].was_replayed
     assert result.steps[2].was_replayed is replayed
-    assert [one.executions for one in result.steps] == [1, executions, 1]
+    assert [one.execution_count for one in result.steps] == [1, executions, 1]
     assert did.count(("fetch", 2)) == executions
 
 
@@ -56,7 +56,7 @@ async def test_a_crash_at_a_signal_or_at_the_end(moment: str, which: dict[str, A
     runner = Runner()
     getattr(runner, f"simulate_crash_{moment}")(**which)
     run = await runner.start(hearing)
-    assert (await runner.signal(run.run_id, "answer", "yes")).crashed
+    assert (await runner.signal(run.run_id, "answer", "yes")).has_crashed
     assert (await runner.resume(run.run_id)).output == "yes"
 
 
@@ -80,10 +80,10 @@ async def test_crashes_come_one_after_the_other() -> None:
     runner.simulate_crash_after(step="store")
     await runner.run(copying, 1)
     for _ in range(2):
-        assert (await runner.resume("copy-1")).crashed
+        assert (await runner.resume("copy-1")).has_crashed
     result = await runner.resume("copy-1")
     assert result.output == 31
-    assert [one.executions for one in result.steps] == [3, 1, 1]
+    assert [one.execution_count for one in result.steps] == [3, 1, 1]
 
 
 @pytest.mark.asyncio
@@ -106,7 +106,7 @@ async def test_a_once_step_in_flight_is_not_run_again() -> None:
     run = await runner.run(charging)
     result = await runner.resume(run.run_id)
     assert isinstance(result.error, StepOutcomeUnknown)
-    assert result.steps[1].executions == 1
+    assert result.steps[1].execution_count == 1
     assert did == [("charge", 5)]
 
 
@@ -128,7 +128,7 @@ async def test_a_crash_in_one_run_lets_another_go_on() -> None:
     runner = Runner()
     waiting = await runner.start(hearing)
     runner.simulate_crash_after(step="store")
-    assert (await runner.run(copying, 1)).crashed
+    assert (await runner.run(copying, 1)).has_crashed
     assert (await runner.signal(waiting.run_id, "answer", "yes")).output == "yes"
     assert (await runner.result("copy-1")).output == 31
 

@@ -65,7 +65,7 @@ async def test_it_answers_in_agents_and_in_steps_and_usage_includes_children() -
 @pytest.mark.asyncio
 async def test_nobody_is_asked_twice_wherever_the_process_dies() -> None:
     model = model_of_all()
-    runner = Runner(model=model, processes=0, pairs=10)
+    runner = Runner(model=model, replay_processes=0, max_pairs=10)
     trials: list[RunResult] = []
 
     @runner.after_each
@@ -75,8 +75,8 @@ async def test_nobody_is_asked_twice_wherever_the_process_dies() -> None:
 
     await runner.crash_everywhere(keeping_and_rhyming, "north")
     asked = [one for trial in trials for run in (trial, *trial.children) for one in run.steps]
-    assert len(model.calls) == sum(one.executions for one in asked if one.name in ("model call", "make_a_rhyme"))
-    assert len(did) == sum(one.executions for one in asked if one.name == "count_bees")
+    assert len(model.calls) == sum(one.execution_count for one in asked if one.name in ("model call", "make_a_rhyme"))
+    assert len(did) == sum(one.execution_count for one in asked if one.name == "count_bees")
 
 
 @pytest.mark.asyncio
@@ -106,7 +106,7 @@ async def test_a_model_call_is_repeated_in_virtual_time_also_in_another_process(
     assert (result.status, result.waits_for) == ("waiting", "the next attempt of step 'model call'")
     assert len(model.calls) == 1
     result = await runner.resume(result.run_id)  # in another process, which counts on
-    assert (result.output.output, result.steps[1].attempts, len(model.calls)) == ("at last", 4, 4)
+    assert (result.output.output, result.steps[1].attempt_count, len(model.calls)) == ("at last", 4, 4)
     assert runner.clock.now() - begun > 2
 
 

@@ -24,7 +24,7 @@ async def test_a_mock_needs_no_database() -> None:
     runner = Runner()
     runner.mock(book, return_value="booked")
     result = await runner.run(booking)
-    assert (result.output, result.steps["book"][0].attempts) == ("booked", 1)
+    assert (result.output, result.steps["book"][0].attempt_count) == ("booked", 1)
 
 
 async def test_the_step_itself_says_what_to_do() -> None:

@@ -13,7 +13,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from holdfast import UsageError
-from holdfast.agents.output import Output
+from holdfast.agents.output import OutputSpec
 from holdfast.testing import ScriptedModel, answer, call
 
 NOTHING = ModelRequestParameters()
@@ -72,8 +72,8 @@ async def test_a_function_may_decide_from_the_messages_and_from_what_is_offered(
     offered = ModelRequestParameters(function_tools=[ToolDefinition(name="search")])
     second = await ask(model, question(), first, question(), offered=offered)
     assert second.text == "3 messages, 1 tools"
-    assert [(one.turn, one.messages, one.tools) for one in model.calls] == [(1, 1, []), (2, 3, ["search"])]
-    assert model.calls[0].last.parts[0].content == "echo"
+    assert [(one.turn, one.message_count, one.tool_names) for one in model.calls] == [(1, 1, []), (2, 3, ["search"])]
+    assert model.calls[0].last_message.parts[0].content == "echo"
 
 
 @pytest.mark.asyncio
@@ -86,10 +86,10 @@ async def test_an_exception_is_raised_however_often_it_is_asked() -> None:
 
 @pytest.mark.asyncio
 async def test_a_structured_answer_calls_the_tool_that_stands_for_it() -> None:
-    wrapped = Output(list[int]).parameters([], None)
+    wrapped = OutputSpec(list[int]).make_parameters([], None)
     [given] = (await ask(ScriptedModel([answer([1, 2])]), offered=wrapped)).tool_calls
     assert (given.tool_name, given.args) == ("final_result", {"response": [1, 2]})
-    fields = Output(Report).parameters([], None)
+    fields = OutputSpec(Report).make_parameters([], None)
     [given] = (await ask(ScriptedModel([answer(title="x")]), offered=fields)).tool_calls
     assert given.args == {"title": "x"}
     [given] = (await ask(ScriptedModel([answer(Report(title="y"))]), offered=fields)).tool_calls

@@ -26,7 +26,7 @@ async def test_time_stands_still_until_it_is_moved() -> None:
 async def test_time_never_goes_back() -> None:
     clock = VirtualClock()
     clock.advance(10)
-    clock.move_to(clock.now() - 5)
+    clock.advance_to(clock.now() - 5)
     assert clock.datetime.second == 10
     with pytest.raises(UsageError, match="time does not go back"):
         clock.advance(-1)
@@ -42,13 +42,13 @@ async def test_alarms_ring_in_the_order_in_which_they_are_due() -> None:
     clock.call_at(10, lambda: rang.append("first"))
     clock.call_at(10, lambda: rang.append("as early, but later set"))
     off = clock.call_at(5, lambda: rang.append("never"))
-    assert clock.next_alarm() == 5
+    assert clock.get_next_due() == 5
     off.cancel()
-    assert clock.next_alarm() == 10
+    assert clock.get_next_due() == 10
     clock.advance(30)
     await asyncio.sleep(0)
     assert rang == ["first", "as early, but later set", "second"]
-    assert clock.next_alarm() is None
+    assert clock.get_next_due() is None
 
 
 @pytest.mark.asyncio
@@ -65,13 +65,13 @@ async def test_sleepers_are_counted_until_they_are_woken_or_cancelled() -> None:
     clock = VirtualClock()
     tasks = [asyncio.ensure_future(clock.sleep(seconds)) for seconds in (1, 1000)]
     await asyncio.sleep(0)
-    assert clock.sleeping == 2
+    assert clock.sleeper_count == 2
     clock.advance(1)
     await tasks[0]
-    assert clock.sleeping == 1
+    assert clock.sleeper_count == 1
     tasks[1].cancel()
     await asyncio.wait(tasks)
-    assert clock.sleeping == 0
+    assert clock.sleeper_count == 0
 
 
 def test_an_alarm_of_a_loop_that_is_gone_rings_nowhere() -> None:

@@ -12,7 +12,7 @@ from pydantic_ai.messages import ToolReturnPart
 from holdfast import Agent
 from holdfast.agents.agent_handle import AgentHandle
 from holdfast.testing import ScriptedModel
-from holdfast.testing.scripted_model import Call
+from holdfast.testing.scripted_model import ToolCall
 from holdfast.tools import McpServer
 
 _numbers = itertools.count()
@@ -25,7 +25,7 @@ class Told(NamedTuple):
     content: Any
 
 
-async def start(server: McpServer, *calls: Call) -> tuple[AgentHandle[str], list[Told]]:
+async def start(server: McpServer, *calls: ToolCall) -> tuple[AgentHandle[str], list[Told]]:
     """A run that makes these calls at once. When it has ended, the list has what the model was told of each."""
     told: list[Told] = []
 
@@ -39,7 +39,7 @@ async def start(server: McpServer, *calls: Call) -> tuple[AgentHandle[str], list
     return await agent.start("go"), told
 
 
-async def told_of(server: McpServer, *calls: Call) -> list[Told]:
+async def told_of(server: McpServer, *calls: ToolCall) -> list[Told]:
     """What the model is told of each of these calls, which are made at once."""
     handle, told = await start(server, *calls)
     assert (await handle.result()).output == "done"

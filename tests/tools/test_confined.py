@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agents import sandboxed_files
-from holdfast.agents.sandboxed_files import TEMPORARY, Entry, Root
+from holdfast.agents.sandboxed_files import TEMPORARY_NAME, Entry, SandboxedFolder
 from holdfast.errors import PathRefused, UsageError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="refused there")
@@ -40,17 +40,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def root(folder: Path) -> Root:
-    return Root(folder)
+def root(folder: Path) -> SandboxedFolder:
+    return SandboxedFolder(folder)
 
 
-def refused(root: Root, path: str) -> set[str]:
+def refused(root: SandboxedFolder, path: str) -> set[str]:
     """What is told when everything is tried with this path; nothing of it may succeed."""
     told: set[str] = set()
     for attempt in (
         lambda: root.read(path, 1000),
         lambda: root.write(path, b"changed"),
-        lambda: root.exchange(path, SECRET, b"changed"),
+        lambda: root.compare_and_swap(path, SECRET, b"changed"),
     ):
         with pytest.raises(PathRefused) as error:
             attempt()
@@ -95,18 +95,18 @@ def refused(root: Root, path: str) -> set[str]:
         "sub/",
         "sub/file/",
         "sub/file/more",
-        TEMPORARY,
-        f"sub/{TEMPORARY}",
+        TEMPORARY_NAME,
+        f"sub/{TEMPORARY_NAME}",
     ],
 )
-def test_a_path_that_leads_out_or_to_no_file_is_refused(root: Root, outside: Path, path: str):
+def test_a_path_that_leads_out_or_to_no_file_is_refused(root: SandboxedFolder, outside: Path, path: str):
     for told in refused(root, path):
         assert len(told) < 500
         assert str(outside.parent) not in told
     assert (outside / "file").read_bytes() == SECRET
 
 
-def test_an_absolute_path_is_refused_also_to_a_file_inside(root: Root, folder: Path, outside: Path):
+def test_an_absolute_path_is_refused_also_to_a_file_inside(root: SandboxedFolder, folder: Path, outside: Path):
     refused(root, str(outside / "file"))
     refused(root, str(folder / "sub" / "file"))
 
@@ -114,7 +114,7 @@ def test_an_absolute_path_is_refused_also_to_a_file_inside(root: Root, folder: P
 @pytest.mark.parametrize(
     "path", ["%2e%2e/outside/file", "..%2foutside%2ffile", "‥/outside/file", "$HOME", "~root", "..."]
 )
-def test_nothing_is_decoded_or_expanded(root: Root, folder: Path, outside: Path, path: str):
+def test_nothing_is_decoded_or_expanded(root: SandboxedFolder, folder: Path, outside: Path, path: str):
     with pytest.raises(PathRefused, match="There is no"):
         root.read(path, 1000)
     root.write(path, b"new")
@@ -122,14 +122,14 @@ def test_nothing_is_decoded_or_expanded(root: Root, folder: Path, outside: Path,
     assert [one.name for one in outside.iterdir()] == ["file"]
 
 
-def test_dots_and_doubled_slashes_change_nothing(root: Root):
+def test_dots_and_doubled_slashes_change_nothing(root: SandboxedFolder):
     assert root.read("./sub//./file", 1000) == b"inside"
 
 
 # Links
 
 
-def test_a_symbolic_link_is_never_followed(root: Root, folder: Path, outside: Path):
+def test_a_symbolic_link_is_never_followed(root: SandboxedFolder, folder: Path, outside: Path):
     (folder / "file-link").symlink_to(outside / "file")
     (folder / "folder-link").symlink_to(outside)
     (folder / "inner-link").symlink_to("sub")
@@ -154,7 +154,7 @@ def test_a_symbolic_link_is_never_followed(root: Root, folder: Path, outside: Pa
     assert not (folder / "nowhere").exists()
 
 
-def test_a_walk_tells_of_links_and_does_not_follow_them(root: Root, folder: Path, outside: Path):
+def test_a_walk_tells_of_links_and_does_not_follow_them(root: SandboxedFolder, folder: Path, outside: Path):
     (folder / "link").symlink_to(outside)
     assert list(root.walk()) == [
         Entry("link", "link", 0),
@@ -163,7 +163,7 @@ def test_a_walk_tells_of_links_and_does_not_follow_them(root: Root, folder: Path
     ]
 
 
-def test_writing_does_not_go_through_a_hard_link(root: Root, folder: Path, outside: Path):
+def test_writing_does_not_go_through_a_hard_link(root: SandboxedFolder, folder: Path, outside: Path):
     os.link(outside / "file", folder / "hard")
     assert root.read("hard", 1000) == SECRET
     root.write("hard", b"changed")
@@ -173,13 +173,13 @@ def test_writing_does_not_go_through_a_hard_link(root: Root, folder: Path, outsi
 def test_the_roots_own_path_may_have_links_which_are_resolved_once(tmp_path: Path, folder: Path, outside: Path):
     link = tmp_path / "link"
     link.symlink_to(folder)
-    root = Root(link)
+    root = SandboxedFolder(link)
     link.unlink()
     link.symlink_to(outside)
     assert root.read("sub/file", 1000) == b"inside"
 
 
-def test_a_root_that_is_swapped_for_a_link_is_refused(root: Root, folder: Path, outside: Path):
+def test_a_root_that_is_swapped_for_a_link_is_refused(root: SandboxedFolder, folder: Path, outside: Path):
     folder.rename(folder.with_name("away"))
     folder.symlink_to(outside)
     refused(root, "file")
@@ -188,7 +188,7 @@ def test_a_root_that_is_swapped_for_a_link_is_refused(root: Root, folder: Path, 
 # Things that are no files
 
 
-def test_what_is_no_plain_file_is_refused_at_once(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_plain_file_is_refused_at_once(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
     os.mkfifo(folder / "pipe")
     monkeypatch.chdir(folder)  # the path of a socket has to be short
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
@@ -198,21 +198,23 @@ def test_what_is_no_plain_file_is_refused_at_once(root: Root, folder: Path, monk
     assert {entry.path: entry.kind for entry in root.list()} == {"pipe": "other", "socket": "other", "sub": "folder"}
 
 
-def test_a_pipe_that_takes_a_files_place_is_not_waited_for(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    looked = sandboxed_files._refuse_unless_plain
+def test_a_pipe_that_takes_a_files_place_is_not_waited_for(
+    root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looked = sandboxed_files._check_regular_file
 
     def swap(found: os.stat_result, path: str) -> None:
         looked(found, path)
         (folder / "sub" / "file").unlink()
         os.mkfifo(folder / "sub" / "file")
-        monkeypatch.setattr(sandboxed_files, "_refuse_unless_plain", looked)
+        monkeypatch.setattr(sandboxed_files, "_check_regular_file", looked)
 
-    monkeypatch.setattr(sandboxed_files, "_refuse_unless_plain", swap)
+    monkeypatch.setattr(sandboxed_files, "_check_regular_file", swap)
     with pytest.raises(PathRefused, match="no plain file"):
         root.read("sub/file", 1000)
 
 
-def test_a_device_is_refused(root: Root, folder: Path):
+def test_a_device_is_refused(root: SandboxedFolder, folder: Path):
     try:
         os.mknod(folder / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except OSError:
@@ -221,7 +223,7 @@ def test_a_device_is_refused(root: Root, folder: Path):
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told_of(root: Root, folder: Path):
+def test_a_file_that_may_not_be_read_is_told_of(root: SandboxedFolder, folder: Path):
     (folder / "sub" / "file").chmod(0)
     with pytest.raises(PathRefused, match="permission denied"):
         root.read("sub/file", 1000)
@@ -230,23 +232,23 @@ def test_a_file_that_may_not_be_read_is_told_of(root: Root, folder: Path):
 # Reading
 
 
-def test_a_file_above_the_limit_is_refused_with_its_size(root: Root):
+def test_a_file_above_the_limit_is_refused_with_its_size(root: SandboxedFolder):
     assert root.read("sub/file", 6) == b"inside"
     with pytest.raises(PathRefused, match=r"'sub/file' is too large: it has 6 bytes, and 5 are allowed"):
         root.read("sub/file", 5)
 
 
-def test_a_folder_is_listed_in_order_and_to_its_depth(root: Root, folder: Path):
+def test_a_folder_is_listed_in_order_and_to_its_depth(root: SandboxedFolder, folder: Path):
     (folder / "a" / "b" / "c").mkdir(parents=True)
     (folder / "a" / "b" / "file").write_bytes(b"12")
-    assert [entry.path for entry in root.walk(depth=2)] == ["a", "a/b", "sub", "sub/file"]
+    assert [entry.path for entry in root.walk(max_depth=2)] == ["a", "a/b", "sub", "sub/file"]
     assert [entry.path for entry in root.walk("a")] == ["a/b", "a/b/c", "a/b/file"]
-    assert [entry.path for entry in root.walk("a", without=["b"])] == ["a/b"]
+    assert [entry.path for entry in root.walk("a", exclude=["b"])] == ["a/b"]
     with pytest.raises(PathRefused, match=r"'sub/file': a part of it \('file'\) is no folder"):
         root.list("sub/file")
 
 
-def test_names_that_are_no_text_are_passed_over(root: Root, folder: Path):
+def test_names_that_are_no_text_are_passed_over(root: SandboxedFolder, folder: Path):
     try:
         (folder / os.fsdecode(b"bad\xff")).touch()
     except OSError:
@@ -255,24 +257,24 @@ def test_names_that_are_no_text_are_passed_over(root: Root, folder: Path):
     assert [entry.path for entry in root.list()] == ["sub"]
 
 
-def test_more_names_than_are_read_are_told_of(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sandboxed_files, "MOST_NAMES", 3)
+def test_more_names_than_are_read_are_told_of(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sandboxed_files, "MAX_NAMES", 3)
     for name in "abc":
         (folder / "sub" / name).touch()
     *listed, last = root.list("sub")
     assert len(listed) == 3
-    assert last == Entry("sub", "folder", 0, is_cut=True)
+    assert last == Entry("sub", "folder", 0, is_truncated=True)
     (folder / "sub" / "a").unlink()
-    assert not any(entry.is_cut for entry in root.list("sub"))
+    assert not any(entry.is_truncated for entry in root.list("sub"))
 
 
-def test_a_walk_opens_no_more_folders_than_it_may(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sandboxed_files, "DEEPEST", 3)
+def test_a_walk_opens_no_more_folders_than_it_may(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sandboxed_files, "MAX_DEPTH", 3)
     (folder / "a" / "b" / "c" / "d").mkdir(parents=True)
-    assert [entry.path for entry in root.walk(depth=100)] == ["a", "a/b", "a/b/c", "sub", "sub/file"]
+    assert [entry.path for entry in root.walk(max_depth=100)] == ["a", "a/b", "a/b/c", "sub", "sub/file"]
 
 
-def test_nothing_stays_open(root: Root, folder: Path):
+def test_nothing_stays_open(root: SandboxedFolder, folder: Path):
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("open files cannot be counted here")
     before = os.listdir("/proc/self/fd")
@@ -289,7 +291,7 @@ def test_nothing_stays_open(root: Root, folder: Path):
 # Writing
 
 
-def test_a_file_keeps_its_permissions_and_a_new_one_has_the_usual(root: Root, folder: Path):
+def test_a_file_keeps_its_permissions_and_a_new_one_has_the_usual(root: SandboxedFolder, folder: Path):
     (folder / "sub" / "file").chmod(0o750)
     root.write("sub/file", b"changed")
     assert stat.S_IMODE((folder / "sub" / "file").stat().st_mode) == 0o750
@@ -301,14 +303,14 @@ def test_a_file_keeps_its_permissions_and_a_new_one_has_the_usual(root: Root, fo
     assert stat.S_IMODE((folder / "deep" / "er" / "new").stat().st_mode) == 0o640
 
 
-def test_a_read_only_file_is_left_as_it_is(root: Root, folder: Path):
+def test_a_read_only_file_is_left_as_it_is(root: SandboxedFolder, folder: Path):
     (folder / "sub" / "file").chmod(0o444)
     with pytest.raises(PathRefused, match="read-only"):
         root.write("sub/file", b"changed")
     assert (folder / "sub" / "file").read_bytes() == b"inside"
 
 
-def test_a_write_that_fails_leaves_what_was_there(root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_that_fails_leaves_what_was_there(root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -319,25 +321,25 @@ def test_a_write_that_fails_leaves_what_was_there(root: Root, folder: Path, monk
     assert (folder / "sub" / "file").read_bytes() == b"inside"
 
 
-def test_what_a_killed_writer_left_is_neither_seen_nor_in_the_way(root: Root, folder: Path, outside: Path):
-    (folder / "sub" / TEMPORARY).symlink_to(outside / "file")
+def test_what_a_killed_writer_left_is_neither_seen_nor_in_the_way(root: SandboxedFolder, folder: Path, outside: Path):
+    (folder / "sub" / TEMPORARY_NAME).symlink_to(outside / "file")
     assert [entry.path for entry in root.list("sub")] == ["sub/file"]
     root.write("sub/file", b"changed")
     assert os.listdir(folder / "sub") == ["file"]
     assert (outside / "file").read_bytes() == SECRET
 
 
-def test_an_exchange_needs_what_was_there_before(root: Root, folder: Path):
-    assert root.exchange("sub/file", b"inside", b"changed")
-    assert not root.exchange("sub/file", b"inside", b"changed again")
-    assert not root.exchange("sub/no", b"", b"changed")
+def test_an_exchange_needs_what_was_there_before(root: SandboxedFolder, folder: Path):
+    assert root.compare_and_swap("sub/file", b"inside", b"changed")
+    assert not root.compare_and_swap("sub/file", b"inside", b"changed again")
+    assert not root.compare_and_swap("sub/no", b"", b"changed")
     assert (folder / "sub" / "file").read_bytes() == b"changed"
     assert os.listdir(folder / "sub") == ["file"]
 
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_exchanges_at_the_same_time_lose_nothing(
-    root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+    root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
 ):
     """Each of four threads adds its share to a number in a file; also where directories cannot be locked."""
 
@@ -345,7 +347,7 @@ def test_exchanges_at_the_same_time_lose_nothing(
         done = 0
         while done < 25:
             before = root.read("sub/file", 100)
-            done += root.exchange("sub/file", before, b"%d" % (int(before) + 1))
+            done += root.compare_and_swap("sub/file", before, b"%d" % (int(before) + 1))
 
     def no_flock(*_: int) -> None:
         raise OSError(9, "Bad file descriptor")
@@ -362,9 +364,9 @@ def test_exchanges_at_the_same_time_lose_nothing(
 
 
 def test_somebody_who_keeps_the_lock_is_not_waited_for_for_ever(
-    root: Root, folder: Path, monkeypatch: pytest.MonkeyPatch
+    root: SandboxedFolder, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sandboxed_files, "LOCK_PATIENCE", 0.02)
+    monkeypatch.setattr(sandboxed_files, "LOCK_TIMEOUT_S", 0.02)
     held = os.open(folder / "sub", os.O_RDONLY)
     sandboxed_files.fcntl.flock(held, sandboxed_files.fcntl.LOCK_EX)
     try:
@@ -378,7 +380,7 @@ def test_somebody_who_keeps_the_lock_is_not_waited_for_for_ever(
 # The root
 
 
-def test_a_root_may_go_and_come_back(root: Root, folder: Path, caplog: pytest.LogCaptureFixture):
+def test_a_root_may_go_and_come_back(root: SandboxedFolder, folder: Path, caplog: pytest.LogCaptureFixture):
     folder.rename(folder.with_name("away"))
     for told in refused(root, "sub/file"):
         assert "is not there" in told
@@ -392,7 +394,7 @@ def test_a_root_may_go_and_come_back(root: Root, folder: Path, caplog: pytest.Lo
 def test_a_system_without_dir_fd_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "supports_dir_fd", set())
     with pytest.raises(UsageError, match="dir_fd"):
-        Root(folder)
+        SandboxedFolder(folder)
 
 
 # Races
@@ -432,7 +434,7 @@ def swapping(place: Path, link: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_who_swaps_a_link_in_while_we_work_gains_nothing(root: Root, folder: Path, outside: Path, what: str):
+def test_who_swaps_a_link_in_while_we_work_gains_nothing(root: SandboxedFolder, folder: Path, outside: Path, what: str):
     """With a check of the path before its use, this leaks."""
     place, link = (folder / "sub", outside) if what == "folder" else (folder / "sub" / "file", outside / "file")
     enough = 100 if what == "folder" else 1500  # there is less to be done

@@ -14,11 +14,11 @@ import pytest
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 
 from holdfast import Agent, DefinitionError, Effect, Runtime, Tool
-from holdfast.agents.sandboxed_files import Root
-from holdfast.errors import ArgumentsRefused, ModelRetry, PathRefused
+from holdfast.agents.sandboxed_files import SandboxedFolder
+from holdfast.errors import InvalidToolArguments, ModelRetry, PathRefused
 from holdfast.testing import ScriptedModel, call
 from holdfast.tools import file_search, file_tools, line_reader
-from holdfast.tools.file_search import Search, search
+from holdfast.tools.file_search import SearchQuery, search_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="refused there")
 
@@ -35,7 +35,7 @@ class Files:
 
     def __call__(self, name: str, /, **arguments: Any) -> Any:
         """What the model is told, or what the call raises."""
-        step = self.tools[name].call(ToolCallPart(name, arguments, "call_1"), "the-agent", None)
+        step = self.tools[name].make_call(ToolCallPart(name, arguments, "call_1"), "the-agent", None)
         result = step.step.function(*step.args, **step.kwargs)
         return asyncio.run(result) if step.step.is_async else result
 
@@ -122,13 +122,13 @@ def test_a_part_of_a_file_is_read_with_a_word_on_how_to_read_on(files: Files):
     assert files("read_file", path="five", offset=5) == "5\n[Lines 5 to 5 of 'five', to its end.]"
     assert files("read_file", path="five", limit=5) == "1\n2\n3\n4\n5"
     assert files("read_file", path="five", offset=6) == "['five' has 5 lines.]"
-    with pytest.raises(ArgumentsRefused):
+    with pytest.raises(InvalidToolArguments):
         files("read_file", path="five", offset=0)
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
 def test_lines_are_found_wherever_pieces_end(files: Files, monkeypatch: pytest.MonkeyPatch, piece: int):
-    monkeypatch.setattr(line_reader, "_PIECE", piece)
+    monkeypatch.setattr(line_reader, "_CHUNK_BYTES", piece)
     for end in ("", "\n"):
         lines = ["a", "", "ccc", "dddd", "", "f"]
         files.write("f", "\n".join(lines) + end)
@@ -161,7 +161,7 @@ def test_what_is_no_text_is_told_and_not_shown(files: Files):
 
 def test_a_huge_file_takes_little_memory(files: Files, monkeypatch: pytest.MonkeyPatch):
     """Eight gigabytes: some text, and then nothing for ever."""
-    monkeypatch.setattr(line_reader, "FARTHEST", 16 * KIB**2)
+    monkeypatch.setattr(line_reader, "MAX_SCANNED_BYTES", 16 * KIB**2)
     with open(files.write("huge", "line\n" * 100_000), "r+b") as file:
         file.truncate(8 * GIB)
     with open(files.write("hole", ""), "r+b") as file:
@@ -262,7 +262,7 @@ def test_matches_files_and_bytes_are_bounded(files: Files, monkeypatch: pytest.M
     assert "narrower" in lines[-1]
     short = Files(files.folder, max_bytes=100)("search_files", pattern="needle")
     assert len(short.split("\n")[:-1]) == 6
-    for name, limit in (("MOST_FILES", 1), ("MOST_BYTES", 1)):
+    for name, limit in (("MAX_FILES", 1), ("MAX_TOTAL_BYTES", 1)):
         with monkeypatch.context() as patch:
             patch.setattr(file_search, name, limit)
             files.write("more", "")
@@ -274,7 +274,9 @@ def test_matches_files_and_bytes_are_bounded(files: Files, monkeypatch: pytest.M
 def test_a_regular_expression_that_never_ends_is_stopped(files: Files):
     files.write("bad", "a" * 60 + "!")
     begun = time.monotonic()
-    told = search(Root(files.folder), Search(r"(a+)+$", ".", None, 10_000, 10_000, seconds=0.5))
+    told = search_folder(
+        SandboxedFolder(files.folder), SearchQuery(r"(a+)+$", ".", None, 10_000, 10_000, timeout_s=0.5)
+    )
     assert told == (
         "No line matches '(a+)+$' (1 files searched).\n"
         "[Not all was searched: the time of 0.5 seconds is up: search less, or for something simpler.]"
@@ -340,17 +342,17 @@ def test_a_piece_is_replaced_where_it_is_once(files: Files):
 
 def test_a_file_that_changes_while_it_is_edited_is_edited_as_it_is_then(files: Files, monkeypatch: pytest.MonkeyPatch):
     file = files.write("f", "one two")
-    exchange = Root.exchange
+    exchange = SandboxedFolder.compare_and_swap
 
-    def late(root: Root, path: str, before: bytes, after: bytes) -> bool:
-        monkeypatch.setattr(Root, "exchange", exchange)
+    def late(root: SandboxedFolder, path: str, before: bytes, after: bytes) -> bool:
+        monkeypatch.setattr(SandboxedFolder, "compare_and_swap", exchange)
         file.write_text("one two three")
-        return root.exchange(path, before, after)
+        return root.compare_and_swap(path, before, after)
 
-    monkeypatch.setattr(Root, "exchange", late)
+    monkeypatch.setattr(SandboxedFolder, "compare_and_swap", late)
     files("edit_file", path="f", old="two", new="2")
     assert file.read_text() == "one 2 three"
-    monkeypatch.setattr(Root, "exchange", lambda *_: False)
+    monkeypatch.setattr(SandboxedFolder, "compare_and_swap", lambda *_: False)
     with pytest.raises(ModelRetry, match="keeps changing"):
         files("edit_file", path="f", old="one", new="1")
 

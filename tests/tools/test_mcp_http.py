@@ -29,7 +29,7 @@ async def runtime(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest.fixture(autouse=True)
 def soon(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
 
 
 def journal_of(payloads: list[Any]) -> str:
@@ -213,7 +213,7 @@ async def test_a_cancelled_run_tells_the_server_to_stop(tmp_path: Path) -> None:
 async def test_a_server_that_does_not_take_the_cancellation_of_a_call_is_asked_other_things_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.http_transport.CONNECT", 0.2)
+    monkeypatch.setattr("holdfast.tools.mcp.http_transport.CONNECT_TIMEOUT_S", 0.2)
     with HttpServer(tmp_path, legacy=True) as web:
         (tmp_path / "long.hold").touch()
         server = mcp_http(web.url, name="deaf")
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_too_long_is_not_read(tmp_path: Path, monkeypatc
     with HttpServer(tmp_path, json_response=True) as web:
         server = mcp_http(web.url, name="endless")
         await told_of(server)
-        monkeypatch.setattr("holdfast.tools.mcp.http_transport.LARGEST", 100_000)
+        monkeypatch.setattr("holdfast.tools.mcp.http_transport.MAX_RESPONSE_BYTES", 100_000)
         [told] = await told_of(server, call("tell_all"))
         assert "gave an answer of more than" in told.content
 

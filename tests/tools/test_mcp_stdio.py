@@ -66,14 +66,14 @@ async def test_the_tools_are_listed_page_by_page_in_a_recorded_step_and_offered_
     assert (first.name, first.ok) == ("tools of shared", True)
     listed = {one["name"]: one for one in json.loads(first.payload)}
     assert list(listed) == "add look put book fail refuse show papers tell_all environment".split()  # noqa: SIM905
-    assert {name: one["notes"]["effect"] for name, one in listed.items() if name in ("add", "put", "book")} == {
+    assert {name: one["metadata"]["effect"] for name, one in listed.items() if name in ("add", "put", "book")} == {
         "add": "read",
         "put": "idempotent",
         "book": "once",
     }
     assert listed["add"]["schema"]["required"] == ["a", "b"]
-    assert len(listed["look"]["description"]) == serving.LONGEST_DESCRIPTION
-    assert listed["tell_all"]["notes"]["name"] == "tell all"
+    assert len(listed["look"]["description"]) == serving.MAX_DESCRIPTION_CHARS
+    assert listed["tell_all"]["metadata"]["name"] == "tell all"
     assert "'tell.all' is left out: another one is called 'tell_all' already" in caplog.text
     assert "'odd' is left out: its schema is none" in caplog.text
 
@@ -175,7 +175,7 @@ async def test_a_call_that_takes_too_long_is_given_up_and_the_model_is_told(fold
 async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may_be_asked_twice(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
     mortal = mcp_stdio(*command(folder), name="mortal", retries=2)
     held = ["killed-look", "killed-put", "killed-book"]
     for name in held:
@@ -204,14 +204,14 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
 async def test_a_server_that_has_died_between_two_calls_is_started_again_even_for_a_tool_that_runs_once(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF", 0.01)
+    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
     dying = mcp_stdio(*command(folder), name="dying")
     await told_of(dying, call("book", name="before"))
     pid = happened(folder, "book")[-1]["pid"]
-    live = connection_of(dying)._live
+    live = connection_of(dying)._current
     assert live is not None
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: live.is_over, "the end is noticed")
+    await until(lambda: live.has_ended, "the end is noticed")
     assert await told_of(dying, call("book", name="after")) == [Told("success", "book: after")]
     assert happened(folder, "book")[-1]["pid"] != pid
 
@@ -228,8 +228,8 @@ async def test_a_server_that_has_died_between_two_calls_is_started_again_even_fo
 async def test_a_server_that_does_not_start_fails_the_run_with_a_reason(
     folder: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, program: str, words: str
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF", 0.01)
-    monkeypatch.setattr(serving, "OPENING", 0.7 if "stdin" in program else 60.0)
+    monkeypatch.setattr("holdfast.tools.mcp.tool.BACKOFF_S", 0.01)
+    monkeypatch.setattr(serving, "OPEN_TIMEOUT_S", 0.7 if "stdin" in program else 60.0)
     started = (program, SECRET) if program.startswith(".") else (sys.executable, "-c", program)
     absent = mcp_stdio(*started, name="absent", env={"TOKEN": SECRET}, timeout=0.5, retries=1)
     handle, _ = await start(absent)
@@ -268,13 +268,13 @@ async def test_names_get_a_prefix_and_can_be_chosen_and_effects_can_be_told(
     await handle.result()
     listed = json.loads((await records_of(runtime, handle.run_id))[0].payload)
     assert [one["name"] for one in listed] == ["s_add", "s_book", "s_tell_all"]
-    tools = {one["name"]: some.tool(serving.ListedTool(**one)) for one in listed}
+    tools = {one["name"]: some.make_tool(serving.ListedTool(**one)) for one in listed}
     assert {name: tool.definition.effect.value for name, tool in tools.items()} == {
         "s_add": "read",
         "s_book": "read",
         "s_tell_all": "read",
     }
-    assert {name for name, tool in tools.items() if tool.may_need_approval} == {"s_add"}
+    assert {name for name, tool in tools.items() if tool.can_require_approval} == {"s_add"}
 
 
 async def test_a_name_that_the_server_does_not_have_is_told(server: McpServer, folder: Path) -> None:
@@ -317,7 +317,7 @@ async def test_the_connection_is_closed_when_idle_and_when_the_engine_closes(
     brief = mcp_stdio(*command(folder), name="brief")
     async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.tools.mcp.connection.IDLE", 0.3)
+            patched.setattr("holdfast.tools.mcp.connection.IDLE_TIMEOUT_S", 0.3)
             await told_of(brief, call("look", name="idle"))
         pid = happened(folder, "look")[-1]["pid"]
         await until(lambda: not is_alive(pid), "an idle server ends")

@@ -14,7 +14,7 @@ import pytest
 from pydantic_ai.messages import ToolCallPart
 
 from holdfast import Agent, DefinitionError, Effect, ModelRetry, Runtime, Tool
-from holdfast.errors import ApprovalRequired, ArgumentsRefused
+from holdfast.errors import ApprovalRequired, InvalidToolArguments
 from holdfast.testing import Runner, ScriptedModel, call
 from holdfast.tools import program_runner, shell_tool
 
@@ -27,7 +27,7 @@ def make(cwd: Path, *allow: str | Sequence[str], **options: Any) -> Tool:
 
 async def run(tool: Tool, *argv: str) -> str:
     """What the model is told, or what the call raises."""
-    step = tool.call(ToolCallPart("shell", {"argv": list(argv)}, "call_1"), "the-agent", None)
+    step = tool.make_call(ToolCallPart("shell", {"argv": list(argv)}, "call_1"), "the-agent", None)
     return await step.step.function(*step.args, **step.kwargs)
 
 
@@ -131,7 +131,7 @@ async def test_an_option_that_runs_a_command_is_as_allowed_as_its_program(tmp_pa
 
 @pytest.mark.parametrize("argv", [[], ["ls", "a\0b"], ["ls", "x" * 100_001]])
 async def test_what_is_no_command_is_refused(tmp_path: Path, argv: list[str]):
-    with pytest.raises((ArgumentsRefused, ModelRetry)):
+    with pytest.raises((InvalidToolArguments, ModelRetry)):
         await run(make(tmp_path, "ls"), *argv)
 
 
@@ -255,7 +255,7 @@ async def test_of_long_output_the_beginning_and_the_end_are_told(tmp_path: Path)
 
 
 async def test_a_program_that_writes_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(program_runner, "MOST_WRITTEN", 1024 * 1024)
+    monkeypatch.setattr(program_runner, "MAX_WRITTEN_BYTES", 1024 * 1024)
     told = await run(make(tmp_path, "yes", max_output=100), "yes")
     assert told.startswith("[stopped because it wrote too much (1,")
     assert len(told) < 300

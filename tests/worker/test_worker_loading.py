@@ -7,17 +7,17 @@ from worker_project import Project
 
 
 def load_each(project: Project, *targets: str) -> list[str]:
-    """What ``load`` returns for each target, or its error, as text; all in one process."""
+    """What ``load_workflows`` returns for each target, or its error, as text; all in one process."""
     done = project.python(
         f"""
         import sys
         sys.path = [entry for entry in sys.path if entry]  # as for an installed command: the folder is not there yet
         from holdfast.errors import UsageError
-        from holdfast.worker.workflow_loader import load
+        from holdfast.worker.workflow_loader import load_workflows
         answers = []
         for target in {targets!r}:
             try:
-                answers.append(repr(load(target)))
+                answers.append(repr(load_workflows(target)))
             except UsageError as error:
                 answers.append(f"UsageError: {{error}}")
         print(answers)
@@ -27,7 +27,7 @@ def load_each(project: Project, *targets: str) -> list[str]:
     return ast.literal_eval(done.stdout)
 
 
-def load(project: Project, target: str) -> str:
+def load_workflows(project: Project, target: str) -> str:
     [answer] = load_each(project, target)
     return answer
 
@@ -42,7 +42,7 @@ def load(project: Project, target: str) -> str:
     ],
 )
 def test_a_target_names_all_workflows_or_the_chosen_ones(project: Project, target: str, names: tuple[str, ...]):
-    assert load(project, target) == repr(names)
+    assert load_workflows(project, target) == repr(names)
 
 
 def test_an_agent_is_served_with_its_sub_agents(project: Project):
@@ -70,8 +70,8 @@ def test_a_file_inside_a_package_is_imported_as_part_of_it(project: Project):
     project.write("shop/jobs/__init__.py", "")
     project.write("shop/jobs/nightly.py", "from ..base import cleanup")
     project.write("shop/base.py", "from holdfast import workflow\n@workflow\nasync def cleanup() -> None: ...\n")
-    assert load(project, "shop/jobs/nightly.py") == "('cleanup',)"
-    assert load(project, "shop.jobs.nightly:cleanup") == "('cleanup',)"
+    assert load_workflows(project, "shop/jobs/nightly.py") == "('cleanup',)"
+    assert load_workflows(project, "shop.jobs.nightly:cleanup") == "('cleanup',)"
 
 
 def test_a_target_that_cannot_be_served_is_explained(project: Project):
@@ -97,7 +97,7 @@ def test_a_target_that_cannot_be_served_is_explained(project: Project):
 
 def test_a_module_that_fails_on_import_shows_the_end_of_its_traceback(project: Project):
     project.write("broken.py", "def prepare():\n    return undefined\n\nprepare()\n")
-    answer = load(project, "broken")
+    answer = load_workflows(project, "broken")
     assert answer.startswith("UsageError: importing 'broken' failed:")
     assert "line 2, in prepare" in answer
     assert "return undefined" in answer
@@ -107,21 +107,21 @@ def test_a_module_that_fails_on_import_shows_the_end_of_its_traceback(project: P
 
 def test_a_missing_dependency_is_a_failed_import_and_not_a_missing_target(project: Project):
     project.write("needy.py", "import a_package_that_is_not_there\n")
-    answer = load(project, "needy.py")
+    answer = load_workflows(project, "needy.py")
     assert "importing 'needy' failed:" in answer
     assert "No module named 'a_package_that_is_not_there'" in answer
 
 
 def test_a_script_that_exits_when_it_is_imported_is_explained(project: Project):
     project.write("script.py", "import sys\nsys.exit(3)\n")
-    assert "SystemExit: 3: the module ends the process when it is imported" in load(project, "script")
+    assert "SystemExit: 3: the module ends the process when it is imported" in load_workflows(project, "script")
 
 
 def test_a_module_without_workflows_is_an_error(project: Project):
     project.write("empty.py", "x = 1\n")
-    assert "there is no workflow in 'empty': put `@workflow` on an async function" in load(project, "empty")
+    assert "there is no workflow in 'empty': put `@workflow` on an async function" in load_workflows(project, "empty")
 
 
 def test_a_file_whose_name_belongs_to_another_module_is_an_error(project: Project):
     project.write("difflib.py", "x = 1\n")
-    assert "`import difflib` finds" in load(project, "difflib.py")
+    assert "`import difflib` finds" in load_workflows(project, "difflib.py")

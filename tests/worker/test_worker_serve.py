@@ -30,7 +30,7 @@ def test_a_worker_says_what_it_serves_executes_runs_and_stops_in_good_order(proj
 
 
 def test_only_the_chosen_workflow_is_served(project: Project):
-    project.python("from holdfast.worker.workflow_loader import load; load('app')")
+    project.python("from holdfast.worker.workflow_loader import load_workflows; load_workflows('app')")
     worker = project.worker("app:etl")
     assert "serves etl from all queues" in line_with(worker, "serves")
     done = project.python("from holdfast import Client; Client().start_sync('report', 'x')")

@@ -11,8 +11,8 @@ from typing import Any
 import talk
 from absurd_sdk import AsyncAbsurd
 
-WORKERS = 8
-LOOK = 0.02
+WORKER_COUNT = 8
+POLL_INTERVAL_S = 0.02
 
 
 async def sequence(params: Any, ctx: Any) -> int:
@@ -27,26 +27,26 @@ async def sequence(params: Any, ctx: Any) -> int:
 
 class Absurd:
     async def open(self, store: str, variant: str) -> None:
-        self._apps = [AsyncAbsurd(store) for _ in range(WORKERS + 1)]
+        self._apps = [AsyncAbsurd(store) for _ in range(WORKER_COUNT + 1)]
         await self._apps[0].create_queue("default")
         for app in self._apps:
             app.register_task(name="sequence")(sequence)
         self._workers = [
-            asyncio.create_task(app.start_worker(worker_id=f"worker-{number}", poll_interval=LOOK))
+            asyncio.create_task(app.start_worker(worker_id=f"worker-{number}", poll_interval=POLL_INTERVAL_S))
             for number, app in enumerate(self._apps[1:])
         ]
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         app = self._apps[0]
         spawned = [await app.spawn("sequence", {"ledger": "", "steps": steps}) for _ in range(runs)]
         for task in spawned:
             done = await app.await_task_result(task["task_id"])
             assert done.state == "completed", done
 
-    async def begin(self, ledger: str) -> None:
-        await self._apps[0].spawn("sequence", {"ledger": ledger, "steps": talk.LENGTH})
+    async def start_run(self, ledger: str) -> None:
+        await self._apps[0].spawn("sequence", {"ledger": ledger, "steps": talk.STEP_COUNT})
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 

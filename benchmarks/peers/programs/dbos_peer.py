@@ -25,18 +25,18 @@ class Dbos:
         DBOS(config={"name": "peers", "system_database_url": store, "log_level": "ERROR"})
         await asyncio.to_thread(DBOS.launch)
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         async def whole() -> None:
             handle = await DBOS.start_workflow_async(sequence, "", steps)
             await handle.get_result()
 
         await asyncio.gather(*[whole() for _ in range(runs)])
 
-    async def begin(self, ledger: str) -> None:
+    async def start_run(self, ledger: str) -> None:
         with SetWorkflowID("crash"):
-            await DBOS.start_workflow_async(sequence, ledger, talk.LENGTH)
+            await DBOS.start_workflow_async(sequence, ledger, talk.STEP_COUNT)
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 

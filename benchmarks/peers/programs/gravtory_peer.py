@@ -13,10 +13,10 @@ from typing import Any
 import talk
 from gravtory import Gravtory, step
 
-_numbers = itertools.count()
+_counter = itertools.count()
 
 
-def sequence(steps: int) -> type:
+def make_sequence(steps: int) -> type:
     """A class with so many steps in a row."""
     methods: dict[str, Any] = {}
     for number in range(1, steps + 1):
@@ -33,31 +33,31 @@ class GravtoryPeer:
     async def open(self, store: str, variant: str) -> None:
         warnings.simplefilter("ignore")
         self._gravtory = Gravtory(store)
-        self._sequences: dict[int, Any] = {}
-        self._sequence(talk.LENGTH)
+        self._workflows: dict[int, Any] = {}
+        self._get_workflow(talk.STEP_COUNT)
         await self._gravtory.start()
 
-    def _sequence(self, steps: int) -> Any:
-        if steps not in self._sequences:
-            wrapped = self._gravtory.workflow(id=f"sequence-{steps}-{{key}}")(sequence(steps))
-            self._sequences[steps] = wrapped
-        return self._sequences[steps]
+    def _get_workflow(self, steps: int) -> Any:
+        if steps not in self._workflows:
+            wrapped = self._gravtory.workflow(id=f"sequence-{steps}-{{key}}")(make_sequence(steps))
+            self._workflows[steps] = wrapped
+        return self._workflows[steps]
 
-    async def many(self, runs: int, steps: int) -> None:
-        workflow = self._sequence(steps)
-        keys = [str(next(_numbers)) for _ in range(runs)]
+    async def run_many(self, runs: int, steps: int) -> None:
+        workflow = self._get_workflow(steps)
+        keys = [str(next(_counter)) for _ in range(runs)]
         begun = [self._gravtory.run(workflow, key=key, ledger="") for key in keys]
         ended: list[Any] = await asyncio.gather(*begun, return_exceptions=True)
         bad = [run for run in ended if isinstance(run, BaseException) or run.status.value != "completed"]
         if bad:
             raise RuntimeError(f"{len(bad)} of {runs} runs failed, the first with: {bad[0]!r:.150}")
 
-    async def begin(self, ledger: str) -> None:
-        run = self._gravtory.run(self._sequence(talk.LENGTH), key="crash", ledger=ledger)
-        self._begun = asyncio.ensure_future(run)
+    async def start_run(self, ledger: str) -> None:
+        run = self._gravtory.run(self._get_workflow(talk.STEP_COUNT), key="crash", ledger=ledger)
+        self._started_run = asyncio.ensure_future(run)
 
-    async def name(self, ledger: str) -> None:
-        await self._gravtory.run(self._sequence(talk.LENGTH), key="crash", ledger=ledger)
+    async def resume_run(self, ledger: str) -> None:
+        await self._gravtory.run(self._get_workflow(talk.STEP_COUNT), key="crash", ledger=ledger)
 
 
 talk.serve(GravtoryPeer())

@@ -25,16 +25,16 @@ class Holdfast:
     async def open(self, store: str, variant: str) -> None:
         self._runtime = Runtime(store)
         await self._runtime.__aenter__()
-        self._worker = asyncio.create_task(self._runtime.run_worker(grace=0))
+        self._worker = asyncio.create_task(self._runtime.run_worker(grace_s=0))
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         run = sequence.options(new=True)
         await asyncio.gather(*[run("", steps) for _ in range(runs)])
 
-    async def begin(self, ledger: str) -> None:
-        await sequence.start(ledger, talk.LENGTH)
+    async def start_run(self, ledger: str) -> None:
+        await sequence.start(ledger, talk.STEP_COUNT)
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 

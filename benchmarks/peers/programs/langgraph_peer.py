@@ -26,7 +26,7 @@ async def one(ledger: str, number: int) -> str:
     return await talk.one(ledger, number)
 
 
-def functional(checkpointer: Any) -> Any:
+def build_functional(checkpointer: Any) -> Any:
     @entrypoint(checkpointer=checkpointer)
     async def sequence(wanted: dict[str, Any]) -> int:
         for number in range(1, wanted["steps"] + 1):
@@ -36,7 +36,7 @@ def functional(checkpointer: Any) -> Any:
     return sequence
 
 
-def graph(checkpointer: Any) -> Any:
+def build_graph(checkpointer: Any) -> Any:
     async def node(state: State) -> dict[str, Any]:
         number = state["number"] + 1
         return {"number": number, "output": await talk.one(state["ledger"], number)}
@@ -50,40 +50,40 @@ def graph(checkpointer: Any) -> Any:
 
 class LangGraph:
     async def open(self, store: str, variant: str) -> None:
-        self._open = AsyncExitStack()
-        checkpointer = await (self._postgres(store) if store.startswith("postgres") else self._sqlite(store))
+        self._exit_stack = AsyncExitStack()
+        checkpointer = await (self._open_postgres(store) if store.startswith("postgres") else self._open_sqlite(store))
         await checkpointer.setup()
-        self._graph = (graph if variant == "graph" else functional)(checkpointer)
+        self._graph = (build_graph if variant == "graph" else build_functional)(checkpointer)
 
-    async def _sqlite(self, store: str) -> Any:
+    async def _open_sqlite(self, store: str) -> Any:
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
         saver = AsyncSqliteSaver.from_conn_string(store.removeprefix("sqlite:///"))
-        return await self._open.enter_async_context(saver)
+        return await self._exit_stack.enter_async_context(saver)
 
-    async def _postgres(self, store: str) -> Any:
+    async def _open_postgres(self, store: str) -> Any:
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
         from psycopg.rows import dict_row
         from psycopg_pool import AsyncConnectionPool
 
         settings = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
         pool: Any = AsyncConnectionPool(store, min_size=4, max_size=10, kwargs=settings, open=False)
-        return AsyncPostgresSaver(await self._open.enter_async_context(pool))
+        return AsyncPostgresSaver(await self._exit_stack.enter_async_context(pool))
 
-    async def _invoke(self, wanted: Any, thread: str, steps: int) -> None:
+    async def _invoke(self, state: Any, thread: str, steps: int) -> None:
         config = {"configurable": {"thread_id": thread}, "recursion_limit": steps + 10}
-        await self._graph.ainvoke(wanted, config, durability="sync")
+        await self._graph.ainvoke(state, config, durability="sync")
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         wanted = {"ledger": "", "steps": steps, "number": 0, "output": ""}
         await asyncio.gather(*[self._invoke(wanted, str(uuid.uuid4()), steps) for _ in range(runs)])
 
-    async def begin(self, ledger: str) -> None:
-        wanted = {"ledger": ledger, "steps": talk.LENGTH, "number": 0, "output": ""}
-        self._begun = asyncio.create_task(self._invoke(wanted, "crash", talk.LENGTH))
+    async def start_run(self, ledger: str) -> None:
+        wanted = {"ledger": ledger, "steps": talk.STEP_COUNT, "number": 0, "output": ""}
+        self._started_run = asyncio.create_task(self._invoke(wanted, "crash", talk.STEP_COUNT))
 
-    async def name(self, ledger: str) -> None:
-        await self._invoke(None, "crash", talk.LENGTH)
+    async def resume_run(self, ledger: str) -> None:
+        await self._invoke(None, "crash", talk.STEP_COUNT)
 
 
 talk.serve(LangGraph())

@@ -19,64 +19,64 @@ import traceback
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-WIDTH = 200
+OUTPUT_BYTES = 200
 """Bytes of a step's output."""
-LENGTH = 12
+STEP_COUNT = 12
 """Steps of the run that will be killed."""
-HELD = 9
+HELD_STEP = 9
 """The step in which it is."""
-PATIENCE = 600
+HELD_STEP_S = 600
 """Seconds that this step takes when it is first tried: longer than anybody waits."""
 
 
-class Peer(Protocol):
+class PeerProgram(Protocol):
     """What a program provides."""
 
     async def open(self, store: str, variant: str) -> None:
         """Take up work, as a process does in production: including that of processes that are gone."""
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         """Carry out so many runs at once, of so many steps one after the other."""
 
-    async def begin(self, ledger: str) -> None:
+    async def start_run(self, ledger: str) -> None:
         """Start the run that will be killed, without waiting for its end."""
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         """Go on with it."""
 
 
-def output(number: int) -> str:
+def make_output(number: int) -> str:
     """What a step returns."""
-    return f"{number:0{WIDTH}d}"
+    return f"{number:0{OUTPUT_BYTES}d}"
 
 
-async def noted(ledger: str, number: int) -> str:
+async def run_logged_step(ledger: str, number: int) -> str:
     """A step that leaves a line in a file outside the database; the one that is held takes long when first tried."""
-    is_new = not any(line.split()[0] == str(number) for line in _lines(ledger))
+    is_new = not any(line.split()[0] == str(number) for line in _read_lines(ledger))
     with open(ledger, "a") as file:
         file.write(f"{number} {os.getpid()} {time.time()}\n")
-    if number == HELD and is_new:
-        await asyncio.sleep(PATIENCE)
-    return output(number)
+    if number == HELD_STEP and is_new:
+        await asyncio.sleep(HELD_STEP_S)
+    return make_output(number)
 
 
-async def one(ledger: str, number: int) -> str:
+async def run_step(ledger: str, number: int) -> str:
     """A step of either kind: without a ledger it only returns its output."""
-    return await noted(ledger, number) if ledger else output(number)
+    return await run_logged_step(ledger, number) if ledger else make_output(number)
 
 
-def _lines(ledger: str) -> list[str]:
+def _read_lines(ledger: str) -> list[str]:
     path = Path(ledger)
     return path.read_text().splitlines() if path.exists() else []
 
 
-def serve(peer: Peer) -> None:
+def serve(peer: PeerProgram) -> None:
     """Be that program, until told to leave. What the peer itself prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     failed = 0
     try:
-        asyncio.run(_serve(peer, answers))
+        asyncio.run(_serve_commands(peer, answers))
     except BaseException:
         failed = 1
         traceback.print_exc()
@@ -85,18 +85,18 @@ def serve(peer: Peer) -> None:
         os._exit(failed)  # threads of the peer may still wait for something
 
 
-async def _serve(peer: Peer, answers: TextIO) -> None:
+async def _serve_commands(peer: PeerProgram, answers: TextIO) -> None:
     store, variant, *_ = [*sys.argv[1:], ""]
     await peer.open(store, variant)
     answers.write("ready\n")
     while line := await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
-        answer = await _answer(peer, line.split())
+        answer = await _handle_command(peer, line.split())
         if answer is None:
             return
         answers.write(f"{answer}\n")
 
 
-async def _answer(peer: Any, words: list[str]) -> str | None:
+async def _handle_command(peer: Any, words: list[str]) -> str | None:
     match words:
         case ["many", runs, steps]:
             started = time.perf_counter()

@@ -23,10 +23,10 @@ sequence = restate.Service("sequence")
 
 
 @sequence.handler()
-async def run(ctx: restate.Context, wanted: dict[str, Any]) -> int:
-    for number in range(1, wanted["steps"] + 1):
-        await ctx.run_typed("one", talk.one, ledger=wanted["ledger"], number=number)
-    return wanted["steps"]
+async def run(ctx: restate.Context, request: dict[str, Any]) -> int:
+    for number in range(1, request["steps"] + 1):
+        await ctx.run_typed("one", talk.one, ledger=request["ledger"], number=number)
+    return request["steps"]
 
 
 class Restate:
@@ -41,8 +41,8 @@ class Restate:
         config.h2_max_concurrent_streams = 2147483647
         config.keep_alive_timeout = 2147483647
         self._listener = listener
-        self._serving = asyncio.create_task(serve(restate.app([sequence]), config))  # type: ignore[arg-type]
-        await asyncio.to_thread(_register, admin, port)
+        self._server_task = asyncio.create_task(serve(restate.app([sequence]), config))  # type: ignore[arg-type]
+        await asyncio.to_thread(_register_service, admin, port)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{ingress}", timeout=None, limits=limits)
 
@@ -52,17 +52,17 @@ class Restate:
         answer = await self._client.post(path, json=wanted, headers={"idempotency-key": str(uuid.uuid4())})
         answer.raise_for_status()
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         await asyncio.gather(*[self._call("", steps) for _ in range(runs)])
 
-    async def begin(self, ledger: str) -> None:
-        await self._call(ledger, talk.LENGTH, send=True)
+    async def start_run(self, ledger: str) -> None:
+        await self._call(ledger, talk.STEP_COUNT, send=True)
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 
-def _register(admin: int, port: int) -> None:
+def _register_service(admin: int, port: int) -> None:
     body = json.dumps({"uri": f"http://127.0.0.1:{port}"}).encode()
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{admin}/deployments", body, headers)

@@ -14,9 +14,9 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-LIMIT = timedelta(seconds=2 * talk.PATIENCE)
+STEP_TIMEOUT = timedelta(seconds=2 * talk.PATIENCE)
 """How long a step may take."""
-SILENCE = timedelta(seconds=10)
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 """How long a step that may take so long may say nothing, before its worker counts as dead."""
 
 
@@ -24,14 +24,14 @@ SILENCE = timedelta(seconds=10)
 async def one(ledger: str, number: int) -> str:
     if not ledger:
         return talk.output(number)
-    beating = asyncio.create_task(beat())
+    beating = asyncio.create_task(send_heartbeats())
     try:
         return await talk.one(ledger, number)
     finally:
         beating.cancel()
 
 
-async def beat() -> None:
+async def send_heartbeats() -> None:
     while True:
         activity.heartbeat()
         await asyncio.sleep(1)
@@ -43,7 +43,7 @@ class Activities:
     async def run(self, ledger: str, steps: int) -> int:
         for number in range(1, steps + 1):
             await workflow.execute_activity(
-                one, args=[ledger, number], start_to_close_timeout=LIMIT, heartbeat_timeout=SILENCE
+                one, args=[ledger, number], start_to_close_timeout=STEP_TIMEOUT, heartbeat_timeout=HEARTBEAT_TIMEOUT
             )
         return steps
 
@@ -53,7 +53,7 @@ class LocalActivities:
     @workflow.run
     async def run(self, ledger: str, steps: int) -> int:
         for number in range(1, steps + 1):
-            await workflow.execute_local_activity(one, args=[ledger, number], start_to_close_timeout=LIMIT)
+            await workflow.execute_local_activity(one, args=[ledger, number], start_to_close_timeout=STEP_TIMEOUT)
         return steps
 
 
@@ -63,9 +63,9 @@ class Temporal:
         self._workflow = LocalActivities if variant == "local" else Activities
         workflows = [Activities, LocalActivities]
         self._worker = Worker(self._client, task_queue="peers", workflows=workflows, activities=[one])
-        self._working = asyncio.create_task(self._worker.run())
+        self._worker_task = asyncio.create_task(self._worker.run())
 
-    async def many(self, runs: int, steps: int) -> None:
+    async def run_many(self, runs: int, steps: int) -> None:
         await asyncio.gather(*[self._start(str(uuid.uuid4()), "", steps, wait=True) for _ in range(runs)])
 
     async def _start(self, name: str, ledger: str, steps: int, *, wait: bool) -> None:
@@ -75,10 +75,10 @@ class Temporal:
         if wait:
             await handle.result()
 
-    async def begin(self, ledger: str) -> None:
-        await self._start(str(uuid.uuid4()), ledger, talk.LENGTH, wait=False)
+    async def start_run(self, ledger: str) -> None:
+        await self._start(str(uuid.uuid4()), ledger, talk.STEP_COUNT, wait=False)
 
-    async def name(self, ledger: str) -> None:
+    async def resume_run(self, ledger: str) -> None:
         raise NotImplementedError
 
 

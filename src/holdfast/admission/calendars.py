@@ -2,8 +2,8 @@
 
 A ``Timing`` stands for a set of moments, its *ticks*: whole seconds since the epoch. The set follows from the timing
 alone. Whoever asks, wherever they begin, and however long a worker has been up: they are told the same ticks. So a tick
-can be named (``tick_id``), the name is the id of the run that it starts, and as an id belongs to one run only, a tick
-fires once, however many workers see that it is due.
+can be named (``make_tick_id``), the name is the id of the run that it starts, and as an id belongs to one run only, a
+tick fires once, however many workers see that it is due.
 
 A ``Cron`` is read by the clock on the wall in its time zone, UTC if none is named and never the machine's own, because
 the machines of a fleet need not agree about that one. The expressions are those of Debian's cron, as the library
@@ -43,15 +43,15 @@ from typing import Literal, NamedTuple, get_args
 
 from holdfast.admission.durations import Duration, duration_to_seconds, format_duration
 from holdfast.admission.time_zones import (
-    DAY,
+    DAY_S,
     EPOCH,
     SECOND,
     WALL_EPOCH,
-    first_change,
-    first_moment,
-    last_change,
-    offset_at,
-    zone_of,
+    find_first_timestamp,
+    find_first_transition,
+    find_last_transition,
+    get_time_zone,
+    get_utc_offset_s,
 )
 from holdfast.errors import UsageError
 
@@ -61,7 +61,7 @@ CatchUp = Literal["skip", "last", "all"]
 Overlap = Literal["allow", "skip"]
 """Whether a tick fires while the run that was started before it is still under way."""
 
-_END = 221_845_392_000
+_MAX_TIMESTAMP = 221_845_392_000
 """The year 9000: no tick is later, so that a search ahead stays within the years that a ``datetime`` can tell."""
 
 
@@ -79,41 +79,41 @@ class Timing(ABC):
         """
         words = text.split()
         if words and words[0].lower() == "every":
-            span, start = _parted(words[1:], "from")
+            span, start = _split_at_word(words[1:], "from")
             if "in" in span.lower().split():
                 raise UsageError(
                     f"{text!r}: an interval counts elapsed time, in which a time zone has no part. For a time of day "
                     f"use a cron expression, as in '0 6 * * * in Europe/Berlin'"
                 )
-            return every(span, None if start is None else _moment(start))
-        expression, zone = _parted(words, "in")
+            return make_interval(span, None if start is None else _parse_datetime(start))
+        expression, zone = _split_at_word(words, "in")
         return Cron(expression, "UTC" if zone is None else zone)
 
-    def ticks(self, after: float, until: float, limit: int | None = None) -> list[float]:
+    def list_ticks(self, after: float, until: float, limit: int | None = None) -> list[float]:
         """The ticks behind ``after``, up to ``until`` and including it; the first ``limit`` of them."""
-        first, last = _whole(after), _whole(until)
-        return [float(tick) for tick in islice(takewhile(lambda tick: tick <= last, self._ahead(first)), limit)]
+        first, last = _floor_to_second(after), _floor_to_second(until)
+        return [float(tick) for tick in islice(takewhile(lambda tick: tick <= last, self._iter_forward(first)), limit)]
 
-    def newest_first(self, after: float, until: float) -> Iterator[float]:
-        """The same ticks as ``ticks``, from the last to the first."""
-        first, last = _whole(after), _whole(until)
-        return (float(tick) for tick in takewhile(lambda tick: tick > first, self._back(last)))
+    def iter_newest_first(self, after: float, until: float) -> Iterator[float]:
+        """The same ticks as ``list_ticks``, from the last to the first."""
+        first, last = _floor_to_second(after), _floor_to_second(until)
+        return (float(tick) for tick in takewhile(lambda tick: tick > first, self._iter_backward(last)))
 
-    def next_after(self, moment: float) -> float:
-        """The first tick behind ``moment``; infinite if there is none before the year 9000."""
-        found = self.ticks(moment, math.inf, 1)
+    def get_next_tick(self, after: float) -> float:
+        """The first tick behind ``after``; infinite if there is none before the year 9000."""
+        found = self.list_ticks(after, math.inf, 1)
         return found[0] if found else math.inf
 
     @abstractmethod
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """For people to read."""
 
     @abstractmethod
-    def _ahead(self, after: int) -> Iterator[int]:
+    def _iter_forward(self, after: int) -> Iterator[int]:
         """All ticks behind ``after``, in order."""
 
     @abstractmethod
-    def _back(self, until: int) -> Iterator[int]:
+    def _iter_backward(self, until: int) -> Iterator[int]:
         """All ticks up to ``until`` and including it, from the last to the first."""
 
 
@@ -127,24 +127,24 @@ class Interval(Timing):
     def __post_init__(self) -> None:
         if self.seconds < 1:
             raise UsageError(f"an interval of {self.seconds} seconds: the shortest is one second, as in 'every 1 s'")
-        if not 0 <= self.start <= _END:
+        if not 0 <= self.start <= _MAX_TIMESTAMP:
             raise UsageError("an interval must start after 1970 and before the year 9000")
 
     def __str__(self) -> str:
         text = f"every {format_duration(self.seconds)}"
-        return f"{text} from {_iso(self.start)}" if self.start else text
+        return f"{text} from {_format_timestamp(self.start)}" if self.start else text
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """As its text, with whole words."""
         return {"every s": "every second", "every min": "every minute"}.get(str(self), str(self))
 
-    def _ahead(self, after: int) -> Iterator[int]:
+    def _iter_forward(self, after: int) -> Iterator[int]:
         tick = self.start + max(0, (after - self.start) // self.seconds + 1) * self.seconds
         while True:
             yield tick
             tick += self.seconds
 
-    def _back(self, until: int) -> Iterator[int]:
+    def _iter_backward(self, until: int) -> Iterator[int]:
         tick = until - (until - self.start) % self.seconds
         while tick >= self.start:
             yield tick
@@ -159,50 +159,56 @@ class Cron(Timing):
     zone: str = "UTC"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "expression", _checked_expression(self.expression))
-        zone_of(self.zone)
-        if next(self._walls(0), None) is None:
+        object.__setattr__(self, "expression", _validate_expression(self.expression))
+        get_time_zone(self.zone)
+        if next(self._iter_wall_times(0), None) is None:
             raise UsageError(f"cron expression {self.expression!r}: there is no such day, so it would never fire")
 
     def __str__(self) -> str:
         return self.expression if self.zone == "UTC" else f"{self.expression} in {self.zone}"
 
     @property
-    def fixed(self) -> bool:
+    def is_fixed_time(self) -> bool:
         """It is at fixed times: it neither loses ticks nor fires twice where the clock is set."""
-        return not any(field.startswith("*") for field in self._fields()[:-3])
+        return not any(field.startswith("*") for field in self._split_fields()[:-3])
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """``at 02:00 every day (Europe/Berlin)``."""
         from cronsim import CronSim
 
-        told = CronSim(" ".join(self._fields()), WALL_EPOCH).explain()
+        told = CronSim(" ".join(self._split_fields()), WALL_EPOCH).explain()
         return f"{told[:1].lower()}{told[1:]} ({self.zone})"
 
-    def _ahead(self, after: int) -> Iterator[int]:
-        zone = zone_of(self.zone)
-        return self._fixed_ahead(zone, after) if self.fixed else self._by_clock_ahead(zone, after)
+    def _iter_forward(self, after: int) -> Iterator[int]:
+        zone = get_time_zone(self.zone)
+        return (
+            self._iter_fixed_forward(zone, after) if self.is_fixed_time else self._iter_wall_clock_forward(zone, after)
+        )
 
-    def _back(self, until: int) -> Iterator[int]:
-        zone = zone_of(self.zone)
-        return self._fixed_back(zone, until) if self.fixed else self._by_clock_back(zone, until)
+    def _iter_backward(self, until: int) -> Iterator[int]:
+        zone = get_time_zone(self.zone)
+        return (
+            self._iter_fixed_backward(zone, until)
+            if self.is_fixed_time
+            else self._iter_wall_clock_backward(zone, until)
+        )
 
     # At fixed times, every time on the wall has one moment, and a later one never has an earlier moment.
 
-    def _fixed_ahead(self, zone: tzinfo, after: int) -> Iterator[int]:
+    def _iter_fixed_forward(self, zone: tzinfo, after: int) -> Iterator[int]:
         # When the clock has just been set back, the first times found have had their moment before `after`.
-        for wall in self._walls(after + offset_at(zone, after) + 1):
-            tick = first_moment(zone, wall)
+        for wall in self._iter_wall_times(after + get_utc_offset_s(zone, after) + 1):
+            tick = find_first_timestamp(zone, wall)
             if tick > after:
                 yield tick
                 after = tick
 
-    def _fixed_back(self, zone: tzinfo, until: int) -> Iterator[int]:
+    def _iter_fixed_backward(self, zone: tzinfo, until: int) -> Iterator[int]:
         # If the clock has been set back within the last day, it has shown later times than it shows now.
-        offset = max(offset_at(zone, until), offset_at(zone, until - DAY))
+        offset = max(get_utc_offset_s(zone, until), get_utc_offset_s(zone, until - DAY_S))
         below = until + 1
-        for wall in self._walls_back(until + offset):
-            tick = first_moment(zone, wall)
+        for wall in self._iter_wall_times_backward(until + offset):
+            tick = find_first_timestamp(zone, wall)
             if tick < below:
                 yield tick
                 below = tick
@@ -210,64 +216,64 @@ class Cron(Timing):
     # By the clock, a moment is a tick if what the wall shows then matches. From one change of the offset to the next,
     # the two differ by a constant; `start` is the first moment (the last one, on the way back) not yet decided.
 
-    def _by_clock_ahead(self, zone: tzinfo, after: int) -> Iterator[int]:
+    def _iter_wall_clock_forward(self, zone: tzinfo, after: int) -> Iterator[int]:
         at: int | None = after + 1
         while at is not None:
             start, at = at, None
-            offset = offset_at(zone, start)
-            for wall in self._walls(start + offset):
+            offset = get_utc_offset_s(zone, start)
+            for wall in self._iter_wall_times(start + offset):
                 tick = wall - offset
-                if (at := first_change(zone, start, tick)) is not None:
+                if (at := find_first_transition(zone, start, tick)) is not None:
                     break
                 yield tick
                 start = tick
 
-    def _by_clock_back(self, zone: tzinfo, until: int) -> Iterator[int]:
+    def _iter_wall_clock_backward(self, zone: tzinfo, until: int) -> Iterator[int]:
         at: int | None = until
         while at is not None:
             start, at = at, None
-            offset = offset_at(zone, start)
-            for wall in self._walls_back(start + offset):
+            offset = get_utc_offset_s(zone, start)
+            for wall in self._iter_wall_times_backward(start + offset):
                 tick = wall - offset
-                if (change := last_change(zone, tick, start)) is not None:
+                if (change := find_last_transition(zone, tick, start)) is not None:
                     at = change - 1
                     break
                 yield tick
                 start = tick
 
-    def _walls(self, first: int) -> Iterator[int]:
+    def _iter_wall_times(self, first: int) -> Iterator[int]:
         """The times on the wall that match, from ``first`` on, as if the wall were in UTC."""
-        return _walls(self._fields(), first - 1, back=False)
+        return _iter_wall_times(self._split_fields(), first - 1, is_reverse=False)
 
-    def _walls_back(self, last: int) -> Iterator[int]:
-        return _walls(self._fields(), last + 1, back=True)
+    def _iter_wall_times_backward(self, last: int) -> Iterator[int]:
+        return _iter_wall_times(self._split_fields(), last + 1, is_reverse=True)
 
-    def _fields(self) -> list[str]:
+    def _split_fields(self) -> list[str]:
         return _NICKNAMES.get(self.expression, self.expression).split()
 
 
-def every(span: Duration, start: datetime | float | None = None) -> Interval:
-    """A tick every ``span``, counted from ``start`` (1970-01-01T00:00:00Z if it is not given), and none before it."""
-    seconds = duration_to_seconds(span, "every")
+def make_interval(duration: Duration, start: datetime | float | None = None) -> Interval:
+    """A tick every ``duration``, counted from ``start`` (default: 1970-01-01T00:00:00Z), and none before it."""
+    seconds = duration_to_seconds(duration, "every")
     if seconds != int(seconds):
-        raise UsageError(f"every {span}: an interval is a whole number of seconds; the shortest is 'every 1 s'")
+        raise UsageError(f"every {duration}: an interval is a whole number of seconds; the shortest is 'every 1 s'")
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise UsageError(
-                f"every {span} from {start.isoformat()}: in which time zone? Say it, as in "
+                f"every {duration} from {start.isoformat()}: in which time zone? Say it, as in "
                 f"'{start.isoformat(timespec='seconds')}Z' for UTC, or give the datetime a tzinfo"
             )
         start = (start - EPOCH) / SECOND
     begin = 0.0 if start is None else float(start)
     if not math.isfinite(begin) or begin != int(begin):
-        raise UsageError(f"every {span} from {start}: it must start at a whole second")
+        raise UsageError(f"every {duration} from {start}: it must start at a whole second")
     return Interval(int(seconds), int(begin))
 
 
 # What is due
 
 
-class Due(NamedTuple):
+class DueTicks(NamedTuple):
     """What a schedule is to do now."""
 
     ticks: tuple[float, ...]
@@ -276,46 +282,46 @@ class Due(NamedTuple):
     """The newest tick that is settled, whether it fires or was passed over. If it has not moved, nothing was due."""
 
 
-def due(
+def find_due_ticks(
     timing: Timing,
     fired_up_to: float,
     now: float,
-    policy: CatchUp = "last",
-    most: int = 100,
+    catch_up: CatchUp = "last",
+    max_ticks: int = 100,
     *,
-    grace: float = 60.0,
-) -> Due:
+    grace_s: float = 60.0,
+) -> DueTicks:
     """The ticks to fire now, of those behind ``fired_up_to``, and what is settled afterwards.
 
-    A tick that is at most ``grace`` seconds old is on time, and fires whatever the policy. An older one was *missed*:
+    A tick that is at most ``grace_s`` seconds old is on time, and fires whatever the policy. An older one was *missed*:
     no worker was up, or the schedule was paused. ``skip`` fires none of these. ``last`` fires the newest, and that only
     if no later tick fires anyway: a job that missed its nights is made up for once, however many nights they were.
-    ``all`` fires each. Never more than ``most`` fire at once: the newest, and the others are passed over.
+    ``all`` fires each. Never more than ``max_ticks`` fire at once: the newest, and the others are passed over.
 
     Asking again with the ``fired_up_to`` of the answer, at the same time or an earlier one, fires nothing.
     """
-    if policy not in get_args(CatchUp):
+    if catch_up not in get_args(CatchUp):
         raise UsageError(
-            f"catch-up policy {policy!r} is not known. Missed ticks may be left out ('skip'), made up for once "
+            f"catch-up policy {catch_up!r} is not known. Missed ticks may be left out ('skip'), made up for once "
             f"('last'), or fire each ('all')"
         )
-    if most < 1:
-        raise UsageError(f"most={most}: at least one tick must be allowed to fire at once")
-    found = list(islice(timing.newest_first(fired_up_to, now), most))
+    if max_ticks < 1:
+        raise UsageError(f"max_catch_up={max_ticks}: at least one tick must be allowed to fire at once")
+    found = list(islice(timing.iter_newest_first(fired_up_to, now), max_ticks))
     if not found:
-        return Due((), fired_up_to)
-    on_time = [tick for tick in found if now - tick <= grace]
-    fire = {"all": found, "last": on_time or found[:1], "skip": on_time}[policy]
-    return Due(tuple(reversed(fire)), found[0])
+        return DueTicks((), fired_up_to)
+    on_time = [tick for tick in found if now - tick <= grace_s]
+    fire = {"all": found, "last": on_time or found[:1], "skip": on_time}[catch_up]
+    return DueTicks(tuple(reversed(fire)), found[0])
 
 
-def tick_id(schedule: str, tick: float) -> str:
+def make_tick_id(schedule_name: str, tick: float) -> str:
     """The id of the run that a tick starts, as in ``nightly@2026-11-15T02:00:00Z``; ids sort as their ticks do."""
-    if not schedule:
+    if not schedule_name:
         raise UsageError("a schedule needs a name: the ids of its runs begin with it")
     if tick != int(tick):
-        raise UsageError(f"schedule {schedule!r}: {tick!r} is no tick, as it is no whole second")
-    return f"{schedule}@{_iso(int(tick))}"
+        raise UsageError(f"schedule {schedule_name!r}: {tick!r} is no tick, as it is no whole second")
+    return f"{schedule_name}@{_format_timestamp(int(tick))}"
 
 
 # Expressions
@@ -329,7 +335,7 @@ _NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_FIELDS = (
+_FIELD_HELP = (
     ("second", "0 to 59", "*/15"),
     ("minute", "0 to 59", "*/15"),
     ("hour", "0 to 23", "9-17"),
@@ -339,38 +345,41 @@ _FIELDS = (
 )
 
 
-def _checked_expression(given: str) -> str:
+def _validate_expression(expression: str) -> str:
     """The expression in its one spelling, if it is right."""
-    fields = given.upper().split()
-    if len(fields) == 1 and given.strip().startswith("@"):
-        nickname = given.strip().lower()
+    fields = expression.upper().split()
+    if len(fields) == 1 and expression.strip().startswith("@"):
+        nickname = expression.strip().lower()
         if nickname not in _NICKNAMES:
-            raise UsageError(f"cron expression {given!r} is not known. There are: {', '.join(_NICKNAMES)}")
+            raise UsageError(f"cron expression {expression!r} is not known. There are: {', '.join(_NICKNAMES)}")
         return nickname
     if len(fields) not in (5, 6):
         raise UsageError(
-            f"cron expression {given!r} has {len(fields)} field{'' if len(fields) == 1 else 's'}. It needs five, "
+            f"cron expression {expression!r} has {len(fields)} field{'' if len(fields) == 1 else 's'}. It needs five, "
             f"minute hour day month weekday, as in '30 2 * * MON-FRI', or six with seconds in front. For an interval "
             f"write 'every 15 min'; a time zone stands behind, as in '0 2 * * * in Europe/Berlin'"
         )
-    names = _FIELDS[-len(fields) :]
+    names = _FIELD_HELP[-len(fields) :]
     for place, (field, (name, allowed, example)) in enumerate(zip(fields, names, strict=True)):
         # Each by itself among stars, so that it is certain which one is wrong.
         alone = ["*"] * len(fields)
         alone[place] = field
-        if not _readable(alone):
+        if not _is_valid_cron(alone):
             zone = ". A time zone stands behind the word 'in', as in '0 2 * * * in Europe/Berlin'"
             raise UsageError(
-                f"cron expression {given!r}: the {name} is {field!r}. Allowed are {allowed}; and of these a range from "
+                f"cron expression {expression!r}: the {name} is {field!r}. Allowed are {allowed}; and of these a range "
+                "from "
                 f"the lower to the higher (a-b), a list (a,b), a step (*/n, a-b/n), or * for all. An example: {example}"
                 f"{zone if field.partition('/')[2][:1].isalpha() or field == 'UTC' else ''}"
             )
-    if not _readable(fields):
-        raise UsageError(f"cron expression {given!r}: there is no such day in those months, so it would never fire")
+    if not _is_valid_cron(fields):
+        raise UsageError(
+            f"cron expression {expression!r}: there is no such day in those months, so it would never fire"
+        )
     return " ".join(fields)
 
 
-def _readable(fields: list[str]) -> bool:
+def _is_valid_cron(fields: list[str]) -> bool:
     from cronsim import CronSim, CronSimError
 
     try:
@@ -380,38 +389,38 @@ def _readable(fields: list[str]) -> bool:
     return True
 
 
-def _walls(fields: list[str], beyond: int, *, back: bool) -> Iterator[int]:
-    """The times that match, behind ``beyond`` or before it; none if fifty years pass without."""
+def _iter_wall_times(fields: list[str], start: int, *, is_reverse: bool) -> Iterator[int]:
+    """The times that match, behind ``start`` or before it; none if fifty years pass without."""
     from cronsim import CronSim
 
-    for wall in CronSim(" ".join(fields), WALL_EPOCH + timedelta(seconds=beyond), reverse=back):
+    for wall in CronSim(" ".join(fields), WALL_EPOCH + timedelta(seconds=start), reverse=is_reverse):
         yield (wall - WALL_EPOCH) // SECOND
 
 
 # Moments
 
 
-def _whole(moment: float) -> int:
+def _floor_to_second(timestamp: float) -> int:
     """The last whole second up to the moment: ticks are whole seconds, so that nothing lies between."""
-    if math.isnan(moment):
+    if math.isnan(timestamp):
         raise UsageError("a moment is a number of seconds since the epoch, and not NaN")
-    return math.floor(min(max(moment, -1), _END))
+    return math.floor(min(max(timestamp, -1), _MAX_TIMESTAMP))
 
 
-def _moment(text: str) -> datetime:
+def _parse_datetime(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"from {text}: write the start as a date and time, as in 2026-01-01T06:00:00Z") from None
 
 
-def _iso(moment: int) -> str:
-    return (EPOCH + timedelta(seconds=moment)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _format_timestamp(timestamp: int) -> str:
+    return (EPOCH + timedelta(seconds=timestamp)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _parted(words: list[str], at: str) -> tuple[str, str | None]:
-    """The words before and behind the word ``at``; ``None`` if it is not there."""
+def _split_at_word(words: list[str], separator: str) -> tuple[str, str | None]:
+    """The words before and behind the word ``separator``; ``None`` if it is not there."""
     for place, word in enumerate(words):
-        if word.lower() == at:
+        if word.lower() == separator:
             return " ".join(words[:place]), " ".join(words[place + 1 :])
     return " ".join(words), None

@@ -12,12 +12,12 @@ hold over the whole fleet:
 
 **Order.** Runs that have begun go first: what was paid for is finished. Then the higher priority, then *fairness*, then
 age. Fairness is between keys: each run that is put into a queue gets a ``turn`` among the runs of its priority (see
-``next_turn``), and the lower one goes first. A key's runs have rising turns, and those of a key that comes late begin
-where the queue is now: so a customer with one run waits for one run of each of the others, and not for the ten thousand
-of the one who came first.
+``compute_next_turn``), and the lower one goes first. A key's runs have rising turns, and those of a key that comes late
+begin where the queue is now: so a customer with one run waits for one run of each of the others, and not for the ten
+thousand of the one who came first.
 
-A ``Gate`` is what a queue lets through at one moment. Whoever opens it must be the only one who does, and must write
-down how it was left.
+A ``QueueAdmission`` is what a queue lets through at one moment. Whoever opens it must be the only one who does, and
+must write down how it was left.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from holdfast.admission.rates import Rate, RateState
 from holdfast.errors import UsageError
 
 Rates = tuple[Rate, ...]
-AnyRate = str | Rate | Sequence[str | Rate]
+RateInput = str | Rate | Sequence[str | Rate]
 """A rate as users give it, or several that all count."""
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +51,28 @@ class QueueLimits:
     key_rates: Rates = ()
 
     @property
-    def any_per_key(self) -> bool:
+    def has_key_limits(self) -> bool:
         """Whether keys have limits of their own."""
         return self.key_concurrency is not None or bool(self.key_rates)
 
     @property
-    def counts_tokens(self) -> bool:
+    def has_token_rate(self) -> bool:
         """Whether what model calls use is charged to it."""
         return any(rate.unit == "tokens" for rate in (*self.rates, *self.key_rates))
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """As people read it: ``10 at once, 100/min; each key: 2 at once``."""
-        own = _in_words(self.concurrency, self.rates)
-        each = _in_words(self.key_concurrency, self.key_rates)
+        own = _describe_limits(self.concurrency, self.rates)
+        each = _describe_limits(self.key_concurrency, self.key_rates)
         return "; ".join([*([own] if own else []), *([f"each key: {each}"] if each else [])]) or "no limits"
 
-    def dump(self) -> str:
+    def to_json(self) -> str:
         """As it is kept in a column."""
         rates, key_rates = [str(rate) for rate in self.rates], [str(rate) for rate in self.key_rates]
         return json.dumps([self.concurrency, rates, self.key_concurrency, key_rates])
 
     @classmethod
-    def load(cls, text: str) -> QueueLimits:
+    def from_json(cls, text: str) -> QueueLimits:
         """What ``dump`` gave."""
         concurrency, rates, key_concurrency, key_rates = json.loads(text)
         return cls(concurrency, tuple(map(Rate.parse, rates)), key_concurrency, tuple(map(Rate.parse, key_rates)))
@@ -81,11 +81,11 @@ class QueueLimits:
 class PerKey:
     """Limits for each key of a queue: ``PerKey(concurrency=2, rate="10/min")``."""
 
-    def __init__(self, *, concurrency: int | None = None, rate: AnyRate | None = None) -> None:
+    def __init__(self, *, concurrency: int | None = None, rate: RateInput | None = None) -> None:
         if concurrency is None and rate is None:
             raise UsageError("PerKey() limits nothing: give concurrency=, rate=, or both")
-        self.concurrency = _checked_concurrency(concurrency, "PerKey: ")
-        self.rates = _read_rates(rate, "PerKey: ")
+        self.concurrency = _validate_concurrency(concurrency, "PerKey: ")
+        self.rates = _parse_rates(rate, "PerKey: ")
 
     def __repr__(self) -> str:
         given = [f"concurrency={self.concurrency}"] * (self.concurrency is not None)
@@ -112,14 +112,14 @@ class Queue:
         name: str,
         *,
         concurrency: int | None = None,
-        rate: AnyRate | None = None,
-        per_key: int | AnyRate | PerKey | None = None,
+        rate: RateInput | None = None,
+        per_key: int | RateInput | PerKey | None = None,
         key: str | None = None,
     ) -> None:
         where = f"Queue({name!r}): "
-        self.name = checked_queue_name(name)
+        self.name = validate_queue_name(name)
         caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        self.place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self.source_location = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         """Where it is made, for people."""
         if key is not None and (not isinstance(key, str) or "{" not in key):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
@@ -127,10 +127,10 @@ class Queue:
                 f"leave it out, and give starts their key: .options(key='acme')"
             )
         self.key = key
-        each = _per_key(per_key, where)
+        each = _parse_per_key(per_key, where)
         self.limits = QueueLimits(
-            concurrency=_checked_concurrency(concurrency, where),
-            rates=_read_rates(rate, where),
+            concurrency=_validate_concurrency(concurrency, where),
+            rates=_parse_rates(rate, where),
             key_concurrency=None if each is None else each.concurrency,
             key_rates=() if each is None else each.rates,
         )
@@ -139,46 +139,51 @@ class Queue:
         return f"Queue({self.name!r})"
 
 
-def checked_queue_name(name: str) -> str:
+def validate_queue_name(name: str) -> str:
     """A name that can be a queue's. Raises ``UsageError``."""
-    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"queue {name!r:.60}: a queue's name is a text of 1 to {LONGEST_NAME} printable characters")
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"queue {name!r:.60}: a queue's name is a text of 1 to {MAX_NAME_LENGTH} printable characters")
     return name
 
 
-def read_limits(
-    *, concurrency: int | None, rate: AnyRate | None, key_concurrency: int | None, key_rate: AnyRate | None, where: str
+def parse_limits(
+    *,
+    concurrency: int | None,
+    rate: RateInput | None,
+    key_concurrency: int | None,
+    key_rate: RateInput | None,
+    error_prefix: str,
 ) -> QueueLimits:
-    """Limits as people give them one by one. Raises ``UsageError``, which begins with ``where``."""
+    """Limits as people give them one by one. Raises ``UsageError``, which begins with ``error_prefix``."""
     return QueueLimits(
-        _checked_concurrency(concurrency, where),
-        _read_rates(rate, where),
-        _checked_concurrency(key_concurrency, where),
-        _read_rates(key_rate, where),
+        _validate_concurrency(concurrency, error_prefix),
+        _parse_rates(rate, error_prefix),
+        _validate_concurrency(key_concurrency, error_prefix),
+        _parse_rates(key_rate, error_prefix),
     )
 
 
-def next_turn(of_queue: int, of_key: int | None) -> int:
-    """The turn of the next run of a key. All of it is among runs of the same priority: ``of_queue`` is the highest turn
-    of one that has begun, ``of_key`` the last one that this key was given."""
-    return of_queue if of_key is None else max(of_queue, of_key + 1)
+def compute_next_turn(queue_turn: int, key_turn: int | None) -> int:
+    """The turn of the next run of a key. All of it is among runs of the same priority: ``queue_turn`` is the highest
+    turn of one that has begun, ``key_turn`` the last one that this key was given."""
+    return queue_turn if key_turn is None else max(queue_turn, key_turn + 1)
 
 
 class Admission(Enum):
     """Whether a queue lets a run through."""
 
-    YES = "yes"
-    QUEUE = "queue"
+    ADMITTED = "yes"
+    QUEUE_LIMITED = "queue"
     """Not now: the queue is full, or its rate is used up."""
-    KEY = "key"
+    KEY_LIMITED = "key"
     """Not now: the key is at its limits. Others may pass."""
 
 
-RateNumbers = Mapping[str, Sequence[float]]
+RateUsage = Mapping[str, Sequence[float]]
 """How much of each rate is used up, as it is kept: by what is counted, and in which time."""
 
 
-class Gate:
+class QueueAdmission:
     """What a queue lets through at one moment."""
 
     def __init__(
@@ -186,174 +191,176 @@ class Gate:
         limits: QueueLimits,
         now: float,
         *,
-        running: Mapping[str, int],
-        used: RateNumbers,
-        used_by_key: Mapping[str, RateNumbers] | None = None,
+        running_by_key: Mapping[str, int],
+        rate_usage: RateUsage,
+        rate_usage_by_key: Mapping[str, RateUsage] | None = None,
     ) -> None:
-        """``running``: how many of its runs are executed, by key (``""`` for those without one).
+        """``running_by_key``: how many of its runs are executed, by key (``""`` for those without one).
 
-        ``used_by_key`` may be completed by ``know`` when a key comes up that it has nothing of.
+        ``rate_usage_by_key`` may be completed by ``set_key_usage`` when a key comes up that it has nothing of.
         """
         self.limits = limits
         self._now = now
-        self._running = Counter(running)
-        self._in_all = sum(running.values())
-        self._rates = _Meter(limits.rates, used)
-        self._by_key: dict[str, _Meter] = {}
-        for key, numbers in (used_by_key or {}).items():
-            self.know(key, numbers)
+        self._running_by_key = Counter(running_by_key)
+        self._running_count = sum(running_by_key.values())
+        self._meter = _RateMeter(limits.rates, rate_usage)
+        self._key_meters: dict[str, _RateMeter] = {}
+        for key, numbers in (rate_usage_by_key or {}).items():
+            self.set_key_usage(key, numbers)
 
-    def know(self, key: str, numbers: RateNumbers) -> None:
+    def set_key_usage(self, key: str, usage: RateUsage) -> None:
         """What a key has used of its rates."""
-        self._by_key[key] = _Meter(self.limits.key_rates, numbers)
+        self._key_meters[key] = _RateMeter(self.limits.key_rates, usage)
 
     # Asking
 
     @property
-    def places(self) -> int | None:
+    def free_slot_count(self) -> int | None:
         """How many more may be executed; ``None``: any number."""
         limit = self.limits.concurrency
-        return None if limit is None else max(0, limit - self._in_all)
+        return None if limit is None else max(0, limit - self._running_count)
 
     @property
-    def has_rate(self) -> bool:
+    def has_rate_capacity(self) -> bool:
         """Whether one may begin, as far as the queue's own rates go."""
-        return self._rates.has_room(self._now)
+        return self._meter.has_capacity(self._now)
 
-    def places_of(self, key: str) -> int | None:
+    def get_key_free_slot_count(self, key: str) -> int | None:
         """How many more of a key may be executed, as far as the key's own limit goes; ``None``: any number."""
         limit = self.limits.key_concurrency
-        return None if limit is None else max(0, limit - self._running[key])
+        return None if limit is None else max(0, limit - self._running_by_key[key])
 
-    def has_rate_of(self, key: str) -> bool:
+    def has_key_rate_capacity(self, key: str) -> bool:
         """Whether one of a key may begin, as far as the key's own rates go."""
-        return self._meter_of(key).has_room(self._now)
+        return self._get_key_meter(key).has_capacity(self._now)
 
-    def admits(self, key: str, *, begun: bool) -> Admission:
-        """Whether a run may be taken now. One that has ``begun`` needs a place, and nothing of the rates."""
-        if self.places == 0 or not (begun or self.has_rate):
-            return Admission.QUEUE
-        if self.places_of(key) == 0 or not (begun or self.has_rate_of(key)):
-            return Admission.KEY
-        return Admission.YES
+    def decide(self, key: str, *, has_started: bool) -> Admission:
+        """Whether a run may be taken now. One that ``has_started`` needs a place, and nothing of the rates."""
+        if self.free_slot_count == 0 or not (has_started or self.has_rate_capacity):
+            return Admission.QUEUE_LIMITED
+        if self.get_key_free_slot_count(key) == 0 or not (has_started or self.has_key_rate_capacity(key)):
+            return Admission.KEY_LIMITED
+        return Admission.ADMITTED
 
-    def next_at(self) -> float:
+    def get_next_start_at(self) -> float:
         """From when on the queue's own rates let one begin; 0: they do."""
-        return self._rates.next_at()
+        return self._meter.get_next_start_at()
 
-    def next_at_of(self, key: str) -> float:
+    def get_key_next_start_at(self, key: str) -> float:
         """The same, of a key's own rates."""
-        return self._meter_of(key).next_at()
+        return self._get_key_meter(key).get_next_start_at()
 
     # Changing
 
-    def take(self, key: str, *, begun: bool) -> None:
+    def admit(self, key: str, *, has_started: bool) -> None:
         """A run that was admitted is taken."""
-        self._running[key] += 1
-        self._in_all += 1
-        if not begun:
-            self._rates.take(self._now)
-            self._meter_of(key).take(self._now)
+        self._running_by_key[key] += 1
+        self._running_count += 1
+        if not has_started:
+            self._meter.take_start(self._now)
+            self._get_key_meter(key).take_start(self._now)
 
-    def charge(self, key: str, tokens: int, at: float) -> None:
+    def charge_tokens(self, key: str, tokens: int, at: float) -> None:
         """Model calls of a run of this key have used so many tokens."""
-        self._rates.charge(at, tokens)
-        self._meter_of(key).charge(at, tokens)
+        self._meter.charge_tokens(at, tokens)
+        self._get_key_meter(key).charge_tokens(at, tokens)
 
     # To be kept
 
     @property
-    def used(self) -> RateNumbers:
+    def rate_usage(self) -> RateUsage:
         """How much of the queue's own rates is used up now."""
-        return self._rates.dump()
+        return self._meter.to_usage()
 
-    def used_by(self, key: str) -> RateNumbers:
+    def get_key_rate_usage(self, key: str) -> RateUsage:
         """The same, of a key's own."""
-        return self._meter_of(key).dump()
+        return self._get_key_meter(key).to_usage()
 
-    def _meter_of(self, key: str) -> _Meter:
-        meter = self._by_key.get(key)
+    def _get_key_meter(self, key: str) -> _RateMeter:
+        meter = self._key_meters.get(key)
         if meter is None:
-            meter = self._by_key[key] = _Meter(self.limits.key_rates, {})
+            meter = self._key_meters[key] = _RateMeter(self.limits.key_rates, {})
         return meter
 
 
-class _Meter:
+class _RateMeter:
     """How much of some rates is used up."""
 
-    def __init__(self, rates: Rates, numbers: RateNumbers) -> None:
-        self._states = [RateState.load(rate, numbers.get(_name(rate), ())) for rate in rates]
+    def __init__(self, rates: Rates, usage: RateUsage) -> None:
+        self._states = [RateState.from_numbers(rate, usage.get(_make_rate_key(rate), ())) for rate in rates]
 
-    def has_room(self, now: float) -> bool:
-        return all(state.take(now, _each(state.rate)).granted for state in self._states)
+    def has_capacity(self, now: float) -> bool:
+        return all(state.take(now, _get_start_amount(state.rate)).is_granted for state in self._states)
 
-    def next_at(self) -> float:
-        return max((state.next_at(_each(state.rate)) for state in self._states), default=0.0)
+    def get_next_start_at(self) -> float:
+        return max((state.get_next_grant_at(_get_start_amount(state.rate)) for state in self._states), default=0.0)
 
-    def take(self, now: float) -> None:
-        self._states = [state.take(now, _each(state.rate)).state for state in self._states]
+    def take_start(self, now: float) -> None:
+        self._states = [state.take(now, _get_start_amount(state.rate)).state for state in self._states]
 
-    def charge(self, at: float, tokens: int) -> None:
+    def charge_tokens(self, at: float, tokens: int) -> None:
         self._states = [state.charge(at, tokens) if state.rate.unit == "tokens" else state for state in self._states]
 
-    def dump(self) -> RateNumbers:
-        return {_name(state.rate): state.dump() for state in self._states}
+    def to_usage(self) -> RateUsage:
+        return {_make_rate_key(state.rate): state.to_numbers() for state in self._states}
 
 
-def _name(rate: Rate) -> str:
+def _make_rate_key(rate: Rate) -> str:
     """What a rate's state is kept under: when only how much is allowed has changed, it goes on."""
-    return f"{rate.unit}/{rate.window}"
+    return f"{rate.unit}/{rate.window_s}"
 
 
-def _each(rate: Rate) -> int:
+def _get_start_amount(rate: Rate) -> int:
     """What one run takes when it begins: its tokens are charged when they are known."""
     return 1 if rate.unit == "calls" else 0
 
 
-def _in_words(concurrency: int | None, rates: Rates) -> str:
+def _describe_limits(concurrency: int | None, rates: Rates) -> str:
     return ", ".join([*([] if concurrency is None else [f"{concurrency} at once"]), *map(str, rates)])
 
 
-def _per_key(given: int | AnyRate | PerKey | None, where: str) -> PerKey | None:
+def _parse_per_key(given: int | RateInput | PerKey | None, error_prefix: str) -> PerKey | None:
     if given is None or isinstance(given, PerKey):
         return given
     if isinstance(given, int):
-        return PerKey(concurrency=_checked_concurrency(given, f"{where}per_key: "))
-    return PerKey(rate=_read_rates(given, f"{where}per_key: "))
+        return PerKey(concurrency=_validate_concurrency(given, f"{error_prefix}per_key: "))
+    return PerKey(rate=_parse_rates(given, f"{error_prefix}per_key: "))
 
 
-def _checked_concurrency(given: int | None, where: str) -> int | None:
+def _validate_concurrency(given: int | None, error_prefix: str) -> int | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"{where}concurrency={given!r} must be a whole number, 1 or more. To let nothing begin, pause the queue: "
+            f"{error_prefix}concurrency={given!r} must be a whole number, 1 or more. To let nothing begin, pause the "
+            "queue: "
             f"holdfast queues pause"
         )
     return given
 
 
-def _read_rates(given: AnyRate | None, where: str) -> Rates:
+def _parse_rates(given: RateInput | None, error_prefix: str) -> Rates:
     if given is None:
         return ()
     several: object = [given] if isinstance(given, str | Rate) else given
     if not isinstance(several, list | tuple) or not several:
         raise UsageError(
-            f"{where}rate={given!r}: give a text such as '100/min' or '50000 tokens/min', or a list of such texts"
+            f"{error_prefix}rate={given!r}: give a text such as '100/min' or '50000 tokens/min', or a list of such "
+            "texts"
         )
     several = cast("Sequence[str | Rate]", several)
-    rates = tuple(one if isinstance(one, Rate) else _parse(one, where) for one in several)
-    if len({_name(rate) for rate in rates}) < len(rates):
+    rates = tuple(one if isinstance(one, Rate) else _parse_rate(one, error_prefix) for one in several)
+    if len({_make_rate_key(rate) for rate in rates}) < len(rates):
         raise UsageError(
-            f"{where}rate={[*map(str, rates)]} limits the same twice: give one rate for each time and unit"
+            f"{error_prefix}rate={[*map(str, rates)]} limits the same twice: give one rate for each time and unit"
         )
     return rates
 
 
-def _parse(text: str, where: str) -> Rate:
+def _parse_rate(text: str, error_prefix: str) -> Rate:
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{where}rate={text!r}: give a text such as '100/min' or '50000 tokens/min'")
+        raise UsageError(f"{error_prefix}rate={text!r}: give a text such as '100/min' or '50000 tokens/min'")
     try:
         return Rate.parse(text)
     except UsageError as error:
-        raise UsageError(f"{where}{error}") from None
+        raise UsageError(f"{error_prefix}{error}") from None

@@ -14,18 +14,18 @@ from holdfast.errors import UsageError
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WALL_EPOCH = datetime(1970, 1, 1)
 SECOND = timedelta(seconds=1)
-DAY = 86400
+DAY_S = 86400
 
-_OWN = ("localtime", "posixrules", "posix/", "right/")
+_MACHINE_SPECIFIC_PREFIXES = ("localtime", "posixrules", "posix/", "right/")
 """Names that stand for another zone on every machine, or count leap seconds."""
 
 
-def zone_of(name: str) -> tzinfo:
+def get_time_zone(name: str) -> tzinfo:
     """The zone of this name. Raises ``UsageError`` for one that is not known on every machine."""
     if name == "UTC":
         return UTC  # it needs no data, which a bare machine may not have
     try:
-        if name.startswith(_OWN):
+        if name.startswith(_MACHINE_SPECIFIC_PREFIXES):
             raise zoneinfo.ZoneInfoNotFoundError(name)
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -44,61 +44,61 @@ def zone_of(name: str) -> tzinfo:
     raise UsageError(f"time zone {name!r} is not known.{meant} Names are like 'Europe/Berlin', or 'UTC'")
 
 
-def offset_at(zone: tzinfo, at: int) -> int:
+def get_utc_offset_s(zone: tzinfo, timestamp: int) -> int:
     """How many seconds the clock on the wall is ahead of UTC."""
     if zone is UTC:
         return 0
-    return _seconds_ahead((EPOCH + timedelta(seconds=at)).astimezone(zone))
+    return _read_utc_offset_s((EPOCH + timedelta(seconds=timestamp)).astimezone(zone))
 
 
-def _seconds_ahead(local: datetime) -> int:
+def _read_utc_offset_s(local: datetime) -> int:
     offset = local.utcoffset()
     return 0 if offset is None else offset // SECOND
 
 
-def first_moment(zone: tzinfo, wall: int) -> int:
+def find_first_timestamp(zone: tzinfo, wall_time: int) -> int:
     """When the wall first shows this time, or has just passed over it."""
     if zone is UTC:
-        return wall
-    local = (WALL_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone)
-    first, second = wall - _seconds_ahead(local), wall - _seconds_ahead(local.replace(fold=1))
+        return wall_time
+    local = (WALL_EPOCH + timedelta(seconds=wall_time)).replace(tzinfo=zone)
+    first, second = wall_time - _read_utc_offset_s(local), wall_time - _read_utc_offset_s(local.replace(fold=1))
     # Python reads a time that is left out by the offset before the change, and with `fold` by the one after it: only
     # then is the first moment the later one, and the change lies between the two.
-    return first if first <= second else _change(zone, second, first)
+    return first if first <= second else _find_transition(zone, second, first)
 
 
-_STEP = 3 * DAY
+_PROBE_STEP_S = 3 * DAY_S
 """No clock is set twice in so short a time. (It was so twice in four days, and will be twice in a week, in Gaza.)"""
 
 
-def first_change(zone: tzinfo, low: int, high: int) -> int | None:
+def find_first_transition(zone: tzinfo, low: int, high: int) -> int | None:
     """The first moment behind ``low``, up to ``high``, from which on the wall has another offset; if there is one."""
-    offset = offset_at(zone, low)
+    offset = get_utc_offset_s(zone, low)
     while zone is not UTC and low < high:
-        probe = min(low + _STEP, high)
-        if offset_at(zone, probe) != offset:
-            return _change(zone, low, probe)
+        probe = min(low + _PROBE_STEP_S, high)
+        if get_utc_offset_s(zone, probe) != offset:
+            return _find_transition(zone, low, probe)
         low = probe
     return None
 
 
-def last_change(zone: tzinfo, low: int, high: int) -> int | None:
+def find_last_transition(zone: tzinfo, low: int, high: int) -> int | None:
     """The last such moment."""
-    offset = offset_at(zone, high)
+    offset = get_utc_offset_s(zone, high)
     while zone is not UTC and low < high:
-        probe = max(high - _STEP, low)
-        if offset_at(zone, probe) != offset:
-            return _change(zone, probe, high)
+        probe = max(high - _PROBE_STEP_S, low)
+        if get_utc_offset_s(zone, probe) != offset:
+            return _find_transition(zone, probe, high)
         high = probe
     return None
 
 
-def _change(zone: tzinfo, low: int, high: int) -> int:
+def _find_transition(zone: tzinfo, low: int, high: int) -> int:
     """The moment of the one change between the two."""
-    after = offset_at(zone, high)
+    after = get_utc_offset_s(zone, high)
     while high - low > 1:
         middle = (low + high) // 2
-        if offset_at(zone, middle) == after:
+        if get_utc_offset_s(zone, middle) == after:
             high = middle
         else:
             low = middle

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from holdfast.errors import UsageError
 
-NANO = 1_000_000_000
+NANO_PER_USD = 1_000_000_000
 """Billionths of a dollar in a dollar."""
 
 BUDGET_SIGNAL = "holdfast:budget"
@@ -50,7 +50,7 @@ class Usage:
         """The cost in dollars of the calls whose price is known; ``None`` when that is none of them."""
         if self.calls and self.unpriced >= self.calls:
             return None
-        return Decimal(self.nano_usd) / NANO
+        return Decimal(self.nano_usd) / NANO_PER_USD
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -106,21 +106,21 @@ class Budget:
     @property
     def nano_usd(self) -> int | None:
         """``usd`` in billionths of a dollar."""
-        return None if self.usd is None else int(Decimal(str(self.usd)) * NANO)
+        return None if self.usd is None else int(Decimal(str(self.usd)) * NANO_PER_USD)
 
-    def limits(self) -> Limits:
+    def to_limits(self) -> BudgetLimits:
         """The limits as the stores keep them."""
         tokens, turns = (None if most is None else int(most) for most in (self.tokens, self.turns))
-        return Limits(self.nano_usd, tokens, turns, self.seconds)
+        return BudgetLimits(self.nano_usd, tokens, turns, self.seconds)
 
     @classmethod
-    def of(cls, limits: Limits) -> Budget:
-        """The budget whose ``limits`` these are."""
-        usd = None if limits.nano_usd is None else float(Decimal(limits.nano_usd) / NANO)
+    def from_limits(cls, limits: BudgetLimits) -> Budget:
+        """The budget whose ``to_limits`` these are."""
+        usd = None if limits.nano_usd is None else float(Decimal(limits.nano_usd) / NANO_PER_USD)
         return cls(usd, limits.tokens, limits.calls, limits.seconds)
 
 
-class Limits(NamedTuple):
+class BudgetLimits(NamedTuple):
     """A budget in the units of ``Usage``; ``None`` is no limit."""
 
     nano_usd: int | None = None
@@ -129,39 +129,43 @@ class Limits(NamedTuple):
     seconds: float | None = None
 
 
-class Shortage(NamedTuple):
+class BudgetShortage(NamedTuple):
     """Why a reservation was refused: one budget, and what of it would be passed."""
 
     run_id: str
     """The run that has the budget: the one that asks, or one above it."""
-    limit: str
+    limit_name: str
     """``usd``, ``tokens``, ``turns`` or ``seconds``; ``price``: a budget in dollars, and a call of unknown price."""
-    most: float
+    max_amount: float
     """The limit itself; dollars for ``usd``."""
     used: float
     reserved: float
     """What other calls in flight may use."""
     expected: float
     """What the call is expected to use."""
-    passing: bool
+    is_temporary: bool
     """It is refused only because of what others have reserved: once their outcomes are known, it may be granted."""
 
     @property
-    def needs_more(self) -> bool:
+    def is_exhausted(self) -> bool:
         """It may be granted once somebody has raised the budget, and not before."""
-        return not self.passing and self.limit != "price"
+        return not self.is_temporary and self.limit_name != "price"
 
 
-def shortage(run_id: str, limits: Limits, used: Usage, reserved: Usage, expected: Usage) -> Shortage | None:
+def find_shortage(
+    run_id: str, limits: BudgetLimits, used: Usage, reserved: Usage, expected: Usage
+) -> BudgetShortage | None:
     """The limit that a call would pass, if there is one; rather one that it would pass whatever others do.
 
     Time is not reserved: nobody knows how long a call will take. A call may begin as long as there is some left.
     """
     if limits.seconds is not None and used.seconds >= limits.seconds:
-        return Shortage(run_id, "seconds", limits.seconds, used.seconds, 0.0, 0.0, passing=False)
+        return BudgetShortage(run_id, "seconds", limits.seconds, used.seconds, 0.0, 0.0, is_temporary=False)
     if limits.nano_usd is not None and expected.unpriced:
-        return Shortage(run_id, "price", limits.nano_usd / NANO, used.nano_usd / NANO, 0.0, 0.0, passing=False)
-    passed: Shortage | None = None
+        return BudgetShortage(
+            run_id, "price", limits.nano_usd / NANO_PER_USD, used.nano_usd / NANO_PER_USD, 0.0, 0.0, is_temporary=False
+        )
+    passed: BudgetShortage | None = None
     for name, most, has, others, more in (
         ("usd", limits.nano_usd, used.nano_usd, reserved.nano_usd, expected.nano_usd),
         ("tokens", limits.tokens, used.tokens, reserved.tokens, expected.tokens),
@@ -169,10 +173,10 @@ def shortage(run_id: str, limits: Limits, used: Usage, reserved: Usage, expected
     ):
         if most is None or has + others + more <= most:
             continue
-        unit = NANO if name == "usd" else 1
+        unit = NANO_PER_USD if name == "usd" else 1
         passing = has + more <= most
         if passed is None or not passing:
-            passed = Shortage(run_id, name, most / unit, has / unit, others / unit, more / unit, passing)
+            passed = BudgetShortage(run_id, name, most / unit, has / unit, others / unit, more / unit, passing)
         if not passing:
             break
     return passed

@@ -17,46 +17,46 @@ from holdfast.admission.usage import Budget
 from holdfast.agents import deps as handing
 from holdfast.agents.agent_handle import AgentHandle
 from holdfast.agents.agent_loop import run_agent
-from holdfast.agents.memory_tools import GUIDANCE, Namespace, check_namespace, memory_tools
-from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
-from holdfast.agents.models.context_limit import Compaction, compaction_of
+from holdfast.agents.memory_tools import MEMORY_GUIDANCE, MemoryNamespace, make_memory_tools, validate_namespace
+from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S, ModelChain, RetryPolicies, validate_retry_policies
+from holdfast.agents.models.context_limit import Compaction, validate_compaction
 from holdfast.agents.models.messages import dump_content, dump_messages
-from holdfast.agents.models.model_library import load
-from holdfast.agents.models.model_resolution import checked_models, name_of
-from holdfast.agents.output import Output
-from holdfast.agents.planner import GUIDANCE as PLANNING
-from holdfast.agents.planner import plan_tool
+from holdfast.agents.models.model_library import load_library
+from holdfast.agents.models.model_resolution import get_model_name, validate_models
+from holdfast.agents.output import OutputSpec
+from holdfast.agents.planner import PLANNING_GUIDANCE as PLANNING
+from holdfast.agents.planner import get_plan_tool
 from holdfast.agents.skills.skill import Skill
-from holdfast.agents.skills.skill_folders import gather_skills
-from holdfast.agents.skills.skill_tools import catalogue, skill_tools
-from holdfast.agents.tool_approvals import check_policy
-from holdfast.agents.tool_catalog import definition_of
-from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
+from holdfast.agents.skills.skill_folders import collect_skills
+from holdfast.agents.skills.skill_tools import format_catalog, make_skill_tools
+from holdfast.agents.tool_approvals import validate_approval_policy
+from holdfast.agents.tool_catalog import make_tool_definition
+from holdfast.agents.tools import RunContext, Tool, check_name, to_tool
 from holdfast.agents.toolsets import Toolset
 from holdfast.authoring.approval_requests import ApprovalPolicy
 from holdfast.authoring.children import call_child
-from holdfast.authoring.introspection import is_async, stands_for
-from holdfast.authoring.keyword_hints import hint_keywords
+from holdfast.authoring.introspection import attribute_to_caller, is_async
+from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
-from holdfast.authoring.runtime import GRACE, MAX_BLOCKED_S, Runtime
+from holdfast.authoring.runtime import DEFAULT_GRACE_S, MAX_BLOCKED_S, Runtime
 from holdfast.authoring.workflow import (
-    Prepared,
+    PreparedStart,
     Workflow,
-    checked_version,
-    deliveries,
-    other_versions,
-    queue_key,
-    queue_name,
+    make_queue_key,
+    resolve_max_deliveries,
+    resolve_queue_name,
+    validate_served_versions,
+    validate_version,
 )
-from holdfast.client.store_runs import Link
+from holdfast.client.store_runs import RunStoreAccess
 from holdfast.client.sync_methods import run_sync
 from holdfast.codec import InputsCodec, codec_for
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
 from holdfast.reports.agent_result import AgentResult, AgentResultCodec
-from holdfast.reports.recorded_reply import INSTRUCTIONS
+from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
 from holdfast.stores.operations import MAX_DELIVERIES
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_TURNS = 50
+DEFAULT_MAX_TURNS = 50
 """Model calls in one run, unless an agent says otherwise."""
-OUTPUT_RETRIES = 3
+DEFAULT_OUTPUT_RETRIES = 3
 
 
-_HINTS = {
+_KEYWORD_HINTS = {
     "system_prompt": "write instructions=",
     "system_message": "write instructions=",
     "system": "write instructions=",
@@ -155,7 +155,7 @@ class Agent(Workflow[..., AgentResult[T]]):
         serves: other versions whose runs it takes up, too; ``""`` stands for runs without a version.
     """
 
-    @hint_keywords("Agent(...)", **_HINTS)
+    @reject_unknown_keywords("Agent(...)", **_KEYWORD_HINTS)
     def __init__(
         self,
         model: str | Model,
@@ -167,20 +167,20 @@ class Agent(Workflow[..., AgentResult[T]]):
         deps_type: Any = None,
         description: str | None = None,
         subagents: Sequence[Agent[Any]] = (),
-        memory: Namespace | None = None,
+        memory: MemoryNamespace | None = None,
         planning: bool = False,
         skills: Sequence[Skill | str | Path] = (),
         approvals: ApprovalPolicy | None = None,
         fallback: str | Model | Sequence[str | Model] = (),
         compaction: bool | Compaction = True,
-        max_turns: int = MAX_TURNS,
-        output_retries: int = OUTPUT_RETRIES,
+        max_turns: int = DEFAULT_MAX_TURNS,
+        output_retries: int = DEFAULT_OUTPUT_RETRIES,
         continue_truncated: bool = False,
         budget: Budget | None = None,
         queue: str | Queue | None = None,
         model_settings: Mapping[str, Any] | None = None,
-        model_timeout: Duration = TIMEOUT,
-        retry: Retries | None = None,
+        model_timeout: Duration = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicies | None = None,
         stream: bool = True,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
@@ -199,10 +199,12 @@ class Agent(Workflow[..., AgentResult[T]]):
             raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
         if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: budget is a Budget, as in Budget(usd=1.5), not {budget!r}")
-        models = checked_models(model, fallback, where)
-        patience = declared_seconds(model_timeout, f"{where}: model_timeout") or TIMEOUT
-        self.chain = ModelChain(models, model_settings, patience, stream, checked_retries(retry, models, where))
-        self.compaction = compaction_of(compaction, where)
+        models = validate_models(model, fallback, where)
+        patience = declared_seconds(model_timeout, f"{where}: model_timeout") or DEFAULT_TIMEOUT_S
+        self.model_chain = ModelChain(
+            models, model_settings, patience, stream, validate_retry_policies(retry, models, where)
+        )
+        self.compaction = validate_compaction(compaction, where)
         self.max_turns = max_turns
         self.output_retries = output_retries
         if not isinstance(continue_truncated, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -210,35 +212,35 @@ class Agent(Workflow[..., AgentResult[T]]):
         if continue_truncated and output_type is not str:
             raise DefinitionError(f"{where}: continue_truncated is for texts, and its output_type is {output_type!r}")
         self.continue_truncated = continue_truncated
-        self.approvals = check_policy(approvals, where)
+        self.approvals = validate_approval_policy(approvals, where)
         self.deps_type = deps_type
-        self.output = Output(output_type)
-        self.instructions = self._instructions(instructions, name, where)
+        self.output_spec = OutputSpec(output_type)
+        self.instructions = self._define_instructions(instructions, name, where)
         self.description = description or (instructions if isinstance(instructions, str) else "") or ""
         self.toolsets = [one for one in tools if isinstance(one, Toolset)]
         given = [*(one for one in tools if not isinstance(one, Toolset)), *subagents]
         self._guidance: list[str] = []
         """What its abilities ask of the model, beside its instructions."""
         if memory is not None:
-            given += memory_tools(check_namespace(memory, where))
-            self._guidance.append(GUIDANCE)
-        self.skills = gather_skills(skills, where)
+            given += make_memory_tools(validate_namespace(memory, where))
+            self._guidance.append(MEMORY_GUIDANCE)
+        self.skills = collect_skills(skills, where)
         if self.skills:
-            given += skill_tools(self.skills)
-            self._guidance.append(catalogue(self.skills))
+            given += make_skill_tools(self.skills)
+            self._guidance.append(format_catalog(self.skills))
         if not isinstance(planning, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{where}: planning={planning!r} is True or False")
-        self.plans = planning
+        self.has_planning = planning
         """Its model keeps a plan."""
-        if self.plans:
-            given.append(plan_tool())
+        if self.has_planning:
+            given.append(get_plan_tool())
             self._guidance.append(PLANNING)
-        self.members = _members(given, where)
+        self.callables = _collect_callables(given, where)
         """Its tools and sub-agents, by the names under which the model calls them."""
-        self.skill_tools = _tools_of(self.skills, self.members, where)
+        self.skill_tools = _collect_skill_tools(self.skills, self.callables, where)
         """What its skills bring along, by name; not what the agent has without them."""
-        self._definitions: dict[str, ToolDefinition] = {}
-        self._always_shown: list[ToolDefinition] | None = None
+        self._definition_by_name: dict[str, ToolDefinition] = {}
+        self._base_definitions: list[ToolDefinition] | None = None
         super().__init__(self._define(name, queue, timeout, tags, budget, max_deliveries, version, serves, where))
         register(self.definition)
 
@@ -264,7 +266,7 @@ class Agent(Workflow[..., AgentResult[T]]):
 
     async def __call__(self, *args: Any, **kwargs: Any) -> AgentResult[T]:
         """As ``run``."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is not None:
             return await call_child(execution, self, args, kwargs)
         return await (await self.start(*args, **kwargs)).result()
@@ -298,10 +300,10 @@ class Agent(Workflow[..., AgentResult[T]]):
         *,
         namespace: str | None = None,
         deps: Any = None,
-        subagents: bool = True,
-        concurrency: int = 1000,
-        lease: float = 10.0,
-        grace: float = GRACE,
+        include_subagents: bool = True,
+        max_concurrency: int = 1000,
+        lease_s: float = 10.0,
+        grace_s: float = DEFAULT_GRACE_S,
         max_blocked_s: float = MAX_BLOCKED_S,
         stop: asyncio.Event | None = None,
     ) -> None:
@@ -311,38 +313,38 @@ class Agent(Workflow[..., AgentResult[T]]):
             url: the store; ``HOLDFAST_URL`` or the default file unless given.
             namespace: whose runs; see ``Runtime``.
             deps: what tools are handed in every run that was not given its own in this process.
-            subagents: whether to execute the runs of its sub-agents, too, and of theirs.
-            concurrency: how many runs may be in memory at once.
-            lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
-            grace: seconds that steps in flight get to end.
+            include_subagents: whether to execute the runs of its sub-agents, too, and of theirs.
+            max_concurrency: how many runs may be in memory at once.
+            lease_s: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
+            grace_s: seconds that steps in flight get to end.
             max_blocked_s: seconds for which a step may block the event loop; see ``Runtime``.
             stop: stop when this is set.
         """
-        served = self.family() if subagents else [self]
+        served = self.collect_agents() if include_subagents else [self]
         if deps is not None:
-            handing.serve_with([agent.name for agent in served], deps)
+            handing.set_agent_deps([agent.name for agent in served], deps)
         queues = {agent.definition.queue for agent in served}
         names = [name for agent in served for name in agent.definition.served_names]
         runtime = Runtime(
             url,
             namespace=namespace,
-            lease=lease,
-            concurrency=concurrency,
+            lease_s=lease_s,
+            max_concurrency=max_concurrency,
             queues=queues,
             workflows=names,
             max_blocked_s=max_blocked_s,
         )
         await runtime.open()
-        await runtime.run_worker(grace=grace, stop=stop)
+        await runtime.run_worker(grace_s=grace_s, stop=stop)
 
     # What it is made of
 
     @property
     def subagents(self) -> list[Agent[Any]]:
         """The agents that it can hand tasks to."""
-        return [member for member in self.members.values() if isinstance(member, Agent)]
+        return [member for member in self.callables.values() if isinstance(member, Agent)]
 
-    def family(self) -> list[Agent[Any]]:
+    def collect_agents(self) -> list[Agent[Any]]:
         """The agent, its sub-agents, theirs, and so on."""
         found: dict[str, Agent[Any]] = {}
         waiting: list[Agent[Any]] = [self]
@@ -352,58 +354,60 @@ class Agent(Workflow[..., AgentResult[T]]):
                 waiting += agent.subagents
         return list(found.values())
 
-    def tool_definitions(self) -> list[ToolDefinition]:
+    def get_tool_definitions(self) -> list[ToolDefinition]:
         """What the model is shown of its tools and sub-agents, in every run."""
-        if self._always_shown is None:
-            self._always_shown = [self.tool_definition(name, member) for name, member in self.members.items()]
-        return self._always_shown
+        if self._base_definitions is None:
+            self._base_definitions = [self.get_tool_definition(name, member) for name, member in self.callables.items()]
+        return self._base_definitions
 
-    def tool_definition(self, name: str, member: Tool | Agent[Any]) -> ToolDefinition:
+    def get_tool_definition(self, name: str, target: Tool | Agent[Any]) -> ToolDefinition:
         """What the model is shown of one; made once, because most runs are short."""
-        made = self._definitions.get(name)
+        made = self._definition_by_name.get(name)
         if made is None:
-            made = self._definitions[name] = definition_of(name, member)
+            made = self._definition_by_name[name] = make_tool_definition(name, target)
         return made
 
-    def guided(self, instructions: str | None) -> str | None:
+    def add_guidance(self, instructions: str | None) -> str | None:
         """The instructions, with what the agent's own abilities ask of the model."""
         return "\n\n".join([*([instructions] if instructions else []), *self._guidance]) or None
 
     # What the authoring room asks of a workflow
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
         """The prompt and the history as they are recorded; the deps are not."""
         given = dict(kwargs)
         deps = given.pop("deps", None)
         if args:
             prompt, *rest = args
-            args = (self._prompt(prompt), *rest)
+            args = (self._dump_prompt(prompt), *rest)
         elif "prompt" in given:
-            given["prompt"] = self._prompt(given["prompt"])
+            given["prompt"] = self._dump_prompt(given["prompt"])
         given = {name: value for name, value in given.items() if value is not None}
         if "message_history" in given:
-            given["message_history"] = self._history(given["message_history"])
+            given["message_history"] = self._dump_history(given["message_history"])
 
-        def announce(run_id: str) -> None:
-            handing.hand_over(run_id, deps)
+        def bind_run(run_id: str) -> None:
+            handing.set_run_deps(run_id, deps)
 
         # A run that another one starts has that one's deps, unless it is given its own.
-        if deps is None and (self.deps_type is None or current_execution() is not None):
-            return Prepared(args, given)
-        return Prepared(args, given, announce, handing.take_back)
+        if deps is None and (self.deps_type is None or get_current_execution() is not None):
+            return PreparedStart(args, given)
+        return PreparedStart(args, given, bind_run, handing.clear_run_deps)
 
-    def handle(self, link: Link, run_id: str) -> AgentHandle[T]:
+    def get_handle(self, access: RunStoreAccess, run_id: str) -> AgentHandle[T]:
         """A handle to one of its runs."""
-        return AgentHandle(link, run_id, self.definition.output.decode, self._told)  # type: ignore[arg-type]
+        return AgentHandle(access, run_id, self.definition.output_codec.decode, self._build_instructions)  # type: ignore[arg-type]
 
-    def _told(self, made: str | None) -> str | None:
+    def _build_instructions(self, generated: str | None) -> str | None:
         """What the model is told at the beginning, given what the function of its instructions has returned."""
-        return self.guided(made if made is not None or not isinstance(self.instructions, str) else self.instructions)
+        return self.add_guidance(
+            generated if generated is not None or not isinstance(self.instructions, str) else self.instructions
+        )
 
     def __repr__(self) -> str:
-        return f"<agent {self.name!r}: {name_of(self.chain.models[0])}>"
+        return f"<agent {self.name!r}: {get_model_name(self.model_chain.models[0])}>"
 
-    def _history(self, messages: Any) -> list[Any]:
+    def _dump_history(self, messages: Any) -> list[Any]:
         try:
             return dump_messages(messages)
         except (CodecError, TypeError) as error:
@@ -411,7 +415,7 @@ class Agent(Workflow[..., AgentResult[T]]):
                 f"message_history of agent {self.name!r} is a list of messages, such as `result.messages`: {error}"
             ) from error
 
-    def _prompt(self, prompt: Any) -> Any:
+    def _dump_prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise InputError(f"agent {self.name!r} was given an empty prompt: tell it what to do")
@@ -430,14 +434,14 @@ class Agent(Workflow[..., AgentResult[T]]):
         max_deliveries: int,
         version: str,
         serves: Collection[str],
-        where: str,
+        subject: str,
     ) -> WorkflowDefinition:
         async def run(
             prompt: str | list[Any], message_history: list[Any] | None = None, session: str | None = None
         ) -> AgentResult[Any]:
             return await run_agent(self, prompt, message_history, session)
 
-        namespace = stands_for(run, name, os.path.dirname(holdfast.__file__) + os.sep)
+        namespace = attribute_to_caller(run, name, os.path.dirname(holdfast.__file__) + os.sep)
         run.__doc__ = self.description or None
         signature = inspect.signature(run)
         hints: dict[str, Any] = {
@@ -449,49 +453,51 @@ class Agent(Workflow[..., AgentResult[T]]):
         return WorkflowDefinition(
             name=name,
             function=run,
-            inputs=InputsCodec(name, signature, hints),
-            output=AgentResultCodec(self.output.codec),
+            inputs_codec=InputsCodec(name, signature, hints),
+            output_codec=AgentResultCodec(self.output_spec.codec),
             namespace=namespace,
             defaults=defaults,
-            queue_key=queue_key(queue or name, signature, defaults, where),
-            queue=queue_name(queue or name, where),
-            timeout=declared_seconds(timeout, f"{where}: timeout"),
+            queue_key=make_queue_key(queue or name, signature, defaults, subject),
+            queue=resolve_queue_name(queue or name, subject),
+            timeout_s=declared_seconds(timeout, f"{subject}: timeout"),
             tags=tuple(tags),
             budget=budget,
             is_agent=True,
-            max_deliveries=deliveries(max_deliveries, where),
-            version=checked_version(version, where),
-            serves=other_versions(serves, version, where),
-            load=load,
+            max_deliveries=resolve_max_deliveries(max_deliveries, subject),
+            version=validate_version(version, subject),
+            also_served_versions=validate_served_versions(serves, version, subject),
+            load_imports=load_library,
         )
 
-    def _instructions(self, given: Any, name: str, where: str) -> str | StepDefinition | None:
+    def _define_instructions(self, value: Any, name: str, subject: str) -> str | StepDefinition | None:
         """A text, or the step that makes one."""
-        if given is None or isinstance(given, str):
-            return given
-        if not callable(given):
-            raise DefinitionError(f"{where}: instructions is a text, or a function that returns one, not {given!r}")
-        function: Callable[..., Any] = given
+        if value is None or isinstance(value, str):
+            return value
+        if not callable(value):
+            raise DefinitionError(f"{subject}: instructions is a text, or a function that returns one, not {value!r}")
+        function: Callable[..., Any] = value
         takes_context = bool(inspect.signature(function).parameters)
 
-        def context(deps: Any) -> RunContext[Any]:
-            step = step_context.current.get()
-            return RunContext(deps, step.run_id, name, INSTRUCTIONS, "", step.idempotency_key, step.attempt, step)
+        def make_context(deps: Any) -> RunContext[Any]:
+            step = step_context.current_context.get()
+            return RunContext(deps, step.run_id, name, INSTRUCTIONS_STEP, "", step.idempotency_key, step.attempt, step)
 
-        async def ask() -> str:
+        async def generate() -> str:
             if not takes_context:
                 return await function()
-            return await function(context(await handing.deps_soon(step_context.current.get(), name, self.deps_type)))
+            return await function(
+                make_context(await handing.get_deps_async(step_context.current_context.get(), name, self.deps_type))
+            )
 
-        def ask_plain() -> str:
+        def generate_sync() -> str:
             if not takes_context:
                 return function()
-            return function(context(handing.deps_of(step_context.current.get(), name, self.deps_type)))
+            return function(make_context(handing.get_deps(step_context.current_context.get(), name, self.deps_type)))
 
         is_coroutine = is_async(function)
         return StepDefinition(
-            INSTRUCTIONS,
-            ask if is_coroutine else ask_plain,
+            INSTRUCTIONS_STEP,
+            generate if is_coroutine else generate_sync,
             is_coroutine,
             codec_for(str),
             (),
@@ -499,34 +505,35 @@ class Agent(Workflow[..., AgentResult[T]]):
         )
 
 
-def _members(given: Sequence[Any], where: str) -> dict[str, Tool | Agent[Any]]:
+def _collect_callables(values: Sequence[Any], subject: str) -> dict[str, Tool | Agent[Any]]:
     """Tools and sub-agents by the names under which the model calls them."""
     members: dict[str, Tool | Agent[Any]] = {}
-    for one in given:
-        member: Tool | Agent[Any] = cast("Agent[Any]", one) if isinstance(one, Agent) else as_tool(one, where)
-        refuse_name(member.name, f"{where}: {member!r}")
+    for one in values:
+        member: Tool | Agent[Any] = cast("Agent[Any]", one) if isinstance(one, Agent) else to_tool(one, subject)
+        check_name(member.name, f"{subject}: {member!r}")
         known = members.get(member.name)
         if known is not None and known is not member:
             own = isinstance(member, Tool) and member.definition.function.__module__.startswith("holdfast.agents.")
             raise DefinitionError(
-                f"{where}: two of its tools and sub-agents are called {member.name!r}: a model calls them by name"
+                f"{subject}: two of its tools and sub-agents are called {member.name!r}: a model calls them by name"
                 + (". One comes with planning=, skills= or memory=: give yours another name." if own else "")
             )
         members[member.name] = member
     return members
 
 
-def _tools_of(skills: Mapping[str, Skill], members: Mapping[str, Any], where: str) -> dict[str, Tool]:
+def _collect_skill_tools(skills: Mapping[str, Skill], callables: Mapping[str, Any], subject: str) -> dict[str, Tool]:
     """The tools of skills by name, without those that the agent has anyway."""
     found: dict[str, Tool] = {}
     for skill in skills.values():
         for tool in skill.tools:
-            known = members.get(tool.name) or found.get(tool.name)
+            known = callables.get(tool.name) or found.get(tool.name)
             if known is not None and known is not tool:
                 raise DefinitionError(
-                    f"{where}: skill {skill.name!r} has a tool {tool.name!r}, and there is another one of this name: a "
+                    f"{subject}: skill {skill.name!r} has a tool {tool.name!r}, and there is another one of this name: "
+                    "a "
                     f"model calls them by name"
                 )
-            if tool.name not in members:
+            if tool.name not in callables:
                 found[tool.name] = tool
     return found

@@ -10,73 +10,73 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.codec import preview
-from holdfast.codec.formatting import cut
+from holdfast.codec import preview_arguments
+from holdfast.codec.formatting import truncate
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-_MOST_FAULTS = 8
-_LONGEST_FAULTS = 650
-_LONGEST_FAULT = 200
-_LONGEST_NAME = 60
-_LONGEST_LIST = 200
+_MAX_ERRORS = 8
+_MAX_ERRORS_CHARS = 650
+_MAX_ERROR_CHARS = 200
+_MAX_NAME_CHARS = 60
+_MAX_LIST_CHARS = 200
 
 
-def refusal(tool: str, faults: Sequence[str], parameters: Sequence[str], more: int = 0) -> str:
+def format_argument_errors(tool: str, errors: Sequence[str], parameters: Sequence[str], more_count: int = 0) -> str:
     """The arguments of a call do not fit: all that is told of it, in at most about 1,000 characters."""
     lines: list[str] = []
-    room = _LONGEST_FAULTS
-    for fault in faults:
-        line = f"- {cut(fault, _LONGEST_FAULT)}"
+    room = _MAX_ERRORS_CHARS
+    for fault in errors:
+        line = f"- {truncate(fault, _MAX_ERROR_CHARS)}"
         room -= len(line)
         if room < 0 and lines:
             break
         lines.append(line)
-    more += len(faults) - len(lines)
-    if more:
-        lines.append(f"- and {more} more")
-    known = f"Its parameters are: {listed(parameters)}." if parameters else "It has no parameters: pass {}."
+    more_count += len(errors) - len(lines)
+    if more_count:
+        lines.append(f"- and {more_count} more")
+    known = f"Its parameters are: {format_names(parameters)}." if parameters else "It has no parameters: pass {}."
     told = f"The arguments do not fit the tool {tool!r}, which was not called:"
     return "\n".join((told, *lines, f"{known} Correct the arguments."))
 
 
-def faults_of(error: ValidationError, sent: Any, parameters: Sequence[str]) -> tuple[list[str], int]:
+def list_argument_errors(error: ValidationError, sent: Any, parameters: Sequence[str]) -> tuple[list[str], int]:
     """What pydantic finds wrong with what was ``sent``, a line for each place, and how much more there is."""
     found: dict[str, tuple[list[str], str]] = {}
     all_faults = error.errors(include_url=False)
     for index, fault in enumerate(all_faults):
         if fault["type"] == "json_invalid":
-            return [unreadable(fault["msg"].removeprefix("Invalid JSON: "))], 0
+            return [describe_unreadable(fault["msg"].removeprefix("Invalid JSON: "))], 0
         if not fault["loc"]:
-            return [unreadable("they are no JSON object")], 0
-        path = _path(fault, sent)
-        if path not in found and len(found) == _MOST_FAULTS:
+            return [describe_unreadable("they are no JSON object")], 0
+        path = _format_path(fault, sent)
+        if path not in found and len(found) == _MAX_ERRORS:
             more = len(all_faults) - index
             break
-        words, shown = _words(fault, path, parameters)
+        words, shown = _describe_error(fault, path, parameters)
         found.setdefault(path, ([], shown))[0].append(words)
     else:
         more = 0
     return [f"{path} {' or '.join(dict.fromkeys(words))}{shown}" for path, (words, shown) in found.items()], more
 
 
-def unreadable(problem: str) -> str:
+def describe_unreadable(problem: str) -> str:
     """What is told of arguments that are not even JSON, or no object."""
     return f"they cannot be read: {problem}. Send one JSON object that has the parameters by name."
 
 
-def stranger(name: str, parameters: Sequence[str]) -> str:
+def describe_unknown_parameter(name: str, parameters: Sequence[str]) -> str:
     """What is told of a name that is no parameter."""
-    close = get_close_matches(name[:_LONGEST_NAME], parameters, n=1)
+    close = get_close_matches(name[:_MAX_NAME_CHARS], parameters, n=1)
     return f"is not a parameter{f'; did you mean {close[0]!r}?' if close else ''}"
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Names, as many as there is room for."""
     shown: list[str] = []
-    room = _LONGEST_LIST
+    room = _MAX_LIST_CHARS
     for name in names:
         room -= len(name) + 2
         if room < 0 and shown:
@@ -85,40 +85,42 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(shown)
 
 
-def _path(fault: ErrorDetails, sent: Any) -> str:
+def _format_path(error: ErrorDetails, sent: Any) -> str:
     """Where the fault is: ``filters[2].name``.
 
     Pydantic also names the member of a union that it tried; the way through what was sent leaves those out.
     """
     path = ""
-    place = fault["loc"]
+    place = error["loc"]
     for index, part in enumerate(place):
-        is_missing = fault["type"] in ("missing", "missing_argument") and index == len(place) - 1
+        is_missing = error["type"] in ("missing", "missing_argument") and index == len(place) - 1
         if isinstance(part, int) and isinstance(sent, list) and 0 <= part < len(cast("list[Any]", sent)):
             sent = cast("list[Any]", sent)[part]
             path += f"[{part}]"
         elif is_missing or (isinstance(sent, dict) and part in sent):
             sent = None if is_missing else cast("dict[Any, Any]", sent)[part]
-            name = cut(str(part), _LONGEST_NAME)
+            name = truncate(str(part), _MAX_NAME_CHARS)
             path += f".{name}" if path else name
-    return cut(path, 2 * _LONGEST_NAME)
+    return truncate(path, 2 * _MAX_NAME_CHARS)
 
 
-def _words(fault: ErrorDetails, path: str, parameters: Sequence[str]) -> tuple[str, str]:
+def _describe_error(error: ErrorDetails, path: str, parameters: Sequence[str]) -> tuple[str, str]:
     """What is wrong there, and what was there instead."""
-    kind = fault["type"]
+    kind = error["type"]
     if kind in ("missing", "missing_argument"):
         return "is missing", ""
     if kind in ("extra_forbidden", "unexpected_keyword_argument", "no_such_attribute"):
-        is_argument = len(fault["loc"]) == 1
-        return stranger(str(fault["loc"][0]), parameters) if is_argument else "is not a field there", ""
-    message = fault["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        is_argument = len(error["loc"]) == 1
+        return describe_unknown_parameter(
+            str(error["loc"][0]), parameters
+        ) if is_argument else "is not a field there", ""
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     should = message.removeprefix("Input ")
     words = should if should.startswith("should ") else f"is refused: {message}"
-    return cut(words, _LONGEST_FAULT - 60), it_was(path, fault["input"])
+    return truncate(words, _MAX_ERROR_CHARS - 60), describe_value(path, error["input"])
 
 
-def it_was(path: str, value: Any) -> str:
+def describe_value(path: str, value: Any) -> str:
     """What was there instead, told behind what is wrong; not of what its path calls a secret."""
-    shown = preview((), (), {path: value}, limit=len(path.encode()) + 80).removeprefix(f"{path}=")
+    shown = preview_arguments((), (), {path: value}, max_bytes=len(path.encode()) + 80).removeprefix(f"{path}=")
     return "" if shown == "***" else f"; it was {shown}"

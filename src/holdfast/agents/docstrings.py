@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 _Style = Literal["google", "numpy", "sphinx"]
 
-_WORDS = (
+_SECTION_NAMES = (
     r"(?:other |keyword )?(?:args|arguments|params|parameters)|returns?|yields|receives|raises|exceptions|warns|"
     r"warnings?|notes?|examples?|attributes|see also|references"
 )
-_STYLES: tuple[tuple[_Style, re.Pattern[str]], ...] = (
+_STYLE_PATTERNS: tuple[tuple[_Style, re.Pattern[str]], ...] = (
     (
         "sphinx",
         re.compile(r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?)\b[^:\n]*:", re.M),
     ),
-    ("numpy", re.compile(rf"^[ \t]*(?:{_WORDS})[ \t]*\n[ \t]*-{{3,}}[ \t]*$", re.M | re.I)),
-    ("google", re.compile(rf"^[ \t]*(?:{_WORDS}):[ \t]*\n[ \t]+\S", re.M | re.I)),
+    ("numpy", re.compile(rf"^[ \t]*(?:{_SECTION_NAMES})[ \t]*\n[ \t]*-{{3,}}[ \t]*$", re.M | re.I)),
+    ("google", re.compile(rf"^[ \t]*(?:{_SECTION_NAMES}):[ \t]*\n[ \t]+\S", re.M | re.I)),
 )
 
 
-class Described(NamedTuple):
+class ParsedDocstring(NamedTuple):
     """What a docstring says."""
 
     text: str
@@ -37,24 +37,24 @@ class Described(NamedTuple):
     parameters: dict[str, str]
 
 
-def read_docstring(docstring: str | None) -> Described:
+def parse_docstring(docstring: str | None) -> ParsedDocstring:
     """Take a docstring apart. One that follows no style is all text."""
     cleaned = cleandoc(docstring or "").strip()
-    style: _Style | None = next((name for name, pattern in _STYLES if pattern.search(cleaned)), None)
+    style: _Style | None = next((name for name, pattern in _STYLE_PATTERNS if pattern.search(cleaned)), None)
     if style is None:
-        return Described(cleaned, {})
+        return ParsedDocstring(cleaned, {})
     texts: list[str] = []
     parameters: dict[str, str] = {}
-    for section in _sections(docstring or "", style):
+    for section in _parse_sections(docstring or "", style):
         if section.kind.value in ("parameters", "other parameters"):
             for parameter in section.value:
                 parameters.setdefault(parameter.name.lstrip("*"), " ".join(parameter.description.split()))
         else:
-            texts.append(_words(section))
-    return Described("\n\n".join(filter(None, texts)), {name: text for name, text in parameters.items() if text})
+            texts.append(_format_section(section))
+    return ParsedDocstring("\n\n".join(filter(None, texts)), {name: text for name, text in parameters.items() if text})
 
 
-def _sections(docstring: str, style: _Style) -> list[DocstringSection]:
+def _parse_sections(docstring: str, style: _Style) -> list[DocstringSection]:
     from griffe import Docstring, GoogleOptions, NumpyOptions, SphinxOptions
 
     options: Any = {
@@ -65,7 +65,7 @@ def _sections(docstring: str, style: _Style) -> list[DocstringSection]:
     return Docstring(docstring, lineno=1, parser=style, parser_options=options).parse()
 
 
-def _words(section: DocstringSection) -> str:
+def _format_section(section: DocstringSection) -> str:
     """A section as text for the model, who is not to know what the function raises: it is told when that happens."""
     value: Any = section.value
     match section.kind.value:

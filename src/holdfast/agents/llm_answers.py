@@ -1,8 +1,8 @@
 """What an ``@llm_step`` records: the model's answer, in the envelope of every model call (see ``models.reply``).
 
 Whoever calls the step sees the value of the answer. An answer that does not fit is recorded as well, because it was
-paid for: it is read as ``Unfit``. The first one of a call has the prompt in its envelope, under ``prompt``, so that the
-model can be asked again without running the step's body once more.
+paid for: it is read as ``InvalidAnswer``. The first one of a call has the prompt in its envelope, under ``prompt``, so
+that the model can be asked again without running the step's body once more.
 
 A value that is in no envelope is taken as the answer itself: a mock gives one, and so does a fork.
 """
@@ -17,19 +17,19 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from holdfast.admission.usage import Usage
 from holdfast.agents.models.messages import dump_messages, load_messages
-from holdfast.agents.models.reply import REPLIES, Reply
-from holdfast.agents.output import Output, correction
+from holdfast.agents.models.reply import REPLY_CODEC, Reply
+from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.codec import ValueCodec
-from holdfast.engine.definitions import Used
+from holdfast.engine.definitions import ModelUsage
 from holdfast.errors import UnreadableRecord, UnrecordableValue
-from holdfast.reports.recorded_reply import plain_reply
+from holdfast.reports.recorded_reply import decode_reply
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptedReply:
     """What a call of the model came to, before it is recorded."""
 
     reply: Reply
@@ -38,62 +38,62 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class InvalidAnswer:
     """A recorded answer that does not fit what was asked for."""
 
-    complaint: str
+    feedback: str
     usage: Usage
-    data: bytes = field(repr=False)
+    payload: bytes = field(repr=False)
 
     def __repr__(self) -> str:
-        return f"<an answer that does not fit: {self.complaint}>"
+        return f"<an answer that does not fit: {self.feedback}>"
 
 
 class AnswerCodec(ValueCodec):
     """The answers of one ``@llm_step``."""
 
-    __slots__ = ("_output",)
+    __slots__ = ("_output_spec",)
 
-    def __init__(self, output: Output) -> None:
-        self.annotation = output.codec.annotation
-        self._output = output
+    def __init__(self, output_spec: OutputSpec) -> None:
+        self.annotation = output_spec.codec.annotation
+        self._output_spec = output_spec
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the answer as it is read from them."""
-        if not isinstance(value, Asked):
-            return self._output.codec.record(value, what)
-        data, _ = REPLIES.record(value.reply, what)
-        if value.reply.complaint is not None and value.prompt is not None:
+        if not isinstance(value, PromptedReply):
+            return self._output_spec.codec.round_trip(value, subject)
+        data, _ = REPLY_CODEC.round_trip(value.reply, subject)
+        if value.reply.feedback is not None and value.prompt is not None:
             try:
                 data = data[:-1] + b',"prompt":' + to_json(dump_messages(value.prompt)) + b"}"
             except PydanticSerializationError as error:
-                raise UnrecordableValue(f"The prompt of {what} cannot be recorded: {error}.") from error
-        return data, self.decode(data, what)
+                raise UnrecordableValue(f"The prompt of {subject} cannot be recorded: {error}.") from error
+        return data, self.decode(data, subject)
 
-    def decode(self, data: bytes, what: str) -> object:
-        """The answer in the bytes, or ``Unfit``."""
-        reply = plain_reply(data)
+    def decode(self, data: bytes, subject: str) -> object:
+        """The answer in the bytes, or ``InvalidAnswer``."""
+        reply = decode_reply(data)
         if reply is None:
-            return self._output.codec.decode(data, what)
-        if reply.complaint is not None:
-            return Unfit(reply.complaint, reply.usage, data)
-        return self._output.read_plain(reply)
+            return self._output_spec.codec.decode(data, subject)
+        if reply.feedback is not None:
+            return InvalidAnswer(reply.feedback, reply.usage, data)
+        return self._output_spec.read_plain(reply)
 
 
-def conversation_of(unfit: Sequence[Unfit]) -> list[ModelMessage]:
+def build_correction_messages(invalid_answers: Sequence[InvalidAnswer]) -> list[ModelMessage]:
     """What the model is asked after answers that did not fit: the prompt, and each answer with what was wrong."""
     messages: list[ModelMessage] = []
-    for answer in unfit:
-        reply = REPLIES.decode(answer.data, "a recorded answer")
+    for answer in invalid_answers:
+        reply = REPLY_CODEC.decode(answer.payload, "a recorded answer")
         if not messages:
-            prompt = from_json(answer.data).get("prompt")
+            prompt = from_json(answer.payload).get("prompt")
             if prompt is None:
                 raise UnreadableRecord("The record of an answer that does not fit lacks its prompt.")
             messages += load_messages(prompt)
-        messages += [reply.response, correction(reply.response, answer.complaint, reply.response.timestamp)]
+        messages += [reply.response, make_correction(reply.response, answer.feedback, reply.response.timestamp)]
     return messages
 
 
-def used_by(value: Any) -> Used | None:
+def read_usage(value: Any) -> ModelUsage | None:
     """What a call of the step has used."""
-    return Used(value.reply.usage, value.reply.model) if isinstance(value, Asked) else None
+    return ModelUsage(value.reply.usage, value.reply.model) if isinstance(value, PromptedReply) else None

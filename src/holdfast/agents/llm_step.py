@@ -23,25 +23,25 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ca
 from weakref import WeakKeyDictionary
 
 from holdfast.admission.durations import Duration, declared_seconds
-from holdfast.agents.llm_answers import AnswerCodec, Asked, Unfit, conversation_of, used_by
-from holdfast.agents.models.chain import TIMEOUT, ModelChain, Retries, checked_retries
-from holdfast.agents.models.errors import PassingFault
-from holdfast.agents.models.model_call import Ask, ask, within_budget
-from holdfast.agents.models.model_library import load
-from holdfast.agents.models.model_resolution import Earlier, checked_models, earlier
-from holdfast.agents.output import Output, correction
-from holdfast.authoring.introspection import hints_of, is_async, place_of
-from holdfast.authoring.keyword_hints import hint_keywords
-from holdfast.authoring.step import Step, below, marks_of, plain_step
+from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, PromptedReply, build_correction_messages, read_usage
+from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S, ModelChain, RetryPolicies, validate_retry_policies
+from holdfast.agents.models.errors import TransientModelError
+from holdfast.agents.models.model_call import ModelCall, ask_model, issue_within_budget
+from holdfast.agents.models.model_library import load_library
+from holdfast.agents.models.model_resolution import PriorCalls, prior_calls, validate_models
+from holdfast.agents.output import OutputSpec, make_correction
+from holdfast.authoring.introspection import format_location, is_async, resolve_hints
+from holdfast.authoring.keyword_hints import reject_unknown_keywords
+from holdfast.authoring.step import Step, get_modifiers, get_wrapped_function, make_plain_step
 from holdfast.core.commands import Outcome
-from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
+from holdfast.core.failure_origin import mark_origin
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine import step_context
 from holdfast.engine.definitions import Compensation, StepCall, StepDefinition
 from holdfast.errors import BudgetExceeded, DefinitionError, ModelError, TurnLimitReached, UsageError
-from holdfast.reports.recorded_reply import ANSWER
+from holdfast.reports.recorded_reply import ANSWER_TOOL
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
@@ -51,15 +51,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-MAX_TURNS = 3
+DEFAULT_MAX_TURNS = 3
 """How often the model is asked until its answer fits, unless a step says otherwise."""
 
 
-_asked: WeakKeyDictionary[Execution, Counter[int]] = WeakKeyDictionary()
+_call_counts: WeakKeyDictionary[Execution, Counter[int]] = WeakKeyDictionary()
 """How many questions a run's code has asked, by the model."""
 
 
-class _Decorator(Protocol):
+class _LlmStepDecorator(Protocol):
     """The type of ``@llm_step(...)``; only for type checkers."""
 
     @overload
@@ -74,13 +74,13 @@ class _TypedDecorator(Protocol, Generic[T]):
     def __call__(self, function: Callable[P, Any], /) -> Step[P, T]: ...
 
 
-_HINTS = {
+_KEYWORD_HINTS = {
     "system_prompt": "write instructions=",
     "prompt": "the function returns the prompt",
     "result_type": "write output_type=, or annotate what the function returns",
     "response_format": "write output_type=, or annotate what the function returns",
-    "model_settings": "write settings=",
-    "temperature": "write settings={'temperature': ...}",
+    "settings": "write model_settings=",
+    "temperature": "write model_settings={'temperature': ...}",
     "retries": "write it at @step(retries=...), for the function; model calls have their own",
     "max_retries": "write max_turns=, how often the model is asked until its answer fits",
     "tools": "an @llm_step is one question; give tools to an Agent",
@@ -94,12 +94,12 @@ def llm_step(
     model: str | Model,
     fallback: str | Model | Sequence[str | Model] = (),
     instructions: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    timeout: Duration = TIMEOUT,
-    retry: Retries | None = None,
+    model_settings: Mapping[str, Any] | None = None,
+    timeout: Duration = DEFAULT_TIMEOUT_S,
+    retry: RetryPolicies | None = None,
     stream: bool = True,
-    max_turns: int = MAX_TURNS,
-) -> _Decorator: ...
+    max_turns: int = DEFAULT_MAX_TURNS,
+) -> _LlmStepDecorator: ...
 @overload
 def llm_step(
     *,
@@ -107,13 +107,13 @@ def llm_step(
     fallback: str | Model | Sequence[str | Model] = (),
     output_type: type[T],
     instructions: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    timeout: Duration = TIMEOUT,
-    retry: Retries | None = None,
+    model_settings: Mapping[str, Any] | None = None,
+    timeout: Duration = DEFAULT_TIMEOUT_S,
+    retry: RetryPolicies | None = None,
     stream: bool = True,
-    max_turns: int = MAX_TURNS,
+    max_turns: int = DEFAULT_MAX_TURNS,
 ) -> _TypedDecorator[T]: ...
-@hint_keywords("@llm_step", **_HINTS)
+@reject_unknown_keywords("@llm_step", **_KEYWORD_HINTS)
 def llm_step(
     bare: Any = None,
     /,
@@ -122,11 +122,11 @@ def llm_step(
     fallback: str | Model | Sequence[str | Model] = (),
     output_type: Any = None,
     instructions: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    timeout: Duration = TIMEOUT,
-    retry: Retries | None = None,
+    model_settings: Mapping[str, Any] | None = None,
+    timeout: Duration = DEFAULT_TIMEOUT_S,
+    retry: RetryPolicies | None = None,
     stream: bool = True,
-    max_turns: int = MAX_TURNS,
+    max_turns: int = DEFAULT_MAX_TURNS,
 ) -> Any:
     """Make a function a question to a model: it returns the prompt, and the step's output is the model's answer.
 
@@ -139,7 +139,7 @@ def llm_step(
         fallback: one model or several, to be asked in order when the one before gives no answer.
         output_type: what the answer must be, if the function's return annotation does not say it.
         instructions: what the model is told before the prompt.
-        settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
+        model_settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
         timeout: seconds that one attempt of a model call may take.
         retry: how a call that got no answer is repeated: a ``RetryPolicy``, or one for each of some of its models, by
             name. Default: for a day, at least every five minutes; in a call outside of a run, for a minute.
@@ -151,21 +151,21 @@ def llm_step(
         raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
-    models = checked_models(model, fallback, "@llm_step")
-    patience = declared_seconds(timeout, "@llm_step: timeout") or TIMEOUT
-    chain = ModelChain(models, settings, patience, stream, checked_retries(retry, models, "@llm_step"))
-    mark = _LlmMark(chain, output_type, instructions, max_turns)
+    models = validate_models(model, fallback, "@llm_step")
+    patience = declared_seconds(timeout, "@llm_step: timeout") or DEFAULT_TIMEOUT_S
+    chain = ModelChain(models, model_settings, patience, stream, validate_retry_policies(retry, models, "@llm_step"))
+    mark = _LlmModifier(chain, output_type, instructions, max_turns)
 
     def decorate(target: Any) -> Any:
-        function = below(target)
+        function = get_wrapped_function(target)
         if isinstance(function, Step):
-            return mark.applied_to(cast("Step[..., Any]", function))
+            return mark.apply_to(cast("Step[..., Any]", function))
         if not inspect.isfunction(function):
             raise DefinitionError(f"@llm_step goes on a function or a step, not on {function!r}")
-        marks = marks_of(target)
-        if any(isinstance(one, _LlmMark) for one in marks):
-            raise _twice(f"{function.__name__!r} ({place_of(function)})")
-        alone: Any = mark.applied_to(Step(plain_step(function)))
+        marks = get_modifiers(target)
+        if any(isinstance(one, _LlmModifier) for one in marks):
+            raise _make_duplicate_error(f"{function.__name__!r} ({format_location(function)})")
+        alone: Any = mark.apply_to(Step(make_plain_step(function)))
         alone.holdfast_below, alone.holdfast_marks = function, [*marks, mark]  # for an `@step` above, if there is one
         return alone
 
@@ -173,21 +173,21 @@ def llm_step(
 
 
 @dataclass(frozen=True)
-class _LlmMark:
+class _LlmModifier:
     """The mark that ``@llm_step`` leaves."""
 
-    chain: ModelChain
+    model_chain: ModelChain
     output_type: Any
     instructions: str | None
     max_turns: int
-    decorator: str = "@llm_step"
+    decorator_name: str = "@llm_step"
 
-    def applied_to(self, step: Step[..., Any], /) -> Step[..., Any]:
+    def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
         """The same step, asking a model."""
         made = step.definition
-        where = f"step {made.name!r} ({place_of(made.function)})"
+        where = f"step {made.name!r} ({format_location(made.function)})"
         if made.invoke is not None:
-            raise _twice(where)
+            raise _make_duplicate_error(where)
         if made.effect is Effect.ONCE:
             raise DefinitionError(
                 f"{where} has effect='once', but a model call that fails on its way is made again: drop the effect, "
@@ -195,53 +195,53 @@ class _LlmMark:
             )
         answer = self.output_type
         if answer is None:
-            answer = hints_of(made.function).get("return", str)
+            answer = resolve_hints(made.function).get("return", str)
             if answer is type(None):
                 raise DefinitionError(
                     f"{where} is declared as `-> None`: the return annotation of an @llm_step says what the model's "
                     f"answer is, as in `-> str`"
                 )
-        question = _Question(self, made.function, Output(answer), made.name)
+        question = _LlmStepCaller(self, made.function, OutputSpec(answer), made.name)
         definition = replace(
             made,
-            function=_asking(made.function, answer),
+            function=_make_prompt_function(made.function, answer),
             is_async=True,
-            output=AnswerCodec(question.output),
-            retry=_retries(made.retry),
-            used=used_by,
+            output_codec=AnswerCodec(question.output_spec),
+            retry=_wrap_retry_policy(made.retry),
+            read_usage=read_usage,
             invoke=question.invoke,
-            outside=question.answer,
+            call_outside_run=question.call_unrecorded,
         )
-        return Step(definition, step.declared)
+        return Step(definition, step.declaration)
 
 
-def _twice(where: str) -> DefinitionError:
-    return DefinitionError(f"{where} has @llm_step twice: one question is one step")
+def _make_duplicate_error(subject: str) -> DefinitionError:
+    return DefinitionError(f"{subject} has @llm_step twice: one question is one step")
 
 
-def _asking(body: Callable[..., Any], answer: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _make_prompt_function(body: Callable[..., Any], answer_type: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """The user's function as an async one that is declared to return the answer."""
 
     @functools.wraps(body)
-    async def asking(*args: Any, **kwargs: Any) -> Any:
+    async def make_prompt(*args: Any, **kwargs: Any) -> Any:
         if is_async(body):
             return await body(*args, **kwargs)
         prompt = await asyncio.to_thread(body, *args, **kwargs)
         return await prompt if inspect.isawaitable(prompt) else prompt
 
-    asking.__annotations__ = {**asking.__annotations__, "return": answer}
-    return asking
+    make_prompt.__annotations__ = {**make_prompt.__annotations__, "return": answer_type}
+    return make_prompt
 
 
-class _Question:
+class _LlmStepCaller:
     """How one ``@llm_step`` asks."""
 
-    def __init__(self, mark: _LlmMark, body: Callable[..., Any], output: Output, name: str) -> None:
-        self._mark = mark
-        self._ask_plainly = _asking(body, Any)
-        self.output = output
+    def __init__(self, modifier: _LlmModifier, body: Callable[..., Any], output_spec: OutputSpec, name: str) -> None:
+        self._modifier = modifier
+        self._make_prompt = _make_prompt_function(body, Any)
+        self.output_spec = output_spec
         self._name = name
-        self._issued: dict[Callable[..., Any], tuple[StepDefinition, StepDefinition]] = {}
+        self._definitions_by_function: dict[Callable[..., Any], tuple[StepDefinition, StepDefinition]] = {}
         """What is really issued, by the function that makes the prompt: in a class, that is tied to the instance."""
 
     # In workflow code
@@ -250,113 +250,119 @@ class _Question:
         self, execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Ask until the answer fits: each call of the model is one command."""
-        first, again = self._definitions(step)
+        first, again = self._get_definitions(step)
         call = StepCall(first, args, kwargs)
-        unfit: tuple[Unfit, ...] = ()
+        unfit: tuple[InvalidAnswer, ...] = ()
         while True:
-            answer, outcome = await self._issue(execution, call, len(unfit))
-            if not isinstance(answer, Unfit):
+            answer, outcome = await self._issue_call(execution, call, len(unfit))
+            if not isinstance(answer, InvalidAnswer):
                 return answer
             unfit = (*unfit, answer)
-            if len(unfit) >= self._mark.max_turns:
+            if len(unfit) >= self._modifier.max_turns:
                 error = TurnLimitReached(
-                    f"step {step.name!r} of run {execution.run_id!r} has asked the model {_times(len(unfit))}, and no "
-                    f"answer fits. What was wrong with the last one: {answer.complaint}\n"
+                    f"step {step.name!r} of run {execution.run_id!r} has asked the model {_format_times(len(unfit))}, "
+                    "and no "
+                    f"answer fits. What was wrong with the last one: {answer.feedback}\n"
                     f"`holdfast retry {execution.run_id}` asks once more; max_turns= of @llm_step allows more at once."
                 )
                 mark_origin(error, outcome.origin)
                 raise error
             call = StepCall(again, (Correction(unfit, args, kwargs),), {})
 
-    async def _issue(self, execution: Execution, call: StepCall, answers: int) -> tuple[Any, Outcome]:
+    async def _issue_call(self, execution: Execution, call: StepCall, answer_count: int) -> tuple[Any, Outcome]:
         """Ask once, in a conversation that has so many answers; the step is told how many questions came before."""
-        model, asked = self._mark.chain.models[0], _asked.setdefault(execution, Counter())
-        token = earlier.set(Earlier(model, asked[id(model)] - answers, asked.total() - answers))
+        model, asked = self._modifier.model_chain.models[0], _call_counts.setdefault(execution, Counter())
+        token = prior_calls.set(PriorCalls(model, asked[id(model)] - answer_count, asked.total() - answer_count))
         asked[id(model)] += 1
         try:
-            return await within_budget(execution, call)
+            return await issue_within_budget(execution, call)
         finally:
-            earlier.reset(token)
+            prior_calls.reset(token)
 
-    def _definitions(self, step: StepDefinition) -> tuple[StepDefinition, StepDefinition]:
-        made = self._issued.get(step.function)
+    def _get_definitions(self, step: StepDefinition) -> tuple[StepDefinition, StepDefinition]:
+        made = self._definitions_by_function.get(step.function)
         if made is None:
             undo = step.compensation
             first = replace(
-                step, function=self._first(step.function), compensation=undo and replace(undo, bind=_binding(undo))
+                step,
+                function=self._make_first_call(step.function),
+                compensation=undo and replace(undo, bind_arguments=_wrap_bind(undo)),
             )
-            again = replace(first, function=self._again, parameters=("correction",))
-            made = self._issued[step.function] = (first, again)
+            again = replace(first, function=self._ask_again, parameters=("correction",))
+            made = self._definitions_by_function[step.function] = (first, again)
         return made
 
     # In the step
 
-    def _first(self, make_prompt: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    def _make_first_call(self, make_prompt: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
         @functools.wraps(make_prompt)
-        async def first(*args: Any, **kwargs: Any) -> Asked:
-            prompt = await self._messages(await make_prompt(*args, **kwargs))
-            return Asked(await ask(self._ask(prompt)), prompt)
+        async def first(*args: Any, **kwargs: Any) -> PromptedReply:
+            prompt = await self._prompt_to_messages(await make_prompt(*args, **kwargs))
+            return PromptedReply(await ask_model(self._make_model_call(prompt)), prompt)
 
         return first
 
-    async def _again(self, correction: Correction) -> Asked:
-        await _load_library()
-        unfit = correction.unfit
-        return Asked(
-            await ask(
-                self._ask(
-                    conversation_of(unfit),
+    async def _ask_again(self, correction: Correction) -> PromptedReply:
+        await _load_model_library()
+        unfit = correction.invalid_answers
+        return PromptedReply(
+            await ask_model(
+                self._make_model_call(
+                    build_correction_messages(unfit),
                     turn=1 + len(unfit),
-                    told=unfit[-1].usage,
-                    most_output=max(one.usage.output_tokens for one in unfit),
+                    last_usage=unfit[-1].usage,
+                    peak_output_tokens=max(one.usage.output_tokens for one in unfit),
                 )
             )
         )
 
     # Outside a run
 
-    async def answer(self, *args: Any, **kwargs: Any) -> Any:
+    async def call_unrecorded(self, *args: Any, **kwargs: Any) -> Any:
         """A plain call: nothing is recorded."""
-        prompt = await self._ask_plainly(*args, **kwargs)
+        prompt = await self._make_prompt(*args, **kwargs)
         # In a step of a run, the model call must not be taken for that step's own.
         context = contextvars.Context()
         for variable, value in contextvars.copy_context().items():
-            if variable is not step_context.current:
+            if variable is not step_context.current_context:
                 context.run(variable.set, value)
-        return await asyncio.get_running_loop().create_task(self._answer(prompt), context=context)
+        return await asyncio.get_running_loop().create_task(self._ask_until_valid(prompt), context=context)
 
-    async def _answer(self, prompt: Any) -> Any:
-        messages = list(await self._messages(prompt))
+    async def _ask_until_valid(self, prompt: Any) -> Any:
+        messages = list(await self._prompt_to_messages(prompt))
         complaint = ""
-        for turn in range(1, self._mark.max_turns + 1):
-            reply = await ask(self._ask(messages, turn=turn))
-            if reply.complaint is None:
-                return self.output.read(reply.response)
-            complaint = reply.complaint
-            messages += [reply.response, correction(reply.response, complaint, reply.response.timestamp)]
+        for turn in range(1, self._modifier.max_turns + 1):
+            reply = await ask_model(self._make_model_call(messages, turn=turn))
+            if reply.feedback is None:
+                return self.output_spec.read(reply.response)
+            complaint = reply.feedback
+            messages += [reply.response, make_correction(reply.response, complaint, reply.response.timestamp)]
         raise TurnLimitReached(
-            f"step {self._name!r} has asked the model {_times(self._mark.max_turns)}, and no answer fits. What was "
+            f"step {self._name!r} has asked the model {_format_times(self._modifier.max_turns)}, and no answer fits. "
+            "What was "
             f"wrong with the last one: {complaint}"
         )
 
     # Both
 
-    def _ask(self, messages: Sequence[ModelMessage], **known: Any) -> Ask:
-        return Ask(self._mark.chain, messages, self._parameters(), check=self._check, **known)
+    def _make_model_call(self, messages: Sequence[ModelMessage], **options: Any) -> ModelCall:
+        return ModelCall(
+            self._modifier.model_chain, messages, self._make_parameters(), get_feedback=self._get_feedback, **options
+        )
 
-    def _parameters(self) -> ModelRequestParameters:
-        return self.output.parameters([], self._mark.instructions)
+    def _make_parameters(self) -> ModelRequestParameters:
+        return self.output_spec.make_parameters([], self._modifier.instructions)
 
-    def _check(self, response: ModelResponse) -> str | None:
-        complaint = self.output.check(response)
-        if complaint is not None or self.output.is_final(response):
+    def _get_feedback(self, response: ModelResponse) -> str | None:
+        complaint = self.output_spec.get_feedback(response)
+        if complaint is not None or self.output_spec.is_final(response):
             return complaint
-        how = "as a text" if self.output.is_text else f"by calling `{ANSWER}`"
+        how = "as a text" if self.output_spec.is_text else f"by calling `{ANSWER_TOOL}`"
         return f"There is no tool `{response.tool_calls[0].tool_name}`. Please give your answer {how}."
 
-    async def _messages(self, prompt: Any) -> list[ModelMessage]:
+    async def _prompt_to_messages(self, prompt: Any) -> list[ModelMessage]:
         """What the user's function has returned, as messages."""
-        await _load_library()
+        await _load_model_library()
         from pydantic_ai.messages import ModelRequest, ModelResponse, UserPromptPart
 
         if isinstance(prompt, ModelRequest | ModelResponse):
@@ -382,51 +388,53 @@ class _Question:
 class Correction:
     """What the model is told when it is asked again, with the arguments of the call that it was asked for."""
 
-    __slots__ = ("args", "kwargs", "unfit")
+    __slots__ = ("args", "invalid_answers", "kwargs")
 
-    def __init__(self, unfit: Sequence[Unfit], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.unfit = unfit
+    def __init__(self, invalid_answers: Sequence[InvalidAnswer], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.invalid_answers = invalid_answers
         self.args = args
         self.kwargs = kwargs
 
     def __repr__(self) -> str:
-        return repr(self.unfit[-1].complaint)
+        return repr(self.invalid_answers[-1].feedback)
 
 
-def _binding(undo: Compensation) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]:
+def _wrap_bind(compensation: Compensation) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], dict[str, Any] | None]:
     """An answer that does not fit leaves nothing to undo; one that does is undone with the arguments of the call."""
 
     def bind(output: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        if isinstance(output, Unfit):
+        if isinstance(output, InvalidAnswer):
             return None
         if len(args) == 1 and isinstance(args[0], Correction):
             args, kwargs = args[0].args, args[0].kwargs
-        return undo.bind(output, args, kwargs)
+        return compensation.bind_arguments(output, args, kwargs)
 
     return bind
 
 
-class _Retries(RetryPolicy):
+class _LlmStepRetryPolicy(RetryPolicy):
     """The step's own policy for what its function raises, and that of the models for model calls."""
 
     __slots__ = ()
 
-    def next_wait(self, attempt: int, error: BaseException, draw: float, failing_for: float = 0.0) -> float | None:
-        if isinstance(error, PassingFault):
-            return error.wait
+    def compute_next_delay_s(
+        self, attempt: int, error: BaseException, random_value: float, failing_for_s: float = 0.0
+    ) -> float | None:
+        if isinstance(error, TransientModelError):
+            return error.retry_after_s
         if isinstance(error, ModelError | BudgetExceeded):
             return None
-        return super().next_wait(attempt, error, draw, failing_for)
+        return super().compute_next_delay_s(attempt, error, random_value, failing_for_s)
 
 
-def _retries(policy: RetryPolicy) -> _Retries:
-    return _Retries(**{name: getattr(policy, name) for name in RetryPolicy.__dataclass_fields__})
+def _wrap_retry_policy(policy: RetryPolicy) -> _LlmStepRetryPolicy:
+    return _LlmStepRetryPolicy(**{name: getattr(policy, name) for name in RetryPolicy.__dataclass_fields__})
 
 
-async def _load_library() -> None:
+async def _load_model_library() -> None:
     if "pydantic_ai.models" not in sys.modules:
-        await asyncio.to_thread(load)
+        await asyncio.to_thread(load_library)
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+def _format_times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -17,40 +17,40 @@ from holdfast.errors import DefinitionError, InputError, ModelRetry, UsageError
 from holdfast.services import memories
 from holdfast.stores.contract import Store
 
-Namespace = str | Callable[[RunContext[Any]], str]
+MemoryNamespace = str | Callable[[RunContext[Any]], str]
 
-GUIDANCE = (
+MEMORY_GUIDANCE = (
     "You have a memory that outlives this conversation. Search it with `search_memory` before you ask for what you may "
     "have been told before, and keep what will matter later with `remember`: facts, preferences, decisions; one thing "
     "under one key. Correct what has changed by remembering it anew under the same key, and `forget` what is wrong."
 )
 
-LONGEST = 20_000
+MAX_TEXT_CHARS = 20_000
 """Characters of one thing to remember."""
 
-MOST_FOUND = 20
+MAX_RESULTS = 20
 
-MOST_NAMED = 200
+MAX_LISTED_KEYS = 200
 """Keys that a model is told where it cannot search."""
 
 
-def check_namespace(given: object, where: str) -> Namespace:
+def validate_namespace(value: object, subject: str) -> MemoryNamespace:
     """A namespace as it is given to an agent."""
-    if callable(given):
-        if len(inspect.signature(given).parameters) != 1:
-            raise DefinitionError(f"{where}: memory is a function of one argument, the RunContext")
-        return cast("Namespace", given)
+    if callable(value):
+        if len(inspect.signature(value).parameters) != 1:
+            raise DefinitionError(f"{subject}: memory is a function of one argument, the RunContext")
+        return cast("MemoryNamespace", value)
     try:
-        return memories.check_namespace(given, f"{where}: memory")
+        return memories.validate_memory_namespace(value, f"{subject}: memory")
     except InputError as error:
         raise DefinitionError(f"{error}; or a function of the RunContext that returns one") from None
 
 
-def memory_tools(namespace: Namespace) -> list[Tool]:
+def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
     """The tools of an agent with a memory."""
 
-    def place(ctx: RunContext[Any]) -> str:
-        return memories.check_namespace(namespace(ctx) if callable(namespace) else namespace)
+    def get_namespace(ctx: RunContext[Any]) -> str:
+        return memories.validate_memory_namespace(namespace(ctx) if callable(namespace) else namespace)
 
     @tool
     async def remember(ctx: RunContext[Any], key: str, text: str) -> str:
@@ -60,11 +60,11 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
             key: a short name for it, such as "favourite colour". Use the same key to correct it later.
             text: what to remember, in words that it can be found by.
         """
-        if len(text) > LONGEST:
-            raise ModelRetry(f"That is {len(text):,} characters; remember at most {LONGEST:,} under one key.")
-        step = step_context.current.get()
-        namespace = _checked(place(ctx), key)
-        step.remember(memories.to_put(namespace, key, text, None, step.engine.clock.now()))
+        if len(text) > MAX_TEXT_CHARS:
+            raise ModelRetry(f"That is {len(text):,} characters; remember at most {MAX_TEXT_CHARS:,} under one key.")
+        step = step_context.current_context.get()
+        namespace = _validate_key(get_namespace(ctx), key)
+        step.set_memory_change(memories.build_put(namespace, key, text, None, step.engine.clock.now()))
         return f"Remembered under {key!r}."
 
     @tool(effect="read")
@@ -74,8 +74,12 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        found = await _store().get_memory(_checked(place(ctx), key), key)
-        return f"Nothing is remembered under {key!r}." if found is None else _told(memories.remembered(found).value)
+        found = await _get_store().get_memory(_validate_key(get_namespace(ctx), key), key)
+        return (
+            f"Nothing is remembered under {key!r}."
+            if found is None
+            else _format_value(memories.entry_from_row(found).value)
+        )
 
     @tool(effect="read")
     async def search_memory(ctx: RunContext[Any], words: str, limit: int = 5) -> list[dict[str, str]]:
@@ -85,15 +89,15 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
             words: words to look for; what has any of them is found.
             limit: at most so many.
         """
-        most = max(1, min(limit, MOST_FOUND))
-        namespace, store = place(ctx), _store()
+        most = max(1, min(limit, MAX_RESULTS))
+        namespace, store = get_namespace(ctx), _get_store()
         try:
-            found = await memories.search(store, namespace, words, most)
+            found = await memories.search_values(store, namespace, words, most)
         except UsageError as error:  # it is encrypted
-            keys = [one.key for one in await store.list_memories(namespace, limit=MOST_NAMED)]
+            keys = [one.key for one in await store.list_memories(namespace, limit=MAX_LISTED_KEYS)]
             raise ModelRetry(f"The memory cannot be searched ({error}). Recall one of its keys: {keys}.") from None
         return [
-            {"key": one.key, "text": _told(one.value), "remembered": f"{one.updated_at:%Y-%m-%d %H:%M} UTC"}
+            {"key": one.key, "text": _format_value(one.value), "remembered": f"{one.updated_at:%Y-%m-%d %H:%M} UTC"}
             for one in found
         ]
 
@@ -104,24 +108,26 @@ def memory_tools(namespace: Namespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        step_context.current.get().remember(memories.to_delete(_checked(place(ctx), key), key))
+        step_context.current_context.get().set_memory_change(
+            memories.build_delete(_validate_key(get_namespace(ctx), key), key)
+        )
         return f"Nothing is remembered under {key!r} any more."
 
     return [remember, recall, search_memory, forget]
 
 
-def _store() -> Store:
-    return step_context.current.get().engine.store
+def _get_store() -> Store:
+    return step_context.current_context.get().engine.store
 
 
-def _checked(namespace: str, key: str) -> str:
+def _validate_key(namespace: str, key: str) -> str:
     """The namespace, if the model's key can be one there."""
     try:
-        memories.check_place(namespace, key)
+        memories.check_location(namespace, key)
     except InputError as error:
         raise ModelRetry(str(error)) from None
     return namespace
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)

@@ -2,7 +2,7 @@
 
 A text is what the model says when it calls nothing. For any other type the model is offered one more tool,
 ``final_result``, whose arguments are the answer; types that are no JSON object are wrapped as ``{"response": value}``.
-An answer that does not fit is no failure: ``check`` tells what is wrong with it, in words for the model.
+An answer that does not fit is no failure: ``get_feedback`` tells what is wrong with it, in words for the model.
 
 An answer that holds a usable ``final_result`` is final, whatever else the model calls in the same breath.
 """
@@ -18,33 +18,33 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic_core import from_json, to_json
 
 from holdfast.codec import codec_for
-from holdfast.codec.formatting import name_of, step_into
+from holdfast.codec.formatting import format_type, location_to_path
 from holdfast.errors import DefinitionError, UnreadableRecord
-from holdfast.reports.recorded_reply import ANSWER, WRAPPED
+from holdfast.reports.recorded_reply import ANSWER_ARGUMENT, ANSWER_TOOL
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelRequest, ModelRequestPart, ModelResponse, ToolCallPart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
 
-    from holdfast.reports.recorded_reply import PlainReply
+    from holdfast.reports.recorded_reply import RecordedReply
 
-_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
+_TOOL_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
 
 
-_Arguments = str | dict[str, Any] | None
+_RawArguments = str | dict[str, Any] | None
 """Of a call: JSON text or data, as the model's provider sends them."""
 
 
-_MOST_FAULTS = 20
+_MAX_ERRORS = 20
 """So many are told: what is wrong with an answer is recorded, and sent to the model."""
 
 
-class _Misfit(Exception):
+class _InvalidOutput(Exception):
     """An answer that cannot be used; its message is for the model."""
 
 
-class Output:
+class OutputSpec:
     """The type of an answer: how it is asked for, checked and read.
 
     Raises ``DefinitionError`` for a type that cannot be recorded, or that no JSON schema can describe.
@@ -60,11 +60,11 @@ class Output:
         self._tool: ToolDefinition | None = None
         if not self.is_text:
             try:
-                self._prepare()
+                self._get_adapter()
             except PydanticUserError:
                 pass  # it names a class that is not defined yet: by the time it is asked for, it will be
 
-    def parameters(self, function_tools: list[ToolDefinition], instructions: str | None) -> ModelRequestParameters:
+    def make_parameters(self, function_tools: list[ToolDefinition], instructions: str | None) -> ModelRequestParameters:
         """What the model is offered, as the model library wants it."""
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
@@ -72,30 +72,30 @@ class Output:
         return ModelRequestParameters(
             function_tools=function_tools,
             output_mode="text" if self.is_text else "tool",
-            output_tools=[] if self.is_text else [self._tool_definition()],
+            output_tools=[] if self.is_text else [self._get_tool_definition()],
             allow_text_output=self.is_text,
             # Without any, those that a message of the user's own brings along hold.
             instruction_parts=[InstructionPart(instructions)] if instructions else None,
         )
 
-    def check(self, response: ModelResponse) -> str | None:
+    def get_feedback(self, response: ModelResponse) -> str | None:
         """What is wrong with an answer, in words for the model; ``None`` if nothing is.
 
         Nothing is wrong with an answer that calls other tools: it is only not final.
         """
-        given = [] if self.is_text else _calls_of(response, ANSWER)
+        given = [] if self.is_text else _find_calls(response, ANSWER_TOOL)
         complaints: list[str] = []
         for call in given:
             try:
-                self._value(call.args)
+                self._parse_arguments(call.args)
                 return None
-            except _Misfit as misfit:
+            except _InvalidOutput as misfit:
                 complaints.append(str(misfit))
         if complaints:
             was_cut = response.finish_reason == "length"
             return (
                 f"{'The answer was cut off at the limit of tokens: be shorter. ' if was_cut else ''}{complaints[0]}\n"
-                f"Please call `{ANSWER}` again with all of the answer."
+                f"Please call `{ANSWER_TOOL}` again with all of the answer."
             )
         if response.tool_calls:
             return None
@@ -105,119 +105,127 @@ class Output:
             if response.finish_reason == "length":
                 return "You reached the limit of tokens before your answer began. Please answer, and be shorter."
             return "Your answer is empty. Please answer."
-        return f"Please give your answer by calling the tool `{ANSWER}`, not as a text."
+        return f"Please give your answer by calling the tool `{ANSWER_TOOL}`, not as a text."
 
     def is_final(self, response: ModelResponse) -> bool:
         """Whether this is the answer, and not a step on the way to it."""
         if self.is_text:
-            return not response.tool_calls and self.check(response) is None
-        return bool(_calls_of(response, ANSWER)) and self.check(response) is None
+            return not response.tool_calls and self.get_feedback(response) is None
+        return bool(_find_calls(response, ANSWER_TOOL)) and self.get_feedback(response) is None
 
     def read(self, response: ModelResponse) -> Any:
         """The value of a final answer. Raises ``UnreadableRecord`` if it does not fit the type (any more)."""
-        given = [call.args for call in _calls_of(response, ANSWER)]
-        return self._read(response.text or "", given)
+        given = [call.args for call in _find_calls(response, ANSWER_TOOL)]
+        return self._decode_answer(response.text or "", given)
 
-    def read_plain(self, reply: PlainReply) -> Any:
+    def read_plain(self, reply: RecordedReply) -> Any:
         """The same, without the model library."""
-        return self._read(reply.text, [call.args for call in reply.calls if call.name == ANSWER])
+        return self._decode_answer(reply.text, [call.args for call in reply.tool_calls if call.name == ANSWER_TOOL])
 
-    def _read(self, text: str, given: Sequence[_Arguments]) -> Any:
+    def _decode_answer(self, text: str, calls: Sequence[_RawArguments]) -> Any:
         if self.is_text:
             return text
-        trouble = f"there is no call of `{ANSWER}`"
-        for arguments in given:
+        trouble = f"there is no call of `{ANSWER_TOOL}`"
+        for arguments in calls:
             try:
-                return self._value(arguments)
-            except _Misfit as misfit:
+                return self._parse_arguments(arguments)
+            except _InvalidOutput as misfit:
                 trouble = str(misfit)
         raise UnreadableRecord(
-            f"The recorded answer of a model cannot be read as `{name_of(self._type)}`. If the type has changed since "
+            f"The recorded answer of a model cannot be read as `{format_type(self._type)}`. If the type has changed "
+            "since "
             f"it was recorded, make it accept the older form too, for example by giving new fields a default. What is "
             f"wrong: {trouble}"
         )
 
-    def _value(self, given: _Arguments) -> Any:
-        adapter = self._prepare()
+    def _parse_arguments(self, raw_arguments: _RawArguments) -> Any:
+        adapter = self._get_adapter()
         try:
-            arguments = from_json(given) if isinstance(given, str) and given else given or {}
+            arguments = (
+                from_json(raw_arguments) if isinstance(raw_arguments, str) and raw_arguments else raw_arguments or {}
+            )
         except ValueError as error:
-            raise _Misfit(f"The arguments of `{ANSWER}` are not JSON: {error}") from None
+            raise _InvalidOutput(f"The arguments of `{ANSWER_TOOL}` are not JSON: {error}") from None
         inside: list[str] = []
         if self._is_wrapped:
-            if not isinstance(arguments, dict) or WRAPPED not in arguments:
-                raise _Misfit(f"`{ANSWER}` takes one argument, `{WRAPPED}`, which is all of the answer")
-            arguments = cast("dict[str, Any]", arguments)[WRAPPED]
-            inside = [f".{WRAPPED}"]
+            if not isinstance(arguments, dict) or ANSWER_ARGUMENT not in arguments:
+                raise _InvalidOutput(
+                    f"`{ANSWER_TOOL}` takes one argument, `{ANSWER_ARGUMENT}`, which is all of the answer"
+                )
+            arguments = cast("dict[str, Any]", arguments)[ANSWER_ARGUMENT]
+            inside = [f".{ANSWER_ARGUMENT}"]
         try:
             return adapter.validate_json(to_json(arguments), by_alias=True, by_name=True)
         except ValidationError as error:
             faults = [
-                f"- {''.join([*inside, *step_into(one['loc'])]).lstrip('.') or 'the answer'}: {one['msg']}"
+                f"- {''.join([*inside, *location_to_path(one['loc'])]).lstrip('.') or 'the answer'}: {one['msg']}"
                 for one in error.errors(include_url=False, include_input=False, include_context=False)
             ]
-            more = [f"- and {len(faults) - _MOST_FAULTS} more"] if len(faults) > _MOST_FAULTS else []
-            raise _Misfit("\n".join(["The answer does not fit:", *faults[:_MOST_FAULTS], *more])) from None
+            more = [f"- and {len(faults) - _MAX_ERRORS} more"] if len(faults) > _MAX_ERRORS else []
+            raise _InvalidOutput("\n".join(["The answer does not fit:", *faults[:_MAX_ERRORS], *more])) from None
 
-    def _tool_definition(self) -> ToolDefinition:
+    def _get_tool_definition(self) -> ToolDefinition:
         if self._tool is None:
             from pydantic_ai.tools import ToolDefinition
 
-            self._prepare()
+            self._get_adapter()
             told = self._schema.get("description")
             self._tool = ToolDefinition(
-                name=ANSWER,
+                name=ANSWER_TOOL,
                 parameters_json_schema=self._schema,
-                description=f"{told}\n\n{_DESCRIPTION}" if told else _DESCRIPTION,
-                outer_typed_dict_key=WRAPPED if self._is_wrapped else None,
+                description=f"{told}\n\n{_TOOL_DESCRIPTION}" if told else _TOOL_DESCRIPTION,
+                outer_typed_dict_key=ANSWER_ARGUMENT if self._is_wrapped else None,
                 kind="output",
             )
         return self._tool
 
-    def _prepare(self) -> TypeAdapter[Any]:
+    def _get_adapter(self) -> TypeAdapter[Any]:
         if self._adapter is None:
             adapter: TypeAdapter[Any] = TypeAdapter(self._type)
             try:
                 schema = adapter.json_schema()
             except PydanticInvalidForJsonSchema as error:
                 raise DefinitionError(
-                    f"A model cannot give an answer of the type `{name_of(self._type)}`: {error.message}. Use plain "
+                    f"A model cannot give an answer of the type `{format_type(self._type)}`: {error.message}. Use "
+                    "plain "
                     f"data, a dataclass or a pydantic model."
                 ) from error
-            described = _resolved(schema)
+            described = _resolve_reference(schema)
             # An object whose fields are not named is wrapped as well: providers want named arguments.
             self._is_wrapped = described.get("type") != "object" or not described.get("properties")
-            self._schema = _wrapped(schema) if self._is_wrapped else described
+            self._schema = _wrap_schema(schema) if self._is_wrapped else described
             self._adapter = adapter
         return self._adapter
 
 
-def correction(response: ModelResponse, complaint: str, at: datetime) -> ModelRequest:
+def make_correction(response: ModelResponse, feedback: str, timestamp: datetime) -> ModelRequest:
     """The message that tells a model what was wrong with its answer: every call that it has made gets a reply."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     calls = response.tool_calls
-    beside = f"Not called, because {ANSWER} was called beside it." if _calls_of(response, ANSWER) else complaint
+    beside = (
+        f"Not called, because {ANSWER_TOOL} was called beside it." if _find_calls(response, ANSWER_TOOL) else feedback
+    )
     parts: list[ModelRequestPart] = [
         ToolReturnPart(
             call.tool_name,
-            complaint if call.tool_name == ANSWER else beside,
+            feedback if call.tool_name == ANSWER_TOOL else beside,
             call.tool_call_id,
-            timestamp=at,
+            timestamp=timestamp,
             outcome="retried",
         )
         for call in calls
     ]
     if not calls:
-        parts.append(UserPromptPart(complaint, timestamp=at))
-    return ModelRequest(parts, timestamp=at)
+        parts.append(UserPromptPart(feedback, timestamp=timestamp))
+    return ModelRequest(parts, timestamp=timestamp)
 
 
-def _calls_of(response: ModelResponse, tool: str) -> list[ToolCallPart]:
+def _find_calls(response: ModelResponse, tool: str) -> list[ToolCallPart]:
     return [call for call in response.tool_calls if call.tool_name == tool]
 
 
-def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
+def _resolve_reference(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema whose outermost layer is the type itself: one that names itself is a reference at first."""
     reference = schema.get("$ref", "")
     if not reference.startswith("#/$defs/"):
@@ -225,7 +233,7 @@ def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema["$defs"][reference.removeprefix("#/$defs/")], "$defs": schema["$defs"]}
 
 
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
     inner = {key: value for key, value in schema.items() if key != "$defs"}
-    outer: dict[str, Any] = {"type": "object", "properties": {WRAPPED: inner}, "required": [WRAPPED]}
+    outer: dict[str, Any] = {"type": "object", "properties": {ANSWER_ARGUMENT: inner}, "required": [ANSWER_ARGUMENT]}
     return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer

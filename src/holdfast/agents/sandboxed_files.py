@@ -2,14 +2,14 @@
 
 A model names the files that it wants, and a model can be talked into anything by what it reads. So a path from there is
 never put together with the folder's own and handed to the system: between a check of such a path and its use, whoever
-may write in the folder can swap a directory for a link. ``Root`` walks instead. Every name is opened relative to the
-directory opened before it (``dir_fd``), with ``O_NOFOLLOW``, so that what was opened is what was checked, whatever is
-renamed meanwhile.
+may write in the folder can swap a directory for a link. ``SandboxedFolder`` walks instead. Every name is opened
+relative to the directory opened before it (``dir_fd``), with ``O_NOFOLLOW``, so that what was opened is what was
+checked, whatever is renamed meanwhile.
 
 - **Paths** are relative, with ``/``; ``..``, a leading ``/``, ``~``, a drive's letter and ``\\`` are refused, and
   nothing is decoded or expanded.
 - **Symbolic links** below the root are refused wherever they stand, also those that lead to another place inside. The
-  root's own path may have some: they are resolved once, when the ``Root`` is made.
+  root's own path may have some: they are resolved once, when the ``SandboxedFolder`` is made.
 - **Only plain files** are opened. A pipe, a socket or a device is refused and never waited for.
 - **Hard links** are plain files: one that is in the folder was put there by somebody with a right to the file. It can
   be read. Writing never goes through it: a file is replaced as a whole, and its other names keep what they had.
@@ -46,29 +46,29 @@ except ImportError:  # Windows, where `Root` is refused
 
 log = logging.getLogger("holdfast.agents")
 
-LONGEST_PATH = 2000
+MAX_PATH_CHARS = 2000
 """The most characters of a path."""
-DEEPEST = 32
+MAX_DEPTH = 32
 """How many levels a walk goes down at most: it has one directory open for each."""
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """How many names of one directory are read at most."""
-LOCK_PATIENCE = 10.0
+LOCK_TIMEOUT_S = 10.0
 """Seconds to wait for somebody else who is replacing a file of the same directory."""
-_LOCK_LOOK = 0.005
-TEMPORARY = ".holdfast-writing"
+_LOCK_POLL_S = 0.005
+TEMPORARY_NAME = ".holdfast-writing"
 """What a file is called until it takes its place. One in a directory, so that a crash leaves one at most."""
 
-_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_INVALID_CHARS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 """What no name may have: control characters, and what is no text."""
-_DRIVE = re.compile(r"[A-Za-z]:")
+_DRIVE_PREFIX = re.compile(r"[A-Za-z]:")
 
-Kind = Literal["file", "folder", "link", "other"]
+EntryKind = Literal["file", "folder", "link", "other"]
 
-_DIRECTORY = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = 0 if os.name == "nt" else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NEW = 0 if os.name == "nt" else os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_DIRECTORY_FLAGS = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE_FLAGS = 0 if os.name == "nt" else os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FILE_FLAGS = 0 if os.name == "nt" else os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-_without_flock = threading.Lock()
+_fallback_lock = threading.Lock()
 """For filesystems that cannot lock a directory: at least threads of this process wait for each other."""
 
 
@@ -78,14 +78,14 @@ class Entry:
 
     path: str
     """From the root, with ``/``."""
-    kind: Kind
+    kind: EntryKind
     size: int
     """Bytes of a file; 0 for all else."""
-    is_cut: bool = False
+    is_truncated: bool = False
     """A folder, named once more behind what is in it: it has more names than are read."""
 
 
-class Root:
+class SandboxedFolder:
     """A folder whose files may be opened, by paths that somebody untrusted has chosen.
 
     It is opened anew by each call: it need not exist yet, and may go and come back.
@@ -109,38 +109,38 @@ class Root:
 
     def open(self, path: str) -> BinaryIO:
         """A plain file, opened for reading bytes. The caller closes it."""
-        *folders, name = self._names_of_file(path)
-        with self._folder(folders, path) as folder:
+        *folders, name = self._split_file_path(path)
+        with self._open_folder(folders, path) as folder:
             return os.fdopen(_open_file(folder, name, path), "rb")
 
-    def kind(self, path: str) -> Kind:
+    def get_kind(self, path: str) -> EntryKind:
         """What is there."""
-        names = _names(path)
+        names = _split_path(path)
         if not names:
             return "folder"
-        with self._folder(names[:-1], path) as folder, _speaking_of(path):
-            return _kind(os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode)
+        with self._open_folder(names[:-1], path) as folder, _translate_os_errors(path):
+            return _kind_from_mode(os.stat(names[-1], dir_fd=folder, follow_symlinks=False).st_mode)
 
-    def read(self, path: str, most: int) -> bytes:
-        """A plain file's content, refused if it has more than ``most`` bytes."""
+    def read(self, path: str, max_bytes: int) -> bytes:
+        """A plain file's content, refused if it has more than ``max_bytes`` bytes."""
         with self.open(path) as file:
-            return _read(file, most, path)
+            return _read_limited(file, max_bytes, path)
 
     def list(self, path: str = ".") -> list[Entry]:
         """What is in a folder, sorted by name; the first 10,000 names that the system gives."""
-        return list(self.walk(path, depth=1))
+        return list(self.walk(path, max_depth=1))
 
-    def walk(self, path: str = ".", *, depth: int = DEEPEST, without: Collection[str] = ()) -> Iterator[Entry]:
+    def walk(self, path: str = ".", *, max_depth: int = MAX_DEPTH, exclude: Collection[str] = ()) -> Iterator[Entry]:
         """All that is in a folder and below, so many levels deep: a folder comes before what is in it.
 
-        Folders whose name is in ``without`` are listed, and not entered.
+        Folders whose name is in ``exclude`` are listed, and not entered.
 
         It reads on while it is asked for more: whoever has enough stops. Links are listed and not followed. A folder
         that cannot be entered, and names that are no text, are passed over.
         """
-        names = _names(path)
-        with self._folder(names, path) as folder:
-            yield from _walk(folder, "/".join(names), min(depth, DEEPEST), without)
+        names = _split_path(path)
+        with self._open_folder(names, path) as folder:
+            yield from _walk(folder, "/".join(names), min(max_depth, MAX_DEPTH), exclude)
 
     # Writing
 
@@ -148,36 +148,36 @@ class Root:
         """Make this a file's content, at once or not at all. Folders that are missing are made."""
         self._replace(path, content, None)
 
-    def exchange(self, path: str, before: bytes, after: bytes) -> bool:
-        """Make ``after`` a file's content if it is ``before`` now. Returns whether it was."""
-        return self._replace(path, after, before)
+    def compare_and_swap(self, path: str, expected: bytes, content: bytes) -> bool:
+        """Make ``content`` a file's content if it is ``expected`` now. Returns whether it was."""
+        return self._replace(path, content, expected)
 
-    def _replace(self, path: str, content: bytes, before: bytes | None) -> bool:
-        *folders, name = self._names_of_file(path)
-        with self._folder(folders, path, make=before is None) as folder, _speaking_of(path):
-            mode = _mode_to_keep(folder, name, path)
-            with _locked(folder, path):
-                if before is not None and not _is(folder, name, path, before):
+    def _replace(self, path: str, content: bytes, expected: bytes | None) -> bool:
+        *folders, name = self._split_file_path(path)
+        with self._open_folder(folders, path, should_create=expected is None) as folder, _translate_os_errors(path):
+            mode = _get_existing_mode(folder, name, path)
+            with _lock_directory(folder, path):
+                if expected is not None and not _has_content(folder, name, path, expected):
                     return False
-                _write_beside(folder, name, content, mode)
-            _sync(folder)
+                _write_atomically(folder, name, content, mode)
+            _fsync_directory(folder)
             return True
 
     # The way to a folder
 
-    def _names_of_file(self, path: str) -> list[str]:
-        names = _names(path)
+    def _split_file_path(self, path: str) -> list[str]:
+        names = _split_path(path)
         if not names or path.endswith("/"):
-            raise PathRefused(f"{shown(path)} names a folder, not a file.")
+            raise PathRefused(f"{format_path(path)} names a folder, not a file.")
         return names
 
     @contextmanager
-    def _folder(self, names: list[str], path: str, *, make: bool = False) -> Generator[int]:
+    def _open_folder(self, names: list[str], path: str, *, should_create: bool = False) -> Generator[int]:
         """The open directory that ``names`` lead to, one after the other."""
         folder = self._open_root()
         try:
             for name in names:
-                inner = _enter(folder, name, path, make=make)
+                inner = _open_subfolder(folder, name, path, should_create=should_create)
                 os.close(folder)
                 folder = inner
             yield folder
@@ -186,7 +186,7 @@ class Root:
 
     def _open_root(self) -> int:
         try:
-            return os.open(self._path, _DIRECTORY)
+            return os.open(self._path, _OPEN_DIRECTORY_FLAGS)
         except OSError as error:
             log.warning("the folder %s, which tools work in, cannot be opened: %s", self._path, error)
             raise PathRefused(
@@ -195,82 +195,84 @@ class Root:
             ) from None
 
 
-def shown(path: str) -> str:
+def format_path(path: str) -> str:
     """A path as it is told: quoted, and not at length."""
     return repr(path if len(path) <= 200 else f"{path[:199]}…")
 
 
-def _names(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     """The names that a path consists of; refused if it could lead out."""
-    if len(path) > LONGEST_PATH:
-        raise PathRefused(f"The path {shown(path)} is too long.")
-    if unfit := _UNFIT.search(path):
-        raise PathRefused(f"The path {shown(path)} has a character that no path may have: {unfit[0]!r}.")
+    if len(path) > MAX_PATH_CHARS:
+        raise PathRefused(f"The path {format_path(path)} is too long.")
+    if unfit := _INVALID_CHARS.search(path):
+        raise PathRefused(f"The path {format_path(path)} has a character that no path may have: {unfit[0]!r}.")
     if "\\" in path:
-        raise PathRefused(f"The path {shown(path)} has a backslash: write / between names.")
+        raise PathRefused(f"The path {format_path(path)} has a backslash: write / between names.")
     names = [name for name in path.split("/") if name not in ("", ".")]
-    if path.startswith("/") or _DRIVE.match(path) or names[:1] == ["~"]:
+    if path.startswith("/") or _DRIVE_PREFIX.match(path) or names[:1] == ["~"]:
         raise PathRefused(
-            f"The path {shown(path)} is absolute: give one from the folder that you work in, as 'a/b.txt'."
+            f"The path {format_path(path)} is absolute: give one from the folder that you work in, as 'a/b.txt'."
         )
     if ".." in names:
-        raise PathRefused(f"The path {shown(path)} has '..' in it: give the path from the folder that you work in.")
-    if TEMPORARY in names:
-        raise PathRefused(f"The name {TEMPORARY!r} is taken: files are called so while they are written.")
+        raise PathRefused(
+            f"The path {format_path(path)} has '..' in it: give the path from the folder that you work in."
+        )
+    if TEMPORARY_NAME in names:
+        raise PathRefused(f"The name {TEMPORARY_NAME!r} is taken: files are called so while they are written.")
     return names
 
 
-def _enter(folder: int, name: str, path: str, *, make: bool) -> int:
-    with _speaking_of(path, folder, name):
-        if make:
+def _open_subfolder(dir_fd: int, name: str, path: str, *, should_create: bool) -> int:
+    with _translate_os_errors(path, dir_fd, name):
+        if should_create:
             with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=folder)
-                _sync(folder)
-        return os.open(name, _DIRECTORY, dir_fd=folder)
+                os.mkdir(name, dir_fd=dir_fd)
+                _fsync_directory(dir_fd)
+        return os.open(name, _OPEN_DIRECTORY_FLAGS, dir_fd=dir_fd)
 
 
-def _open_file(folder: int, name: str, path: str) -> int:
-    with _speaking_of(path):
+def _open_file(dir_fd: int, name: str, path: str) -> int:
+    with _translate_os_errors(path):
         # Looked at before it is opened, because opening some devices does something; and after, because it may be
         # another by then.
-        _refuse_unless_plain(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
-        opened = os.open(name, _FILE, dir_fd=folder)
+        _check_regular_file(os.stat(name, dir_fd=dir_fd, follow_symlinks=False), path)
+        opened = os.open(name, _OPEN_FILE_FLAGS, dir_fd=dir_fd)
         try:
-            _refuse_unless_plain(os.fstat(opened), path)
+            _check_regular_file(os.fstat(opened), path)
         except BaseException:
             os.close(opened)
             raise
         return opened
 
 
-def _refuse_unless_plain(found: os.stat_result, path: str) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _check_regular_file(file_info: os.stat_result, path: str) -> None:
+    if stat.S_ISREG(file_info.st_mode):
         return
-    if stat.S_ISDIR(found.st_mode):
-        raise PathRefused(f"{shown(path)} is a folder, not a file.")
-    if stat.S_ISLNK(found.st_mode):
-        raise PathRefused(f"{shown(path)} is a symbolic link, which is never followed.")
-    raise PathRefused(f"{shown(path)} is no plain file (a pipe, a socket or a device).")
+    if stat.S_ISDIR(file_info.st_mode):
+        raise PathRefused(f"{format_path(path)} is a folder, not a file.")
+    if stat.S_ISLNK(file_info.st_mode):
+        raise PathRefused(f"{format_path(path)} is a symbolic link, which is never followed.")
+    raise PathRefused(f"{format_path(path)} is no plain file (a pipe, a socket or a device).")
 
 
-def _mode_to_keep(folder: int, name: str, path: str) -> int | None:
+def _get_existing_mode(dir_fd: int, name: str, path: str) -> int | None:
     """The permissions of the file that is there; ``None`` if there is none."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    _refuse_unless_plain(found, path)
+    _check_regular_file(found, path)
     if not found.st_mode & 0o222:
-        raise PathRefused(f"{shown(path)} is read-only, and was left as it is.")
+        raise PathRefused(f"{format_path(path)} is read-only, and was left as it is.")
     return stat.S_IMODE(found.st_mode) & 0o777
 
 
-def _write_beside(folder: int, name: str, content: bytes, mode: int | None) -> None:
+def _write_atomically(dir_fd: int, name: str, content: bytes, mode: int | None) -> None:
     """Write a temporary file, and let it take the place of ``name``. The directory is locked."""
     with suppress(FileNotFoundError):
-        os.unlink(TEMPORARY, dir_fd=folder)  # left by a process that was killed
+        os.unlink(TEMPORARY_NAME, dir_fd=dir_fd)  # left by a process that was killed
     # A new one in any case (O_EXCL): whatever somebody puts there meanwhile is not written to.
-    written = os.open(TEMPORARY, _NEW, 0o666 if mode is None else 0o600, dir_fd=folder)
+    written = os.open(TEMPORARY_NAME, _CREATE_FILE_FLAGS, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
     try:
         with os.fdopen(written, "wb") as file:
             file.write(content)
@@ -278,77 +280,80 @@ def _write_beside(folder: int, name: str, content: bytes, mode: int | None) -> N
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(TEMPORARY, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(TEMPORARY_NAME, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         with suppress(OSError):
-            os.unlink(TEMPORARY, dir_fd=folder)
+            os.unlink(TEMPORARY_NAME, dir_fd=dir_fd)
         raise
 
 
-def _sync(folder: int) -> None:
+def _fsync_directory(dir_fd: int) -> None:
     """Let a directory's names be durable, where the filesystem can do that."""
     try:
-        os.fsync(folder)
+        os.fsync(dir_fd)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
 
 
-def _is(folder: int, name: str, path: str, content: bytes) -> bool:
+def _has_content(dir_fd: int, name: str, path: str, content: bytes) -> bool:
     """Whether a file has this content."""
     try:
-        with os.fdopen(_open_file(folder, name, path), "rb") as file:
+        with os.fdopen(_open_file(dir_fd, name, path), "rb") as file:
             return file.read(len(content) + 1) == content
     except PathRefused:
         return False
 
 
-def _read(file: BinaryIO, most: int, path: str) -> bytes:
+def _read_limited(file: BinaryIO, max_bytes: int, path: str) -> bytes:
     size = os.fstat(file.fileno()).st_size
     # What it says of its size may be old by now, or, as in /proc, no size at all.
-    content = file.read(most + 1) if size <= most else b""
-    if size > most or len(content) > most:
+    content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    if size > max_bytes or len(content) > max_bytes:
         raise PathRefused(
-            f"{shown(path)} is too large: it has {max(size, len(content)):,} bytes, and {most:,} are allowed."
+            f"{format_path(path)} is too large: it has {max(size, len(content)):,} bytes, and {max_bytes:,} are "
+            "allowed."
         )
     return content
 
 
-def _walk(folder: int, prefix: str, depth: int, without: Collection[str]) -> Iterator[Entry]:
-    names, is_cut = _names_in(folder)
+def _walk(dir_fd: int, prefix: str, max_depth: int, exclude: Collection[str]) -> Iterator[Entry]:
+    names, is_cut = _list_names(dir_fd)
     for name in names:
         try:
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         except OSError:
             continue  # it has gone since
         path = f"{prefix}/{name}" if prefix else name
-        kind = _kind(found.st_mode)
+        kind = _kind_from_mode(found.st_mode)
         if kind != "folder":
             yield Entry(path, kind, found.st_size if kind == "file" else 0)
             continue
         yield Entry(path, kind, 0)
-        if depth > 1 and name not in without:
+        if max_depth > 1 and name not in exclude:
             try:
-                inner = os.open(name, _DIRECTORY, dir_fd=folder)
+                inner = os.open(name, _OPEN_DIRECTORY_FLAGS, dir_fd=dir_fd)
             except OSError:
                 continue  # it has gone, or become a link, or may not be entered
             try:
-                yield from _walk(inner, path, depth - 1, without)
+                yield from _walk(inner, path, max_depth - 1, exclude)
             finally:
                 os.close(inner)
     if is_cut:
-        yield Entry(prefix or ".", "folder", 0, is_cut=True)
+        yield Entry(prefix or ".", "folder", 0, is_truncated=True)
 
 
-def _names_in(folder: int) -> tuple[list[str], bool]:
+def _list_names(dir_fd: int) -> tuple[list[str], bool]:
     """The names in a directory, sorted, and whether there are more than were read."""
-    with os.scandir(folder) as found:
-        names = [entry.name for entry in islice(found, MOST_NAMES + 1)]
-    is_cut = len(names) > MOST_NAMES
-    return sorted(name for name in names[:MOST_NAMES] if name != TEMPORARY and not _UNFIT.search(name)), is_cut
+    with os.scandir(dir_fd) as found:
+        names = [entry.name for entry in islice(found, MAX_NAMES + 1)]
+    is_cut = len(names) > MAX_NAMES
+    return sorted(
+        name for name in names[:MAX_NAMES] if name != TEMPORARY_NAME and not _INVALID_CHARS.search(name)
+    ), is_cut
 
 
-def _kind(mode: int) -> Kind:
+def _kind_from_mode(mode: int) -> EntryKind:
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -357,23 +362,25 @@ def _kind(mode: int) -> Kind:
 
 
 @contextmanager
-def _locked(folder: int, path: str) -> Generator[None]:
+def _lock_directory(dir_fd: int, path: str) -> Generator[None]:
     """Nobody else who goes by this lock replaces a file of this directory meanwhile.
 
     The lock is on the directory itself, so nothing is left lying about. It goes with the open directory: when that is
     closed, or its process has died, it is free.
     """
     assert fcntl is not None
-    deadline = time.monotonic() + LOCK_PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(dir_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise PathRefused(f"{shown(path)} was not written: somebody else keeps its folder locked.") from None
-            time.sleep(_LOCK_LOOK)
+                raise PathRefused(
+                    f"{format_path(path)} was not written: somebody else keeps its folder locked."
+                ) from None
+            time.sleep(_LOCK_POLL_S)
         except OSError:
-            with _without_flock:
+            with _fallback_lock:
                 yield
             return
         else:
@@ -381,46 +388,50 @@ def _locked(folder: int, path: str) -> Generator[None]:
     try:
         yield
     finally:
-        fcntl.flock(folder, fcntl.LOCK_UN)
+        fcntl.flock(dir_fd, fcntl.LOCK_UN)
 
 
 @contextmanager
-def _speaking_of(path: str, folder: int | None = None, name: str = "") -> Generator[None]:
+def _translate_os_errors(path: str, dir_fd: int | None = None, name: str = "") -> Generator[None]:
     """What the system refuses, in words that name the path as it was given, and nothing else.
 
-    Given a ``folder``, it is about entering ``name`` in it, on the way.
+    Given a ``dir_fd``, it is about entering ``name`` in it, on the way.
     """
     try:
         yield
     except OSError as error:
-        raise PathRefused(_words(error, path, folder, name)) from None
+        raise PathRefused(_describe_os_error(error, path, dir_fd, name)) from None
 
 
-def _words(error: OSError, path: str, folder: int | None, name: str) -> str:
-    part = f" ({shown(name)})" if name and name != path else ""
+def _describe_os_error(error: OSError, path: str, dir_fd: int | None, name: str) -> str:
+    part = f" ({format_path(name)})" if name and name != path else ""
     match error.errno:
         case errno.ENOENT:
-            return f"There is no {shown(path)}{part and f': it has no folder {shown(name)}'}."
+            return f"There is no {format_path(path)}{part and f': it has no folder {format_path(name)}'}."
         case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
-            if folder is None or _is_link(folder, name):
-                return f"{shown(path)} leads through a symbolic link{part}, which is never followed."
-            return f"{shown(path)} is no folder." if not part else f"{shown(path)}: a part of it{part} is no folder."
+            if dir_fd is None or _is_link(dir_fd, name):
+                return f"{format_path(path)} leads through a symbolic link{part}, which is never followed."
+            return (
+                f"{format_path(path)} is no folder."
+                if not part
+                else f"{format_path(path)}: a part of it{part} is no folder."
+            )
         case errno.EACCES | errno.EPERM:
-            return f"{shown(path)} may not be opened: permission denied."
+            return f"{format_path(path)} may not be opened: permission denied."
         case errno.ENAMETOOLONG:
-            return f"{shown(path)} has a name that is too long."
+            return f"{format_path(path)} has a name that is too long."
         case errno.ENOSPC | errno.EDQUOT:
-            return f"{shown(path)} was not written: the disk is full."
+            return f"{format_path(path)} was not written: the disk is full."
         case errno.EROFS:
-            return f"{shown(path)} was not written: the disk is read-only."
+            return f"{format_path(path)} was not written: the disk is read-only."
         case errno.ENXIO | errno.ENODEV:
-            return f"{shown(path)} is no plain file (a pipe, a socket or a device)."
+            return f"{format_path(path)} is no plain file (a pipe, a socket or a device)."
         case _:
-            return f"{shown(path)} cannot be opened: {os.strerror(error.errno or 0)}."
+            return f"{format_path(path)} cannot be opened: {os.strerror(error.errno or 0)}."
 
 
-def _is_link(folder: int, name: str) -> bool:
+def _is_link(dir_fd: int, name: str) -> bool:
     try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode)
     except OSError:
         return False

@@ -1,7 +1,7 @@
 """Conversations that go on over several runs.
 
-A run in a session knows the run before it (``Run.previous``), and that one the run before it. Nothing of what they said
-is recorded again: it is rebuilt from their journals in the process that asks the model, and kept there for the next
+A run in a session knows the run before it (``Run.previous_run``), and that one the run before it. Nothing of what they
+said is recorded again: it is rebuilt from their journals in the process that asks the model and kept there for the next
 call. Only runs that have completed count, and those never change. A run goes on from the context of the one before it:
 where that was compacted, what came before the summary is not read any more.
 """
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.conversation import Conversation, rebuild
+from holdfast.agents.conversation import Conversation, rebuild_conversation
 from holdfast.core.states import RunState
 from holdfast.engine import step_context
 from holdfast.stores.contract import History
@@ -25,55 +25,59 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.agents")
 
-MOST_KEPT = 1000
+MAX_CACHED_RUNS = 1000
 """Runs whose messages are kept in memory, for each engine."""
 
-Read = Callable[[str], Awaitable["tuple[Run, History] | None"]]
+RunReader = Callable[[str], Awaitable["tuple[Run, History] | None"]]
 """Reads a run's row and journal."""
 
-_Kept = OrderedDict[str, tuple[str, Conversation]]
+_ConversationCache = OrderedDict[str, tuple[str, Conversation]]
 """By run id: the run before it, and what was said in it."""
 
-_kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+_cache_by_engine: weakref.WeakKeyDictionary[Any, _ConversationCache] = weakref.WeakKeyDictionary()
 """By engine, because two stores may each have a run of the same id."""
 
 
-async def context_before(run_id: str) -> list[ModelMessage]:
+async def read_context(run_id: str) -> list[ModelMessage]:
     """What a model would be sent of a run and of those before it, for the step that asks the model."""
-    step = step_context.current.get()
+    step = step_context.current_context.get()
     chain: list[Conversation] = []
-    async for conversation in _backwards(run_id, step.read_run, _kept.setdefault(step.engine, OrderedDict())):
+    async for conversation in _iterate_backwards(
+        run_id, step.read_run, _cache_by_engine.setdefault(step.engine, OrderedDict())
+    ):
         chain.append(conversation)
-        if conversation.earlier == 0:
+        if conversation.earlier_count == 0:
             break  # it sends nothing of those before it
     context: list[ModelMessage] = []
     for conversation in reversed(chain):
-        context = conversation.after(context)
+        context = conversation.build_context(context)
     return context
 
 
-async def earlier_messages(run_id: str, read: Read) -> list[ModelMessage]:
+async def read_messages(run_id: str, read_run: RunReader) -> list[ModelMessage]:
     """All that was said in a run and in those before it."""
-    chain = [conversation.messages async for conversation in _backwards(run_id, read, OrderedDict())]
+    chain = [conversation.messages async for conversation in _iterate_backwards(run_id, read_run, OrderedDict())]
     return [message for messages in reversed(chain) for message in messages]
 
 
-async def _backwards(run_id: str, read: Read, kept: _Kept) -> AsyncIterator[Conversation]:
+async def _iterate_backwards(
+    run_id: str, read_run: RunReader, cache: _ConversationCache
+) -> AsyncIterator[Conversation]:
     """The conversations of a run and of those before it, the newest first."""
     while run_id:
-        if run_id not in kept:
-            found = await read(run_id)
+        if run_id not in cache:
+            found = await read_run(run_id)
             if found is None:
                 log.info("a conversation is told without its beginning: run %r, which it goes on from, is gone", run_id)
                 break
             run, history = found
             if run.state is not RunState.COMPLETED:
-                run_id = run.previous
+                run_id = run.previous_run
                 continue
-            kept[run_id] = (run.previous, rebuild(run.inputs, run.began_at, history.records))
-            while len(kept) > MOST_KEPT:
-                kept.popitem(last=False)
+            cache[run_id] = (run.previous_run, rebuild_conversation(run.inputs, run.clock_started_at, history.records))
+            while len(cache) > MAX_CACHED_RUNS:
+                cache.popitem(last=False)
         else:
-            kept.move_to_end(run_id)
-        run_id, conversation = kept[run_id]
+            cache.move_to_end(run_id)
+        run_id, conversation = cache[run_id]
         yield conversation

@@ -15,91 +15,97 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.tool_approvals import DENY, policy_of
-from holdfast.authoring.approval_requests import ApprovalPolicy, put_question
-from holdfast.codec import decode_error, describe_error
+from holdfast.agents.tool_approvals import DENY, policy_from_record
+from holdfast.authoring.approval_requests import ApprovalPolicy, request_approval
+from holdfast.codec import decode_error, read_error_info
 from holdfast.core.commands import Outcome
-from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.failure_origin import mark_origin
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import ApprovalRequired, DepsMissing
-from holdfast.reports.tool_calls import Called, Decision, is_cleared, question_name, required_by
-from holdfast.stores.approvals import Question
+from holdfast.reports.tool_calls import (
+    ApprovalDecision,
+    ToolCallStatus,
+    approval_name_for,
+    get_required_approval,
+    is_cleared,
+)
+from holdfast.stores.approvals import ApprovalRequest
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
 
-    from holdfast.agents.tool_catalog import Offered
+    from holdfast.agents.tool_catalog import ToolCatalog
 
 
 _DEPS_MISSING = f"{DepsMissing.__module__}.{DepsMissing.__qualname__}"
 
 
-async def carry_out(
-    execution: Execution, offered: Offered, calls: Sequence[ToolCallPart], policy: ApprovalPolicy
-) -> list[Called]:
+async def execute_calls(
+    execution: Execution, catalog: ToolCatalog, calls: Sequence[ToolCallPart], policy: ApprovalPolicy
+) -> list[ToolCallStatus]:
     """Carry out all calls of an answer at once, in workflow code, and return how each of them ended."""
-    begun = [execution.issue(*offered.command_for(execution, call)) for call in calls]
-    ends = [_see_through(execution, offered, *one, policy) for one in zip(calls, begun, strict=True)]
+    begun = [execution.issue(*catalog.make_command(execution, call)) for call in calls]
+    ends = [_await_outcome(execution, catalog, *one, policy) for one in zip(calls, begun, strict=True)]
     ended = await asyncio.gather(*ends) if len(ends) > 1 else [await ends[0]]  # mostly it is one
-    _raise_what_is_ours(ended)
+    _raise_deps_missing(ended)
     return ended
 
 
-async def _see_through(
+async def _await_outcome(
     execution: Execution,
-    offered: Offered,
+    catalog: ToolCatalog,
     call: ToolCallPart,
-    begun: asyncio.Future[Outcome],
+    started: asyncio.Future[Outcome],
     policy: ApprovalPolicy,
-) -> Called:
+) -> ToolCallStatus:
     """Wait for the outcome of a call; if a person must approve, ask, and make the call if it may be made."""
-    outcome = await begun
+    outcome = await started
     record = outcome.record
-    required = required_by(record)
+    required = get_required_approval(record)
     if required is None and not is_cleared(record):
-        return Called(record, origin=outcome.origin)
+        return ToolCallStatus(record, origin=outcome.origin)
     decision, arguments = None, call.args
     if required is not None:
-        decision = await _ask(execution, offered, record, required, policy)
+        decision = await _request_approval(execution, catalog, record, required, policy)
         if not decision.approved:
-            return Called(record, required, decision)
+            return ToolCallStatus(record, required, decision)
         answer = decision.answer
         arguments = required.arguments if answer is None or answer.arguments is None else answer.arguments
-    outcome = await execution.issue(*offered.approved_command(record.name, call, arguments))
-    return Called(outcome.record, required, decision, origin=outcome.origin)
+    outcome = await execution.issue(*catalog.make_approved_command(record.name, call, arguments))
+    return ToolCallStatus(outcome.record, required, decision, origin=outcome.origin)
 
 
-async def _ask(
-    execution: Execution, offered: Offered, record: Record, required: ApprovalRequired, policy: ApprovalPolicy
-) -> Decision:
-    question = Question(
-        text=required.question,
-        form=offered.form_of(record.name),
+async def _request_approval(
+    execution: Execution, catalog: ToolCatalog, record: Record, required: ApprovalRequired, policy: ApprovalPolicy
+) -> ApprovalDecision:
+    question = ApprovalRequest(
+        question=required.question,
+        form_schema=catalog.get_argument_schema(record.name),
         tool=required.tool,
         arguments=required.arguments.encode(),
         reason=required.reason,
     )
-    decided_then = policy_of(required.policy, policy)
+    decided_then = policy_from_record(required.policy, policy)
     timeout: Any = decided_then.timeout or 0.0
     about = {
         "call": record.position,
         "then": required.policy.get("on_timeout", DENY),
-        "within": timeout * len(decided_then.people),
+        "within": timeout * len(decided_then.assignees),
     }
-    decided = await put_question(execution, question, decided_then, name=question_name(record), about=about)
-    return Decision.of(decided.record)
+    decided = await request_approval(execution, question, decided_then, name=approval_name_for(record), details=about)
+    return ApprovalDecision.from_record(decided.record)
 
 
-def _raise_what_is_ours(ended: Sequence[Called]) -> None:
+def _raise_deps_missing(results: Sequence[ToolCallStatus]) -> None:
     """A call that could not be made because of how this process was set up is none of the model's business."""
-    for called in ended:
+    for called in results:
         if called.record.ok:
             continue
         payload = called.record.payload or b"null"
-        if called.record.kind is Kind.CHILD:  # a sub-agent that has failed for the same reason
+        if called.record.kind is RecordKind.CHILD:  # a sub-agent that has failed for the same reason
             payload = (json.loads(payload).get("error") or "null").encode()
-        if payload != b"null" and describe_error(payload).type == _DEPS_MISSING:
+        if payload != b"null" and read_error_info(payload).type == _DEPS_MISSING:
             error = decode_error(payload, [])
             if called.origin is not None:
                 mark_origin(error, called.origin)

@@ -1,9 +1,9 @@
 """Files in the results of tools: how they are recorded, and how a model is shown them.
 
 A tool may return images, audio and documents of the model library, alone, in lists and in dicts, or its ``ToolReturn``.
-``ToolOutput`` records them (see ``reports.tool_results``), and the conversation that is made from the journal has them
-again as what the model library sends. An MCP server's image is plain data, ``{"$image": "image/png", "base64": ...}``,
-and is shown as an image as well.
+``ToolOutputCodec`` records them (see ``reports.tool_results``), and the conversation that is made from the journal has
+them again as what the model library sends. An MCP server's image is plain data, ``{"$image": "image/png", "base64":
+...}``, and is shown as an image as well.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from holdfast.agents.models.messages import dump_content, load_content
-from holdfast.codec import ValueCodec, to_plain
-from holdfast.codec.formatting import begin
+from holdfast.codec import ValueCodec, decode_plain
+from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import UnrecordableValue
-from holdfast.reports.tool_results import FILE, MARK, is_tool_result
+from holdfast.reports.tool_results import FILE_KEY, TOOL_RESULT_PREFIX, has_files
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import UserContent
 
-SHOWABLE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+SUPPORTED_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """What every provider takes."""
 
-_MARK = "$image"
+_IMAGE_KEY = "$image"
 
 
-def image(media_type: str, data: str) -> dict[str, str]:
+def make_image(media_type: str, data: str) -> dict[str, str]:
     """An image in a result, as it is recorded; ``data`` is base64."""
-    return {_MARK: media_type, "base64": data}
+    return {_IMAGE_KEY: media_type, "base64": data}
 
 
-class ToolOutput(ValueCodec):
+class ToolOutputCodec(ValueCodec):
     """Records what a tool returns: files and ``ToolReturn`` in their own form, all else by the declared type."""
 
-    __slots__ = ("_declared",)
+    __slots__ = ("_declared_codec",)
 
-    def __init__(self, declared: ValueCodec) -> None:
-        self.annotation = declared.annotation
-        self._declared = declared
+    def __init__(self, declared_codec: ValueCodec) -> None:
+        self.annotation = declared_codec.annotation
+        self._declared_codec = declared_codec
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value as it will be read from them."""
-        if _holds_files(value):
-            data = _recorded(value, what)
-            return data, self.decode(data, what)
-        data, read = self._declared.record(value, what)
-        if is_tool_result(data):
-            raise UnrecordableValue(f"{begin(what)} has a key '$tool_result', which is reserved.")
+        if _has_files(value):
+            data = _encode_with_files(value, subject)
+            return data, self.decode(data, subject)
+        data, read = self._declared_codec.round_trip(value, subject)
+        if has_files(data):
+            raise UnrecordableValue(f"{capitalize_first(subject)} has a key '$tool_result', which is reserved.")
         return data, read
 
-    def decode(self, data: bytes, what: str) -> object:
+    def decode(self, data: bytes, subject: str) -> object:
         """The value in the bytes."""
-        if not is_tool_result(data):
-            return self._declared.decode(data, what)
-        result = _read(data)
-        if not result.is_separate:
+        if not has_files(data):
+            return self._declared_codec.decode(data, subject)
+        result = _decode_with_files(data)
+        if not result.is_tool_return:
             return result.value
         from pydantic_ai.messages import ToolReturn
 
@@ -75,16 +75,16 @@ class ToolResult(NamedTuple):
     """What it is shown beside the result, as if the user had sent it."""
     metadata: Any = None
     """For the application, and not for the model."""
-    is_separate: bool = False
+    is_tool_return: bool = False
     """The tool has separated these from each other."""
 
 
-def result_for_model(payload: bytes) -> ToolResult:
+def decode_tool_result(payload: bytes) -> ToolResult:
     """A recorded result as a model is shown it."""
-    return _read(payload) if is_tool_result(payload) else ToolResult(shown(to_plain(payload)))
+    return _decode_with_files(payload) if has_files(payload) else ToolResult(restore_images(decode_plain(payload)))
 
 
-def _recorded(value: Any, what: str) -> bytes:
+def _encode_with_files(value: Any, subject: str) -> bytes:
     from pydantic_ai.messages import ToolReturn
 
     more: dict[str, Any] = {}
@@ -96,47 +96,49 @@ def _recorded(value: Any, what: str) -> bytes:
         more |= {"metadata": given.metadata, "separate": True}
         value = given.return_value
     try:
-        return MARK + to_json({"value": _written(value), **more})[1:]
+        return TOOL_RESULT_PREFIX + to_json({"value": _files_to_json(value), **more})[1:]
     except (PydanticSerializationError, ValueError, TypeError) as error:
-        raise UnrecordableValue(f"{begin(what)} has files in it, and cannot be recorded: {error}.") from error
+        raise UnrecordableValue(
+            f"{capitalize_first(subject)} has files in it, and cannot be recorded: {error}."
+        ) from error
 
 
-def _written(value: Any) -> Any:
+def _files_to_json(value: Any) -> Any:
     """As plain data, with each file in its own form."""
     from pydantic_ai.messages import is_multi_modal_content
 
     if is_multi_modal_content(value):
-        return {FILE: dump_content([value])[0]}
+        return {FILE_KEY: dump_content([value])[0]}
     if isinstance(value, list | tuple):
-        return [_written(one) for one in cast("list[Any]", value)]
+        return [_files_to_json(one) for one in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {str(name): _written(one) for name, one in cast("dict[Any, Any]", value).items()}
+        return {str(name): _files_to_json(one) for name, one in cast("dict[Any, Any]", value).items()}
     return value if isinstance(value, str) else to_jsonable_python(value)
 
 
-def _read(payload: bytes) -> ToolResult:
+def _decode_with_files(payload: bytes) -> ToolResult:
     told: dict[str, Any] = from_json(payload)
     content = told.get("content")
     return ToolResult(
-        _restored(told["value"]),
+        _files_from_json(told["value"]),
         content if content is None or isinstance(content, str) else load_content(content),
         told.get("metadata"),
         bool(told.get("separate")),
     )
 
 
-def _restored(value: Any) -> Any:
+def _files_from_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_restored(one) for one in cast("list[Any]", value)]
+        return [_files_from_json(one) for one in cast("list[Any]", value)]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        if fields.keys() == {FILE}:
-            return load_content([fields[FILE]])[0]
-        return {name: _restored(one) for name, one in fields.items()}
+        if fields.keys() == {FILE_KEY}:
+            return load_content([fields[FILE_KEY]])[0]
+        return {name: _files_from_json(one) for name, one in fields.items()}
     return value
 
 
-def _holds_files(value: Any) -> bool:
+def _has_files(value: Any) -> bool:
     """Whether this is a ``ToolReturn``, or a file, or has files in it."""
     if "pydantic_ai.messages" not in sys.modules:
         return False  # nobody can have made one
@@ -157,15 +159,15 @@ def _holds_files(value: Any) -> bool:
     return isinstance(value, ToolReturn) or search(value)
 
 
-def shown(result: Any) -> Any:
+def restore_images(result: Any) -> Any:
     """A recorded result as a model is shown it: the images in it are images."""
     if isinstance(result, list):
         found = cast("list[Any]", result)
-        return [_shown(one) for one in found] if any(map(_is_image, found)) else found
-    return _shown(result)
+        return [_restore_image(one) for one in found] if any(map(_is_image, found)) else found
+    return _restore_image(result)
 
 
-def pieces_with_images(content: Any) -> list[Any] | None:
+def get_parts_with_images(content: Any) -> list[Any] | None:
     """What a model is shown, as a list, if there are images in it."""
     from pydantic_ai.messages import BinaryContent
 
@@ -173,19 +175,23 @@ def pieces_with_images(content: Any) -> list[Any] | None:
     return pieces if any(isinstance(piece, BinaryContent) for piece in pieces) else None
 
 
-def _shown(value: Any) -> Any:
+def _restore_image(value: Any) -> Any:
     if not _is_image(value):
         return value
     from pydantic_ai.messages import BinaryContent
 
     try:
-        return BinaryContent(base64.b64decode(value["base64"], validate=True), media_type=value[_MARK])
+        return BinaryContent(base64.b64decode(value["base64"], validate=True), media_type=value[_IMAGE_KEY])
     except binascii.Error:
-        return f"(an image of type {value[_MARK]} that cannot be read)"
+        return f"(an image of type {value[_IMAGE_KEY]} that cannot be read)"
 
 
 def _is_image(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     fields = cast("dict[str, Any]", value)
-    return fields.keys() == {_MARK, "base64"} and fields[_MARK] in SHOWABLE and isinstance(fields["base64"], str)
+    return (
+        fields.keys() == {_IMAGE_KEY, "base64"}
+        and fields[_IMAGE_KEY] in SUPPORTED_IMAGE_TYPES
+        and isinstance(fields["base64"], str)
+    )

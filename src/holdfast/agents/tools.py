@@ -23,39 +23,39 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast, get_args, get_origin, overload
 
 from holdfast.admission.durations import Duration
-from holdfast.agents.argument_errors import listed
-from holdfast.agents.deps import deps_of, deps_soon
-from holdfast.agents.docstrings import Described, read_docstring
+from holdfast.agents.argument_errors import format_names
+from holdfast.agents.deps import get_deps, get_deps_async
+from holdfast.agents.docstrings import ParsedDocstring, parse_docstring
 from holdfast.agents.tool_approvals import (
-    CallCleared,
-    Requirement,
-    RequiresApproval,
+    ApprovalNotRequired,
+    ApprovalRequirement,
+    ApprovalRule,
     ToolParameters,
-    approval_required,
-    arguments_to_show,
+    format_arguments,
+    make_approval_required,
 )
-from holdfast.agents.tool_parameters import Given, Parameters, named_arguments
-from holdfast.agents.tool_results import ToolOutput
+from holdfast.agents.tool_parameters import FunctionParameters, RawArguments, parse_arguments
+from holdfast.agents.tool_results import ToolOutputCodec
 from holdfast.authoring.approval_requests import ApprovalPolicy
-from holdfast.authoring.introspection import hints_of, place_of
-from holdfast.authoring.keyword_hints import hint_keywords
-from holdfast.authoring.step import RetryOn, Step, define_step, marks_of
+from holdfast.authoring.introspection import format_location, resolve_hints
+from holdfast.authoring.keyword_hints import reject_unknown_keywords
+from holdfast.authoring.step import RetryOn, Step, define_step, get_modifiers
 from holdfast.codec import codec_for
-from holdfast.codec.formatting import cut
-from holdfast.core.execution import current_execution
+from holdfast.codec.formatting import truncate
+from holdfast.core.execution import get_current_execution
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.engine.step_context import StepContext, current
+from holdfast.engine.step_context import StepContext, current_context
 from holdfast.errors import (
     ApprovalRequired,
-    ArgumentsRefused,
     DefinitionError,
+    InvalidToolArguments,
     ModelRetry,
     UnknownTool,
     UsageError,
 )
-from holdfast.reports.recorded_reply import ANSWER
+from holdfast.reports.recorded_reply import ANSWER_TOOL
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -73,9 +73,9 @@ else:
     R = TypeVar("R")
     Deps = TypeVar("Deps")
 
-_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What every provider accepts."""
 
 
@@ -114,17 +114,17 @@ class RunContext(Generic[Deps]):
             self._step.heartbeat(progress)
 
 
-class _ForModel(NamedTuple):
+class _ModelToolCall(NamedTuple):
     """A call of a tool for a model."""
 
-    given: Given
+    raw_arguments: RawArguments
     """The arguments."""
     agent: str
     call_id: str
     deps_type: Any
-    need: Requirement | None
+    requirement: ApprovalRequirement | None
     """What tells whether a person must approve; ``None``: nobody is asked."""
-    approvals: ApprovalPolicy | None = None
+    policy: ApprovalPolicy | None = None
     """Who is asked then, and how long."""
 
 
@@ -136,148 +136,158 @@ class Tool(Step[P, R]):
         definition: StepDefinition,
         description: str | None,
         parameters: ToolParameters,
-        context: str | None,
-        requires_approval: RequiresApproval = False,
+        context_parameter: str | None,
+        requires_approval: ApprovalRule = False,
     ) -> None:
-        output = ToolOutput(definition.output)
-        super().__init__(replace(definition, retry=_for_infrastructure(definition.retry), output=output))
-        self.takes_context = context is not None
+        output = ToolOutputCodec(definition.output_codec)
+        super().__init__(replace(definition, retry=_make_tool_retry_policy(definition.retry), output_codec=output))
+        self.has_context = context_parameter is not None
         """Its first parameter is a ``RunContext``."""
-        self._context = context
+        self._context_parameter = context_parameter
         self._parameters = parameters
-        self._given_description = description
-        self._requirement = self._required(requires_approval)
+        self._explicit_description = description
+        self._requirement = self._make_requirement(requires_approval)
 
     @property
-    def may_need_approval(self) -> bool:
+    def can_require_approval(self) -> bool:
         """Whether a person is asked before it is called for a model; at least for some arguments."""
         return self._requirement is not None
 
-    def with_approval(self, requires_approval: RequiresApproval = True) -> Tool[P, R]:
+    def with_approval(self, requires_approval: ApprovalRule = True) -> Tool[P, R]:
         """The same tool, for calls that need an approval: see ``@tool``."""
         other = copy.copy(self)
-        other._requirement = other._required(requires_approval)
+        other._requirement = other._make_requirement(requires_approval)
         return other
 
-    def _required(self, requires_approval: RequiresApproval) -> Requirement | None:
+    def _make_requirement(self, requires_approval: ApprovalRule) -> ApprovalRequirement | None:
         if requires_approval is False:
             return None
-        return Requirement(requires_approval, self._parameters, f"tool {self.name!r}", _context_of)
+        return ApprovalRequirement(requires_approval, self._parameters, f"tool {self.name!r}", _find_context_parameter)
 
     @cached_property
     def description(self) -> str:
         """What the model is told of it: what was given, or the docstring without its parameters."""
-        return self._docstring.text if self._given_description is None else self._given_description
+        return self._parsed_docstring.text if self._explicit_description is None else self._explicit_description
 
     @cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its arguments, as the model is shown it."""
-        return self._parameters.schema(self._docstring.parameters)
+        return self._parameters.build_schema(self._parsed_docstring.parameters)
 
     @cached_property
-    def _docstring(self) -> Described:
-        return read_docstring(self.definition.function.__doc__)
+    def _parsed_docstring(self) -> ParsedDocstring:
+        return parse_docstring(self.definition.function.__doc__)
 
-    def tool_definition(self) -> ToolDefinition:
+    def make_tool_definition(self) -> ToolDefinition:
         """As the model library wants it."""
         from pydantic_ai.tools import ToolDefinition
 
         return ToolDefinition(name=self.name, parameters_json_schema=self.schema, description=self.description or None)
 
-    def call(self, part: ToolCallPart, agent: str, deps_type: Any, approvals: ApprovalPolicy | None = None) -> StepCall:
+    def make_call(
+        self, part: ToolCallPart, agent: str, deps_type: Any, policy: ApprovalPolicy | None = None
+    ) -> StepCall:
         """The call that a model has asked for, as a step: it checks the arguments when it runs.
 
         A tool that takes a context is handed the deps of the process that carries the call out. The step raises
-        ``ArgumentsRefused`` for arguments that do not fit, and ``ApprovalRequired`` if a person has to be asked.
+        ``InvalidToolArguments`` for arguments that do not fit, and ``ApprovalRequired`` if a person has to be asked.
         """
-        for_model = _ForModel(part.args, agent, part.tool_call_id, deps_type, self._requirement, approvals)
+        for_model = _ModelToolCall(part.args, agent, part.tool_call_id, deps_type, self._requirement, policy)
         need = self._requirement
-        if need is None or not self._is_told_apart(need):
-            return self._step_call(self.definition, for_model)
+        if need is None or not self._is_separate_step(need):
+            return self._make_step_call(self.definition, for_model)
         # Nothing is done to the world before somebody has approved, so this step may run again.
         is_async = need.is_async or not need.is_function
         step = replace(self.definition, is_async=is_async, effect=Effect.READ)
-        return self._step_call(step, for_model, self._decide if is_async else self._decide_plain)
+        return self._make_step_call(step, for_model, self._check_approval if is_async else self._check_approval_sync)
 
-    def approved_call(self, part: ToolCallPart, agent: str, deps_type: Any, arguments: Given) -> StepCall:
+    def make_approved_call(self, part: ToolCallPart, agent: str, deps_type: Any, arguments: RawArguments) -> StepCall:
         """The call once nobody has to be asked any more, with these arguments, which are checked all the same."""
-        return self._step_call(self.definition, _ForModel(arguments, agent, part.tool_call_id, deps_type, None))
+        return self._make_step_call(
+            self.definition, _ModelToolCall(arguments, agent, part.tool_call_id, deps_type, None)
+        )
 
-    def _is_told_apart(self, need: Requirement) -> bool:
+    def _is_separate_step(self, requirement: ApprovalRequirement) -> bool:
         """Whether finding out if a person is needed is a step of its own.
 
         It is where every call needs one. It is for a ``once`` tool, whose step must not begin before: if its process
         died, nobody could tell whether the tool was called. And it is where the two run in different places.
         """
         step = self.definition
-        return not need.is_function or step.effect is Effect.ONCE or (need.is_async and not step.is_async)
+        return not requirement.is_function or step.effect is Effect.ONCE or (requirement.is_async and not step.is_async)
 
-    def _step_call(self, step: StepDefinition, made: _ForModel, function: Callable[..., Any] | None = None) -> StepCall:
+    def _make_step_call(
+        self, step: StepDefinition, call: _ModelToolCall, function: Callable[..., Any] | None = None
+    ) -> StepCall:
         if function is None:
-            function = self._carry_out if step.is_async else self._carry_out_plain
+            function = self._execute if step.is_async else self._execute_sync
         # What is called with these names does not take them: they are there to be shown.
-        shown = named_arguments(made.given)
-        return StepCall(replace(step, function=partial(function, made), parameters=()), (), shown)
+        shown = parse_arguments(call.raw_arguments)
+        return StepCall(replace(step, function=partial(function, call), parameters=()), (), shown)
 
-    async def _carry_out(self, made: _ForModel, /, **_shown: object) -> Any:
-        args, kwargs = self._parameters.check(made.given, self._context)
-        if made.need is not None and (reason := await self._ask_whether(made, args, kwargs)) is not None:
-            raise self._approval_required(made, args, kwargs, reason)
-        if self.takes_context:
-            args.insert(0, self._make_context(await deps_soon(current.get(), made.agent, made.deps_type), made))
+    async def _execute(self, call: _ModelToolCall, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
+        if call.requirement is not None and (reason := await self._get_approval_reason(call, args, kwargs)) is not None:
+            raise self._make_approval_required(call, args, kwargs, reason)
+        if self.has_context:
+            args.insert(
+                0, self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
+            )
         return await self.definition.function(*args, **kwargs)
 
-    def _carry_out_plain(self, made: _ForModel, /, **_shown: object) -> Any:
-        args, kwargs = self._parameters.check(made.given, self._context)
-        if made.need is not None and (reason := self._ask_whether_plain(made, args, kwargs)) is not None:
-            raise self._approval_required(made, args, kwargs, reason)
-        if self.takes_context:
-            args.insert(0, self._make_context(deps_of(current.get(), made.agent, made.deps_type), made))
+    def _execute_sync(self, call: _ModelToolCall, /, **_shown: object) -> Any:
+        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
+        if call.requirement is not None and (reason := self._get_approval_reason_sync(call, args, kwargs)) is not None:
+            raise self._make_approval_required(call, args, kwargs, reason)
+        if self.has_context:
+            args.insert(0, self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call))
         return self.definition.function(*args, **kwargs)
 
     # Whether a person must approve
 
-    async def _decide(self, made: _ForModel, /, **_shown: object) -> None:
-        args, kwargs = self._parameters.check(made.given, self._context)
-        raise self._decided(made, args, kwargs, await self._ask_whether(made, args, kwargs))
+    async def _check_approval(self, call: _ModelToolCall, /, **_shown: object) -> None:
+        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
+        raise self._make_decision(call, args, kwargs, await self._get_approval_reason(call, args, kwargs))
 
-    def _decide_plain(self, made: _ForModel, /, **_shown: object) -> None:
-        args, kwargs = self._parameters.check(made.given, self._context)
-        raise self._decided(made, args, kwargs, self._ask_whether_plain(made, args, kwargs))
+    def _check_approval_sync(self, call: _ModelToolCall, /, **_shown: object) -> None:
+        args, kwargs = self._parameters.validate(call.raw_arguments, self._context_parameter)
+        raise self._make_decision(call, args, kwargs, self._get_approval_reason_sync(call, args, kwargs))
 
-    def _decided(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any], reason: str | None) -> Exception:
+    def _make_decision(
+        self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], reason: str | None
+    ) -> Exception:
         if reason is None:
-            return CallCleared(f"no approval is needed for this call of tool {self.name!r}: it is made next")
-        return self._approval_required(made, args, kwargs, reason)
+            return ApprovalNotRequired(f"no approval is needed for this call of tool {self.name!r}: it is made next")
+        return self._make_approval_required(call, args, kwargs, reason)
 
-    async def _ask_whether(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+    async def _get_approval_reason(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
         """Why an approval is needed; ``None``: none is."""
-        need, context = cast("Requirement", made.need), None
-        if need.takes_context:
-            context = self._make_context(await deps_soon(current.get(), made.agent, made.deps_type), made)
-        said = need.ask(context, self._parameters.named(args, kwargs))
-        return need.reason(await said if need.is_async else said, self.name)
+        need, context = cast("ApprovalRequirement", call.requirement), None
+        if need.has_context:
+            context = self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
+        said = need.evaluate(context, self._parameters.name_arguments(args, kwargs))
+        return need.get_reason(await said if need.is_async else said, self.name)
 
-    def _ask_whether_plain(self, made: _ForModel, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        need, context = cast("Requirement", made.need), None
-        if need.takes_context:
-            context = self._make_context(deps_of(current.get(), made.agent, made.deps_type), made)
-        return need.reason(need.ask(context, self._parameters.named(args, kwargs)), self.name)
+    def _get_approval_reason_sync(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
+        need, context = cast("ApprovalRequirement", call.requirement), None
+        if need.has_context:
+            context = self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call)
+        return need.get_reason(need.evaluate(context, self._parameters.name_arguments(args, kwargs)), self.name)
 
-    def _approval_required(
-        self, made: _ForModel, args: list[Any], kwargs: dict[str, Any], reason: str
+    def _make_approval_required(
+        self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any], reason: str
     ) -> ApprovalRequired:
-        shown = arguments_to_show(self._parameters, self._context, made.given, args, kwargs)
-        return approval_required(self.name, made.agent, shown, reason, made.approvals)
+        shown = format_arguments(self._parameters, self._context_parameter, call.raw_arguments, args, kwargs)
+        return make_approval_required(self.name, call.agent, shown, reason, call.policy)
 
-    def _make_context(self, deps: Any, made: _ForModel) -> RunContext[Any]:
-        step = current.get()
+    def _make_context(self, deps: Any, call: _ModelToolCall) -> RunContext[Any]:
+        step = current_context.get()
         return RunContext(
             deps=deps,
             run_id=step.run_id,
-            agent=made.agent,
+            agent=call.agent,
             tool_name=self.name,
-            tool_call_id=made.call_id,
+            tool_call_id=call.call_id,
             idempotency_key=step.idempotency_key,
             attempt=step.attempt,
             _step=step,
@@ -285,7 +295,7 @@ class Tool(Step[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
-        if self.takes_context and current_execution() is not None:
+        if self.has_context and get_current_execution() is not None:
             raise UsageError(
                 f"tool {self.name!r} takes a RunContext, which only a call by an agent's model has: workflow code "
                 f"cannot call it. Put what both need into a function without it, and call that in a @step."
@@ -296,7 +306,7 @@ class Tool(Step[P, R]):
         return f"<tool {self.name!r}>"
 
 
-_HINTS = {
+_KEYWORD_HINTS = {
     "max_retries": "write retries=, the number of further attempts after the first",
     "max_attempts": "write retries=, the number of further attempts after the first",
     "name_override": "write name=",
@@ -325,9 +335,9 @@ def tool(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
-    requires_approval: RequiresApproval = False,
+    requires_approval: ApprovalRule = False,
 ) -> _ToolDecorator: ...
-@hint_keywords("@tool", **_HINTS)
+@reject_unknown_keywords("@tool", **_KEYWORD_HINTS)
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -342,7 +352,7 @@ def tool(
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     effect: Effect | str = Effect.IDEMPOTENT,
-    requires_approval: RequiresApproval = False,
+    requires_approval: ApprovalRule = False,
 ) -> Any:
     """Make a function a tool: a model may call it, and each call is a recorded step.
 
@@ -371,17 +381,17 @@ def tool(
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
-        _refuse_unfit(function)
+        _check_decoratable(function)
         made = define_step(
             function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry, noun="tool"
         )
-        where = f"tool {made.name!r} ({place_of(function)})"
-        refuse_name(made.name, where)
-        _refuse_method(function, where)
-        hints = hints_of(function)
+        where = f"tool {made.name!r} ({format_location(function)})"
+        check_name(made.name, where)
+        _check_not_method(function, where)
+        hints = resolve_hints(function)
         parameters = list(inspect.signature(function).parameters.values())
-        context = _context_of(parameters, hints, where)
-        asked = Parameters(made.name, where, parameters[1:] if context else parameters, hints)
+        context = _find_context_parameter(parameters, hints, where)
+        asked = FunctionParameters(made.name, where, parameters[1:] if context else parameters, hints)
         described = None if description is None else description.strip()
         return Tool(made, described, asked, context, requires_approval)
 
@@ -400,112 +410,119 @@ class _ToolDecorator:
     def __call__(self, function: Callable[..., Any], /) -> Any: ...
 
 
-def as_tool(given: object, where: str) -> Tool:
+def to_tool(value: object, subject: str) -> Tool:
     """A tool as it is given to an agent: a ``Tool``, or a plain function that becomes one. ``DefinitionError`` else."""
-    if isinstance(given, Tool):
-        return cast("Tool", given)
-    if isinstance(given, Step):
-        name = cast("Step[..., Any]", given).name
+    if isinstance(value, Tool):
+        return cast("Tool", value)
+    if isinstance(value, Step):
+        name = cast("Step[..., Any]", value).name
         raise DefinitionError(
-            f"{where}: {name!r} is a step, which no model may call: write @tool in place of @step (it stays a step)"
+            f"{subject}: {name!r} is a step, which no model may call: write @tool in place of @step (it stays a step)"
         )
-    if inspect.isfunction(given) or inspect.ismethod(given):
-        return tool(given)
-    raise DefinitionError(f"{where}: a tool is a function, with @tool or without, and not {cut(repr(given), 200)}")
+    if inspect.isfunction(value) or inspect.ismethod(value):
+        return tool(value)
+    raise DefinitionError(
+        f"{subject}: a tool is a function, with @tool or without, and not {truncate(repr(value), 200)}"
+    )
 
 
-def unknown_tool(name: str, known: list[str]) -> StepCall:
+def make_unknown_tool_call(name: str, known: list[str]) -> StepCall:
     """The call of a tool that the agent does not have: a step that fails, and says which there are."""
-    return _refusing(name, partial(_unknown, name, known))
+    return _make_failing_call(name, partial(_make_unknown_tool_error, name, known))
 
 
-def refused_call(name: str, message: str) -> StepCall:
+def make_rejected_call(name: str, message: str) -> StepCall:
     """A call that cannot be carried out because of its arguments: a step that fails, and says why."""
-    return _refusing(name, partial(ArgumentsRefused, message))
+    return _make_failing_call(name, partial(InvalidToolArguments, message))
 
 
-def _refusing(name: str, why: Callable[[], Exception]) -> StepCall:
+def _make_failing_call(name: str, make_error: Callable[[], Exception]) -> StepCall:
     async def refuse() -> None:
-        raise why()
+        raise make_error()
 
-    definition = StepDefinition(name, refuse, is_async=True, output=codec_for(None), parameters=(), namespace={})
+    definition = StepDefinition(name, refuse, is_async=True, output_codec=codec_for(None), parameters=(), namespace={})
     return StepCall(definition, (), {})
 
 
-def _unknown(name: str, known: Sequence[str]) -> UnknownTool:
+def _make_unknown_tool_error(name: str, known: Sequence[str]) -> UnknownTool:
     if not known:
-        return UnknownTool(f"There is no tool {cut(name, 64)!r}: you have no tools. Answer without.")
+        return UnknownTool(f"There is no tool {truncate(name, 64)!r}: you have no tools. Answer without.")
     nearest = get_close_matches(name[:64], known, n=3)
-    tools = listed([*nearest, *(one for one in known if one not in nearest)])
-    return UnknownTool(f"There is no tool {cut(name, 64)!r}. The tools that you have are: {tools}.")
+    tools = format_names([*nearest, *(one for one in known if one not in nearest)])
+    return UnknownTool(f"There is no tool {truncate(name, 64)!r}. The tools that you have are: {tools}.")
 
 
-def refuse_name(name: str, where: str, how: str = "with `@tool(name=...)`") -> None:
+def check_name(name: str, subject: str, hint: str = "with `@tool(name=...)`") -> None:
     """Refuse what no model could call a tool, a sub-agent or a skill by."""
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         raise DefinitionError(
-            f"{where}: a model could not call it by this name, which has to be of at most 64 ASCII letters, digits, "
-            f"_ and -: give it another one {how}"
+            f"{subject}: a model could not call it by this name, which has to be of at most 64 ASCII letters, digits, "
+            f"_ and -: give it another one {hint}"
         )
-    if name == ANSWER:
-        raise DefinitionError(f"{where}: {ANSWER!r} is how models give their answer: give it another name {how}")
+    if name == ANSWER_TOOL:
+        raise DefinitionError(
+            f"{subject}: {ANSWER_TOOL!r} is how models give their answer: give it another name {hint}"
+        )
 
 
-def _refuse_unfit(given: Any) -> None:
-    if callable(given) and not inspect.isroutine(given) and not isinstance(given, Step | staticmethod):
-        raise DefinitionError(f"@tool goes on a function, not on {given!r}: write one that calls it")
-    for mark in marks_of(cast(Any, given)):
-        raise DefinitionError(f"{mark.decorator} goes with @step, not with @tool: {given!r}")
+def _check_decoratable(value: Any) -> None:
+    if callable(value) and not inspect.isroutine(value) and not isinstance(value, Step | staticmethod):
+        raise DefinitionError(f"@tool goes on a function, not on {value!r}: write one that calls it")
+    for mark in get_modifiers(cast(Any, value)):
+        raise DefinitionError(f"{mark.decorator_name} goes with @step, not with @tool: {value!r}")
 
 
-def _refuse_method(function: Callable[..., Any], where: str) -> None:
+def _check_not_method(function: Callable[..., Any], subject: str) -> None:
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is not None and first.name in ("self", "cls") and first.annotation is inspect.Parameter.empty:
         raise DefinitionError(
-            f"{where} takes {first.name!r}: @tool goes on a function, not on a method of a class. Without @tool, a "
+            f"{subject} takes {first.name!r}: @tool goes on a function, not on a method of a class. Without @tool, a "
             f"bound method (`tools=[thing.method]`) is a tool, too; or take what you need from `ctx.deps`."
         )
 
 
-def _context_of(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], where: str) -> str | None:
+def _find_context_parameter(
+    parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], subject: str
+) -> str | None:
     """The name of the first parameter, if that takes the context. Nowhere else can it be taken."""
     context: str | None = None
     for index, parameter in enumerate(parameters):
-        for kind in _classes_in(hints.get(parameter.name)):
+        for kind in _find_classes(hints.get(parameter.name)):
             if kind.__name__ == "RunContext" and kind.__module__.startswith("pydantic_ai."):
-                raise DefinitionError(f"{where}: use holdfast.RunContext in place of pydantic_ai's")
+                raise DefinitionError(f"{subject}: use holdfast.RunContext in place of pydantic_ai's")
             if not issubclass(kind, RunContext):
                 continue
             hint = hints[parameter.name]
-            if index or RunContext not in (hint, get_origin(hint)) or parameter.kind not in _BY_PLACE:
+            if index or RunContext not in (hint, get_origin(hint)) or parameter.kind not in _POSITIONAL_KINDS:
                 raise DefinitionError(
-                    f"{where}: a tool takes a RunContext as its first parameter, `ctx: RunContext[...]`, or not at all"
+                    f"{subject}: a tool takes a RunContext as its first parameter, `ctx: RunContext[...]`, or not at "
+                    "all"
                 )
             context = parameter.name
     return context
 
 
-def _classes_in(hint: Any) -> list[type[Any]]:
+def _find_classes(hint: Any) -> list[type[Any]]:
     """All the classes that an annotation names."""
     origin = get_origin(hint)
     found = [one for one in (hint, origin) if isinstance(one, type)]
-    return found + [kind for one in get_args(hint) for kind in _classes_in(one)]
+    return found + [kind for one in get_args(hint) for kind in _find_classes(one)]
 
 
-_FOR_THE_MODEL = (ArgumentsRefused, ModelRetry, ApprovalRequired, CallCleared)
+_NEVER_RETRIED = (InvalidToolArguments, ModelRetry, ApprovalRequired, ApprovalNotRequired)
 
 
-def _for_infrastructure(given: RetryPolicy) -> RetryPolicy:
+def _make_tool_retry_policy(policy: RetryPolicy) -> RetryPolicy:
     """A tool's own retries are for what may pass; what the model has to hear is not repeated."""
-    wants = given.retry_if
+    wants = policy.retry_if
 
     def retry_if(error: BaseException) -> bool:
-        return not _is_foreign_retry(error) and (wants is None or wants(error))
+        return not _is_library_retry(error) and (wants is None or wants(error))
 
-    return replace(given, retry_if=retry_if, give_up_on=(*given.give_up_on, *_FOR_THE_MODEL))
+    return replace(policy, retry_if=retry_if, give_up_on=(*policy.give_up_on, *_NEVER_RETRIED))
 
 
-def _is_foreign_retry(error: BaseException) -> bool:
+def _is_library_retry(error: BaseException) -> bool:
     """The model library's own ``ModelRetry``: who comes from there may raise that one."""
     library = sys.modules.get("pydantic_ai.exceptions")
     return library is not None and isinstance(error, library.ModelRetry)

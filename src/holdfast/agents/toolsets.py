@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.authoring.step import read_outcome
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
@@ -33,7 +33,7 @@ class ListedTool:
     description: str
     schema: dict[str, Any]
     """The JSON schema of its arguments."""
-    notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     """What else the toolset must know of it to call it."""
 
 
@@ -50,27 +50,27 @@ class Toolset(ABC):
         """What there is. Called in a step."""
 
     @abstractmethod
-    def tool(self, listed: ListedTool) -> Tool:
+    def make_tool(self, listed: ListedTool) -> Tool:
         """The tool itself, in whatever process calls it."""
 
 
-async def listed_tools(execution: Execution, toolsets: Sequence[Toolset]) -> list[Tool]:
+async def list_toolset_tools(execution: Execution, toolsets: Sequence[Toolset]) -> list[Tool]:
     """The tools of all toolsets, in workflow code: one recorded step for each, all at the same time."""
-    steps = [_listing(toolset) for toolset in toolsets]
-    issued = [execution.issue(Kind.STEP, step.name, StepCall(step, (), {})) for step in steps]
+    steps = [_make_listing_step(toolset) for toolset in toolsets]
+    issued = [execution.issue(RecordKind.STEP, step.name, StepCall(step, (), {})) for step in steps]
     outcomes = [await one for one in issued]
     found: list[Tool] = []
     for toolset, step, outcome in zip(toolsets, steps, outcomes, strict=True):
-        found += [toolset.tool(listed) for listed in read_outcome(execution, step, outcome)]
+        found += [toolset.make_tool(listed) for listed in read_outcome(execution, step, outcome)]
     return found
 
 
-def _listing(toolset: Toolset) -> StepDefinition:
+def _make_listing_step(toolset: Toolset) -> StepDefinition:
     return StepDefinition(
         name=f"tools of {toolset.name}",
         function=toolset.list_tools,
         is_async=True,
-        output=codec_for(list[ListedTool]),
+        output_codec=codec_for(list[ListedTool]),
         parameters=(),
         namespace={},
         retry=toolset.retry,

@@ -21,27 +21,28 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, cast
 
 from holdfast.admission.durations import Duration, declared_seconds
-from holdfast.authoring.step import PATIENT, Step, plain_step
+from holdfast.authoring.step import STORE_RETRY_POLICY, Step, make_plain_step
 from holdfast.codec import codec_for
 from holdfast.core.commands import Outcome
-from holdfast.core.compensations import Origin
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.failure_origin import FailureOrigin
+from holdfast.core.records import Record, RecordKind
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.engine.run_approvals import APPROVAL, ApprovalCall
+from holdfast.engine.run_approvals import APPROVAL_COMMAND, ApprovalCall
 from holdfast.errors import DefinitionError
-from holdfast.services.approvals import BEGINS, REMINDER, TIME_OUT, Answer
-from holdfast.stores.approvals import Question
+from holdfast.services.approvals import APPROVAL_REMINDER_STEP, APPROVAL_START_STEP, APPROVAL_TIMEOUT_STEP, Answer
+from holdfast.stores.approvals import ApprovalRequest
 
-NOTICE = "approval notice"
-"""A step of a question, like ``BEGINS``, ``REMINDER``, and ``TIME_OUT``. No tool has a space in its name."""
+NOTIFICATION_STEP = "approval notification"
+"""A step of a question, like ``APPROVAL_START_STEP``, ``APPROVAL_REMINDER_STEP``, and ``APPROVAL_TIMEOUT_STEP``. No
+tool has a space in its name."""
 
 
 class OnTimeout(Enum):
@@ -55,18 +56,18 @@ RAISE: Final = OnTimeout.RAISE
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalNotice:
+class ApprovalNotification:
     """What ``notify`` is called with: a question that somebody is to be told of."""
 
     id: str
     """For ``holdfast approve ID``."""
     question: str
     choices: tuple[str, ...]
-    asked_of: str
+    assignee: str
     run_id: str
     workflow: str
-    kind: Literal["asked", "reminder", "escalated"]
-    reminders: int
+    kind: Literal["requested", "reminder", "escalated"]
+    reminder_count: int
     """How often people were told of it again, with this time."""
     arguments: dict[str, Any] | None
     """Of the call that is to be approved, if it is one."""
@@ -74,14 +75,14 @@ class ApprovalNotice:
     reason: str = ""
 
 
-Notify = Callable[[ApprovalNotice], Any] | Step[..., Any]
+Notifier = Callable[[ApprovalNotification], Any] | Step[..., Any]
 
 
 @dataclass(frozen=True)
 class ApprovalPolicy:
     """Who is asked, how long, and what is done if nobody answers."""
 
-    asked_of: str = ""
+    assignee: str = ""
     """Who is asked; ``""``: whoever sees it."""
     timeout: Duration | None = None
     """How long each of those who are asked has; ``None``: for ever."""
@@ -90,17 +91,17 @@ class ApprovalPolicy:
     remind_every: Duration | None = None
     escalate_to: str | Sequence[str] = ()
     """Who is asked next when the time is over, one after the other; each has as long."""
-    notify: Notify | None = None
+    notify: Notifier | None = None
     """Tells people of the question, by mail or chat: a function, or a step."""
-    notice: StepDefinition | None = field(init=False, repr=False, compare=False, default=None)
+    notify_step: StepDefinition | None = field(init=False, repr=False, compare=False, default=None)
     """``notify``, as it is called."""
 
     def __post_init__(self) -> None:
         what = "an approval's"
         for name in ("timeout", "remind_every"):
             object.__setattr__(self, name, declared_seconds(getattr(self, name), f"{what} {name}="))
-        if not isinstance(self.asked_of, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"{what} asked_of= is the name of somebody, not {self.asked_of!r}")
+        if not isinstance(self.assignee, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"{what} assignee= is the name of somebody, not {self.assignee!r}")
         next_ones = (self.escalate_to,) if isinstance(self.escalate_to, str) else tuple(self.escalate_to)
         if any(not isinstance(one, str) or not one for one in next_ones):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"{what} escalate_to= names who is asked next, not {self.escalate_to!r}")
@@ -109,16 +110,16 @@ class ApprovalPolicy:
             option = f"escalate_to={self.escalate_to!r}" if next_ones else f"on_timeout={self.on_timeout!r}"
             raise DefinitionError(f"{what} {option} is never used without a timeout=: say how long people have")
         if self.notify is not None:
-            object.__setattr__(self, "notice", _notice_step(self.notify))
+            object.__setattr__(self, "notify_step", _make_notify_step(self.notify))
 
     @property
-    def people(self) -> tuple[str, ...]:
+    def assignees(self) -> tuple[str, ...]:
         """All who are asked, one after the other."""
-        return (self.asked_of, *self.escalate_to)
+        return (self.assignee, *self.escalate_to)
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class ApprovalResult:
     """What has come of a question."""
 
     id: str
@@ -133,220 +134,264 @@ class Decided:
         return self.outcome.record
 
 
-async def put_question(
+async def request_approval(
     execution: Execution,
-    question: Question,
+    request: ApprovalRequest,
     policy: ApprovalPolicy,
     *,
-    name: str = APPROVAL,
-    about: dict[str, Any] | None = None,
-) -> Decided:
+    name: str = APPROVAL_COMMAND,
+    details: dict[str, Any] | None = None,
+) -> ApprovalResult:
     """Ask people, in workflow code, and wait for the answer, or until the time of the last of them is over.
 
-    ``about`` is recorded when nobody answers, for whoever reads the journal.
+    ``details`` is recorded when nobody answers, for whoever reads the journal.
     """
-    return await _Asking(execution, question, policy, name, about).decide()
+    return await _PendingApproval(execution, request, policy, name, details).wait_for_result()
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _RecordedPolicy:
     """What is done while nobody answers, as it is recorded when a question begins."""
 
-    people: Sequence[str]
-    timeout: float | None
-    remind_every: float | None
-    notify: bool
+    assignees: Sequence[str]
+    timeout_s: float | None
+    remind_every_s: float | None
+    has_notifier: bool
 
     @classmethod
-    def of_policy(cls, policy: ApprovalPolicy) -> _Terms:
+    def from_policy(cls, policy: ApprovalPolicy) -> _RecordedPolicy:
         """What the code says today."""
         timeout, remind_every = (
             declared_seconds(policy.timeout, "timeout"),
             declared_seconds(policy.remind_every, "remind_every"),
         )
-        return cls(list(policy.people), timeout, remind_every, policy.notice is not None)
+        return cls(list(policy.assignees), timeout, remind_every, policy.notify_step is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is recorded."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> _RecordedPolicy:
+        """From a record."""
+        return cls(**data)
 
 
-def _digest(question: Question) -> str:
+def _hash_request(request: ApprovalRequest) -> str:
     """Stands for what people say yes or no to. Who is asked, with which form and why, may change meanwhile."""
-    asked = [question.text, question.choices, question.tool, question.arguments.hex()]
+    asked = [request.question, request.choices, request.tool, request.arguments.hex()]
     return hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
 
-class _Asking:
+class _PendingApproval:
     """One question on its way to an answer."""
 
     def __init__(
-        self, execution: Execution, question: Question, policy: ApprovalPolicy, name: str, about: dict[str, Any] | None
+        self,
+        execution: Execution,
+        request: ApprovalRequest,
+        policy: ApprovalPolicy,
+        name: str,
+        details: dict[str, Any] | None,
     ) -> None:
         self._execution = execution
-        self._about = about
-        self._notice = policy.notice
-        self._terms = _Terms.of_policy(policy)
-        self._asked_of = policy.asked_of
-        self._question = question._replace(asked_of=policy.asked_of)
-        self._reminders = 0
+        self._details = details
+        self._notify_step = policy.notify_step
+        self._policy = _RecordedPolicy.from_policy(policy)
+        self._assignee = policy.assignee
+        self._request = request._replace(assignee=policy.assignee)
+        self._reminder_count = 0
         self._expires_at: float | None = None
         self._position = execution.next_position
-        self._timers = execution.loop.timers_issued
-        self._issued = self._timers_set = 0
+        self._first_timer = execution.loop.timer_count
+        self._command_count = self._timer_count = 0
         """How many commands and timers are this question's own."""
-        self._first: int | None = None
+        self._first_seq: int | None = None
         """``seq`` of the first of its records."""
-        self.id = execution.approval_id(self._position, _digest(question))
-        self._answer = self._issue(Kind.APPROVAL, name, ApprovalCall(self.id, self._question, self._terms.timeout))
+        self.id = execution.derive_approval_id(self._position, _hash_request(request))
+        self._answer_future = self._issue(
+            RecordKind.APPROVAL, name, ApprovalCall(self.id, self._request, self._policy.timeout_s)
+        )
 
-    async def decide(self) -> Decided:
+    async def wait_for_result(self) -> ApprovalResult:
         try:
-            begun = await self._first_of(self._issue(Kind.STEP, BEGINS, StepCall(_BEGIN, (asdict(self._terms),), {})))
+            begun = await self._wait_unless_answered(
+                self._issue(RecordKind.STEP, APPROVAL_START_STEP, StepCall(_START_STEP, (self._policy.to_json(),), {}))
+            )
             if begun is not None:
-                self._terms = _Terms(**json.loads(begun.record.payload or b"{}"))
-            for index, who in enumerate(self._terms.people):
-                if await self._is_answered_by(who, is_first=index == 0):
+                self._policy = _RecordedPolicy.from_json(json.loads(begun.record.payload or b"{}"))
+            for index, who in enumerate(self._policy.assignees):
+                if await self._wait_for_assignee(who, is_first=index == 0):
                     break
             else:
-                gave_up = await self._give_up()
+                gave_up = await self._time_out()
                 if gave_up is not None:
                     return gave_up
-            outcome = await self._answer
+            outcome = await self._answer_future
         finally:
-            if not self._answer.done():
-                self._answer.cancel()
-        answer = Answer.of(outcome.record.payload or b"null")
-        return Decided(self.id, answer, outcome._replace(origin=self._origin(outcome.origin)))
+            if not self._answer_future.done():
+                self._answer_future.cancel()
+        answer = Answer.from_payload(outcome.record.payload or b"null")
+        return ApprovalResult(self.id, answer, outcome._replace(origin=self._find_retry_origin(outcome.origin)))
 
-    async def _first_of(self, step: asyncio.Future[Outcome]) -> Outcome | None:
+    async def _wait_unless_answered(self, step: asyncio.Future[Outcome]) -> Outcome | None:
         """The outcome of a step, unless the answer comes first."""
         try:
-            await asyncio.wait([self._answer, step], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._answer_future, step], return_when=asyncio.FIRST_COMPLETED)
         finally:
             if not step.done():
                 step.cancel()
-        return None if self._answer.done() else self._seen(step.result())
+        return None if self._answer_future.done() else self._note_outcome(step.result())
 
-    def _seen(self, outcome: Outcome) -> Outcome:
-        if self._first is None:
-            self._first = outcome.record.seq
+    def _note_outcome(self, outcome: Outcome) -> Outcome:
+        if self._first_seq is None:
+            self._first_seq = outcome.record.seq
         return outcome
 
-    async def _is_answered_by(self, who: str, *, is_first: bool) -> bool:
+    async def _wait_for_assignee(self, assignee: str, *, is_first: bool) -> bool:
         """Wait for as long as this person has; false when the time is over."""
-        if self._answer.done():
+        if self._answer_future.done():
             return True
-        self._asked_of, self._reminders = who, self._reminders + (not is_first)
-        limit = self._terms.timeout
+        self._assignee, self._reminder_count = assignee, self._reminder_count + (not is_first)
+        limit = self._policy.timeout_s
         self._expires_at = None if limit is None else self._execution.loop.time() + limit
-        telling = self._execution.loop.create_task(self._tell(is_first))
+        telling = self._execution.loop.create_task(self._send_notifications(is_first))
         try:
-            self._timers_set += limit is not None
-            await asyncio.wait([self._answer], timeout=limit)
+            self._timer_count += limit is not None
+            await asyncio.wait([self._answer_future], timeout=limit)
         finally:
             telling.cancel()
-        return self._answer.done()
+        return self._answer_future.done()
 
-    async def _tell(self, is_first: bool) -> None:
+    async def _send_notifications(self, is_first: bool) -> None:
         """Tell people of the question, and again and again."""
-        if not is_first and not await self._remind():
+        if not is_first and not await self._record_reminder():
             return
-        await self._notify("asked" if is_first else "escalated")
-        while self._terms.remind_every is not None:
-            self._timers_set += 1
-            await asyncio.sleep(self._terms.remind_every)
-            self._reminders += 1
-            if not await self._remind():
+        await self._notify("requested" if is_first else "escalated")
+        while self._policy.remind_every_s is not None:
+            self._timer_count += 1
+            await asyncio.sleep(self._policy.remind_every_s)
+            self._reminder_count += 1
+            if not await self._record_reminder():
                 return
             await self._notify("reminder")
 
-    async def _remind(self) -> bool:
+    async def _record_reminder(self) -> bool:
         """Note in the store that people are told again; false when the question is open no more."""
-        arguments = (self.id, self._reminders, self._asked_of, self._expires_at)
-        outcome = self._seen(await self._issue(Kind.STEP, REMINDER, StepCall(_REMIND, arguments, {})))
+        arguments = (self.id, self._reminder_count, self._assignee, self._expires_at)
+        outcome = self._note_outcome(
+            await self._issue(RecordKind.STEP, APPROVAL_REMINDER_STEP, StepCall(_REMIND_STEP, arguments, {}))
+        )
         return outcome.record.ok and (outcome.record.payload or b"null") == b"true"
 
-    async def _notify(self, kind: Literal["asked", "reminder", "escalated"]) -> None:
-        if not self._terms.notify:
+    async def _notify(self, kind: Literal["requested", "reminder", "escalated"]) -> None:
+        if not self._policy.has_notifier:
             return
-        question = self._question
-        notice = ApprovalNotice(
+        question = self._request
+        notice = ApprovalNotification(
             id=self.id,
-            question=question.text,
+            question=question.question,
             choices=question.choices,
-            asked_of=self._asked_of,
+            assignee=self._assignee,
             run_id=self._execution.run_id,
             workflow=self._execution.workflow,
             kind=kind,
-            reminders=self._reminders,
+            reminder_count=self._reminder_count,
             arguments=json.loads(question.arguments) if question.arguments else None,
             tool=question.tool,
             reason=question.reason,
         )
         # Its failure is recorded, for people to see. It is no reason to stop waiting: the question is in the store.
-        self._seen(await self._issue(Kind.STEP, NOTICE, StepCall(self._notice or _TELL_NOBODY, (notice,), {})))
+        self._note_outcome(
+            await self._issue(
+                RecordKind.STEP,
+                NOTIFICATION_STEP,
+                StepCall(self._notify_step or _SKIP_NOTIFICATION_STEP, (notice,), {}),
+            )
+        )
 
-    async def _give_up(self) -> Decided | None:
+    async def _time_out(self) -> ApprovalResult | None:
         """The time is over: take the question back, unless it has been answered meanwhile."""
-        outcome = await self._first_of(
-            self._issue(Kind.STEP, TIME_OUT, StepCall(_WITHDRAW, (self.id, self._about), {}))
+        outcome = await self._wait_unless_answered(
+            self._issue(RecordKind.STEP, APPROVAL_TIMEOUT_STEP, StepCall(_WITHDRAW_STEP, (self.id, self._details), {}))
         )
         if outcome is None or not json.loads(outcome.record.payload or b"null").get("withdrawn"):
             return None
-        return Decided(self.id, None, outcome._replace(origin=self._origin(outcome.origin)))
+        return ApprovalResult(self.id, None, outcome._replace(origin=self._find_retry_origin(outcome.origin)))
 
-    def _origin(self, origin: Origin) -> Origin:
+    def _find_retry_origin(self, origin: FailureOrigin) -> FailureOrigin:
         """Where a retry goes back to: the question, so that it is asked again, with all the time it had.
 
         If something else was begun since, that is paid for, and the retry takes back the giving up alone.
         """
         execution = self._execution
-        if execution.next_position - self._position != self._issued:
+        if execution.next_position - self._position != self._command_count:
             return origin
-        if execution.loop.timers_issued - self._timers != self._timers_set:
+        if execution.loop.timer_count - self._first_timer != self._timer_count:
             return origin
-        return Origin(origin.seq if self._first is None else self._first, self._position, self._timers)
+        return FailureOrigin(
+            origin.seq if self._first_seq is None else self._first_seq, self._position, self._first_timer
+        )
 
-    def _issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
-        self._issued += 1
+    def _issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
+        self._command_count += 1
         return self._execution.issue(kind, name, call)
 
 
 # The steps that belong to a question
 
 
-async def _begin(terms: dict[str, Any]) -> dict[str, Any]:
-    return terms
+async def _record_policy(policy: dict[str, Any]) -> dict[str, Any]:
+    return policy
 
 
-async def _tell_nobody(notice: ApprovalNotice) -> None:
+async def _skip_notification(notification: ApprovalNotification) -> None:
     """In place of a ``notify`` that was there when the question was asked, and is not any more."""
 
 
-async def _remind(id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
-    return await step_context.current.get().remind_approval(id, reminders, asked_of, expires_at)
+async def _remind_approval(id: str, reminder_count: int, assignee: str, expires_at: float | None) -> bool:
+    return await step_context.current_context.get().remind_approval(id, reminder_count, assignee, expires_at)
 
 
-async def _withdraw(id: str, about: dict[str, Any] | None) -> dict[str, Any]:
-    return {"id": id, "withdrawn": await step_context.current.get().withdraw_approval(id), "about": about}
+async def _withdraw_approval(id: str, details: dict[str, Any] | None) -> dict[str, Any]:
+    return {"id": id, "withdrawn": await step_context.current_context.get().withdraw_approval(id), "details": details}
 
 
-_BEGIN = StepDefinition(BEGINS, _begin, True, codec_for(dict[str, Any]), ("terms",), {})
-_TELL_NOBODY = StepDefinition(NOTICE, _tell_nobody, True, codec_for(None), ("notice",), {})
-_REMIND = StepDefinition(
-    REMINDER, _remind, True, codec_for(bool), ("id", "reminders", "asked_of", "expires_at"), {}, PATIENT
+_START_STEP = StepDefinition(APPROVAL_START_STEP, _record_policy, True, codec_for(dict[str, Any]), ("policy",), {})
+_SKIP_NOTIFICATION_STEP = StepDefinition(
+    NOTIFICATION_STEP, _skip_notification, True, codec_for(None), ("notification",), {}
 )
-_WITHDRAW = StepDefinition(TIME_OUT, _withdraw, True, codec_for(dict[str, Any]), ("id", "about"), {}, PATIENT)
+_REMIND_STEP = StepDefinition(
+    APPROVAL_REMINDER_STEP,
+    _remind_approval,
+    True,
+    codec_for(bool),
+    ("id", "reminder_count", "assignee", "expires_at"),
+    {},
+    STORE_RETRY_POLICY,
+)
+_WITHDRAW_STEP = StepDefinition(
+    APPROVAL_TIMEOUT_STEP,
+    _withdraw_approval,
+    True,
+    codec_for(dict[str, Any]),
+    ("id", "details"),
+    {},
+    STORE_RETRY_POLICY,
+)
 
 
-def _notice_step(notify: Notify) -> StepDefinition:
+def _make_notify_step(notify: Notifier) -> StepDefinition:
     """``notify`` as a step that returns nothing: whatever it returns need not be recordable."""
     if isinstance(notify, Step):
         step = cast("Step[..., Any]", notify)
-        if step.declared is not None:
+        if step.declaration is not None:
             raise DefinitionError(
                 f"notify={step.name!r} is a numbered step of a class workflow: write it without a number"
             )
         definition = step.definition
     elif callable(notify):
-        definition = plain_step(notify)
+        definition = make_plain_step(notify)
     else:
         raise DefinitionError(f"notify= is a function or a step that tells people of a question, not {notify!r}")
     function = definition.function
@@ -357,17 +402,17 @@ def _notice_step(notify: Notify) -> StepDefinition:
             f"notify={definition.name!r} must take one argument, the notice: `def {definition.name}(notice): ...`"
         ) from None
 
-    async def tell(notice: ApprovalNotice) -> None:
-        await function(notice)
+    async def notify_async(notification: ApprovalNotification) -> None:
+        await function(notification)
 
-    def tell_in_thread(notice: ApprovalNotice) -> None:
-        function(notice)
+    def notify_in_thread(notification: ApprovalNotification) -> None:
+        function(notification)
 
     return replace(
         definition,
-        name=NOTICE,
-        function=tell if definition.is_async else tell_in_thread,
-        output=codec_for(None),
-        parameters=("notice",),
+        name=NOTIFICATION_STEP,
+        function=notify_async if definition.is_async else notify_in_thread,
+        output_codec=codec_for(None),
+        parameters=("notification",),
         compensation=None,
     )

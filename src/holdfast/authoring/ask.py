@@ -12,12 +12,19 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from holdfast.admission.durations import Duration
-from holdfast.authoring.approval_requests import RAISE, ApprovalPolicy, Decided, Notify, OnTimeout, put_question
-from holdfast.core.compensations import mark_origin
-from holdfast.core.execution import Execution, current_execution
+from holdfast.authoring.approval_requests import (
+    RAISE,
+    ApprovalPolicy,
+    ApprovalResult,
+    Notifier,
+    OnTimeout,
+    request_approval,
+)
+from holdfast.core.execution import Execution, get_current_execution
+from holdfast.core.failure_origin import mark_origin
 from holdfast.errors import ApprovalDenied, ApprovalTimedOut, DefinitionError, UnreadableRecord, UsageError
 from holdfast.services.approvals import Answer
-from holdfast.stores.approvals import Question
+from holdfast.stores.approvals import ApprovalRequest
 
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ async def ask(
     on_timeout: bool | OnTimeout = RAISE,
     remind_every: Duration | None = None,
     escalate_to: str | Sequence[str] = (),
-    notify: Notify | None = None,
+    notify: Notifier | None = None,
 ) -> bool: ...
 @overload
 async def ask(
@@ -43,7 +50,7 @@ async def ask(
     on_timeout: str | OnTimeout = RAISE,
     remind_every: Duration | None = None,
     escalate_to: str | Sequence[str] = (),
-    notify: Notify | None = None,
+    notify: Notifier | None = None,
 ) -> str: ...
 @overload
 async def ask(
@@ -55,7 +62,7 @@ async def ask(
     on_timeout: T | OnTimeout = RAISE,
     remind_every: Duration | None = None,
     escalate_to: str | Sequence[str] = (),
-    notify: Notify | None = None,
+    notify: Notifier | None = None,
 ) -> T: ...
 async def ask(
     question: str,
@@ -67,7 +74,7 @@ async def ask(
     on_timeout: Any = RAISE,
     remind_every: Duration | None = None,
     escalate_to: str | Sequence[str] = (),
-    notify: Notify | None = None,
+    notify: Notifier | None = None,
 ) -> Any:
     """Ask a person, and wait for the answer, whether that takes a second or a month: a run that waits needs no process.
 
@@ -84,12 +91,12 @@ async def ask(
         on_timeout: what is returned when nobody has answered. Unless given, ``ApprovalTimedOut`` is raised.
         remind_every: seconds after which people are reminded, again and again.
         escalate_to: who is asked when the time is over: a name, or several, one after the other.
-        notify: a function or a step that is called with an ``ApprovalNotice`` when the question is asked, and for every
-            reminder and escalation. It is recorded like a step. If it fails, the question stays open.
+        notify: a function or a step that is called with an ``ApprovalNotification`` when the question is asked, and for
+            every reminder and escalation. It is recorded like a step. If it fails, the question stays open.
 
     A no to a question with ``choices`` or a ``form`` raises ``ApprovalDenied``.
     """
-    execution = current_execution()
+    execution = get_current_execution()
     if execution is None:
         raise UsageError(
             "ask() can be called only in workflow code, not in a step and not outside a run: a step cannot wait for a "
@@ -97,90 +104,90 @@ async def ask(
         )
     try:
         policy = ApprovalPolicy(to, timeout, on_timeout, remind_every, escalate_to, notify)
-        reading = _reading(question, choices, form)
-        instead = on_timeout if on_timeout is RAISE else reading.check(on_timeout)
+        reading = _make_parser(question, choices, form)
+        instead = on_timeout if on_timeout is RAISE else reading.validate_default(on_timeout)
     except DefinitionError as wrong:
         raise UsageError(f"ask(): {wrong}") from None
-    asked = reading.question
+    asked = reading.request
     while True:
-        decided = await put_question(execution, asked, policy)
+        decided = await request_approval(execution, asked, policy)
         answer = decided.answer
         if answer is None:
             if instead is RAISE:
-                raise _timed_out(execution, question, policy, decided)
+                raise _make_timeout_error(execution, question, policy, decided)
             return copy.deepcopy(instead)  # whoever changes it must not change it for the next one
         try:
             if answer.approved:
-                return reading.read(answer.value)
+                return reading.parse(answer.value)
         except ValidationError as unfit:
             # The schema cannot tell everything that the type's own validators can.
-            complaint = "; ".join(_fault(error) for error in unfit.errors(include_url=False))
-            if not execution.patched(f"the answer to approval {decided.id} does not fit its form"):
-                with execution.decoding():
-                    raise _unfit_by_now(execution, question, decided, complaint) from unfit
-            asked = reading.question._replace(
-                text=f"{question}\n\nThe answer of {answer.by or 'somebody'} was not accepted: {complaint}"
+            complaint = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
+            if not execution.is_patched(f"the answer to approval {decided.id} does not fit its form"):
+                with execution.guard_decoding():
+                    raise _make_unreadable_error(execution, question, decided, complaint) from unfit
+            asked = reading.request._replace(
+                question=f"{question}\n\nThe answer of {answer.answered_by or 'somebody'} was not accepted: {complaint}"
             )
         else:
-            if not (choices or reading.form):
+            if not (choices or reading.form_adapter):
                 return False
-            raise _denied(execution, question, answer, decided)
+            raise _make_denied_error(execution, question, answer, decided)
 
 
-class _Reading:
+class _AnswerParser:
     """What is asked, and how an answer is read."""
 
-    def __init__(self, question: Question, form: TypeAdapter[Any] | None) -> None:
-        self.question = question
-        self.form = form
+    def __init__(self, request: ApprovalRequest, form_adapter: TypeAdapter[Any] | None) -> None:
+        self.request = request
+        self.form_adapter = form_adapter
 
-    def read(self, value: Any) -> Any:
+    def parse(self, value: Any) -> Any:
         """What a person has answered, as workflow code gets it; raises ``ValidationError`` if it does not fit."""
-        if self.form is not None:
-            return self.form.validate_json(json.dumps(value))
-        return value if self.question.choices else True
+        if self.form_adapter is not None:
+            return self.form_adapter.validate_json(json.dumps(value))
+        return value if self.request.choices else True
 
-    def check(self, on_timeout: Any) -> Any:
+    def validate_default(self, on_timeout: Any) -> Any:
         """``on_timeout``, as if it were an answer, which it must fit."""
-        if self.form is not None:
+        if self.form_adapter is not None:
             try:
-                return self.form.validate_python(on_timeout, strict=True)
+                return self.form_adapter.validate_python(on_timeout, strict=True)
             except ValidationError as unfit:
-                complaint = "; ".join(_fault(error) for error in unfit.errors(include_url=False))
+                complaint = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
                 raise DefinitionError(f"on_timeout={on_timeout!r} does not fit the form: {complaint}") from None
-        if self.question.choices:
-            if on_timeout not in self.question.choices:
-                raise DefinitionError(f"on_timeout={on_timeout!r} is none of the choices {self.question.choices}")
+        if self.request.choices:
+            if on_timeout not in self.request.choices:
+                raise DefinitionError(f"on_timeout={on_timeout!r} is none of the choices {self.request.choices}")
         elif not isinstance(on_timeout, bool):
             raise DefinitionError(f"on_timeout={on_timeout!r} must be True or False, as the answer is yes or no")
         return on_timeout
 
 
-def _reading(question: str, choices: Sequence[str] | None, form: Any) -> _Reading:
+def _make_parser(question: str, choices: Sequence[str] | None, form: Any) -> _AnswerParser:
     if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"the question is a text that people can answer, not {question!r}")
     if form is not None:
         if choices is not None:
             raise DefinitionError("choices= and form= exclude each other: put the choices into the form, as a Literal")
-        adapter, schema = _form(form)
-        return _Reading(Question(question, form=schema), adapter)
+        adapter, schema = _get_form_adapter(form)
+        return _AnswerParser(ApprovalRequest(question, form_schema=schema), adapter)
     if choices is None:
-        return _Reading(Question(question), None)
+        return _AnswerParser(ApprovalRequest(question), None)
     given: tuple[Any, ...] = () if isinstance(choices, str) else tuple(choices)
     if not given or len(set(given)) < len(given) or any(not isinstance(one, str) or not one.strip() for one in given):
         raise DefinitionError(f"choices= are different texts, such as ['staging', 'production'], not {choices!r}")
-    return _Reading(Question(question, choices=given), None)
+    return _AnswerParser(ApprovalRequest(question, choices=given), None)
 
 
-def _form(form: Any) -> tuple[TypeAdapter[Any], bytes]:
+def _get_form_adapter(form: Any) -> tuple[TypeAdapter[Any], bytes]:
     try:
-        return _known_form(form)
+        return _build_form_adapter(form)
     except TypeError:  # ``Annotated`` with something unhashable
-        return _known_form.__wrapped__(form)
+        return _build_form_adapter.__wrapped__(form)
 
 
 @lru_cache(maxsize=256)
-def _known_form(form: Any) -> tuple[TypeAdapter[Any], bytes]:
+def _build_form_adapter(form: Any) -> tuple[TypeAdapter[Any], bytes]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(form)
         return adapter, json.dumps(adapter.json_schema()).encode()
@@ -190,40 +197,45 @@ def _known_form(form: Any) -> tuple[TypeAdapter[Any], bytes]:
         ) from None
 
 
-def _fault(error: Any) -> str:
+def _format_error(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     return f"{where}: {error['msg']}" if where else str(error["msg"])
 
 
-def _unfit_by_now(execution: Execution, question: str, decided: Decided, complaint: str) -> UnreadableRecord:
+def _make_unreadable_error(
+    execution: Execution, question: str, result: ApprovalResult, problem: str
+) -> UnreadableRecord:
     return UnreadableRecord(
-        f"The answer to {question!r} (approval {decided.id} of run {execution.run_id!r}) fitted its form when the run "
-        f"accepted it, and does not fit the form of today: {complaint}. Make the form accept the older answer too, for "
+        f"The answer to {question!r} (approval {result.id} of run {execution.run_id!r}) fitted its form when the run "
+        f"accepted it, and does not fit the form of today: {problem}. Make the form accept the older answer too, for "
         f"example by giving new fields a default."
     )
 
 
-def _denied(execution: Execution, question: str, answer: Answer, decided: Decided) -> ApprovalDenied:
+def _make_denied_error(execution: Execution, question: str, answer: Answer, result: ApprovalResult) -> ApprovalDenied:
     why = f": {answer.reason}" if answer.reason else ""
     error = ApprovalDenied(
-        f"{answer.by or 'somebody'} said no to {question!r} (approval {decided.id} of run {execution.run_id!r}){why}",
-        decided.id,
-        by=answer.by,
+        f"{answer.answered_by or 'somebody'} said no to {question!r} (approval {result.id} of run "
+        f"{execution.run_id!r}){why}",
+        result.id,
+        by=answer.answered_by,
         reason=answer.reason,
     )
-    mark_origin(error, decided.outcome.origin)
+    mark_origin(error, result.outcome.origin)
     return error
 
 
-def _timed_out(execution: Execution, question: str, policy: ApprovalPolicy, decided: Decided) -> ApprovalTimedOut:
-    whom = [who for who in policy.people if who]
+def _make_timeout_error(
+    execution: Execution, question: str, policy: ApprovalPolicy, result: ApprovalResult
+) -> ApprovalTimedOut:
+    whom = [who for who in policy.assignees if who]
     asked = f" (asked: {', '.join(whom)})" if whom else ""
     each = " each" if len(whom) > 1 else ""
     error = ApprovalTimedOut(
-        f"nobody answered {question!r} (approval {decided.id} of run {execution.run_id!r}) within "
+        f"nobody answered {question!r} (approval {result.id} of run {execution.run_id!r}) within "
         f"{policy.timeout:g} s{each}{asked}. Catch ApprovalTimedOut, or say on_timeout=, to go on without an answer; "
         f"`holdfast retry {execution.run_id}` asks again.",
-        decided.id,
+        result.id,
     )
-    mark_origin(error, decided.outcome.origin)
+    mark_origin(error, result.outcome.origin)
     return error

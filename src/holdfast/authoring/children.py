@@ -15,24 +15,24 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.authoring.step import PATIENT
+from holdfast.authoring.step import STORE_RETRY_POLICY
 from holdfast.client.handle import Handle
 from holdfast.codec import codec_for, decode_error
-from holdfast.codec.run_ids import LONGEST_ID
+from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.core.commands import Outcome
-from holdfast.core.compensations import mark_origin
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
+from holdfast.core.failure_origin import mark_origin
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, UsageError
-from holdfast.services.run_outcome import Ended, unsuccessful
-from holdfast.services.run_start import accept, check_same, new_run
+from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
+from holdfast.services.run_start import build_new_run, check_same_run, resolve_start
 from holdfast.stores.approvals import AnswerApproval
-from holdfast.stores.change_feed import Bell
+from holdfast.stores.change_feed import Subscription
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.operations import Change, NewRun, Run, SendSignal, Started, Verdict
+from holdfast.stores.operations import ClientOp, NewRun, OpStatus, Run, SendSignal, StartResult
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflow import Workflow
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
 
 async def call_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a workflow as a child of the calling run, and return its result."""
-    call = child_call(execution, workflow, args, kwargs)
-    _, result = await _end_of(execution, workflow.definition, call)
+    call = make_child_call(execution, workflow, args, kwargs)
+    _, result = await _await_child(execution, workflow.definition, call)
     return result
 
 
-def child_call(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> ChildCall:
+def make_child_call(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> ChildCall:
     """A call of a workflow by the next command of the calling run, which is to be issued at once."""
-    new, make = _new_child(execution, workflow, args, kwargs)
+    new, make = _prepare_child(execution, workflow, args, kwargs)
 
-    def check(answer: Started) -> None:
-        check_same(answer.run, new)
+    def check(answer: StartResult) -> None:
+        check_same_run(answer.run, new)
 
     return ChildCall(new.id, check, make, new.seed)
 
 
 async def start_child(execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any) -> Handle[Any]:
     """Start a workflow on its own from workflow code."""
-    new, make = _new_child(execution, workflow, args, kwargs)
+    new, make = _prepare_child(execution, workflow, args, kwargs)
 
-    def check(answer: Started) -> None:
-        check_same(answer.run, new)
-        accept(answer, new)
+    def check(answer: StartResult) -> None:
+        check_same_run(answer.run, new)
+        resolve_start(answer, new)
 
     definition = workflow.definition
-    outcome = await execution.issue(Kind.START, definition.name, ChildCall(new.id, check, make))
+    outcome = await execution.issue(RecordKind.START, definition.name, ChildCall(new.id, check, make))
     if not outcome.record.ok:
-        raise _error(execution, outcome, definition)
+        raise _decode_failure(execution, outcome, definition)
     run_id = json.loads(outcome.record.payload or b"null")
-    return workflow.handle(_InWorkflow(execution, definition), run_id)
+    return workflow.get_handle(_WorkflowRunAccess(execution, definition), run_id)
 
 
-def _new_child(
+def _prepare_child(
     execution: Execution, workflow: Workflow[..., Any], args: Any, kwargs: Any
 ) -> tuple[NewRun, Callable[[float], NewRun]]:
     """The run to be started, and how it is made once it is known when."""
@@ -82,73 +82,77 @@ def _new_child(
             f"starts must be the same run when the code is replayed: give it an id, as in "
             f".options(id={options.dedup!r}), or start it in a step, with a Client"
         )
-    spec, position = definition.spec(), execution.next_position
+    spec, position = definition.to_spec(), execution.next_position
     if options.id is None and spec.id_template is None:
-        options = replace(options, id=_child_id(execution.run_id, spec.name, execution.child_place(position)))
-    given = workflow.prepare(args, kwargs)
-    inputs = definition.inputs.encode(given.args, given.kwargs)
-    seed = execution.child_seed(position)
+        options = replace(
+            options, id=_make_child_id(execution.run_id, spec.name, execution.make_child_id_suffix(position))
+        )
+    given = workflow.prepare_start(args, kwargs)
+    inputs = definition.inputs_codec.encode(given.args, given.kwargs)
+    seed = execution.derive_child_seed(position)
 
     def make(now: float) -> NewRun:
         return replace(
-            new_run(spec, inputs, options, now=now, defaults=definition.defaults), seed=seed, parent=execution.run_id
+            build_new_run(spec, inputs, options, now=now, defaults=definition.defaults),
+            seed=seed,
+            parent=execution.run_id,
         )
 
     new = make(0.0)
-    if given.announce is not None:
-        given.announce(new.id)
+    if given.bind_run is not None:
+        given.bind_run(new.id)
     return new, make
 
 
-def _child_id(parent: str, name: str, place: str) -> str:
-    run_id = f"{parent}:{name}-{place}"
-    if len(run_id) <= LONGEST_ID:
+def _make_child_id(parent_id: str, name: str, position: str) -> str:
+    run_id = f"{parent_id}:{name}-{position}"
+    if len(run_id) <= MAX_ID_LENGTH:
         return run_id
     return f"{name[:100]}-{hashlib.blake2b(run_id.encode(), digest_size=12).hexdigest()}"
 
 
-async def _end_of(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> tuple[Ended, Any]:
+async def _await_child(execution: Execution, definition: WorkflowDefinition, call: ChildCall) -> tuple[EndedRun, Any]:
     """How the run of this call ended, and its result; raises if it has none."""
-    outcome = await execution.issue(Kind.CHILD, definition.name, call)
+    outcome = await execution.issue(RecordKind.CHILD, definition.name, call)
     record = outcome.record
     if record.ok:
-        ended = Ended(call.run_id, definition.name, RunState.COMPLETED, record.payload, None)
+        ended = EndedRun(call.run_id, definition.name, RunState.COMPLETED, record.payload, None)
         what = f"{definition.result_label} (run {call.run_id!r}, #{record.position + 1} of run {execution.run_id!r})"
-        with execution.decoding():
-            return ended, definition.output.decode(record.payload or b"null", what)
+        with execution.guard_decoding():
+            return ended, definition.output_codec.decode(record.payload or b"null", what)
     failure = json.loads(record.payload or b"null")
     if "child" not in failure:
-        raise _error(execution, outcome, definition)
-    ended = Ended(
+        raise _decode_failure(execution, outcome, definition)
+    ended = EndedRun(
         failure["child"],
         definition.name,
         RunState(failure["state"]),
         None,
         None if failure["error"] in (None, "null") else failure["error"].encode(),
     )
-    with execution.decoding():
-        error = unsuccessful(ended, [definition.namespace])
+    with execution.guard_decoding():
+        error = make_unsuccessful_error(ended, [definition.namespace])
     mark_origin(error, outcome.origin)
     raise error
 
 
-def _error(execution: Execution, outcome: Outcome, definition: WorkflowDefinition) -> Exception:
-    with execution.decoding():
+def _decode_failure(execution: Execution, outcome: Outcome, definition: WorkflowDefinition) -> Exception:
+    with execution.guard_decoding():
         error = decode_error(outcome.record.payload or b"null", [definition.namespace])
     mark_origin(error, outcome.origin)
     return error
 
 
-class _InWorkflow:
+class _WorkflowRunAccess:
     """What a handle asks for in workflow code: everything is a recorded command."""
 
     def __init__(self, execution: Execution, definition: WorkflowDefinition) -> None:
         self._execution = execution
         self._definition = definition
 
-    async def wait_for_end(self, run_id: str) -> Ended:
+    async def wait_for_end(self, run_id: str) -> EndedRun:
         """The run, once it has ended. No longer waiting for it does not cancel it."""
-        ended, _ = await _end_of(self._execution, self._definition, ChildCall(run_id, lambda _: None))
+        ended, _ = await _await_child(self._execution, self._definition, ChildCall(run_id, lambda _: None))
         return ended
 
     async def read(self, run_id: str) -> Run:
@@ -158,7 +162,7 @@ class _InWorkflow:
             f"step, with a Client"
         )
 
-    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
         """Refused, for the same reason."""
         raise UsageError(f"run {run_id!r} cannot be followed in workflow code: do that in a step, or from outside")
 
@@ -177,14 +181,14 @@ class _InWorkflow:
             f"step, with a Client"
         )
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         """Change a run, as a recorded step."""
-        outcome = await self._execution.issue(Kind.STEP, _CHANGE.name, StepCall(_CHANGE, (op,), {}))
+        outcome = await self._execution.issue(RecordKind.STEP, _CHANGE_STEP.name, StepCall(_CHANGE_STEP, (op,), {}))
         if not outcome.record.ok:
-            raise _error(self._execution, outcome, self._definition)
-        verdict = Verdict(json.loads(outcome.record.payload or b"null"))
+            raise _decode_failure(self._execution, outcome, self._definition)
+        verdict = OpStatus(json.loads(outcome.record.payload or b"null"))
         # Told here: who asks outside reads the run again to tell how it ended.
-        if verdict is Verdict.ENDED and not isinstance(op, AnswerApproval):
+        if verdict is OpStatus.ENDED and not isinstance(op, AnswerApproval):
             ended = RunEnded(f"run {op.run_id!r} has ended: it can be neither signalled nor changed", op.run_id)
             mark_origin(ended, outcome.origin)
             raise ended
@@ -195,20 +199,20 @@ class _InWorkflow:
         return self._execution.loop.time()
 
 
-async def _change_run(op: Change) -> str:
+async def _change_run(op: ClientOp) -> str:
     """Carried out as a step: send a signal to another run, or cancel, pause or resume it."""
-    me = step_context.current.get()
-    if isinstance(op, SendSignal) and op.dedup is None:
-        op = op._replace(dedup=me.idempotency_key)  # a step may run again after a crash: it counts once
+    me = step_context.current_context.get()
+    if isinstance(op, SendSignal) and op.dedup_key is None:
+        op = op._replace(dedup_key=me.idempotency_key)  # a step may run again after a crash: it counts once
     return (await me.change_run(op)).value
 
 
-_CHANGE = StepDefinition(
+_CHANGE_STEP = StepDefinition(
     name="change run",
     function=_change_run,
     is_async=True,
-    output=codec_for(str),
-    parameters=("change",),
+    output_codec=codec_for(str),
+    parameters=("op",),
     namespace={},
-    retry=PATIENT,
+    retry=STORE_RETRY_POLICY,
 )

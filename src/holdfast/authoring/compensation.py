@@ -13,24 +13,25 @@ from typing import Any
 from holdfast.engine.definitions import Compensation, StepDefinition
 from holdfast.errors import DefinitionError
 
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def compensation_of(step: StepDefinition, undo: StepDefinition, where: str) -> Compensation:
-    """The compensation ``undo`` of ``step``; ``where`` says in messages which step is meant."""
-    label = f"{where}: its compensation {undo.name!r}"
-    if undo.invoke is not None:
+def make_compensation(step: StepDefinition, compensating_step: StepDefinition, subject: str) -> Compensation:
+    """The compensation ``compensating_step`` of ``step``; ``subject`` says in messages which step is meant."""
+    label = f"{subject}: its compensation {compensating_step.name!r}"
+    if compensating_step.invoke is not None:
         raise DefinitionError(f"{label} asks a model, and what undoes a step must do just that: let it be a plain step")
-    if undo.compensation is not None:
+    if compensating_step.compensation is not None:
         raise DefinitionError(
-            f"{label} has a compensation itself ({undo.compensation.step.name!r}), and nothing is undone twice: "
-            f"drop compensate= from {undo.name!r}"
+            f"{label} has a compensation itself ({compensating_step.compensation.step.name!r}), and nothing is undone "
+            "twice: "
+            f"drop compensate= from {compensating_step.name!r}"
         )
     signature = inspect.signature(step.function)
     taken: list[str] = []
     others: list[str] = []
-    for parameter in inspect.signature(undo.function).parameters.values():
-        if parameter.kind not in _BY_NAME:
+    for parameter in inspect.signature(compensating_step.function).parameters.values():
+        if parameter.kind not in _KEYWORD_KINDS:
             raise DefinitionError(
                 f"{label} has the parameter `{parameter}`; its arguments are given by name, so it takes only ordinary "
                 f"parameters: name what it needs"
@@ -56,4 +57,4 @@ def compensation_of(step: StepDefinition, undo: StepDefinition, where: str) -> C
             arguments[takes_output] = output
         return arguments
 
-    return Compensation(undo, bind)
+    return Compensation(compensating_step, bind)

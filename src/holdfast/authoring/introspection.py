@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_type_hints
 from holdfast.errors import DefinitionError
 
 
-class DefinedAt(NamedTuple):
+class SourceLocation(NamedTuple):
     """Where something was defined."""
 
     file: str
@@ -18,56 +18,57 @@ class DefinedAt(NamedTuple):
     qualname: str
 
 
-def defined_at(function: Callable[..., Any]) -> DefinedAt | None:
+def find_source_location(function: Callable[..., Any]) -> SourceLocation | None:
     """Where a function was defined; for the function that runs a class workflow, where the class was."""
-    known: DefinedAt | None = getattr(function, "holdfast_defined_at", None)
+    known: SourceLocation | None = getattr(function, "holdfast_defined_at", None)
     if known is not None:
         return known
     code = getattr(function, "__code__", None)
-    return None if code is None else DefinedAt(code.co_filename, code.co_firstlineno, code.co_qualname)
+    return None if code is None else SourceLocation(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
-def class_defined_at(cls: type[Any]) -> DefinedAt:
+def find_class_location(cls: type[Any]) -> SourceLocation:
     """Where a class that is being decorated was defined."""
     # Before Python 3.13 a class does not know its line; but whoever decorates it stands there.
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_globals.get("__name__") == cls.__module__:
             line: int = getattr(cls, "__firstlineno__", frame.f_lineno)
-            return DefinedAt(frame.f_code.co_filename, line, cls.__qualname__)
+            return SourceLocation(frame.f_code.co_filename, line, cls.__qualname__)
         frame = frame.f_back
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or f"<{cls.__module__}>"
-    return DefinedAt(file, getattr(cls, "__firstlineno__", 1), cls.__qualname__)
+    return SourceLocation(file, getattr(cls, "__firstlineno__", 1), cls.__qualname__)
 
 
-def stands_for(function: Any, name: str, *not_by: str) -> dict[str, Any]:
+def attribute_to_caller(function: Any, name: str, *skip_paths: str) -> dict[str, Any]:
     """Give a function that stands for an agent its name, and the place of whoever has defined the agent.
 
-    That is the innermost caller whose file begins with none of ``not_by``. Returns the globals there.
+    That is the innermost caller whose file begins with none of ``skip_paths``. Returns the globals there.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(not_by):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(skip_paths):
         frame = frame.f_back
     line = frame.f_lineno
     function.__name__ = function.__qualname__ = name
     function.__module__ = frame.f_globals.get("__name__", function.__module__)
-    function.holdfast_defined_at = DefinedAt(frame.f_code.co_filename, line, f"agent {name} at line {line}")
+    function.holdfast_defined_at = SourceLocation(frame.f_code.co_filename, line, f"agent {name} at line {line}")
     return frame.f_globals
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def format_location(function: Callable[..., Any]) -> str:
     """``file:line`` of a function, for messages."""
-    found = defined_at(function)
+    found = find_source_location(function)
     return repr(function) if found is None else f"{found.file}:{found.line}"
 
 
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+def resolve_hints(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a function, resolved."""
     try:
         return get_type_hints(function, include_extras=True)
     except NameError as error:
         raise DefinitionError(
-            f"{function.__name__!r} ({place_of(function)}): an annotation cannot be resolved ({error}). Holdfast "
+            f"{function.__name__!r} ({format_location(function)}): an annotation cannot be resolved ({error}). "
+            "Holdfast "
             f"needs it to record values by their type: import it at the top of the module, outside `if "
             f"TYPE_CHECKING:`."
         ) from None

@@ -14,11 +14,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def hint_keywords(where: str, **hints: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def reject_unknown_keywords(subject: str, **hints: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuse unknown keyword arguments of a function with ``DefinitionError``, which names the right one.
 
     Args:
-        where: what users call the function, such as ``@step``.
+        subject: what users call the function, such as ``@step``.
         hints: by a word that others use, what to write instead.
     """
 
@@ -29,7 +29,7 @@ def hint_keywords(where: str, **hints: str) -> Callable[[Callable[P, R]], Callab
         @functools.wraps(function)
         def hinted(*args: P.args, **kwargs: P.kwargs) -> R:
             if not kwargs.keys() <= known:
-                raise _unknown(where, min(kwargs.keys() - known), known, hints)
+                raise _make_unknown_keyword_error(subject, min(kwargs.keys() - known), known, hints)
             return function(*args, **kwargs)
 
         cast(Any, hinted).__signature__ = inspect.signature(function)
@@ -38,9 +38,9 @@ def hint_keywords(where: str, **hints: str) -> Callable[[Callable[P, R]], Callab
     return decorate
 
 
-def _unknown(where: str, given: str, known: set[str], hints: dict[str, str]) -> DefinitionError:
-    hint = hints.get(given)
+def _make_unknown_keyword_error(subject: str, keyword: str, known: set[str], hints: dict[str, str]) -> DefinitionError:
+    hint = hints.get(keyword)
     if hint is None:
-        close = get_close_matches(given, sorted(known), n=1)
+        close = get_close_matches(keyword, sorted(known), n=1)
         hint = f"did you mean {close[0]}=?" if close else f"it takes {', '.join(sorted(known - {'self'}))}"
-    return DefinitionError(f"{where} has no argument {given}=: {hint}")
+    return DefinitionError(f"{subject} has no argument {keyword}=: {hint}")

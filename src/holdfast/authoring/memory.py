@@ -15,37 +15,37 @@ from holdfast.authoring.runtime import current_runtime
 from holdfast.authoring.step import invoke
 from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
-from holdfast.core.execution import Execution, current_execution
+from holdfast.core.execution import Execution, get_current_execution
 from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
 from holdfast.services import memories
-from holdfast.services.memories import MemoryFace, Remembered
+from holdfast.services.memories import AsyncMemory, MemoryEntry
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import MemoryChange
 
 T = TypeVar("T")
 
-_NOTHING = object()
+_MISSING = object()
 
 
-class _Here:
+class _CurrentStoreAccess:
     """The store of the step that calls, or of this loop's runtime."""
 
     async def store(self) -> Store:
-        step = step_context.current.get(None)
+        step = step_context.current_context.get(None)
         if step is not None:
             return step.engine.store
         return await (await current_runtime()).store()
 
-    async def remember(self, change: MemoryChange) -> None:
-        step = step_context.current.get(None)
+    async def change_memory(self, change: MemoryChange) -> None:
+        step = step_context.current_context.get(None)
         if step is not None:
             await step.engine.writer.perform(change)
         else:
-            await (await current_runtime()).remember(change)
+            await (await current_runtime()).change_memory(change)
 
 
-class WorkflowMemory(MemoryFace):
+class WorkflowMemory(AsyncMemory):
     """Memory as the calling code may use it: recorded in workflow code, at once anywhere else."""
 
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
@@ -57,11 +57,11 @@ class WorkflowMemory(MemoryFace):
             value: what can be recorded: plain data, a dataclass, a pydantic model.
             text: the words that ``search`` finds it by; those of the value unless given.
         """
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
             await super().put(namespace, key, value, text=text)
             return
-        await _recorded(execution, "memory.put", partial(_put, namespace, key, value, text), None, namespace, key)
+        await _invoke_as_step(execution, "memory.put", partial(_put, namespace, key, value, text), None, namespace, key)
 
     @overload
     async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
@@ -69,74 +69,74 @@ class WorkflowMemory(MemoryFace):
     async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, or ``default``. With a ``type``, it is checked against it, and comes back as one."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
             return await super().get(namespace, key, default, type=type)
         read = partial(_get, namespace, key, type)
-        found = await _recorded(execution, "memory.get", read, list[type], namespace, key)
+        found = await _invoke_as_step(execution, "memory.get", read, list[type], namespace, key)
         return found[0] if found else default
 
-    async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Remembered]:
+    async def search(self, namespace: str, query: str, *, limit: int = 10) -> list[MemoryEntry]:
         """Values that have some of these words in them (or in their key), the best match first."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
-            return await super().search(namespace, words, limit=limit)
-        read = partial(_search, namespace, words, limit)
-        return await _recorded(execution, "memory.search", read, list[Remembered], namespace, words)
+            return await super().search(namespace, query, limit=limit)
+        read = partial(_search, namespace, query, limit)
+        return await _invoke_as_step(execution, "memory.search", read, list[MemoryEntry], namespace, query)
 
-    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Remembered]:
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[MemoryEntry]:
         """Values in the order of their keys, those behind the key ``after``."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
             return await super().list(namespace, after=after, limit=limit)
         read = partial(_list, namespace, after, limit)
-        return await _recorded(execution, "memory.list", read, list[Remembered], namespace, after)
+        return await _invoke_as_step(execution, "memory.list", read, list[MemoryEntry], namespace, after)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value; harmless if there is none."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
             await super().delete(namespace, key)
             return
-        await _recorded(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
+        await _invoke_as_step(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
 
 
-memory = WorkflowMemory(StoreMemory(_Here()))
+memory = WorkflowMemory(StoreMemory(_CurrentStoreAccess()))
 """The one that users import."""
 
 
-async def _recorded(
-    execution: Execution, name: str, call: Callable[..., Coroutine[Any, Any, Any]], output: Any, *shown: str
+async def _invoke_as_step(
+    execution: Execution, name: str, function: Callable[..., Coroutine[Any, Any, Any]], output: Any, *preview_args: str
 ) -> Any:
-    async def carry_out(namespace: str, what: str) -> Any:
-        return await call()
+    async def carry_out(namespace: str, target: str) -> Any:
+        return await function()
 
     step = StepDefinition(name, carry_out, True, codec_for(output), ("namespace", "what"), {})
-    return await invoke(execution, step, shown, {})
+    return await invoke(execution, step, preview_args, {})
 
 
 # What the steps do
 
 
 async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:
-    step = step_context.current.get()
+    step = step_context.current_context.get()
     engine = step.engine
-    step.remember(memories.to_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
+    step.set_memory_change(memories.build_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
 
 
 async def _get(namespace: str, key: str, type: Any) -> list[Any]:
     """A list of one, or an empty one: a default need not be recordable."""
-    found = await memories.read_value(step_context.current.get().engine.store, namespace, key, _NOTHING, type)
-    return [] if found is _NOTHING else [found]
+    found = await memories.read_value(step_context.current_context.get().engine.store, namespace, key, _MISSING, type)
+    return [] if found is _MISSING else [found]
 
 
-async def _search(namespace: str, words: str, limit: int) -> list[Remembered]:
-    return await memories.search(step_context.current.get().engine.store, namespace, words, limit)
+async def _search(namespace: str, query: str, limit: int) -> list[MemoryEntry]:
+    return await memories.search_values(step_context.current_context.get().engine.store, namespace, query, limit)
 
 
-async def _list(namespace: str, after: str, limit: int) -> list[Remembered]:
-    return await memories.list_values(step_context.current.get().engine.store, namespace, after, limit)
+async def _list(namespace: str, after: str, limit: int) -> list[MemoryEntry]:
+    return await memories.list_values(step_context.current_context.get().engine.store, namespace, after, limit)
 
 
 async def _delete(namespace: str, key: str) -> None:
-    step_context.current.get().remember(memories.to_delete(namespace, key))
+    step_context.current_context.get().set_memory_change(memories.build_delete(namespace, key))

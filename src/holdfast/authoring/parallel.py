@@ -6,37 +6,37 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
-from holdfast.authoring.step import Step, put_mark
+from holdfast.authoring.step import Step, apply_modifier
 from holdfast.errors import DefinitionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_CONCURRENCY = 10
+DEFAULT_MAX_CONCURRENCY = 10
 """How many items are under way at once, unless ``@parallel`` says otherwise."""
 
 
 @dataclass(frozen=True)
-class Parallel:
+class ParallelModifier:
     """The mark that ``@parallel`` leaves."""
 
     max_concurrency: int
-    decorator: str = "@parallel"
+    decorator_name: str = "@parallel"
 
-    def applied_to(self, step: Step[..., Any], /) -> Step[..., Any]:
+    def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
         """The same step, as a fan-out."""
-        if step.declared is None:
+        if step.declaration is None:
             raise DefinitionError(
                 f"@parallel is for the numbered steps of a class workflow: give {step.name!r} a number, as in "
                 f"@step(2, depends_on=1), or in a workflow function write `await holdfast.map({step.name}, items)`"
             )
-        return Step(step.definition, replace(step.declared, max_concurrency=self.max_concurrency))
+        return Step(step.definition, replace(step.declaration, max_concurrency=self.max_concurrency))
 
 
 @overload
 def parallel(method: F, /) -> F: ...
 @overload
-def parallel(*, max_concurrency: int = MAX_CONCURRENCY) -> Callable[[F], F]: ...
-def parallel(method: Any = None, /, *, max_concurrency: int = MAX_CONCURRENCY) -> Any:
+def parallel(*, max_concurrency: int = DEFAULT_MAX_CONCURRENCY) -> Callable[[F], F]: ...
+def parallel(method: Any = None, /, *, max_concurrency: int = DEFAULT_MAX_CONCURRENCY) -> Any:
     """Call a step of a class workflow once for each item of a list; its output is the list of the outputs, in order.
 
     Every item is recorded by itself. The items are the output of the only dependency, or what the parameter named by
@@ -48,9 +48,9 @@ def parallel(method: Any = None, /, *, max_concurrency: int = MAX_CONCURRENCY) -
     """
     if isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@parallel: max_concurrency={max_concurrency!r} must be a whole number, 1 or more")
-    mark = Parallel(max_concurrency)
+    mark = ParallelModifier(max_concurrency)
 
     def decorate(target: Any) -> Any:
-        return put_mark(mark, target)
+        return apply_modifier(mark, target)
 
     return decorate if method is None else decorate(method)

@@ -10,10 +10,10 @@ version that it serves; without versions, that is the workflow's name.
 
 from __future__ import annotations
 
-from holdfast.authoring.introspection import defined_at, place_of
+from holdfast.authoring.introspection import find_source_location, format_location
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError
-from holdfast.stores.served_versions import served_name, split_name
+from holdfast.stores.served_versions import make_served_name, split_served_name
 
 definitions: dict[str, WorkflowDefinition] = {}
 
@@ -22,8 +22,8 @@ def register(definition: WorkflowDefinition) -> None:
     """Make a workflow known. Defining the same function or class again (a reload, a notebook cell) replaces it."""
     for name in definition.served_names:
         known = definitions.get(name)
-        if known is not None and not _same_place(known, definition):
-            raise DefinitionError(_two_of(name, known, definition))
+        if known is not None and not _is_same_source(known, definition):
+            raise DefinitionError(_describe_duplicate(name, known, definition))
     replaced = definitions.get(definition.served_names[0])
     for name in () if replaced is None else replaced.served_names:
         if definitions.get(name) is replaced:
@@ -32,15 +32,15 @@ def register(definition: WorkflowDefinition) -> None:
         definitions[name] = definition
 
 
-def definition_of(workflow: str, version: str) -> WorkflowDefinition:
+def get_definition(workflow: str, version: str) -> WorkflowDefinition:
     """The code for runs of this version. Raises ``KeyError``."""
-    return definitions[served_name(workflow, version)]
+    return definitions[make_served_name(workflow, version)]
 
 
-def _two_of(name: str, one: WorkflowDefinition, other: WorkflowDefinition) -> str:
-    workflow, version = split_name(name)
-    places = f"{place_of(one.function)} and {place_of(other.function)}"
-    if not version and not one.serves and not other.serves:
+def _describe_duplicate(name: str, one: WorkflowDefinition, other: WorkflowDefinition) -> str:
+    workflow, version = split_served_name(name)
+    places = f"{format_location(one.function)} and {format_location(other.function)}"
+    if not version and not one.also_served_versions and not other.also_served_versions:
         return (
             f"two workflows are named {workflow!r}: {places}. "
             f"Runs are found by name: give one of them another with `name=...`, or a `version=` of its own if it is "
@@ -53,8 +53,8 @@ def _two_of(name: str, one: WorkflowDefinition, other: WorkflowDefinition) -> st
     )
 
 
-def _same_place(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
-    a, b = defined_at(one.function), defined_at(other.function)
+def _is_same_source(one: WorkflowDefinition, other: WorkflowDefinition) -> bool:
+    a, b = find_source_location(one.function), find_source_location(other.function)
     if a is None or b is None:
         return one.function is other.function
     interactive = a.file.startswith("<") or "ipykernel" in a.file

@@ -16,10 +16,10 @@ from typing import ParamSpec, TypeVar
 
 from holdfast.admission.queue_limits import Queue
 from holdfast.authoring.registry import definitions
-from holdfast.authoring.stop_signals import STOPS, StopSignals, end_process
+from holdfast.authoring.stop_signals import STOP_SIGNALS, StopSignalHandler, end_process
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
-from holdfast.codec import LARGEST, Encryption
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
 from holdfast.core.records import Record
 from holdfast.engine import forked_child, step_context
 from holdfast.engine.contract import Engine
@@ -27,23 +27,23 @@ from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.loop_watchdog import MAX_BLOCKED_S
 from holdfast.errors import UsageError
-from holdfast.log_output import show_on_terminal
+from holdfast.log_output import log_to_terminal
 from holdfast.services import queue_options
-from holdfast.services.lookup import find_run, no_run
-from holdfast.services.run_start import accept, new_run
-from holdfast.stores.change_feed import Bell
+from holdfast.services.lookup import find_run, make_run_not_found
+from holdfast.services.run_start import build_new_run, resolve_start
+from holdfast.stores.change_feed import Subscription
 from holdfast.stores.contract import History, RunUsage, Store
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.temporal.targets import is_temporal
-from holdfast.stores.urls import open_store, shown_url, store_url
+from holdfast.stores.operations import ClientOp, OpStatus, Run
+from holdfast.stores.temporal.targets import is_temporal_url
+from holdfast.stores.urls import create_store, redact_url, resolve_store_url
 
 log = logging.getLogger("holdfast")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-GRACE = 30.0
+DEFAULT_GRACE_S = 30.0
 """Seconds that steps in flight get to end when a worker is told to stop."""
 
 
@@ -54,8 +54,8 @@ class Runtime:
         url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
         namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
             ``HOLDFAST_NAMESPACE``, else ``default``.
-        lease: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
-        concurrency: how many runs may be in memory at once.
+        lease_s: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
+        max_concurrency: how many runs may be in memory at once.
         queues: take runs only from these queues (names, or ``Queue`` objects); from all unless given.
         workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
             ``"etl@2"``: one of them); all that this process knows unless given.
@@ -71,19 +71,26 @@ class Runtime:
         url: str | None = None,
         *,
         namespace: str | None = None,
-        lease: float = 10.0,
-        concurrency: int = 1000,
+        lease_s: float = 10.0,
+        max_concurrency: int = 1000,
         queues: Collection[str | Queue] | None = None,
         workflows: Collection[str] | None = None,
         max_blocked_s: float = MAX_BLOCKED_S,
-        max_value: int = LARGEST,
+        max_value: int = DEFAULT_MAX_VALUE_BYTES,
         encryption: Encryption | None = None,
     ) -> None:
-        target = store_url(url, namespace)
-        self.url = shown_url(target)
+        target = resolve_store_url(url, namespace)
+        self.url = redact_url(target)
         """The store's URL, as people may see it."""
-        self._engine = _engine(
-            target, _served(workflows), lease, concurrency, _names(queues), max_blocked_s, max_value, encryption
+        self._engine = _create_engine(
+            target,
+            _select_definitions(workflows),
+            lease_s,
+            max_concurrency,
+            _declare_queues(queues),
+            max_blocked_s,
+            max_value,
+            encryption,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -99,76 +106,76 @@ class Runtime:
         if self._loop is not None:
             raise UsageError("this Runtime was opened before: make a new one")
         self._loop = asyncio.get_running_loop()
-        show_on_terminal()
+        log_to_terminal()
         await self._engine.open()
-        _open.append(self)
+        _open_runtimes.append(self)
 
-    async def close(self, grace: float = 0.0) -> None:
-        """Hand every unfinished run over and disconnect; steps in flight get ``grace`` seconds to end first."""
-        _forget(self)
-        await self._engine.close(grace)
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Hand every unfinished run over and disconnect; steps in flight get ``grace_s`` seconds to end first."""
+        _remove_open(self)
+        await self._engine.close(grace_s)
 
     def abandon(self) -> None:
         """Let go without the event loop, which has closed."""
-        _forget(self)
+        _remove_open(self)
         self._engine.abandon()
 
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run, or join the one that is there, and return a handle to it."""
         definition, options = workflow.definition, workflow.start_options
-        given = workflow.prepare(args, kwargs)
-        inputs = definition.inputs.encode(given.args, given.kwargs)
+        given = workflow.prepare_start(args, kwargs)
+        inputs = definition.inputs_codec.encode(given.args, given.kwargs)
         engine = self._engine
-        new = new_run(
-            definition.spec(),
+        new = build_new_run(
+            definition.to_spec(),
             inputs,
             options,
             now=engine.clock.now(),
-            starter=engine.worker,
+            starter=engine.worker_id,
             defaults=definition.defaults,
             max_value=engine.max_value,
         )
-        if given.announce is not None:
-            given.announce(new.id)
+        if given.bind_run is not None:
+            given.bind_run(new.id)
         # Who names the run to be joined means no other one.
-        join_orphan = new.generated_id and not options.new and not new.dedup
-        run = accept(await engine.start(new, join_orphan=join_orphan), new)
-        if given.announce is not None and run.id != new.id:
-            given.announce(run.id)
-            if given.withdraw is not None:
-                given.withdraw(new.id)
-        return workflow.handle(self, run.id)
+        join_orphan = new.has_generated_id and not options.new and not new.dedup_key
+        run = resolve_start(await engine.start(new, join_orphan=join_orphan), new)
+        if given.bind_run is not None and run.id != new.id:
+            given.bind_run(run.id)
+            if given.unbind_run is not None:
+                given.unbind_run(new.id)
+        return workflow.get_handle(self, run.id)
 
     async def run_worker(
-        self, *, grace: float = GRACE, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
+        self, *, grace_s: float = DEFAULT_GRACE_S, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
     ) -> None:
         """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
 
-        Steps in flight get ``grace`` seconds to end and be recorded; no new ones are started meanwhile. A second signal
-        hands over at once. If a step blocks the event loop, nothing can be handed over: then a signal ends the process
-        after the grace, and other workers take over as after a crash. Raises ``SchemaTooNew`` when a newer Holdfast has
-        migrated the store meanwhile.
+        Steps in flight get ``grace_s`` seconds to end and be recorded; no new ones are started meanwhile. A second
+        signal hands over at once. If a step blocks the event loop, nothing can be handed over: then a signal ends the
+        process after the grace, and other workers take over as after a crash. Raises ``SchemaTooNew`` when a newer
+        Holdfast has migrated the store meanwhile.
 
         Args:
-            grace: seconds that steps in flight get to end.
+            grace_s: seconds that steps in flight get to end.
             stop: stop when this is set.
             exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked_s``, for whoever
                 started it to start it again. For a process that does nothing else.
         """
         engine, told = self._engine, stop or asyncio.Event()
         if isinstance(engine, JournalEngine):
-            engine.on_refusal = told.set
+            engine.on_fatal_store_error = told.set
         if exit_if_blocked:
             self._engine.on_stuck = lambda: end_process(
                 "a step has blocked the event loop of this process for too long"
             )
-        signals = StopSignals(lambda: self._engine.hurry() if told.is_set() else told.set(), grace)
-        with signals, forked_child.handling(STOPS):
+        signals = StopSignalHandler(lambda: self._engine.skip_grace() if told.is_set() else told.set(), grace_s)
+        with signals, forked_child.guard_signals(STOP_SIGNALS):
             await told.wait()
-            log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace)
-            await self.close(grace)
-        if isinstance(engine, JournalEngine) and engine.refusal is not None:
-            raise engine.refusal
+            log.info("stopping: steps in flight get %g s to end, then their runs are handed over", grace_s)
+            await self.close(grace_s)
+        if isinstance(engine, JournalEngine) and engine.fatal_store_error is not None:
+            raise engine.fatal_store_error
 
     # What handles ask for (see `client.store_runs.Link`)
 
@@ -184,30 +191,30 @@ class Runtime:
         """The run's row and journal now."""
         found = await self._engine.read_run(run_id)
         if found is None:
-            raise no_run(self._engine.store, run_id)
+            raise make_run_not_found(self._engine.store, run_id)
         return found
 
-    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
         """A bell that rings whenever something may be new of the run."""
-        return self._engine.news.listen(run_id)
+        return self._engine.change_feed.subscribe(run_id)
 
     async def usage(self, run_id: str) -> RunUsage:
         """What the run has used so far, with those that it has started."""
-        return (await self._engine.store.usages([run_id])).get(run_id, RunUsage())
+        return (await self._engine.store.get_usages([run_id])).get(run_id, RunUsage())
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         """The run's newest record of this name that is ``ok``."""
-        return await self._engine.store.last_record(run_id, name)
+        return await self._engine.store.get_last_record(run_id, name)
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         """Change a run from outside."""
-        return await self._engine.change(op)
+        return await self._engine.change_run(op)
 
     async def store(self) -> Store:
         """The store, open."""
         return self._engine.store
 
-    async def remember(self, change: MemoryChange) -> None:
+    async def change_memory(self, change: MemoryChange) -> None:
         """Change what outlives runs."""
         await self._engine.writer.perform(change)
 
@@ -220,7 +227,7 @@ class Runtime:
         """The event loop that opened this runtime."""
         return self._loop
 
-    def executes(self, engine: object) -> bool:
+    def has_engine(self, engine: object) -> bool:
         """Whether this is the runtime of an engine."""
         return self._engine is engine
 
@@ -232,7 +239,7 @@ class Runtime:
     @property
     def worker_id(self) -> int:
         """The number under which this runtime is registered as a worker."""
-        return self._engine.worker
+        return self._engine.worker_id
 
     @property
     def is_closed(self) -> bool:
@@ -240,41 +247,41 @@ class Runtime:
         return self._engine.is_closed
 
 
-_open: list[Runtime] = []
-_opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Runtime]] = {}
+_open_runtimes: list[Runtime] = []
+_opening_tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[Runtime]] = {}
 
 if hasattr(os, "register_at_fork"):  # a forked child opens its own
-    os.register_at_fork(after_in_child=_open.clear)
-    os.register_at_fork(after_in_child=_opening.clear)
+    os.register_at_fork(after_in_child=_open_runtimes.clear)
+    os.register_at_fork(after_in_child=_opening_tasks.clear)
 
 
-def _engine(
+def _create_engine(
     url: str,
-    served: Mapping[str, WorkflowDefinition],
-    lease: float,
-    concurrency: int,
+    definitions_by_name: Mapping[str, WorkflowDefinition],
+    lease_s: float,
+    max_concurrency: int,
     queues: tuple[str, ...] | None,
     max_blocked_s: float,
     max_value: int,
     encryption: Encryption | None,
 ) -> Engine:
     """The engine that a URL means."""
-    limits = queue_options.limits
-    if is_temporal(url):
+    limits = queue_options.declared_limits
+    if is_temporal_url(url):
         from holdfast.stores.temporal.targets import parse_target
         from holdfast.temporal.engine import TemporalEngine
 
         return TemporalEngine(
-            parse_target(url), served, lease=lease, concurrency=concurrency, queues=queues, limits=limits,
-            max_blocked_s=max_blocked_s, max_value=max_value, encryption=encryption,
+            parse_target(url), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency, queues=queues,
+            queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value, encryption=encryption,
         )  # fmt: skip
     return JournalEngine(
-        open_store(url, encryption=encryption), served, lease=lease, concurrency=concurrency, queues=queues,
-        limits=limits, max_blocked_s=max_blocked_s, max_value=max_value,
+        create_store(url, encryption=encryption), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency,
+        queues=queues, queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value,
     )  # fmt: skip
 
 
-def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinition]:
+def _select_definitions(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinition]:
     """The definitions of these workflows; of all, also those still to come, unless given."""
     if workflows is None:
         return definitions
@@ -286,38 +293,38 @@ def _served(workflows: Collection[str] | None) -> Mapping[str, WorkflowDefinitio
     return chosen
 
 
-def _names(queues: Collection[str | Queue] | None) -> tuple[str, ...] | None:
+def _declare_queues(queues: Collection[str | Queue] | None) -> tuple[str, ...] | None:
     """The queues to serve, by name; those with limits are known from now on."""
     if queues is None:
         return None
     if isinstance(queues, str | Queue):
         raise UsageError(f"Runtime: queues is a collection of queues, not one: queues=[{queues!r}]")
-    return tuple(dict.fromkeys(queue_options.declare(queue) for queue in queues))
+    return tuple(dict.fromkeys(queue_options.declare_queue(queue) for queue in queues))
 
 
-def _forget(runtime: Runtime) -> None:
-    if runtime in _open:
-        _open.remove(runtime)
+def _remove_open(runtime: Runtime) -> None:
+    if runtime in _open_runtimes:
+        _open_runtimes.remove(runtime)
 
 
 async def current_runtime() -> Runtime:
     """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
     loop = asyncio.get_running_loop()
-    step = step_context.current.get(None)
-    for runtime in list(_open):
+    step = step_context.current_context.get(None)
+    for runtime in list(_open_runtimes):
         if runtime.is_closed:
-            _forget(runtime)
+            _remove_open(runtime)
         elif runtime.loop is not None and runtime.loop.is_closed():
             runtime.abandon()
-    here = [runtime for runtime in reversed(_open) if runtime.loop is loop]
+    here = [runtime for runtime in reversed(_open_runtimes) if runtime.loop is loop]
     if here:
         # What a step starts is for the store of its run: there may be others here, of other namespaces.
-        return next((runtime for runtime in here if step is not None and runtime.executes(step.engine)), here[0])
-    opening = _opening.get(loop)
+        return next((runtime for runtime in here if step is not None and runtime.has_engine(step.engine)), here[0])
+    opening = _opening_tasks.get(loop)
     if opening is None:
         # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.
-        opening = _opening[loop] = loop.create_task(_open_default())
-        opening.add_done_callback(lambda _: _opening.pop(loop, None))
+        opening = _opening_tasks[loop] = loop.create_task(_open_default())
+        opening.add_done_callback(lambda _: _opening_tasks.pop(loop, None))
     return await asyncio.shield(opening)
 
 

@@ -15,13 +15,13 @@ from holdfast.admission.calendars import CatchUp, Overlap
 from holdfast.admission.durations import Duration
 from holdfast.authoring.registry import definitions
 from holdfast.errors import DefinitionError, HoldfastError
-from holdfast.services.schedules import checked_name, new_schedule, timing_from
-from holdfast.stores.schedules import NewSchedule
+from holdfast.services.schedules import build_schedule, make_timing, validate_schedule_name
+from holdfast.stores.schedules import ScheduleDefinition
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflow import Workflow
 
-_places: dict[str, str] = {}
+_locations: dict[str, str] = {}
 """Where the schedules of this process are declared, by name."""
 
 
@@ -44,7 +44,7 @@ class Schedule:
         start: when an interval begins to count.
         catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip`` fires
             none, ``last`` the newest, ``all`` each.
-        most: at most so many missed ticks fire at once; the newest do.
+        max_catch_up: at most so many missed ticks fire at once; the newest do.
         overlap: ``skip`` starts nothing while the run before is under way.
     """
 
@@ -60,34 +60,34 @@ class Schedule:
         zone: str | None = None,
         start: datetime | float | None = None,
         catch_up: CatchUp = "last",
-        most: int = 100,
+        max_catch_up: int = 100,
         overlap: Overlap = "allow",
     ) -> None:
         self.name = name
-        self._place = _caller()
+        self._location = _find_caller_location()
         self._args = args
         self._kwargs = dict(inputs or {})
         self._catch_up: CatchUp = catch_up
-        self._most = most
+        self._max_catch_up = max_catch_up
         self._overlap: Overlap = overlap
         try:
             if name is not None:
-                checked_name(name)
-            self._timing = timing_from(cron, every, zone, start)
+                validate_schedule_name(name)
+            self._timing = make_timing(cron, every, zone, start)
         except HoldfastError as error:
-            raise DefinitionError(f"{self._where(name)}: {error}") from None
+            raise DefinitionError(f"{self._describe(name)}: {error}") from None
         if workflow is not None:
             self.declare(workflow)
 
-    def _where(self, name: str | None) -> str:
-        return f"schedule{'' if name is None else f' {name!r}'} ({self._place})"
+    def _describe(self, name: str | None) -> str:
+        return f"schedule{'' if name is None else f' {name!r}'} ({self._location})"
 
     def declare(self, workflow: Workflow[..., Any]) -> None:
         """Let workers that know the workflow announce it."""
         definition, options = workflow.definition, workflow.start_options
         name = definition.name if self.name is None else self.name
-        where = self._where(name)
-        single = (options.id, options.delay or None, options.new or None, options.version, options.dedup)
+        where = self._describe(name)
+        single = (options.id, options.delay_s or None, options.new or None, options.version, options.dedup)
         if any(one is not None for one in single):
             raise DefinitionError(
                 f"{where}: the options id=, delay=, new=, dedup=, debounce= and version= are for a single start. The "
@@ -97,14 +97,14 @@ class Schedule:
         if "deps" in self._kwargs:
             raise DefinitionError(f"{where}: deps are handed over within a process, and cannot be kept in a store")
         try:
-            given = workflow.prepare(self._args, self._kwargs)
-            new = new_schedule(
+            given = workflow.prepare_start(self._args, self._kwargs)
+            new = build_schedule(
                 name,
-                definition.spec(),
-                definition.inputs.encode(given.args, given.kwargs),
+                definition.to_spec(),
+                definition.inputs_codec.encode(given.args, given.kwargs),
                 self._timing,
                 catch_up=self._catch_up,
-                most=self._most,
+                max_catch_up=self._max_catch_up,
                 overlap=self._overlap,
                 queue=options.queue,
                 key=options.key,
@@ -113,25 +113,25 @@ class Schedule:
                 tags=options.tags,
                 budget=options.budget,
                 max_deliveries=options.max_deliveries,
-                by_code=True,
+                is_declared_in_code=True,
             )
         except HoldfastError as error:
             raise DefinitionError(f"{where}: {error}") from None
-        self._check_that_it_is_the_only_one(new)
-        _places[name] = self._place
+        self._check_unique(new)
+        _locations[name] = self._location
         definition.schedules[name] = new
 
-    def _check_that_it_is_the_only_one(self, new: NewSchedule) -> None:
+    def _check_unique(self, new: ScheduleDefinition) -> None:
         """Declaring the same one again (a reload, a notebook cell) replaces it."""
         for definition in definitions.values():
             known = definition.schedules.get(new.name)
             if known is None or known == new:
                 continue
-            place = _places.get(new.name, "")
-            if place != self._place and not self._place.startswith("<") and "ipykernel" not in self._place:
+            place = _locations.get(new.name, "")
+            if place != self._location and not self._location.startswith("<") and "ipykernel" not in self._location:
                 raise DefinitionError(
                     f"two schedules are named {new.name!r}, and are not the same: {place} ({known.workflow!r}, "
-                    f"{known.timing}) and {self._place} ({new.workflow!r}, {new.timing}). Give one of them another "
+                    f"{known.timing}) and {self._location} ({new.workflow!r}, {new.timing}). Give one of them another "
                     f"name."
                 )
             del definition.schedules[new.name]
@@ -140,7 +140,7 @@ class Schedule:
         return f"<schedule {self.name!r}, {self._timing}>"
 
 
-def _caller() -> str:
+def _find_caller_location() -> str:
     """``file:line`` of the code that declares."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

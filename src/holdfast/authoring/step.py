@@ -6,9 +6,9 @@ then does the workflow see it, decoded from the recorded bytes. Anywhere else a 
 With a number, ``@step(2, depends_on=1)``, it is a step of a class workflow (see ``classes``): the graph calls it.
 
 **Further decorators.** A decorator that says more about a step, such as ``@parallel``, may stand above ``@step`` or
-below it. It makes a ``Mark`` and hands it to ``put_mark``. Above, there is a ``Step`` already, and the mark is applied
-to it; below, there is only a function, which keeps the mark until ``@step`` finds it there. Either way the mark is
-asked once for the step that is to take the place of the one it is given.
+below it. It makes a ``StepModifier`` and hands it to ``apply_modifier``. Above, there is a ``Step`` already, and the
+mark is applied to it; below, there is only a function, which keeps the mark until ``@step`` finds it there. Either way
+the mark is asked once for the step that is to take the place of the one it is given.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.admission.durations import Duration, declared_seconds
-from holdfast.authoring.compensation import compensation_of
-from holdfast.authoring.introspection import hints_of, is_async, place_of
-from holdfast.authoring.keyword_hints import hint_keywords
-from holdfast.authoring.step_declaration import Declared, References, declare, refuse_without_number
+from holdfast.authoring.compensation import make_compensation
+from holdfast.authoring.introspection import format_location, is_async, resolve_hints
+from holdfast.authoring.keyword_hints import reject_unknown_keywords
+from holdfast.authoring.step_declaration import References, StepDeclaration, check_no_graph_options, make_declaration
 from holdfast.codec import codec_for, decode_error
-from holdfast.core.commands import UNREAD, Outcome
-from holdfast.core.compensations import mark_origin
-from holdfast.core.execution import Execution, current_execution
-from holdfast.core.records import Kind
+from holdfast.core.commands import UNDECODED, Outcome
+from holdfast.core.execution import Execution, get_current_execution
+from holdfast.core.failure_origin import mark_origin
+from holdfast.core.records import RecordKind
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
@@ -37,7 +37,7 @@ from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailabl
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PATIENT = RetryPolicy(backoff=0.05, max_backoff=2.0, give_up_after=None, retry_on=(StoreUnavailable,))
+STORE_RETRY_POLICY = RetryPolicy(backoff=0.05, max_backoff=2.0, give_up_after=None, retry_on=(StoreUnavailable,))
 """For steps of our own that change the store, and do nothing else. One that fails for a while keeps a run's place: that
 is not something that happened to the workflow."""
 
@@ -47,21 +47,21 @@ RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseEx
 class Step(Generic[P, R]):
     """A function that became a step. Call it as before; in workflow code, ``await`` the call."""
 
-    def __init__(self, definition: StepDefinition, declared: Declared | None = None) -> None:
+    def __init__(self, definition: StepDefinition, declaration: StepDeclaration | None = None) -> None:
         self.definition = definition
         self.name = definition.name
-        self.declared = declared
+        self.declaration = declaration
         """Its place in the graph of a class workflow; ``None`` for a step that workflow functions call."""
         functools.update_wrapper(self, definition.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
-            return (self.definition.outside or self.definition.function)(*args, **kwargs)
-        if self.declared is not None:
+            return (self.definition.call_outside_run or self.definition.function)(*args, **kwargs)
+        if self.declaration is not None:
             raise UsageError(
-                f"step {self.name!r} has the number {self.declared.number}: it is called by the class workflow that "
+                f"step {self.name!r} has the number {self.declaration.number}: it is called by the class workflow that "
                 f"it belongs to. To call it in a workflow function, write `@step` without a number."
             )
         return (self.definition.invoke or invoke)(execution, self.definition, args, kwargs)
@@ -72,76 +72,76 @@ class Step(Generic[P, R]):
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Callable[..., Coroutine[Any, Any, R]]: ...
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
         # As functions do it; but a step without `self` that is kept in a class is no method of it.
-        is_method = self.declared is not None or self.definition.parameters[:1] == ("self",)
+        is_method = self.declaration is not None or self.definition.parameters[:1] == ("self",)
         return self if instance is None or not is_method else functools.partial(cast(Any, self), instance)
 
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
 
 
-class Mark(Protocol):
+class StepModifier(Protocol):
     """What a further decorator has to say about a step."""
 
     @property
-    def decorator(self) -> str:
+    def decorator_name(self) -> str:
         """How the decorator is written, for messages."""
         ...
 
-    def applied_to(self, step: Step[..., Any], /) -> Step[..., Any]:
+    def apply_to(self, step: Step[..., Any], /) -> Step[..., Any]:
         """The step that takes the place of this one."""
         ...
 
 
-def put_mark(mark: Mark, target: Any) -> Any:
+def apply_modifier(modifier: StepModifier, target: Any) -> Any:
     """Apply a mark to a step, or leave it on a function for the ``@step`` above."""
-    marks, target = marks_of(target), below(target)
+    marks, target = get_modifiers(target), get_wrapped_function(target)
     if isinstance(target, Step):
-        return mark.applied_to(target)  # pyright: ignore[reportUnknownArgumentType]
+        return modifier.apply_to(target)  # pyright: ignore[reportUnknownArgumentType]
     if not inspect.isfunction(target):
-        raise DefinitionError(f"{mark.decorator} goes on a method of a class workflow, not on {target!r}")
-    target.holdfast_marks = [*marks, mark]  # type: ignore[attr-defined]
+        raise DefinitionError(f"{modifier.decorator_name} goes on a method of a class workflow, not on {target!r}")
+    target.holdfast_marks = [*marks, modifier]  # type: ignore[attr-defined]
     return target
 
 
-def below(target: Any) -> Any:
+def get_wrapped_function(target: Any) -> Any:
     """The function itself, if a decorator has made a step of it already, in case that no ``@step`` comes above."""
     return getattr(target, "holdfast_below", target)
 
 
-def marks_of(function: Callable[..., Any]) -> list[Mark]:
+def get_modifiers(function: Callable[..., Any]) -> list[StepModifier]:
     """The marks that wait for ``@step``, the lowest first."""
     return getattr(function, "holdfast_marks", [])
 
 
 async def invoke(execution: Execution, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a step from workflow code: one command."""
-    outcome = await execution.issue(Kind.STEP, step.name, StepCall(step, args, kwargs))
+    outcome = await execution.issue(RecordKind.STEP, step.name, StepCall(step, args, kwargs))
     return read_outcome(execution, step, outcome)
 
 
 def read_outcome(execution: Execution, step: StepDefinition, outcome: Outcome) -> Any:
     """The value of a recorded outcome, or its exception."""
     record, value = outcome.record, outcome.value
-    if value is not UNREAD:
+    if value is not UNDECODED:
         return value
     payload = record.payload or b"null"
     try:
         if record.ok:
-            return step.output.decode(payload, f"the output of step {step.name!r}")
+            return step.output_codec.decode(payload, f"the output of step {step.name!r}")
         whose = f"step {step.name!r} (#{record.position + 1}) of run {execution.run_id!r}"
         error = decode_error(payload, [step.namespace], f"the error of {whose}")
     except UnreadableRecord as unreadable:
         if record.is_settled:
-            raise _settled_wrongly(execution, step, outcome, unreadable) from unreadable
+            raise _make_bad_settlement_error(execution, step, outcome, unreadable) from unreadable
         # Not something to catch: the code no longer fits the journal.
-        execution.fault = execution.fault or unreadable
+        execution.fatal_error = execution.fatal_error or unreadable
         raise
     mark_origin(error, outcome.origin)
     error.add_note(f"raised in {whose}")
     raise error
 
 
-def _settled_wrongly(
+def _make_bad_settlement_error(
     execution: Execution, step: StepDefinition, outcome: Outcome, unreadable: UnreadableRecord
 ) -> StepOutcomeUnknown:
     """What came of a step is as unknown as before: it was settled, by somebody without the code, with what it cannot
@@ -155,7 +155,7 @@ def _settled_wrongly(
     return error
 
 
-_HINTS = {
+_KEYWORD_HINTS = {
     "max_retries": "write retries=, the number of further attempts after the first",
     "max_attempts": "write retries=, the number of further attempts after the first",
     "retry_policy": "write retry=RetryPolicy(...), or retries=, backoff= and max_backoff=",
@@ -208,7 +208,7 @@ def step(
     transaction: bool = False,
     compensate: Callable[..., Any] | str | None = None,
 ) -> _StepDecorator: ...
-@hint_keywords("@step", **_HINTS)
+@reject_unknown_keywords("@step", **_KEYWORD_HINTS)
 def step(
     first: Callable[..., Any] | int | None = None,
     /,
@@ -257,29 +257,29 @@ def step(
             time-out of its own; in a class workflow, also the name of a method. A parameter that is named like one of
             this step's takes that argument, and the one other parameter without a default takes this step's output.
     """
-    declared: Declared | None = None
+    declared: StepDeclaration | None = None
     if first is not None and not callable(first) and not isinstance(first, staticmethod | classmethod):
-        declared = declare(first, depends_on, after, when, each, compensate)
+        declared = make_declaration(first, depends_on, after, when, each, compensate)
 
     def decorate(function: Callable[..., Any]) -> Step[..., Any]:
-        marks, function = marks_of(function), below(function)
+        marks, function = get_modifiers(function), get_wrapped_function(function)
         made = define_step(function, name, retries, backoff, max_backoff, retry_on, give_up_on, timeout, effect, retry)
         if transaction:
-            made = replace(made, transaction=True)
-        where = f"step {made.name!r} ({place_of(function)})"
-        if made.transaction and made.effect is Effect.ONCE:
+            made = replace(made, is_transactional=True)
+        where = f"step {made.name!r} ({format_location(function)})"
+        if made.is_transactional and made.effect is Effect.ONCE:
             raise DefinitionError(
                 f"{where} has transaction=True, so it is run again only if nothing of it was committed: drop "
                 f"effect='once', which would never run it again"
             )
         if declared is None:
-            refuse_without_number(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
+            check_no_graph_options(where, {"depends_on": depends_on, "after": after, "when": when, "each": each})
         if declared is None and compensate is not None:
-            undo = compensation_step(compensate, where)
-            made = replace(made, compensation=compensation_of(made, undo, where))
+            undo = resolve_compensation(compensate, where)
+            made = replace(made, compensation=make_compensation(made, undo, where))
         step: Step[..., Any] = Step(made, declared)
         for mark in marks:
-            step = mark.applied_to(step)
+            step = mark.apply_to(step)
         return step
 
     return decorate if first is None or declared is not None else decorate(cast(Any, first))
@@ -322,7 +322,7 @@ def define_step(
     label = name or getattr(function, "__name__", None)
     if not label:
         raise DefinitionError(f"{function!r} has no name: give it one with `@{noun}(name=...)`")
-    where = f"{noun} {label!r} ({place_of(function)})"
+    where = f"{noun} {label!r} ({format_location(function)})"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise DefinitionError(
             f"{where} is a generator; a {noun} returns one value: collect the items and return a list"
@@ -341,12 +341,14 @@ def define_step(
             backoff=declared_seconds(backoff, f"{where}: backoff") or 1.0,
             max_backoff=declared_seconds(max_backoff, f"{where}: max_backoff") or 60.0,
             give_up_after=None,
-            retry_on=(Exception,) if retry_if or retry_on is None else _exception_types(retry_on, f"{where}: retry_on"),
+            retry_on=(Exception,)
+            if retry_if or retry_on is None
+            else _validate_exception_types(retry_on, f"{where}: retry_on"),
             retry_if=retry_if,
-            give_up_on=_exception_types(give_up_on, f"{where}: give_up_on"),
+            give_up_on=_validate_exception_types(give_up_on, f"{where}: give_up_on"),
         )
     else:
-        policy = checked_policy(retry, where)
+        policy = validate_retry_policy(retry, where)
         if (retries, backoff, max_backoff, retry_on) != (0, 1.0, 60.0, None) or give_up_on != ():
             raise DefinitionError(f"{where} has retry=, which replaces the other options of retries: put them into it")
     if kind is Effect.ONCE and policy.retries != 0:
@@ -354,55 +356,58 @@ def define_step(
             f"{where} has effect='once', so it gets one attempt: drop "
             f"{'retry=' if policy is retry else f'retries={retries}'}, or make it idempotent"
         )
-    hints = hints_of(function)
+    hints = resolve_hints(function)
     return StepDefinition(
         name=label,
         function=function,
         is_async=is_async(function),
-        output=codec_for(hints.get("return", inspect.Signature.empty)),
+        output_codec=codec_for(hints.get("return", inspect.Signature.empty)),
         parameters=tuple(inspect.signature(function).parameters),
         namespace=getattr(function, "__globals__", {}),
         retry=policy,
-        timeout=declared_seconds(timeout, f"{where}: timeout"),
+        timeout_s=declared_seconds(timeout, f"{where}: timeout"),
         effect=kind,
     )
 
 
-def checked_policy(retry: Any, where: str) -> RetryPolicy:
+def validate_retry_policy(retry: Any, subject: str) -> RetryPolicy:
     """What ``retry=`` names. Raises ``DefinitionError`` for anything but a policy."""
     if not isinstance(retry, RetryPolicy):
-        raise DefinitionError(f"{where}: retry is a RetryPolicy, as in RetryPolicy(give_up_after=3600), not {retry!r}")
+        raise DefinitionError(
+            f"{subject}: retry is a RetryPolicy, as in RetryPolicy(give_up_after=3600), not {retry!r}"
+        )
     return retry
 
 
-def compensation_step(given: Any, where: str) -> StepDefinition:
+def resolve_compensation(value: Any, subject: str) -> StepDefinition:
     """What ``compensate=`` names, as a step."""
-    if isinstance(given, Step):
-        step = cast("Step[..., Any]", given)
-        if step.declared is not None:
+    if isinstance(value, Step):
+        step = cast("Step[..., Any]", value)
+        if step.declaration is not None:
             raise DefinitionError(
-                f"{where}: compensate={step.name!r} is step {step.declared.number} of a class workflow, which runs "
+                f"{subject}: compensate={step.name!r} is step {step.declaration.number} of a class workflow, which "
+                "runs "
                 f"anyway: write it without a number"
             )
         return step.definition
-    if isinstance(given, str):
+    if isinstance(value, str):
         raise DefinitionError(
-            f"{where}: compensate={given!r} names a method, which only a numbered step of a class workflow can do: "
+            f"{subject}: compensate={value!r} names a method, which only a numbered step of a class workflow can do: "
             f"pass the function"
         )
-    if not callable(given):
-        raise DefinitionError(f"{where}: compensate= is a function or a step, not {given!r}")
-    return plain_step(given)
+    if not callable(value):
+        raise DefinitionError(f"{subject}: compensate= is a function or a step, not {value!r}")
+    return make_plain_step(value)
 
 
-def plain_step(function: Callable[..., Any]) -> StepDefinition:
+def make_plain_step(function: Callable[..., Any]) -> StepDefinition:
     """A function as a step with no options."""
     return define_step(function, None, 0, 1.0, 60.0, None, (), None, Effect.IDEMPOTENT)
 
 
-def _exception_types(given: Any, what: str) -> tuple[type[BaseException], ...]:
-    types: tuple[Any, ...] = tuple(given) if isinstance(given, Sequence) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+def _validate_exception_types(value: Any, subject: str) -> tuple[type[BaseException], ...]:
+    types: tuple[Any, ...] = tuple(value) if isinstance(value, Sequence) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     for one in types:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise DefinitionError(f"{what} takes exception classes, not {one!r}")
+            raise DefinitionError(f"{subject} takes exception classes, not {one!r}")
     return types

@@ -19,7 +19,7 @@ References = Reference | Sequence[Reference]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class StepDeclaration:
     """The place of a step in the graph of its class."""
 
     number: int
@@ -37,14 +37,14 @@ class Declared:
         return self.each is not None or self.max_concurrency is not None
 
 
-def declare(
+def make_declaration(
     number: object,
     depends_on: References,
     after: References,
     when: Callable[..., Any] | None,
     each: str | None,
     compensate: str | Callable[..., Any] | None,
-) -> Declared:
+) -> StepDeclaration:
     """Check what can be checked without the class."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise DefinitionError(
@@ -58,32 +58,32 @@ def declare(
         raise DefinitionError(
             f"@step({number}): compensate= is a function, or the name of a method, not {compensate!r}"
         )
-    return Declared(
+    return StepDeclaration(
         number,
-        _references(depends_on, f"@step({number}): depends_on"),
-        _references(after, f"@step({number}): after"),
+        _validate_references(depends_on, f"@step({number}): depends_on"),
+        _validate_references(after, f"@step({number}): after"),
         when,
         each,
         compensate,
     )
 
 
-def refuse_without_number(where: str, given: dict[str, Any]) -> None:
+def check_no_graph_options(subject: str, options: dict[str, Any]) -> None:
     """Options that only a step of a class workflow has."""
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None and value != ():
             raise DefinitionError(
-                f"{where}: {option}= is for the numbered steps of a class workflow: give it a number, as in "
+                f"{subject}: {option}= is for the numbered steps of a class workflow: give it a number, as in "
                 f"@step(2, {option}={value!r}). In a workflow function, plain Python says what runs when."
             )
 
 
-def _references(given: Any, what: str) -> tuple[Reference, ...]:
-    many: tuple[Any, ...] = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+def _validate_references(value: Any, subject: str) -> tuple[Reference, ...]:
+    many: tuple[Any, ...] = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     for one in many:
         if isinstance(one, bool) or not isinstance(one, int | str):
             raise DefinitionError(
-                f"{what}={given!r}: steps are named by their numbers, or by the names of their methods, as in "
+                f"{subject}={value!r}: steps are named by their numbers, or by the names of their methods, as in "
                 f"depends_on=1 or depends_on=(1, 2)"
             )
     return tuple(dict.fromkeys(many))

@@ -14,43 +14,43 @@ from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
 from holdfast.authoring.children import call_child, start_child
 from holdfast.authoring.classes.graph import Graph, build_graph
-from holdfast.authoring.classes.graph_run import runner_of
+from holdfast.authoring.classes.graph_run import make_runner
 from holdfast.authoring.classes.members import read_members
-from holdfast.authoring.introspection import class_defined_at, hints_of, is_async, place_of
-from holdfast.authoring.keyword_hints import hint_keywords
+from holdfast.authoring.introspection import find_class_location, format_location, is_async, resolve_hints
+from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import Link, StoreRuns
+from holdfast.client.store_runs import RunStoreAccess, StoreRuns
 from holdfast.client.sync_methods import run_sync
-from holdfast.codec import InputsCodec, codec_for, key_template, template_fields
-from holdfast.core.execution import current_execution
+from holdfast.codec import InputsCodec, codec_for, parse_template_fields, prepare_key_template
+from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError, UsageError
-from holdfast.services.queue_options import declare, template_of
-from holdfast.services.run_start import StartOptions, checked_deliveries, start_options
+from holdfast.services.queue_options import declare_queue, get_key_template
+from holdfast.services.run_start import StartOptions, make_start_options, validate_max_deliveries
 from holdfast.stores.operations import MAX_DELIVERIES
-from holdfast.stores.served_versions import refuse_version
+from holdfast.stores.served_versions import explain_invalid_version
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Prepared(NamedTuple):
+class PreparedStart(NamedTuple):
     """The arguments of a start, as they are recorded."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    announce: Callable[[str], None] | None = None
+    bind_run: Callable[[str], None] | None = None
     """Told the run's id before the run begins in this process: for what is handed over and never recorded."""
-    withdraw: Callable[[str], None] | None = None
+    unbind_run: Callable[[str], None] | None = None
     """Told the same if there is no such run after all, because another one was joined."""
 
 
-_QUEUE = "write queue=, the name of the queue"
-_HINTS = {
-    "task_queue": _QUEUE,
-    "queue_name": _QUEUE,
+_QUEUE_HINT = "write queue=, the name of the queue"
+_KEYWORD_HINTS = {
+    "task_queue": _QUEUE_HINT,
+    "queue_name": _QUEUE_HINT,
     "workflow_id": "write id=, a template for the ids of its runs",
     "run_id": "write id=, a template for the ids of its runs",
     "retries": "steps are retried, with @step(retries=...); `holdfast retry` continues a failed run",
@@ -61,8 +61,8 @@ _HINTS = {
 }
 """By what other frameworks call an argument, what to write here."""
 _OPTION_HINTS = {
-    "task_queue": _QUEUE,
-    "queue_name": _QUEUE,
+    "task_queue": _QUEUE_HINT,
+    "queue_name": _QUEUE_HINT,
     "workflow_id": "write id=",
     "run_id": "write id=",
     "idempotency_key": "write id=, which makes starting it twice the same run",
@@ -82,7 +82,7 @@ class Workflow(Generic[P, R]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it durably, and return its result. In workflow code, it is a child of the calling run."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is not None:
             return await call_child(execution, self, args, kwargs)
         return await (await self.start(*args, **kwargs)).result()
@@ -91,7 +91,7 @@ class Workflow(Generic[P, R]):
         """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
         from holdfast.authoring.runtime import current_runtime
 
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is not None:
             return await start_child(execution, self, args, kwargs)
         return await (await current_runtime()).start(self, *args, **kwargs)
@@ -100,7 +100,7 @@ class Workflow(Generic[P, R]):
         """Run it from code without an event loop."""
         return run_sync(self(*args, **kwargs))
 
-    @hint_keywords("options(...)", **_OPTION_HINTS)
+    @reject_unknown_keywords("options(...)", **_OPTION_HINTS)
     def options(
         self,
         *,
@@ -109,7 +109,7 @@ class Workflow(Generic[P, R]):
         key: str | int | None = None,
         dedup: str | int | None = None,
         debounce: Duration | None = None,
-        debounce_most: Duration | None = None,
+        max_debounce: Duration | None = None,
         delay: Duration | None = None,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -127,7 +127,7 @@ class Workflow(Generic[P, R]):
                 its inputs, and start none. Not for runs that workflow code starts.
             debounce: with ``dedup``, how long to wait whether another start comes: until the run begins, each start
                 puts its own inputs into it, and begins to wait anew. Seconds, a ``timedelta``, or words: ``5 s``.
-            debounce_most: how long the run may be put off in all; without end unless given.
+            max_debounce: how long the run may be put off in all; without end unless given.
             delay: how long before it may begin: seconds, a ``timedelta``, or text such as ``15 min``.
             priority: higher goes first among the runs that are due.
             tags: words to find it by, in addition to the workflow's own.
@@ -136,14 +136,14 @@ class Workflow(Generic[P, R]):
             max_deliveries: how often its worker may die before the run is ``dead``, instead of the workflow's own.
         """
         where = f"workflow {self.name!r}: "
-        options = start_options(
+        options = make_start_options(
             where,
             id=id,
             queue=queue,
             key=key,
             dedup=dedup,
             debounce=debounce,
-            debounce_most=debounce_most,
+            max_debounce=max_debounce,
             delay=0.0 if delay is None else duration_to_seconds(delay, "delay"),
             priority=priority,
             tags=tags,
@@ -153,19 +153,19 @@ class Workflow(Generic[P, R]):
         )
         if isinstance(queue, Queue) and key is None:
             try:
-                template_of(queue, self.definition.spec(), self.definition.defaults)
+                get_key_template(queue, self.definition.to_spec(), self.definition.defaults)
             except InputError as error:
                 raise UsageError(f"{where}{queue!r}: {error}. Or give its starts a key: .options(key=...)") from None
         return Workflow(self.definition, options)
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
         """What is recorded of the arguments of a start."""
-        return Prepared(args, kwargs)
+        return PreparedStart(args, kwargs)
 
-    def handle(self, link: Link, run_id: str) -> Handle[R]:
+    def get_handle(self, access: RunStoreAccess, run_id: str) -> Handle[R]:
         """A handle to one of its runs."""
-        decode = partial(self.definition.output.decode, what=self.definition.result_label)
-        return Handle(StoreRuns(link, decode, [self.definition.namespace]), run_id)
+        decode = partial(self.definition.output_codec.decode, subject=self.definition.result_label)
+        return Handle(StoreRuns(access, decode, [self.definition.namespace]), run_id)
 
     @property
     def start_options(self) -> StartOptions:
@@ -200,7 +200,7 @@ def workflow(
     serves: Collection[str] = (),
     schedule: Schedule | None = None,
 ) -> _WorkflowDecorator: ...
-@hint_keywords("@workflow", **_HINTS)
+@reject_unknown_keywords("@workflow", **_KEYWORD_HINTS)
 def workflow(
     function: Callable[..., Any] | None = None,
     /,
@@ -235,7 +235,7 @@ def workflow(
     """
 
     def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
-        defined = _define(function, id, name, queue, timeout, tags, max_deliveries, version, serves)
+        defined = _define_workflow(function, id, name, queue, timeout, tags, max_deliveries, version, serves)
         if schedule is not None:
             schedule.declare(defined)
         return defined
@@ -252,7 +252,7 @@ class _WorkflowDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 
 
-def _define(
+def _define_workflow(
     function: Callable[..., Any],
     id_template: str | None,
     name: str | None,
@@ -266,14 +266,14 @@ def _define(
     label = name or function.__name__
     numbers: dict[str, int] = {}
     if isinstance(function, type):
-        function, graph, where = _of_class(function, label, id_template, queue)
-        signature, hints = graph.signature()
-        hints["return"], numbers = graph.result(function.__name__), graph.numbers
+        function, graph, where = _build_class_runner(function, label, id_template, queue)
+        signature, hints = graph.build_signature()
+        hints["return"], numbers = graph.build_result_type(function.__name__), graph.step_numbers
         namespace = getattr(sys.modules.get(function.__module__), "__dict__", {})
     else:
-        where = f"workflow {label!r} ({place_of(function)})"
-        _refuse_what_is_not_async(function, where)
-        signature, hints = inspect.signature(function), hints_of(function)
+        where = f"workflow {label!r} ({format_location(function)})"
+        _check_async(function, where)
+        signature, hints = inspect.signature(function), resolve_hints(function)
         namespace = getattr(function, "__globals__", {})
     if isinstance(tags, str):
         raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
@@ -285,118 +285,123 @@ def _define(
     definition = WorkflowDefinition(
         name=label,
         function=function,
-        inputs=InputsCodec(label, signature, hints),
-        output=codec_for(hints.get("return", inspect.Signature.empty)),
+        inputs_codec=InputsCodec(label, signature, hints),
+        output_codec=codec_for(hints.get("return", inspect.Signature.empty)),
         namespace=namespace,
-        id_template=_checked_template(id_template, signature, where),
+        id_template=_validate_template(id_template, signature, where),
         defaults=defaults,
-        queue_key=queue_key(queue, signature, defaults, where),
-        queue=queue_name(queue, where),
-        timeout=declared_seconds(timeout, f"{where}: timeout"),
+        queue_key=make_queue_key(queue, signature, defaults, where),
+        queue=resolve_queue_name(queue, where),
+        timeout_s=declared_seconds(timeout, f"{where}: timeout"),
         tags=tuple(tags),
-        numbers=numbers,
-        max_deliveries=deliveries(max_deliveries, where),
-        version=checked_version(version, where),
-        serves=other_versions(serves, version, where),
+        step_numbers=numbers,
+        max_deliveries=resolve_max_deliveries(max_deliveries, where),
+        version=validate_version(version, where),
+        also_served_versions=validate_served_versions(serves, version, where),
     )
     register(definition)
     return Workflow(definition)
 
 
-def _of_class(
+def _build_class_runner(
     cls: type[Any], label: str, id_template: str | None, queue: str | Queue
 ) -> tuple[Callable[..., Any], Graph, str]:
     """The function that runs a class workflow, with the name and the place of the class."""
-    place = class_defined_at(cls)
+    place = find_class_location(cls)
     where = f"workflow {label!r} ({place.file}:{place.line})"
     key = queue.key if isinstance(queue, Queue) else None
-    fields = [field for template in (id_template, key) if template is not None for field in _fields_of(template, where)]
+    fields = [
+        field
+        for template in (id_template, key)
+        if template is not None
+        for field in _parse_template_fields(template, where)
+    ]
     graph = build_graph(read_members(cls, where), fields, where)
-    function: Any = runner_of(graph)
+    function: Any = make_runner(graph)
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(function, attribute, getattr(cls, attribute))
     function.holdfast_defined_at, function.holdfast_class, function.holdfast_graph = place, cls, graph
     return function, graph, where
 
 
-def _refuse_what_is_not_async(function: Callable[..., Any], where: str) -> None:
+def _check_async(function: Callable[..., Any], subject: str) -> None:
     if inspect.isasyncgenfunction(function):
         raise DefinitionError(
-            f"{where} is an async generator; a workflow returns one result: return it instead of yielding"
+            f"{subject} is an async generator; a workflow returns one result: return it instead of yielding"
         )
     if not is_async(function):
         raise DefinitionError(
-            f"{where} is a plain function. A workflow waits for its steps, so it must be async:\n\n"
-            f"    @workflow\n    async def {function.__name__}{_plain(inspect.signature(function))}:\n"
+            f"{subject} is a plain function. A workflow waits for its steps, so it must be async:\n\n"
+            f"    @workflow\n    async def {function.__name__}{_format_signature(inspect.signature(function))}:\n"
             f"        ... = await some_step(...)\n"
         )
 
 
-def _fields_of(template: str, where: str) -> tuple[str, ...]:
+def _parse_template_fields(template: str, subject: str) -> tuple[str, ...]:
     try:
-        return template_fields(template)
+        return parse_template_fields(template)
     except InputError as error:
-        raise DefinitionError(f"{where}: {error}") from None
+        raise DefinitionError(f"{subject}: {error}") from None
 
 
-def _checked_template(template: str | None, signature: inspect.Signature, where: str) -> str | None:
+def _validate_template(template: str | None, signature: inspect.Signature, subject: str) -> str | None:
     """A template whose fields are all inputs; anything else is an error now, not at the first start."""
     if template is None:
         return None
-    fields = _fields_of(template, where)
+    fields = _parse_template_fields(template, subject)
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     for field in fields:
         if field not in signature.parameters and not takes_any:
             inputs = ", ".join(signature.parameters) or "none"
             raise DefinitionError(
-                f"{where}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
+                f"{subject}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
             )
     return template
 
 
-def queue_name(queue: str | Queue, where: str) -> str:
+def resolve_queue_name(queue: str | Queue, subject: str) -> str:
     """The name of the queue of a definition; one with limits is known from now on."""
     try:
-        return declare(queue)
+        return declare_queue(queue)
     except UsageError as error:
-        raise DefinitionError(f"{where}: {error}") from None
+        raise DefinitionError(f"{subject}: {error}") from None
 
 
-def queue_key(
-    queue: str | Queue, signature: inspect.Signature, defaults: Mapping[str, object], where: str
+def make_queue_key(
+    queue: str | Queue, signature: inspect.Signature, defaults: Mapping[str, object], subject: str
 ) -> str | None:
     """The template for the keys of its runs, as it is announced."""
     if not isinstance(queue, Queue) or queue.key is None:
         return None
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     try:
-        return key_template(queue.key, signature.parameters, defaults, takes_any=takes_any)
+        return prepare_key_template(queue.key, signature.parameters, defaults, accepts_any=takes_any)
     except InputError as error:
-        raise DefinitionError(f"{where}: {queue!r}: {error}") from None
+        raise DefinitionError(f"{subject}: {queue!r}: {error}") from None
 
 
-def deliveries(given: int, where: str) -> int:
+def resolve_max_deliveries(value: int, subject: str) -> int:
     """``max_deliveries`` of a definition."""
     try:
-        return checked_deliveries(given, f"{where}: ") or MAX_DELIVERIES
+        return validate_max_deliveries(value, f"{subject}: ") or MAX_DELIVERIES
     except UsageError as error:
         raise DefinitionError(str(error)) from None
 
 
-def checked_version(version: str, where: str) -> str:
+def validate_version(version: str, subject: str) -> str:
     """``version`` of a definition."""
-    if (refused := refuse_version(version)) is not None:
-        raise DefinitionError(f"{where}: {refused}")
+    if (refused := explain_invalid_version(version)) is not None:
+        raise DefinitionError(f"{subject}: {refused}")
     return version
 
 
-def other_versions(serves: Collection[str], version: str, where: str) -> tuple[str, ...]:
+def validate_served_versions(serves: Collection[str], version: str, subject: str) -> tuple[str, ...]:
     """``serves`` of a definition."""
     if isinstance(serves, str):
-        raise DefinitionError(f"{where}: serves is a collection of versions, not one string: serves=[{serves!r}]")
-    return tuple(dict.fromkeys(checked_version(one, where) for one in serves if one != version))
+        raise DefinitionError(f"{subject}: serves is a collection of versions, not one string: serves=[{serves!r}]")
+    return tuple(dict.fromkeys(validate_version(one, subject) for one in serves if one != version))
 
 
-def _plain(signature: inspect.Signature) -> str:
+def _format_signature(signature: inspect.Signature) -> str:
     """A signature as it is written, without the quotes of postponed annotations."""
     return str(signature).replace("'", "")

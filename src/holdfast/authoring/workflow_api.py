@@ -13,9 +13,9 @@ from typing import Any, TypeVar, overload
 
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.codec import codec_for
-from holdfast.core.compensations import mark_origin, origins_of
-from holdfast.core.execution import Execution, current_execution
-from holdfast.core.records import Kind
+from holdfast.core.execution import Execution, get_current_execution
+from holdfast.core.failure_origin import find_origins, mark_origin
+from holdfast.core.records import RecordKind
 from holdfast.engine import step_context
 from holdfast.engine.step_context import StepContext
 from holdfast.errors import UndecryptableValue, UnreadableRecord, UsageError
@@ -26,23 +26,23 @@ R = TypeVar("R")
 
 def now() -> datetime:
     """The time, the same on every replay: in workflow code, the time of the last outcome that it has seen."""
-    execution = current_execution()
+    execution = get_current_execution()
     return datetime.now(UTC) if execution is None else datetime.fromtimestamp(execution.loop.time(), UTC)
 
 
 def uuid4() -> uuid.UUID:
     """A random UUID, in workflow code the same on every replay."""
-    execution = current_execution()
-    return uuid.uuid4() if execution is None else uuid.UUID(bytes=execution.draw("uuid4")[:16], version=4)
+    execution = get_current_execution()
+    return uuid.uuid4() if execution is None else uuid.UUID(bytes=execution.draw_bytes("uuid4")[:16], version=4)
 
 
 def random() -> float:
     """A random number in [0, 1), in workflow code the same on every replay."""
-    execution = current_execution()
+    execution = get_current_execution()
     if execution is None:
         return _random.random()
     # The 53 bits that a float can hold, as `random.random` does it.
-    return (int.from_bytes(execution.draw("random")[:7]) >> 3) / (1 << 53)
+    return (int.from_bytes(execution.draw_bytes("random")[:7]) >> 3) / (1 << 53)
 
 
 def patched(name: str) -> bool:
@@ -56,10 +56,10 @@ def patched(name: str) -> bool:
     is begun before the record is durable. When the last run that takes the old way has ended, remove the call and the
     old code: the records of the patch are passed over.
     """
-    execution = _workflow_only("patched")
+    execution = _require_workflow("patched")
     if not name:
         raise UsageError("patched: a change needs a name, such as 'charge-in-cents'")
-    return execution.patched(name)
+    return execution.is_patched(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class CurrentRun:
 
     id: str
     workflow: str
-    replaying: bool
+    is_replaying: bool
     """Whether workflow code is being brought back to where it was; false in steps."""
 
 
 def current_run() -> CurrentRun:
     """The run that the calling workflow or step code belongs to."""
-    execution = current_execution()
+    execution = get_current_execution()
     if execution is not None:
-        return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_silent)
-    step = step_context.current.get(None)
+        return CurrentRun(execution.run_id, execution.workflow, execution.loop.is_logging_suppressed)
+    step = step_context.current_context.get(None)
     if step is None:
         raise UsageError("current_run() is for code that runs inside a workflow or a step")
     return CurrentRun(step.run_id, step.workflow, False)
@@ -88,8 +88,8 @@ def current_step() -> StepContext:
 
     A transactional one also has its ``connection``.
     """
-    step = step_context.current.get(None)
-    if step is None or current_execution() is not None:
+    step = step_context.current_context.get(None)
+    if step is None or get_current_execution() is not None:
         raise UsageError("current_step() is for code that runs inside a step of a run")
     return step
 
@@ -104,30 +104,30 @@ async def wait_for_signal(name: str, *, type: Any = Any, timeout: Duration | Non
     Signals of one name come in the order they were sent, each to one wait. Raises ``TimeoutError`` after ``timeout``
     seconds. With a ``type``, the value is checked against it: ``UnreadableRecord`` if the sender sent something else.
     """
-    execution = _workflow_only("wait_for_signal")
+    execution = _require_workflow("wait_for_signal")
     limit = None if timeout is None else duration_to_seconds(timeout, "wait_for_signal: timeout", may_be_zero=True)
     what = f"signal {name!r} (#{execution.next_position + 1})"
     async with asyncio.timeout(limit):
-        outcome = await execution.issue(Kind.SIGNAL, name, None)
+        outcome = await execution.issue(RecordKind.SIGNAL, name, None)
     try:
         return codec_for(type).decode(outcome.record.payload or b"null", what)
     except UnreadableRecord as unreadable:
         # Anyone may send anything, so code may catch this. But a signal that fitted when the run went past this place
         # is another matter: then the type has changed since. Recording that it did not fit tells the two apart.
-        if isinstance(unreadable, UndecryptableValue) or not execution.patched(f"{what} does not fit its type"):
-            execution.fault = execution.fault or unreadable
+        if isinstance(unreadable, UndecryptableValue) or not execution.is_patched(f"{what} does not fit its type"):
+            execution.fatal_error = execution.fatal_error or unreadable
         mark_origin(unreadable, outcome.origin)
         raise
 
 
-async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, concurrency: int = 10) -> list[R]:
-    """Call ``step`` on every item, at most ``concurrency`` at once, and return the outcomes in order.
+async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *, max_concurrency: int = 10) -> list[R]:
+    """Call ``step`` on every item, at most ``max_concurrency`` at once, and return the outcomes in order.
 
     Each item is recorded as it finishes. The first failure is raised, after the calls in flight were cancelled.
     """
-    _workflow_only("map")
-    if concurrency < 1:
-        raise UsageError(f"map: concurrency={concurrency} must be at least 1")
+    _require_workflow("map")
+    if max_concurrency < 1:
+        raise UsageError(f"map: max_concurrency={max_concurrency} must be at least 1")
     results: list[Any] = []
     source = iter(items)
 
@@ -139,7 +139,7 @@ async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+            for _ in range(max_concurrency):
                 group.create_task(work())
     except builtins.ExceptionGroup as failures:
         failure = failures.exceptions[0]
@@ -147,7 +147,7 @@ async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *
         return results
     # A retry goes back to the record behind the failure. Python replaces an implicit `__context__` if the caller is
     # handling another exception, so the origin goes with the failure itself.
-    if origins := origins_of(failure):
+    if origins := find_origins(failure):
         mark_origin(failure, *origins)
     try:
         raise failure
@@ -155,8 +155,8 @@ async def map(step: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], *
         del failure  # its traceback holds this frame
 
 
-def _workflow_only(name: str) -> Execution:
-    execution = current_execution()
+def _require_workflow(name: str) -> Execution:
+    execution = get_current_execution()
     if execution is None:
         raise UsageError(f"{name}() can be called only in workflow code, not in a step and not outside a run")
     return execution

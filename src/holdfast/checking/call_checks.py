@@ -1,54 +1,54 @@
-"""What workflow code calls and reads that only a step may: clocks, chance, files, networks, threads."""
+"""What workflow code calls and reads that only a step may: clocks, random numbers, files, networks, threads."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from holdfast.checking.findings import Fault
-from holdfast.checking.rules import ATTRIBUTES, METHODS, Rule, rule_for
-from holdfast.checking.scopes import Defined, Scope
-from holdfast.checking.workflow_code import Code, Program
+from holdfast.checking.findings import Violation
+from holdfast.checking.rules import ATTRIBUTE_KINDS, METHOD_RULES, Rule, find_rule
+from holdfast.checking.scopes import DefinitionBinding, Scope
+from holdfast.checking.workflow_code import WorkflowFunction, WorkflowModule
 
-_LONGEST = 60
+_MAX_CODE_LENGTH = 60
 
 
-def read_calls(program: Program, code: Code) -> Iterator[Fault]:
+def find_call_violations(program: WorkflowModule, code: WorkflowFunction) -> Iterator[Violation]:
     """The faults in one function."""
     for node, scope in program.walk(code.node):
         match node:
             case ast.Call():
-                rule = _broken(program, node, scope)
+                rule = _find_broken_rule(program, node, scope)
                 if rule is not None:
-                    yield Fault(rule.kind, _shown(program, node.func, scope), node, rule.remedy)
+                    yield Violation(rule.kind, _describe_call(program, node.func, scope), node, rule.remedy)
             case ast.Attribute() | ast.Name() if isinstance(node.ctx, ast.Load):
-                value = program.reader.value(node, scope)
-                if value is not None and (kind := ATTRIBUTES.get(value.dotted)) is not None:
-                    yield Fault(kind, f"`{value.dotted}`", node)
+                value = program.resolver.resolve(node, scope)
+                if value is not None and (kind := ATTRIBUTE_KINDS.get(value.dotted_path)) is not None:
+                    yield Violation(kind, f"`{value.dotted_path}`", node)
             case _:
                 pass
 
 
-def _broken(program: Program, call: ast.Call, scope: Scope) -> Rule | None:
-    value = program.reader.value(call.func, scope)
-    if value is not None and isinstance(value.root, Defined):
+def _find_broken_rule(program: WorkflowModule, call: ast.Call, scope: Scope) -> Rule | None:
+    value = program.resolver.resolve(call.func, scope)
+    if value is not None and isinstance(value.root, DefinitionBinding):
         return None  # the file's own
-    if value is not None and (rule := rule_for(value.dotted, _arguments(call))) is not None:
+    if value is not None and (rule := find_rule(value.dotted_path, _count_arguments(call))) is not None:
         return rule
-    return METHODS.get(call.func.attr) if isinstance(call.func, ast.Attribute) else None
+    return METHOD_RULES.get(call.func.attr) if isinstance(call.func, ast.Attribute) else None
 
 
-def _arguments(call: ast.Call) -> int:
+def _count_arguments(call: ast.Call) -> int:
     """How many arguments a call has; `*` and `**` may be any number, so many."""
     spread = any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
     return 99 if spread else len(call.args) + len(call.keywords)
 
 
-def _shown(program: Program, func: ast.expr, scope: Scope) -> str:
+def _describe_call(program: WorkflowModule, func: ast.expr, scope: Scope) -> str:
     """A call as it is written, and what is called, if that is not how it is written."""
     written = " ".join(ast.unparse(func).split())
-    value = program.reader.value(func, scope)
-    dotted = written if value is None else value.dotted.removeprefix("builtins.")
+    value = program.resolver.resolve(func, scope)
+    dotted = written if value is None else value.dotted_path.removeprefix("builtins.")
     if dotted.endswith(written):
         return f"`{written}()`"
-    return f"`{written}()`, which is `{dotted}`" if len(written) <= _LONGEST else f"`{dotted}()`"
+    return f"`{written}()`, which is `{dotted}`" if len(written) <= _MAX_CODE_LENGTH else f"`{dotted}()`"

@@ -12,151 +12,159 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.checking.modules import Library, Module
-from holdfast.checking.scopes import Assigned, Binding, Declared, Defined, Imported, Parameter, Scope
+from holdfast.checking.modules import ModuleLoader, SourceModule
+from holdfast.checking.scopes import (
+    AssignmentBinding,
+    Binding,
+    DeclarationBinding,
+    DefinitionBinding,
+    ImportBinding,
+    ParameterBinding,
+    Scope,
+)
 
 CALL = "()"
-_DEEPEST = 20
-_OURS = frozenset({"workflow", "step", "llm_step", "tool", "parallel", "map", "now", "uuid4", "random",
+_MAX_DEPTH = 20
+_HOLDFAST_NAMES = frozenset({"workflow", "step", "llm_step", "tool", "parallel", "map", "now", "uuid4", "random",
                    "ask", "wait_for_signal", "current_run"})  # fmt: skip
 """What of Holdfast's own is to be recognised, from wherever it is imported."""
 
 
 @dataclass(frozen=True)
-class Value:
+class ResolvedValue:
     """What an expression stands for."""
 
-    module: Module
+    module: SourceModule
     """The file in which the root was found."""
-    root: str | Defined
-    trail: tuple[str, ...] = ()
+    root: str | DefinitionBinding
+    path: tuple[str, ...] = ()
 
-    def then(self, *more: str) -> Value:
+    def append(self, *more: str) -> ResolvedValue:
         """What an attribute of it, or a call, stands for."""
-        return replace(self, trail=(*self.trail, *more))
+        return replace(self, path=(*self.path, *more))
 
     @property
-    def dotted(self) -> str:
+    def dotted_path(self) -> str:
         """The path as text, with ``()`` for calls; empty if it begins with something that a file defines."""
-        if isinstance(self.root, Defined):
+        if isinstance(self.root, DefinitionBinding):
             return ""
-        return self.root + "".join(part if part == CALL else f".{part}" for part in self.trail)
+        return self.root + "".join(part if part == CALL else f".{part}" for part in self.path)
 
 
-class Reader:
+class Resolver:
     """Tells what expressions of one module stand for."""
 
-    def __init__(self, module: Module, library: Library) -> None:
+    def __init__(self, module: SourceModule, loader: ModuleLoader) -> None:
         self._module = module
-        self._library = library
+        self._loader = loader
 
-    def value(self, node: ast.expr, scope: Scope) -> Value | None:
+    def resolve(self, node: ast.expr, scope: Scope) -> ResolvedValue | None:
         """What an expression in a scope stands for."""
-        return self._value(node, scope, 0)
+        return self._resolve(node, scope, 0)
 
-    def _value(self, node: ast.expr, scope: Scope, depth: int) -> Value | None:
-        if depth > _DEEPEST:
+    def _resolve(self, node: ast.expr, scope: Scope, depth: int) -> ResolvedValue | None:
+        if depth > _MAX_DEPTH:
             return None  # `a = b; b = a`
         match node:
             case ast.Name(id=name):
-                return self._of_name(name, scope, depth + 1)
+                return self._resolve_name(name, scope, depth + 1)
             case ast.Attribute(value=inner, attr=attribute):
-                base = self._value(inner, scope, depth + 1)
-                return base and self._followed(base.then(attribute), depth)
+                base = self._resolve(inner, scope, depth + 1)
+                return base and self._follow_import(base.append(attribute), depth)
             case ast.Call(func=inner):
-                base = self._value(inner, scope, depth + 1)
-                return base and base.then(CALL)
+                base = self._resolve(inner, scope, depth + 1)
+                return base and base.append(CALL)
             case ast.Await(value=inner):
-                return self._value(inner, scope, depth + 1)
+                return self._resolve(inner, scope, depth + 1)
             case ast.BinOp(left=left, op=ast.Div()):  # Path("a") / "b"
-                base = self._value(left, scope, depth + 1)
-                return base if base and base.dotted.startswith("pathlib.") else None
+                base = self._resolve(left, scope, depth + 1)
+                return base if base and base.dotted_path.startswith("pathlib.") else None
             case _:
                 return None
 
-    def _of_name(self, name: str, scope: Scope, depth: int) -> Value | None:
-        owner = scope.owner(name)
+    def _resolve_name(self, name: str, scope: Scope, depth: int) -> ResolvedValue | None:
+        owner = scope.find_owner(name)
         if owner is not None:
-            found = self._of_bindings(owner.names[name], owner, depth)
-            return found and self._followed(found, depth)
-        stars = scope.module.stars
-        if "holdfast" in stars and name in _OURS:
-            return Value(self._module, f"holdfast.{name}")
+            found = self._resolve_bindings(owner.names[name], owner, depth)
+            return found and self._follow_import(found, depth)
+        stars = scope.module_scope.star_imports
+        if "holdfast" in stars and name in _HOLDFAST_NAMES:
+            return ResolvedValue(self._module, f"holdfast.{name}")
         for star in stars:
-            if (there := self._library.find(star, self._module)) is not None and not there[1]:
+            if (there := self._loader.resolve_path(star, self._module)) is not None and not there[1]:
                 module, _ = there
-                if name in module.scopes.module.names:
-                    return Reader(module, self._library)._of_name(name, module.scopes.module, depth + 1)
-        return Value(self._module, f"builtins.{name}") if scope.is_builtin(name) else None
+                if name in module.scopes.module_scope.names:
+                    return Resolver(module, self._loader)._resolve_name(name, module.scopes.module_scope, depth + 1)
+        return ResolvedValue(self._module, f"builtins.{name}") if scope.is_builtin(name) else None
 
-    def _of_bindings(self, bindings: Sequence[Binding], scope: Scope, depth: int) -> Value | None:
+    def _resolve_bindings(self, bindings: Sequence[Binding], scope: Scope, depth: int) -> ResolvedValue | None:
         """``None`` unless all that may be bound there is the same; ``name = None`` only means that it is missing."""
-        values: list[Value] = []
+        values: list[ResolvedValue] = []
         for binding in bindings:
-            if _is_none(binding):
+            if _is_none_binding(binding):
                 continue
-            value = self._of_binding(binding, scope, depth + 1)
+            value = self._resolve_binding(binding, scope, depth + 1)
             if value is None:
                 return None
             values.append(value)
-        if values and all(isinstance(one.root, Defined) and not one.trail for one in values):
+        if values and all(isinstance(one.root, DefinitionBinding) and not one.path for one in values):
             return values[-1]  # overloads, or one definition for each platform
         return values[0] if values and all(one == values[0] for one in values) else None
 
-    def _of_binding(self, binding: Binding, scope: Scope, depth: int) -> Value | None:
+    def _resolve_binding(self, binding: Binding, scope: Scope, depth: int) -> ResolvedValue | None:
         match binding:
-            case Imported(path):
-                return Value(self._module, path)
-            case Defined():
-                return Value(self._module, binding)
-            case Assigned(value):
-                return self._value(value, scope, depth)
-            case Declared(annotation, value):
-                known = self._value(value, scope, depth) if value is not None else None
-                return known or self._instance(annotation, scope, depth)
-            case Parameter(owner=ast.ClassDef() as cls):
-                home = self._module.scopes.of(cls).parent
+            case ImportBinding(path):
+                return ResolvedValue(self._module, path)
+            case DefinitionBinding():
+                return ResolvedValue(self._module, binding)
+            case AssignmentBinding(value):
+                return self._resolve(value, scope, depth)
+            case DeclarationBinding(annotation, value):
+                known = self._resolve(value, scope, depth) if value is not None else None
+                return known or self._resolve_instance(annotation, scope, depth)
+            case ParameterBinding(owner=ast.ClassDef() as cls):
+                home = self._module.scopes.get_scope(cls).parent
                 if home is None:
                     return None
-                itself = Value(self._module, Defined(cls, home))
-                return itself if binding.of_class else itself.then(CALL)
-            case Parameter(annotation=ast.expr() as annotation):
+                itself = ResolvedValue(self._module, DefinitionBinding(cls, home))
+                return itself if binding.is_classmethod else itself.append(CALL)
+            case ParameterBinding(annotation=ast.expr() as annotation):
                 outside = scope.parent or scope
-                return self._instance(annotation, outside, depth)
+                return self._resolve_instance(annotation, outside, depth)
             case _:
                 return None
 
-    def _instance(self, annotation: ast.expr, scope: Scope, depth: int) -> Value | None:
+    def _resolve_instance(self, annotation: ast.expr, scope: Scope, depth: int) -> ResolvedValue | None:
         """An instance of an annotated class."""
         match annotation:
             case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
-                return self._instance(left, scope, depth)
+                return self._resolve_instance(left, scope, depth)
             case ast.Name() | ast.Attribute():
-                base = self._value(annotation, scope, depth + 1)
-                return base and base.then(CALL)
+                base = self._resolve(annotation, scope, depth + 1)
+                return base and base.append(CALL)
             case _:
                 return None
 
-    def _followed(self, value: Value, depth: int) -> Value | None:
+    def _follow_import(self, value: ResolvedValue, depth: int) -> ResolvedValue | None:
         """The same value, found in the file that defines it, where that lies next to the importing one."""
-        if isinstance(value.root, Defined) or CALL in value.trail or value.root.startswith("builtins."):
+        if isinstance(value.root, DefinitionBinding) or CALL in value.path or value.root.startswith("builtins."):
             return value
-        dotted = value.dotted
+        dotted = value.dotted_path
         if dotted.partition(".")[0] == "holdfast":
             last = dotted.rpartition(".")[2]
-            return replace(value, root=f"holdfast.{last}", trail=()) if last in _OURS else value
-        there = self._library.find(dotted, value.module) if depth <= _DEEPEST else None
+            return replace(value, root=f"holdfast.{last}", path=()) if last in _HOLDFAST_NAMES else value
+        there = self._loader.resolve_path(dotted, value.module) if depth <= _MAX_DEPTH else None
         if there is None or not there[1]:
             return value
         module, (name, *rest) = there
-        found = Reader(module, self._library)._of_name(name, module.scopes.module, depth + 1)
+        found = Resolver(module, self._loader)._resolve_name(name, module.scopes.module_scope, depth + 1)
         # Unknown there is unknown here: the user's `redis.py` is not the library of that name.
-        return found and found.then(*rest)
+        return found and found.append(*rest)
 
 
-def _is_none(binding: Binding) -> bool:
+def _is_none_binding(binding: Binding) -> bool:
     match binding:
-        case Assigned(ast.Constant(value=None)) | Declared(_, ast.Constant(value=None)):
+        case AssignmentBinding(ast.Constant(value=None)) | DeclarationBinding(_, ast.Constant(value=None)):
             return True
         case _:
             return False

@@ -10,30 +10,34 @@ import re
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class ViolationKind(NamedTuple):
     """One kind of fault: why it is one, and the way out."""
 
-    why: str
+    reason: str
     remedy: str
 
 
-KINDS: dict[str, Kind] = {
-    "clock": Kind("the clock shows another time at every replay", "use `holdfast.now()`, or read the clock in a step"),
-    "chance": Kind(
-        "chance is drawn anew at every replay", "use `holdfast.random()` or `holdfast.uuid4()`, or draw in a step"
+VIOLATION_KINDS: dict[str, ViolationKind] = {
+    "clock": ViolationKind(
+        "the clock shows another time at every replay", "use `holdfast.now()`, or read the clock in a step"
     ),
-    "io": Kind("it is done again at every replay, and nothing of it is recorded", "do it in a step"),
-    "surroundings": Kind("another process may see something else", "read it in a step"),
-    "blocking": Kind("workflow code must not block, nor leave its event loop", "do it in a step"),
-    "await": Kind("it is not awaited, so it never runs", "`await` it, or hand it to `asyncio.gather`"),
-    "set": Kind("the order of a set differs from process to process", "sort it first"),
-    "hash": Kind("the hash of a string differs in every process", "order by the value itself"),
-    "address": Kind("an object's address differs in every process", "order by something that is in the object"),
-    "state": Kind(
+    "random": ViolationKind(
+        "every replay draws another value", "use `holdfast.random()` or `holdfast.uuid4()`, or draw in a step"
+    ),
+    "io": ViolationKind("it is done again at every replay, and nothing of it is recorded", "do it in a step"),
+    "environment": ViolationKind("another process may see something else", "read it in a step"),
+    "blocking": ViolationKind("workflow code must not block, nor leave its event loop", "do it in a step"),
+    "await": ViolationKind("it is not awaited, so it never runs", "`await` it, or hand it to `asyncio.gather`"),
+    "set": ViolationKind("the order of a set differs from process to process", "sort it first"),
+    "hash": ViolationKind("the hash of a string differs in every process", "order by the value itself"),
+    "address": ViolationKind(
+        "an object's address differs in every process", "order by something that is in the object"
+    ),
+    "state": ViolationKind(
         "workflow code may depend only on its inputs and on what its steps return",
         "keep it in a local variable, or do it in a step",
     ),
-    "catch-all": Kind(
+    "catch-all": ViolationKind(
         "a run that leaves memory is stopped by a `BaseException`, which must pass",
         "catch `Exception`, or let what is no `Exception` pass with `raise`",
     ),
@@ -47,18 +51,18 @@ class Rule(NamedTuple):
     patterns: str
     remedy: str = ""
     """Instead of the kind's own."""
-    most: int | None = None
+    max_arguments: int | None = None
     """It is a fault only with at most so many arguments: ``time.gmtime()`` asks the clock, ``time.gmtime(0)`` not."""
 
 
-_UUID = "use `holdfast.uuid4()`"
-_THREAD = "declare the plain function as a step: it runs in a thread"
-_VERBS = "{get,post,put,patch,delete,head,options,request,stream,send}"
-_MODEL_CALLS = (
+_UUID_REMEDY = "use `holdfast.uuid4()`"
+_THREAD_REMEDY = "declare the plain function as a step: it runs in a thread"
+_HTTP_METHODS = "{get,post,put,patch,delete,head,options,request,stream,send}"
+_MODEL_METHODS = (
     "{create,parse,stream,generate,list,retrieve,delete,update,cancel,upload,submit,content,count_tokens,"
     "generate_content,generate_content_stream,send_message,embed,embed_content,complete,chat,edit,moderate}"
 )
-_PATHS = (
+_PATH_EXPRESSIONS = (
     "pathlib.{Path,PosixPath}{(),.cwd(),.home()}"
     "{,.parent,.resolve(),.absolute(),.joinpath(),.with_suffix(),.with_name(),.with_stem(),.expanduser()}"
 )
@@ -66,25 +70,25 @@ _PATHS = (
 RULES: tuple[Rule, ...] = (
     # The clock
     Rule("clock", "time.{time,monotonic,perf_counter,process_time,thread_time}{,_ns} time.clock_gettime{,_ns}"),
-    Rule("clock", "time.{localtime,gmtime,ctime,asctime}", most=0),
-    Rule("clock", "time.strftime", most=1),
+    Rule("clock", "time.{localtime,gmtime,ctime,asctime}", max_arguments=0),
+    Rule("clock", "time.strftime", max_arguments=1),
     Rule("clock", "datetime.datetime.{now,utcnow,today} datetime.date.today"),
     Rule("clock", "pandas.Timestamp.{now,utcnow,today} pendulum.{now,today,tomorrow,yesterday}"),
     Rule("clock", "arrow.{now,utcnow} django.utils.timezone.{now,localtime,localdate}"),
-    # Chance
-    Rule("chance", "uuid.{uuid1,uuid4,uuid6,uuid7}", _UUID),
-    Rule("chance", "random.Random numpy.random.{default_rng,RandomState,SeedSequence,PCG64}", most=0),
+    # Randomness
+    Rule("random", "uuid.{uuid1,uuid4,uuid6,uuid7}", _UUID_REMEDY),
+    Rule("random", "random.Random numpy.random.{default_rng,RandomState,SeedSequence,PCG64}", max_arguments=0),
     Rule(
-        "chance",
+        "random",
         "random.{random,uniform,triangular,randint,randrange,randbytes,getrandbits,choice,choices,sample,shuffle,seed,"
         "gauss,normalvariate,lognormvariate,expovariate,betavariate,gammavariate,vonmisesvariate,paretovariate,"
         "weibullvariate,binomialvariate,SystemRandom}",
         "use `holdfast.random()`, or draw in a step",
     ),
-    Rule("chance", "secrets.{choice,randbelow,randbits,token_bytes,token_hex,token_urlsafe,SystemRandom}"),
-    Rule("chance", "os.{urandom,getrandom}"),
+    Rule("random", "secrets.{choice,randbelow,randbits,token_bytes,token_hex,token_urlsafe,SystemRandom}"),
+    Rule("random", "os.{urandom,getrandom}"),
     Rule(
-        "chance",
+        "random",
         "numpy.random.{rand,randn,randint,random,random_sample,ranf,sample,bytes,choice,shuffle,permutation,seed,"
         "random_integers,normal,uniform,standard_normal,poisson,binomial,exponential,beta,gamma,geometric,lognormal}",
     ),
@@ -92,7 +96,7 @@ RULES: tuple[Rule, ...] = (
     Rule("io", "builtins.{open,input} io.open codecs.open"),
     Rule(
         "io",
-        f"{_PATHS}.{{read_text,read_bytes,write_text,write_bytes,open,exists,is_file,is_dir,is_symlink,stat,lstat,"
+        f"{_PATH_EXPRESSIONS}.{{read_text,read_bytes,write_text,write_bytes,open,exists,is_file,is_dir,is_symlink,stat,lstat,"
         "iterdir,glob,rglob,walk,mkdir,rmdir,unlink,rename,replace,touch,chmod,symlink_to,hardlink_to,samefile,"
         "readlink,owner}",
     ),
@@ -115,18 +119,18 @@ RULES: tuple[Rule, ...] = (
     Rule("io", "socket.{socket,create_connection,create_server,getaddrinfo,gethostbyname,gethostbyaddr}"),
     Rule("io", "smtplib.{SMTP,SMTP_SSL} ftplib.{FTP,FTP_TLS} imaplib.{IMAP4,IMAP4_SSL} webbrowser.open"),
     # HTTP
-    Rule("io", f"requests.{_VERBS} requests.{{Session,session}}().{_VERBS} httpx.{_VERBS}"),
-    Rule("io", f"httpx.{{Client,AsyncClient}}().{_VERBS} aiohttp.request"),
-    Rule("io", f"aiohttp.ClientSession().{{ws_connect,{_VERBS[1:-1]}}}"),
+    Rule("io", f"requests.{_HTTP_METHODS} requests.{{Session,session}}().{_HTTP_METHODS} httpx.{_HTTP_METHODS}"),
+    Rule("io", f"httpx.{{Client,AsyncClient}}().{_HTTP_METHODS} aiohttp.request"),
+    Rule("io", f"aiohttp.ClientSession().{{ws_connect,{_HTTP_METHODS[1:-1]}}}"),
     Rule("io", "urllib.request.{urlopen,urlretrieve} urllib3.request urllib3.PoolManager().{request,urlopen}"),
     Rule("io", "http.client.{HTTPConnection,HTTPSConnection}().{request,getresponse,connect}"),
     Rule("io", "websockets.connect websockets.{client,sync.client,asyncio.client}.connect"),
     # Models
-    Rule("io", f"openai.{{Async,}}{{Azure,}}OpenAI(){{,.with_options()}}.**.{_MODEL_CALLS}"),
-    Rule("io", f"openai.{{chat.completions,completions,responses,embeddings,images,models}}.{_MODEL_CALLS}"),
+    Rule("io", f"openai.{{Async,}}{{Azure,}}OpenAI(){{,.with_options()}}.**.{_MODEL_METHODS}"),
+    Rule("io", f"openai.{{chat.completions,completions,responses,embeddings,images,models}}.{_MODEL_METHODS}"),
     Rule("io", "openai.{ChatCompletion,Completion,Embedding}.{create,acreate}"),
-    Rule("io", f"anthropic.{{Async,}}Anthropic{{,Bedrock,Vertex}}(){{,.with_options()}}.**.{_MODEL_CALLS}"),
-    Rule("io", f"groq.{{Async,}}Groq().**.{_MODEL_CALLS} google.genai.Client().**.{_MODEL_CALLS}"),
+    Rule("io", f"anthropic.{{Async,}}Anthropic{{,Bedrock,Vertex}}(){{,.with_options()}}.**.{_MODEL_METHODS}"),
+    Rule("io", f"groq.{{Async,}}Groq().**.{_MODEL_METHODS} google.genai.Client().**.{_MODEL_METHODS}"),
     Rule("io", "mistralai.Mistral().**.{create,complete,complete_async,stream,stream_async}"),
     Rule("io", "google.generativeai.GenerativeModel().{generate_content,generate_content_async}"),
     Rule("io", "litellm.{completion,acompletion,embedding,aembedding,responses,aresponses}"),
@@ -147,22 +151,26 @@ RULES: tuple[Rule, ...] = (
     Rule("io", "redis.{,asyncio.}{Redis,StrictRedis}().* redis.{,asyncio.}{from_url,Redis.from_url}().*"),
     Rule("io", "pymongo.MongoClient().{list_database_names,server_info,start_session,admin.command}"),
     Rule("io", "boto3.{client,resource} boto3.client().*"),
-    # Surroundings
+    # Environment
     Rule(
-        "surroundings",
+        "environment",
         "os.{getenv,getenvb,putenv,unsetenv,getcwd,getcwdb,getpid,getppid,getlogin,getuid,getgid,uname,"
         "cpu_count,process_cpu_count,getloadavg,get_terminal_size}",
     ),
-    Rule("surroundings", "pathlib.Path.{cwd,home} shutil.{which,get_terminal_size} getpass.{getuser,getpass}"),
-    Rule("surroundings", "socket.{gethostname,getfqdn} platform.{node,uname,platform} uuid.getnode"),
+    Rule("environment", "pathlib.Path.{cwd,home} shutil.{which,get_terminal_size} getpass.{getuser,getpass}"),
+    Rule("environment", "socket.{gethostname,getfqdn} platform.{node,uname,platform} uuid.getnode"),
     Rule(
-        "surroundings", "threading.{get_ident,get_native_id,current_thread} multiprocessing.{cpu_count,current_process}"
+        "environment", "threading.{get_ident,get_native_id,current_thread} multiprocessing.{cpu_count,current_process}"
     ),
     # Blocking, and leaving the loop
     Rule("blocking", "time.sleep", "use `await asyncio.sleep(...)`, which is a durable timer here"),
-    Rule("blocking", "asyncio.to_thread anyio.to_thread.run_sync starlette.concurrency.run_in_threadpool", _THREAD),
-    Rule("blocking", "threading.{Thread,Timer} multiprocessing.{Process,Pool} _thread.start_new_thread", _THREAD),
-    Rule("blocking", "concurrent.futures.{,thread.,process.}{ThreadPoolExecutor,ProcessPoolExecutor}", _THREAD),
+    Rule(
+        "blocking", "asyncio.to_thread anyio.to_thread.run_sync starlette.concurrency.run_in_threadpool", _THREAD_REMEDY
+    ),
+    Rule(
+        "blocking", "threading.{Thread,Timer} multiprocessing.{Process,Pool} _thread.start_new_thread", _THREAD_REMEDY
+    ),
+    Rule("blocking", "concurrent.futures.{,thread.,process.}{ThreadPoolExecutor,ProcessPoolExecutor}", _THREAD_REMEDY),
     Rule("blocking", "asyncio.{create_subprocess_exec,create_subprocess_shell} anyio.{run_process,open_process}"),
     Rule("blocking", "asyncio.{open_connection,start_server,open_unix_connection,start_unix_server}"),
     Rule("blocking", "anyio.{open_file,connect_tcp,connect_unix,create_tcp_listener}"),
@@ -174,16 +182,20 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-METHODS: dict[str, Rule] = {
+METHOD_RULES: dict[str, Rule] = {
     # A method of this name is what it seems, whatever it belongs to.
-    "run_in_executor": Rule("blocking", "", _THREAD),
+    "run_in_executor": Rule("blocking", "", _THREAD_REMEDY),
 }
 
-ATTRIBUTES: dict[str, str] = {"os.environ": "surroundings", "os.environb": "surroundings", "sys.argv": "surroundings"}
+ATTRIBUTE_KINDS: dict[str, str] = {
+    "os.environ": "environment",
+    "os.environb": "environment",
+    "sys.argv": "environment",
+}
 """What is a fault to look at, not only to call."""
 
 
-def _compiled(patterns: str) -> re.Pattern[str]:
+def _compile_patterns(patterns: str) -> re.Pattern[str]:
     """A pattern as a regular expression."""
     text = re.escape(patterns)
     text = text.replace(r"\{", "(?:").replace(r"\}", ")").replace(",", "|")
@@ -191,12 +203,12 @@ def _compiled(patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{one})" for one in text.split(r"\ ")))
 
 
-_COMPILED = tuple((_compiled(rule.patterns), rule) for rule in RULES)
+_COMPILED_RULES = tuple((_compile_patterns(rule.patterns), rule) for rule in RULES)
 
 
-def rule_for(dotted: str, arguments: int) -> Rule | None:
+def find_rule(dotted: str, argument_count: int) -> Rule | None:
     """The rule that a call of ``dotted`` with so many arguments breaks."""
-    for pattern, rule in _COMPILED:
-        if pattern.fullmatch(dotted) and (rule.most is None or arguments <= rule.most):
+    for pattern, rule in _COMPILED_RULES:
+        if pattern.fullmatch(dotted) and (rule.max_arguments is None or argument_count <= rule.max_arguments):
             return rule
     return None

@@ -7,23 +7,25 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.checking.modules import Library, Module
-from holdfast.checking.resolver import CALL, Reader, Value
-from holdfast.checking.scopes import Defined, FunctionNode, Scope
+from holdfast.checking.modules import ModuleLoader, SourceModule
+from holdfast.checking.resolver import CALL, ResolvedValue, Resolver
+from holdfast.checking.scopes import DefinitionBinding, FunctionNode, Scope
 
-_WORKFLOW = {"holdfast.workflow", "holdfast.workflow()"}
-_STEP = {"holdfast.step", "holdfast.step()", "holdfast.llm_step()", "holdfast.tool", "holdfast.tool()"}
-_TRANSPARENT = ("functools.", "contextlib.", "typing.", "abc.", "builtins.")
+_WORKFLOW_DECORATORS = {"holdfast.workflow", "holdfast.workflow()"}
+_STEP_DECORATORS = {"holdfast.step", "holdfast.step()", "holdfast.llm_step()", "holdfast.tool", "holdfast.tool()"}
+_TRANSPARENT_PREFIXES = ("functools.", "contextlib.", "typing.", "abc.", "builtins.")
 """Decorators under which a function is still called where it is called. Others may make anything of it."""
-_STARTS = {(CALL,), ("start", CALL), ("options", CALL, CALL), ("options", CALL, "start", CALL)}
-_CALLERS = {"builtins.map", "builtins.filter", "builtins.sorted", "builtins.min", "builtins.max", "functools.reduce",
-            "holdfast.map", "itertools.groupby", "itertools.takewhile", "itertools.dropwhile"}  # fmt: skip
+_CHILD_START_PATHS = {(CALL,), ("start", CALL), ("options", CALL, CALL), ("options", CALL, "start", CALL)}
+_CALLING_FUNCTIONS = {
+    "builtins.map", "builtins.filter", "builtins.sorted", "builtins.min", "builtins.max", "functools.reduce",
+    "holdfast.map", "itertools.groupby", "itertools.takewhile", "itertools.dropwhile",
+}  # fmt: skip
 """Functions that call the functions they are given, there and then."""
 _CALLING_METHODS = {"sort", "start_soon", "add_done_callback", "call_soon", "call_later"}
 
 
 @dataclass(frozen=True)
-class Code:
+class WorkflowFunction:
     """A function that is workflow code."""
 
     node: FunctionNode
@@ -38,135 +40,152 @@ class Code:
         return "lambda" if isinstance(self.node, ast.Lambda) else self.node.name
 
 
-class Program:
+class WorkflowModule:
     """One module, and what is known of its workflows and steps."""
 
-    def __init__(self, module: Module, library: Library) -> None:
+    def __init__(self, module: SourceModule, loader: ModuleLoader) -> None:
         self.module = module
-        self.reader = Reader(module, library)
-        self._library = library
+        self.resolver = Resolver(module, loader)
+        self._loader = loader
 
     # What is what
 
-    def is_step(self, value: Value) -> bool:
+    def is_step_call(self, value: ResolvedValue) -> bool:
         """Whether a value is the outcome of calling a step."""
-        if self._is_marked(value, _STEP):
-            return value.trail in ((CALL,), ("options", CALL, CALL))
-        return value.dotted in ("holdfast.step()()", "holdfast.step()()()")  # charge = step(function)
+        if self._has_decorator(value, _STEP_DECORATORS):
+            return value.path in ((CALL,), ("options", CALL, CALL))
+        return value.dotted_path in ("holdfast.step()()", "holdfast.step()()()")  # charge = step(function)
 
-    def is_workflow_call(self, value: Value) -> bool:
+    def is_workflow_call(self, value: ResolvedValue) -> bool:
         """Whether a value is the outcome of calling a workflow: a child."""
-        return self._is_marked(value, _WORKFLOW) and value.trail in _STARTS
+        return self._has_decorator(value, _WORKFLOW_DECORATORS) and value.path in _CHILD_START_PATHS
 
-    def is_coroutine(self, value: Value) -> bool:
+    def is_coroutine_call(self, value: ResolvedValue) -> bool:
         """Whether a value is the outcome of calling a plain async function."""
-        if value.trail != (CALL,) or not isinstance(value.root, Defined):
+        if value.path != (CALL,) or not isinstance(value.root, DefinitionBinding):
             return False
         node = value.root.node
-        return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
+        return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _is_generator(node)
 
-    def _is_marked(self, value: Value, marks: set[str]) -> bool:
-        if not isinstance(value.root, Defined):
+    def _has_decorator(self, value: ResolvedValue, decorators: set[str]) -> bool:
+        if not isinstance(value.root, DefinitionBinding):
             return False
-        return not marks.isdisjoint(self._decorators(value.root, value.module))
+        return not decorators.isdisjoint(self._resolve_decorators(value.root, value.module))
 
-    def _decorators(self, defined: Defined, module: Module) -> list[str]:
-        reader = self.reader if module is self.module else Reader(module, self._library)
-        found = (reader.value(decorator, defined.scope) for decorator in defined.node.decorator_list)
-        return ["?" if one is None else one.dotted or "?" for one in found]
+    def _resolve_decorators(self, defined: DefinitionBinding, module: SourceModule) -> list[str]:
+        reader = self.resolver if module is self.module else Resolver(module, self._loader)
+        found = (reader.resolve(decorator, defined.scope) for decorator in defined.node.decorator_list)
+        return ["?" if one is None else one.dotted_path or "?" for one in found]
 
     # Which functions are workflow code
 
-    def workflow_code(self) -> list[Code]:
+    def find_workflow_functions(self) -> list[WorkflowFunction]:
         """Every function of the module that is workflow code, each once, workflows first."""
-        found: dict[FunctionNode, Code] = {}
-        todo = deque(self._workflows())
+        found: dict[FunctionNode, WorkflowFunction] = {}
+        todo = deque(self._find_workflows())
         while todo:
             code = todo.popleft()
             if code.node not in found:
                 found[code.node] = code
-                todo.extend(Code(node, code.workflow, False) for node in self._called_by(code.node))
+                todo.extend(
+                    WorkflowFunction(node, code.workflow, False) for node in self._find_called_functions(code.node)
+                )
         return list(found.values())
 
-    def _workflows(self) -> Iterator[Code]:
+    def _find_workflows(self) -> Iterator[WorkflowFunction]:
         scopes = self.module.scopes
-        for node, scope in scopes.functions():
-            if not _WORKFLOW.isdisjoint(self._decorators(Defined(node, scope), self.module)):
-                yield Code(node, node.name, True)
-        for node, scope in scopes.classes():
-            if not _WORKFLOW.isdisjoint(self._decorators(Defined(node, scope), self.module)):
-                for condition in self._conditions(node, scopes.of(node)):
-                    yield Code(condition, node.name, False)
+        for node, scope in scopes.iter_functions():
+            if not _WORKFLOW_DECORATORS.isdisjoint(
+                self._resolve_decorators(DefinitionBinding(node, scope), self.module)
+            ):
+                yield WorkflowFunction(node, node.name, True)
+        for node, scope in scopes.iter_classes():
+            if not _WORKFLOW_DECORATORS.isdisjoint(
+                self._resolve_decorators(DefinitionBinding(node, scope), self.module)
+            ):
+                for condition in self._find_conditions(node, scopes.get_scope(node)):
+                    yield WorkflowFunction(condition, node.name, False)
         for node in ast.walk(self.module.tree):  # flow = workflow(function), flow = workflow(id="x")(function)
             match node:
                 case ast.Assign(value=ast.Call(func=maker, args=[ast.Name() as given])):
-                    made, function = (self.reader.value(one, scopes.module) for one in (maker, given))
-                    if made is not None and made.dotted in _WORKFLOW and (found := self._function(function)):
-                        yield Code(found, given.id, True)
+                    made, function = (self.resolver.resolve(one, scopes.module_scope) for one in (maker, given))
+                    if (
+                        made is not None
+                        and made.dotted_path in _WORKFLOW_DECORATORS
+                        and (found := self._get_plain_function(function))
+                    ):
+                        yield WorkflowFunction(found, given.id, True)
                 case _:
                     pass
 
-    def _conditions(self, node: ast.ClassDef, scope: Scope) -> Iterator[FunctionNode]:
+    def _find_conditions(self, node: ast.ClassDef, scope: Scope) -> Iterator[FunctionNode]:
         """What the steps of a class name as ``when=``."""
         for method in node.body:
             if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for decorator in method.decorator_list:
-                made = self.reader.value(decorator, scope)
-                if not isinstance(decorator, ast.Call) or made is None or not made.dotted.startswith("holdfast."):
+                made = self.resolver.resolve(decorator, scope)
+                if not isinstance(decorator, ast.Call) or made is None or not made.dotted_path.startswith("holdfast."):
                     continue
                 for keyword in decorator.keywords:
                     if keyword.arg != "when":
                         continue
                     if isinstance(keyword.value, ast.Lambda):
                         yield keyword.value
-                    elif found := self._function(self.reader.value(keyword.value, scope)):
+                    elif found := self._get_plain_function(self.resolver.resolve(keyword.value, scope)):
                         yield found
 
-    def _called_by(self, node: FunctionNode) -> Iterator[FunctionNode]:
+    def _find_called_functions(self, node: FunctionNode) -> Iterator[FunctionNode]:
         for inner, scope in self.walk(node):
             if not isinstance(inner, ast.Call):
                 continue
-            value = self.reader.value(inner, scope)
+            value = self.resolver.resolve(inner, scope)
             if value is not None:
-                yield from self._functions_behind(value)
-            if self._calls_arguments(inner, scope):
+                yield from self._find_functions(value)
+            if self._is_calling_arguments(inner, scope):
                 for given in [*inner.args, *(keyword.value for keyword in inner.keywords)]:
                     if isinstance(given, ast.Name | ast.Attribute):
-                        function = self._function(self.reader.value(given, scope))
+                        function = self._get_plain_function(self.resolver.resolve(given, scope))
                         if function is not None:
                             yield function
 
-    def _functions_behind(self, value: Value) -> Iterator[FunctionNode]:
+    def _find_functions(self, value: ResolvedValue) -> Iterator[FunctionNode]:
         """The functions of this module that a call runs."""
-        if value.module is not self.module or not isinstance(value.root, Defined):
+        if value.module is not self.module or not isinstance(value.root, DefinitionBinding):
             return
         node = value.root.node
         if not isinstance(node, ast.ClassDef):
-            if value.trail == (CALL,) and (found := self._function(Value(value.module, value.root))):
+            if value.path == (CALL,) and (found := self._get_plain_function(ResolvedValue(value.module, value.root))):
                 yield found
             return
-        match value.trail:
+        match value.path:
             case ("()",):
                 names = ("__init__", "__post_init__")
             case (str(method), "()") | ("()", str(method), "()"):
                 names = (method,)
             case _:
                 return
-        inside = self.module.scopes.of(node)
+        inside = self.module.scopes.get_scope(node)
         for name in names:
             for binding in inside.names.get(name, []):
-                if isinstance(binding, Defined) and (found := self._function(Value(self.module, binding))):
+                if isinstance(binding, DefinitionBinding) and (
+                    found := self._get_plain_function(ResolvedValue(self.module, binding))
+                ):
                     yield found
 
-    def _function(self, value: Value | None) -> FunctionNode | None:
+    def _get_plain_function(self, value: ResolvedValue | None) -> FunctionNode | None:
         """A plain function of this module: no step, no workflow, and nothing that its decorators may have changed."""
-        if value is None or value.trail or value.module is not self.module or not isinstance(value.root, Defined):
+        if (
+            value is None
+            or value.path
+            or value.module is not self.module
+            or not isinstance(value.root, DefinitionBinding)
+        ):
             return None
         node = value.root.node
         if isinstance(node, ast.ClassDef):
             return None
-        plain = all(one.startswith(_TRANSPARENT) for one in self._decorators(value.root, self.module))
+        plain = all(one.startswith(_TRANSPARENT_PREFIXES) for one in self._resolve_decorators(value.root, self.module))
         return node if plain else None
 
     # Walking
@@ -177,7 +196,7 @@ class Program:
         The bodies of functions inside it are left out: they run when they are called, and that may be in a step. Of
         lambdas only those are read that are called where they are written, as in ``sorted(key=lambda ...)``.
         """
-        scope = self.module.scopes.of(function)
+        scope = self.module.scopes.get_scope(function)
         for node in [function.body] if isinstance(function, ast.Lambda) else function.body:
             yield from self._walk(node, scope)
 
@@ -187,14 +206,14 @@ class Program:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 children = [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
             case ast.Lambda():
-                children = [node.body] if self._is_called_here(node, scope) else []
-                scope = self.module.scopes.of(node)
+                children = [node.body] if self._is_called_in_place(node, scope) else []
+                scope = self.module.scopes.get_scope(node)
             case ast.ClassDef():
                 children = list(node.body)
-                scope = self.module.scopes.of(node)
+                scope = self.module.scopes.get_scope(node)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 children = list(ast.iter_child_nodes(node))
-                scope = self.module.scopes.of(node)
+                scope = self.module.scopes.get_scope(node)
             case ast.AnnAssign(target=target, value=value):
                 children = [target, *([value] if value is not None else [])]
             case _:
@@ -203,20 +222,20 @@ class Program:
         for child in children:
             yield from self._walk(child, scope)
 
-    def _is_called_here(self, node: ast.Lambda, scope: Scope) -> bool:
+    def _is_called_in_place(self, node: ast.Lambda, scope: Scope) -> bool:
         around = self.module.scopes.parents[node]
         if isinstance(around, ast.keyword):
             around = self.module.scopes.parents[around]
-        return isinstance(around, ast.Call) and (around.func is node or self._calls_arguments(around, scope))
+        return isinstance(around, ast.Call) and (around.func is node or self._is_calling_arguments(around, scope))
 
-    def _calls_arguments(self, call: ast.Call, scope: Scope) -> bool:
+    def _is_calling_arguments(self, call: ast.Call, scope: Scope) -> bool:
         """Whether a call runs the functions that it is given, there and then."""
-        called = self.reader.value(call.func, scope)
+        called = self.resolver.resolve(call.func, scope)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        return (called is not None and called.dotted in _CALLERS) or method in _CALLING_METHODS
+        return (called is not None and called.dotted_path in _CALLING_FUNCTIONS) or method in _CALLING_METHODS
 
 
-def _yields(node: ast.AsyncFunctionDef) -> bool:
+def _is_generator(node: ast.AsyncFunctionDef) -> bool:
     todo: list[ast.AST] = list(node.body)
     while todo:
         inner = todo.pop()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.options import Main
+from holdfast.cli.options import MainGroup
 from holdfast.installation import __version__
 
 
 @click.group(
-    cls=Main,
+    cls=MainGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nFirst time here?  holdfast demo",
 )

@@ -5,38 +5,38 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import console, duration, echo_json, one_line, printable
-from holdfast.cli.store_access import reached, seen
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import create_console, format_duration, make_printable, print_json, to_one_line
+from holdfast.cli.store_access import open_client, try_get_run
 from holdfast.cli.tables import print_table
-from holdfast.cli.values import json_or_text
+from holdfast.cli.values import parse_json_or_text
 from holdfast.client.client import Client
 from holdfast.errors import NotAllowed, RunNotFound
 from holdfast.services.addresses import AddressInfo
 
 
-def send(
+def send_work(
     url: str | None, address: str, value: str | None, *, id: str | None, deadline: float | None, as_json: bool
 ) -> None:
     """Send work to an address, and say what its run is called."""
-    payload = None if value is None else json_or_text(value)
-    in_loop(_send(url, address, payload, id, deadline, as_json))
+    payload = None if value is None else parse_json_or_text(value)
+    run_in_loop(_send_work(url, address, payload, id, deadline, as_json))
 
 
-async def _send(
+async def _send_work(
     url: str | None, address: str, payload: Any, id: str | None, deadline: float | None, as_json: bool
 ) -> None:
-    async with reached(url) as client:
+    async with open_client(url) as client:
         created = id is None or await _is_new(client, id)
         run_id = (await client.send(address, payload, deadline=deadline, id=id)).run_id
-        run = await seen(client, run_id)
+        run = await try_get_run(client, run_id)
     state = None if run is None else run.state.value
     if as_json:
-        echo_json({"id": run_id, "address": address, "state": state, "created": created})
+        print_json({"id": run_id, "address": address, "state": state, "created": created})
     elif created is False:
-        print(printable(f"run {run_id!r} was sent before: it is {state}"))
+        print(make_printable(f"run {run_id!r} was sent before: it is {state}"))
     else:
-        print(printable(f"sent to {address!r} as run {run_id!r}"))
+        print(make_printable(f"sent to {address!r} as run {run_id!r}"))
 
 
 async def _is_new(client: Client, run_id: str) -> bool | None:
@@ -52,12 +52,12 @@ async def _is_new(client: Client, run_id: str) -> bool | None:
 
 def show_addresses(url: str | None, *, as_json: bool) -> None:
     """Print all addresses."""
-    found = in_loop(_read(url))
+    found = run_in_loop(_fetch_addresses(url))
     if as_json:
-        echo_json([asdict(one) for one in found])
+        print_json([asdict(one) for one in found])
         return
     if not found:
-        console().print(
+        create_console().print(
             "there is no address yet: one is there as soon as somebody sends to it (`holdfast send NAME`) or listens "
             "on it",
             soft_wrap=True,
@@ -65,45 +65,49 @@ def show_addresses(url: str | None, *, as_json: bool) -> None:
         return
     rows = [
         (
-            one_line(one.name),
+            to_one_line(one.name),
             str(one.max_deliveries),
-            "none" if one.deadline is None else duration(one.deadline),
-            duration(one.lease),
-            one_line(_delivered(one)),
+            "none" if one.deadline is None else format_duration(one.deadline),
+            format_duration(one.lease),
+            to_one_line(_describe_delivery(one)),
         )
         for one in found
     ]
-    print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, numbers=(1,))
+    print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, number_columns=(1,))
 
 
-def _delivered(address: AddressInfo) -> str:
+def _describe_delivery(address: AddressInfo) -> str:
     if address.webhook is None:
         return "fetched by listeners"
-    return f"sent to {address.webhook}" if address.webhook_off is None else f"not sent: {address.webhook_off}"
+    return (
+        f"sent to {address.webhook}"
+        if address.webhook_disabled_reason is None
+        else f"not sent: {address.webhook_disabled_reason}"
+    )
 
 
-async def _read(url: str | None) -> list[AddressInfo]:
-    async with reached(url) as client:
+async def _fetch_addresses(url: str | None) -> list[AddressInfo]:
+    async with open_client(url) as client:
         return await client.addresses.list()
 
 
 def set_address(url: str | None, name: str, settings: dict[str, Any], *, as_json: bool) -> None:
     """Change settings of an address, and say which it has now."""
-    before, now = in_loop(_set(url, name, settings))
+    before, now = run_in_loop(_set_address(url, name, settings))
     if as_json:
-        echo_json({**asdict(now), "changed": before != now})
+        print_json({**asdict(now), "changed": before != now})
         return
-    deadline = "no deadline" if now.deadline is None else f"a deadline of {duration(now.deadline)}"
+    deadline = "no deadline" if now.deadline is None else f"a deadline of {format_duration(now.deadline)}"
     said = "has these settings now" if before != now else "had these settings before: nothing changed"
     print(
-        printable(
+        make_printable(
             f"address {name!r} {said}: at most {now.max_deliveries} deliveries in a row without a new step, "
-            f"{deadline}, and listeners count as dead after {duration(now.lease)} of silence"
+            f"{deadline}, and listeners count as dead after {format_duration(now.lease)} of silence"
         )
     )
 
 
-async def _set(url: str | None, name: str, settings: dict[str, Any]) -> tuple[AddressInfo | None, AddressInfo]:
-    async with reached(url) as client:
+async def _set_address(url: str | None, name: str, settings: dict[str, Any]) -> tuple[AddressInfo | None, AddressInfo]:
+    async with open_client(url) as client:
         before = next((one for one in await client.addresses.list() if one.name == name), None)
         return before, await client.addresses.set(name, **settings)

@@ -13,123 +13,130 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, replace
 from typing import IO, Any, cast
 
-from holdfast.admission.usage import Limits, Usage
+from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.errors import UsageError
-from holdfast.services.journal_files import to_json
+from holdfast.services.journal_files import to_json_line
 from holdfast.services.json_fields import (
     ATTEMPT_FIELDS,
+    BOOL,
     BYTES,
-    FLAG,
-    NAMES,
+    INT,
+    INTS,
     RECORD_FIELDS,
     RUN_FIELDS,
     SECONDS,
     SIGNAL_FIELDS,
-    TEXT,
-    WHOLE,
-    WHOLES,
-    Fields,
-    Form,
-    is_nothing,
-    read_all,
+    STRING,
+    STRINGS,
+    FieldCodec,
+    FieldCodecs,
+    is_empty,
     read_fields,
+    read_list,
     write_fields,
 )
 from holdfast.services.lookup import find_run
-from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalState, Question
-from holdfast.stores.archives import Archived, ArchivedLink, Belongings
+from holdfast.stores.approvals import Approval, ApprovalFilter, ApprovalRequest, ApprovalState
+from holdfast.stores.archives import ArchivedLink, ArchivedRun, RunExtras
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.encrypted import check_that_it_is_open
-from holdfast.stores.live_events import STAYING
-from holdfast.stores.operations import Notice, Run
+from holdfast.stores.encrypted import check_archive_decrypted
+from holdfast.stores.live_events import LASTING_KINDS
+from holdfast.stores.operations import LiveEvent, Run
 
 FORMAT = "holdfast-archive"
 VERSION = 1
 """Rises when an older Holdfast would misread the file. A field more is no reason: those unknown are passed over."""
 
-_HOW = "`holdfast export --all` writes such files."
-_MOST = 100_000
+_EXPORT_HINT = "`holdfast export --all` writes such files."
+_MAX_ROWS = 100_000
 """Questions and notices of one run."""
 
-_SUMS = tuple(one.name for one in fields(Usage))
-_APPROVAL: Fields = {
-    "id": TEXT,
-    "position": WHOLE,
-    "state": Form(f"one of {', '.join(ApprovalState)}", ApprovalState, str),
-    "asked_at": SECONDS,
-    "expires_at": SECONDS.or_none(),
-    "asked_of": TEXT,
-    "reminders": WHOLE,
-    "reminded_at": SECONDS.or_none(),
-    "answer": BYTES.or_none(),
-    "answered_by": TEXT,
-    "answered_at": SECONDS.or_none(),
+_USAGE_FIELD_NAMES = tuple(one.name for one in fields(Usage))
+_APPROVAL_FIELDS: FieldCodecs = {
+    "id": STRING,
+    "position": INT,
+    "state": FieldCodec(f"one of {', '.join(ApprovalState)}", ApprovalState, str),
+    "requested_at": SECONDS,
+    "expires_at": SECONDS.nullable(),
+    "assignee": STRING,
+    "reminder_count": INT,
+    "reminded_at": SECONDS.nullable(),
+    "answer": BYTES.nullable(),
+    "answered_by": STRING,
+    "answered_at": SECONDS.nullable(),
 }
-_QUESTION: Fields = {
-    "text": TEXT,
-    "asked_of": TEXT,
-    "choices": NAMES,
-    "form": BYTES,
-    "tool": TEXT,
+_REQUEST_FIELDS: FieldCodecs = {
+    "question": STRING,
+    "assignee": STRING,
+    "choices": STRINGS,
+    "form_schema": BYTES,
+    "tool": STRING,
     "arguments": BYTES,
-    "reason": TEXT,
+    "reason": STRING,
 }
-_NOTICE: Fields = {"position": WHOLE, "part": TEXT, "number": WHOLE, "kind": TEXT, "data": BYTES, "at": SECONDS}
-_LINK: Fields = {"position": WHOLE, "child": TEXT, "is_late": FLAG.unless(is_nothing)}
-_USAGE: Fields = {name: SECONDS if name == "seconds" else WHOLE for name in _SUMS}
-_BUDGET: Fields = {name: SECONDS.or_none() for name in Limits._fields}
-_BELONGINGS: Fields = {
-    "is_generated": FLAG.unless(is_nothing),
-    "is_unclaimed": FLAG.unless(is_nothing),
-    "signal_keys": NAMES.unless(is_nothing),
-    "short": WHOLES.unless(is_nothing),
+_LIVE_EVENT_FIELDS: FieldCodecs = {
+    "position": INT,
+    "stream": STRING,
+    "number": INT,
+    "kind": STRING,
+    "data": BYTES,
+    "at": SECONDS,
+}
+_LINK_FIELDS: FieldCodecs = {"position": INT, "child_id": STRING, "is_late": BOOL.omit_if(is_empty)}
+_USAGE_FIELDS: FieldCodecs = {name: SECONDS if name == "seconds" else INT for name in _USAGE_FIELD_NAMES}
+_BUDGET_FIELDS: FieldCodecs = {name: SECONDS.nullable() for name in BudgetLimits._fields}
+_EXTRAS_FIELDS: FieldCodecs = {
+    "has_generated_id": BOOL.omit_if(is_empty),
+    "has_unclaimed_result": BOOL.omit_if(is_empty),
+    "signal_dedup_keys": STRINGS.omit_if(is_empty),
+    "short_positions": INTS.omit_if(is_empty),
 }
 
 
 # From a store
 
 
-async def archive_run(store: Store, run_id: str) -> Archived:
+async def archive_run(store: Store, run_id: str) -> ArchivedRun:
     """A run and all that belongs to it, as it is now. Raises ``RunNotFound``."""
     while True:
         run = await find_run(store, run_id)
-        [history] = await store.histories([run.key])
-        feed = await store.feed(run_id, len(history.records), 0, _MOST)
-        archived = Archived(
+        [history] = await store.get_histories([run.key])
+        feed = await store.get_run_updates(run_id, len(history.records), 0, _MAX_ROWS)
+        archived = ArchivedRun(
             replace(run, key=0, owner=None, starter=None),
             tuple(history.records),
             tuple(attempt for _, attempt in sorted(history.attempts.items())),
             tuple(history.signals),
-            (await store.usages([run_id])).get(run_id, RunUsage()),
-            tuple(await store.approvals(ApprovalFilter(run_id=run_id, only_open=False), _MOST)),
-            () if feed is None else tuple(notice for _, notice in feed.notices if notice.kind in STAYING),
-            await store.belongings(run.key),
+            (await store.get_usages([run_id])).get(run_id, RunUsage()),
+            tuple(await store.list_approvals(ApprovalFilter(run_id=run_id, only_open=False), _MAX_ROWS)),
+            () if feed is None else tuple(notice for _, notice in feed.live_events if notice.kind in LASTING_KINDS),
+            await store.get_run_extras(run.key),
         )
         # Somebody who goes on with the run between two readings would leave something out.
-        after = await store.get(run_id)
+        after = await store.get_run(run_id)
         if after is not None and (after.epoch, after.state) == (run.epoch, run.state):
             return archived
 
 
-async def lines(store: Store, run_ids: list[str], *, opened: bool = False) -> AsyncIterator[str]:
+async def iter_archive_lines(store: Store, run_ids: list[str], *, decrypted: bool = False) -> AsyncIterator[str]:
     """The lines of a file with these runs, which are in the order of their creation.
 
-    ``opened``: raises ``UndecryptableValue`` if something in them is sealed.
+    ``decrypted``: raises ``UndecryptableValue`` if something in them is encrypted.
     """
-    yield to_json({"format": FORMAT, "version": VERSION})
+    yield to_json_line({"format": FORMAT, "version": VERSION})
     for run_id in run_ids:
         archived = await archive_run(store, run_id)
-        if opened:
-            check_that_it_is_open(archived)
-        yield dumps(archived)
-    yield to_json({"runs": len(run_ids)})
+        if decrypted:
+            check_archive_decrypted(archived)
+        yield dump_run(archived)
+    yield to_json_line({"runs": len(run_ids)})
 
 
 # Writing and reading
 
 
-def dumps(archived: Archived) -> str:
+def dump_run(archived: ArchivedRun) -> str:
     """A line."""
     told: dict[str, Any] = {
         "run": write_fields(RUN_FIELDS, archived.run),
@@ -142,79 +149,83 @@ def dumps(archived: Archived) -> str:
         "attempts": [write_fields(ATTEMPT_FIELDS, attempt) for attempt in archived.attempts],
         "signals": signals,
         "approvals": [
-            {**write_fields(_APPROVAL, one), "question": write_fields(_QUESTION, one.question)}
+            {**write_fields(_APPROVAL_FIELDS, one), "request": write_fields(_REQUEST_FIELDS, one.request)}
             for one in archived.approvals
         ],
-        "notices": [write_fields(_NOTICE, notice) for notice in archived.notices],
-        "links": [write_fields(_LINK, link) for link in archived.belongings.links],
-        "usage": write_fields(_USAGE, archived.usage.used) if archived.usage.used != Usage() else None,
-        "budget": None if archived.usage.budget is None else write_fields(_BUDGET, archived.usage.budget),
-        "belongings": write_fields(_BELONGINGS, archived.belongings),
+        "live_events": [write_fields(_LIVE_EVENT_FIELDS, notice) for notice in archived.live_events],
+        "links": [write_fields(_LINK_FIELDS, link) for link in archived.extras.links],
+        "usage": write_fields(_USAGE_FIELDS, archived.usage.used) if archived.usage.used != Usage() else None,
+        "budget": None if archived.usage.budget is None else write_fields(_BUDGET_FIELDS, archived.usage.budget),
+        "extras": write_fields(_EXTRAS_FIELDS, archived.extras),
     }
-    return to_json({**told, **{name: value for name, value in more.items() if value}})
+    return to_json_line({**told, **{name: value for name, value in more.items() if value}})
 
 
-def loads(text: str, source: str) -> Archived:
+def load_run(text: str, source: str) -> ArchivedRun:
     """The run in a line; ``source`` names the file and the line. Raises ``UsageError``."""
-    content = _object(text, source)
+    content = _parse_object(text, source)
     row = read_fields(RUN_FIELDS, content.get("run"), source, "run")
-    began_at = row.pop("began_at", None)
-    run = Run(key=0, owner=None, starter=None, began_at=row["created_at"] if began_at is None else began_at, **row)
-    none: dict[str, Any] = {name: [] for name in ("attempts", "signals", "approvals", "notices", "links")}
+    began_at = row.pop("clock_started_at", None)
+    run = Run(
+        key=0, owner=None, starter=None, clock_started_at=row["created_at"] if began_at is None else began_at, **row
+    )
+    none: dict[str, Any] = {name: [] for name in ("attempts", "signals", "approvals", "live_events", "links")}
     given = none | content
     usage, budget = given.get("usage"), given.get("budget")
-    told = read_fields(_BELONGINGS, given.get("belongings", {}), source, "belongings")
-    return Archived(
+    told = read_fields(_EXTRAS_FIELDS, given.get("extras", {}), source, "extras")
+    return ArchivedRun(
         run,
-        tuple(Record(**one) for one in read_all(RECORD_FIELDS, given, source, "records")),
-        tuple(Attempt(**one) for one in read_all(ATTEMPT_FIELDS, given, source, "attempts")),
-        tuple(Signal(**one) for one in read_all(SIGNAL_FIELDS, given, source, "signals")),
+        tuple(Record(**one) for one in read_list(RECORD_FIELDS, given, source, "records")),
+        tuple(Attempt(**one) for one in read_list(ATTEMPT_FIELDS, given, source, "attempts")),
+        tuple(Signal(**one) for one in read_list(SIGNAL_FIELDS, given, source, "signals")),
         RunUsage(
-            Usage() if usage is None else Usage(**read_fields(_USAGE, usage, source, "usage")),
-            None if budget is None else Limits(**read_fields(_BUDGET, budget, source, "budget")),
+            Usage() if usage is None else Usage(**read_fields(_USAGE_FIELDS, usage, source, "usage")),
+            None if budget is None else BudgetLimits(**read_fields(_BUDGET_FIELDS, budget, source, "budget")),
         ),
-        tuple(_approvals(run, given, source)),
-        tuple(Notice(**one) for one in read_all(_NOTICE, given, source, "notices")),
-        Belongings(
+        tuple(_load_approvals(run, given, source)),
+        tuple(LiveEvent(**one) for one in read_list(_LIVE_EVENT_FIELDS, given, source, "live_events")),
+        RunExtras(
             **told,
-            links=tuple(ArchivedLink(**one) for one in read_all(_LINK, given, source, "links")),
+            links=tuple(ArchivedLink(**one) for one in read_list(_LINK_FIELDS, given, source, "links")),
         ),
     )
 
 
-def _approvals(run: Run, given: dict[str, Any], source: str) -> Iterator[Approval]:
-    read = read_all(_APPROVAL, given, source, "approvals")
-    for at, (one, raw) in enumerate(zip(read, given["approvals"], strict=True)):
-        question = Question(**read_fields(_QUESTION, raw.get("question"), source, f"approvals[{at}].question"))
-        yield Approval(run_id=run.id, workflow=run.workflow, question=question, **one)
+def _load_approvals(run: Run, content: dict[str, Any], source: str) -> Iterator[Approval]:
+    read = read_list(_APPROVAL_FIELDS, content, source, "approvals")
+    for at, (one, raw) in enumerate(zip(read, content["approvals"], strict=True)):
+        question = ApprovalRequest(
+            **read_fields(_REQUEST_FIELDS, raw.get("request"), source, f"approvals[{at}].request")
+        )
+        yield Approval(run_id=run.id, workflow=run.workflow, request=question, **one)
 
 
-def read_archive(file: IO[str], name: str) -> Iterator[Archived]:
+def read_archive(file: IO[str], name: str) -> Iterator[ArchivedRun]:
     """The runs of a file, one after the other. Raises ``UsageError`` if it is no archive, or not a whole one."""
-    _check_head(file.readline(), name)
+    _check_header(file.readline(), name)
     count = 0
     for number, line in enumerate(file, 2):
         source = f"{name}, line {number},"
-        content = _object(line, source)
+        content = _parse_object(line, source)
         if "run" not in content:
             if content.get("runs") != count:
                 raise UsageError(f"{source} says that there are {content.get('runs')} runs, and there are {count}.")
             return
-        yield loads(line, source)
+        yield load_run(line, source)
         count += 1
     raise UsageError(f"{name} was cut off behind {count} runs: its last line is missing. Export it again.")
 
 
-def _check_head(line: str, name: str) -> None:
+def _check_header(line: str, name: str) -> None:
     try:
         head: Any = json.loads(line)
     except ValueError:
         head = None
     if not isinstance(head, dict) or cast("dict[str, Any]", head).get("format") != FORMAT:
-        raise UsageError(f'{name} is no archive of runs: its first line has no "format": "{FORMAT}". {_HOW}')
+        raise UsageError(f'{name} is no archive of runs: its first line has no "format": "{FORMAT}". {_EXPORT_HINT}')
     version = cast("dict[str, Any]", head).get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UsageError(f"{name}: 'version' in its first line must be a whole number, 1 or more. {_HOW}")
+        raise UsageError(f"{name}: 'version' in its first line must be a whole number, 1 or more. {_EXPORT_HINT}")
     if version > VERSION:
         raise UsageError(
             f"{name} was written by a newer Holdfast (archive version {version}; this one reads up to {VERSION}). "
@@ -222,11 +233,11 @@ def _check_head(line: str, name: str) -> None:
         )
 
 
-def _object(line: str, source: str) -> dict[str, Any]:
+def _parse_object(line: str, source: str) -> dict[str, Any]:
     try:
         content: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source} is not JSON ({error}). {_HOW}") from None
+        raise UsageError(f"{source} is not JSON ({error}). {_EXPORT_HINT}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{source} is no object. {_HOW}")
+        raise UsageError(f"{source} is no object. {_EXPORT_HINT}")
     return cast("dict[str, Any]", content)

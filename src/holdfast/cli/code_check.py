@@ -6,8 +6,8 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from holdfast.checking.checker import Report, check
-from holdfast.cli.formatting import counted, echo_json, printable
+from holdfast.checking.checker import CheckReport, check_code
+from holdfast.cli.formatting import format_count, make_printable, print_json
 from holdfast.errors import UsageError
 
 
@@ -16,19 +16,21 @@ def check_targets(targets: Sequence[str], *, as_json: bool) -> int:
 
     Raises ``UsageError`` when all is told and something could not be read.
     """
-    report = check(targets)
+    report = check_code(targets)
     if as_json:
-        echo_json([dataclasses.asdict(finding) for finding in report.findings])
+        print_json([dataclasses.asdict(finding) for finding in report.findings])
     else:
         for finding in report.findings:
-            print(printable(str(finding)))
-        if report.files:
-            print(_summary(report), file=sys.stderr)
-    if report.unreadable:
-        raise UsageError("\n".join(report.unreadable))
+            print(make_printable(str(finding)))
+        if report.file_count:
+            print(_format_summary(report), file=sys.stderr)
+    if report.read_errors:
+        raise UsageError("\n".join(report.read_errors))
     return 1 if report.findings else 0
 
 
-def _summary(report: Report) -> str:
-    looked = f"{counted(report.workflows, 'workflow')} in {counted(report.files, 'file')}"
-    return f"{counted(len(report.findings), 'finding')}: {looked}" if report.findings else f"nothing found: {looked}"
+def _format_summary(report: CheckReport) -> str:
+    looked = f"{format_count(report.workflow_count, 'workflow')} in {format_count(report.file_count, 'file')}"
+    return (
+        f"{format_count(len(report.findings), 'finding')}: {looked}" if report.findings else f"nothing found: {looked}"
+    )

@@ -9,179 +9,196 @@ from typing import Any, cast
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import STATE_STYLES, console, counted, echo_json, one_line, printable, wrapped
-from holdfast.cli.report_reader import whole_conversation
-from holdfast.cli.store_access import command_at, placed
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import (
+    STATE_STYLES,
+    create_console,
+    format_count,
+    make_printable,
+    print_json,
+    to_one_line,
+    wrap_text,
+)
+from holdfast.cli.report_reader import fetch_conversation
+from holdfast.cli.store_access import format_store_command, with_store_options
 from holdfast.errors import UsageError
-from holdfast.reports.conversations import Said, said_as_json
-from holdfast.reports.model_replies import compacted_in_words, failed_in_words, is_final
-from holdfast.reports.recorded_reply import PlainReply
-from holdfast.reports.run_usage import tokens_and_cost
-from holdfast.reports.types import Story
+from holdfast.reports.conversations import ConversationMessage, message_to_json
+from holdfast.reports.model_replies import describe_compaction, describe_failed_model, is_final_reply
+from holdfast.reports.recorded_reply import RecordedReply
+from holdfast.reports.run_usage import format_tokens_and_cost
+from holdfast.reports.types import RunReport
 
 _INDENT = 4
-_WIDEST = 100
+_MAX_WIDTH = 100
 """A longer line is hard to read, however wide the terminal is."""
-_MOST_LINES = 14
-_MOST_CHARACTERS = 1200
+_MAX_LINES = 14
+_MAX_CHARS = 1200
 """What is told of a longer text, unless all of it is asked for."""
 
 
 def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool) -> None:
     """Print what was said in an agent's run."""
-    run, said = in_loop(_read(url, run_id))
+    run, said = run_in_loop(_fetch_agent_conversation(url, run_id))
     if as_json:
-        echo_json(
+        print_json(
             {
                 "id": run.id,
                 "workflow": run.workflow,
                 "state": run.state.value,
                 "session": run.session,
-                "previous": run.previous,
-                "messages": [said_as_json(one) for one in said],
+                "previous_run": run.previous_run,
+                "messages": [message_to_json(one) for one in said],
             }
         )
         return
-    _Telling(console(), full, url).tell(run, said)
+    _ConversationPrinter(create_console(), full, url).print_conversation(run, said)
 
 
-async def _read(url: str | None, run_id: str) -> tuple[Story, list[Said]]:
-    story, said = await whole_conversation(url, run_id)
+async def _fetch_agent_conversation(url: str | None, run_id: str) -> tuple[RunReport, list[ConversationMessage]]:
+    story, said = await fetch_conversation(url, run_id)
     if not said:
         raise UsageError(
             f"run {run_id!r} of workflow {story.workflow!r} is no agent's: there is no conversation in it. "
-            f"`{command_at(url, 'show', run_id)}` tells its steps."
+            f"`{format_store_command(url, 'show', run_id)}` tells its steps."
         )
     return story, said
 
 
-class _Telling:
+class _ConversationPrinter:
     """Prints a conversation, and remembers whether something was cut."""
 
     def __init__(self, out: Console, full: bool, url: str | None) -> None:
         self._out = out
         self._full = full
         self._url = url
-        self._is_cut = False
+        self._is_truncated = False
 
-    def tell(self, run: Story, said: Sequence[Said]) -> None:
+    def print_conversation(self, report: RunReport, messages: Sequence[ConversationMessage]) -> None:
         """Print all of it."""
-        head = Text.assemble((one_line(run.id), "bold"), f" ({one_line(run.workflow)}), ")
-        self._line(head.append(run.state, STATE_STYLES[run.state]))
-        if run.previous:
-            before = command_at(self._url, "show", run.previous, "--conversation")
-            self._line(
-                Text(f"goes on from run {printable(run.previous)!r} of session {run.session!r}: `{before}`", "dim")
+        head = Text.assemble((to_one_line(report.id), "bold"), f" ({to_one_line(report.workflow)}), ")
+        self._print_line(head.append(report.state, STATE_STYLES[report.state]))
+        if report.previous_run:
+            before = format_store_command(self._url, "show", report.previous_run, "--conversation")
+            self._print_line(
+                Text(
+                    f"goes on from run {make_printable(report.previous_run)!r} of session {report.session!r}: "
+                    f"`{before}`",
+                    "dim",
+                )
             )
-        for one in said:
+        for one in messages:
             self._out.print()
-            self._tell(one)
-        if self._is_cut:
-            whole = f"`{command_at(self._url, 'show', run.id, '--conversation', '--full')}` tells all of it"
+            self._print_message(one)
+        if self._is_truncated:
+            whole = (
+                f"`{format_store_command(self._url, 'show', report.id, '--conversation', '--full')}` tells all of it"
+            )
             self._out.print()
-            for line in self._wrapped(f"long texts are cut: {whole}", 0):
-                self._line(Text(line, "dim"))
+            for line in self._wrap(f"long texts are cut: {whole}", 0):
+                self._print_line(Text(line, "dim"))
 
-    def _tell(self, one: Said) -> None:
-        if one.role == "note":
-            for line in self._wrapped(placed(self._url, f"{_number(one)}{one.text}"), 0):
-                self._line(Text(line, "dim" if one.ok else "yellow"))
+    def _print_message(self, message: ConversationMessage) -> None:
+        if message.role == "note":
+            for line in self._wrap(with_store_options(self._url, f"{_format_number(message)}{message.text}"), 0):
+                self._print_line(Text(line, "dim" if message.ok else "yellow"))
             return
-        if one.reply is None:
-            self._line(_head(one))
+        if message.reply is None:
+            self._print_line(_format_header(message))
         else:
-            self._tell_reply(_head(one), one.reply)
-        if one.decision is not None and one.decision.changed_arguments is not None:
-            self._call(one.name, one.decision.changed_arguments)
-        if one.text:
-            self._body(one.text, "" if one.ok else "red")
-        for name, arguments in one.calls:
-            self._call(name, arguments)
+            self._print_reply(_format_header(message), message.reply)
+        if message.decision is not None and message.decision.changed_arguments is not None:
+            self._print_call(message.name, message.decision.changed_arguments)
+        if message.text:
+            self._print_body(message.text, "" if message.ok else "red")
+        for name, arguments in message.tool_calls:
+            self._print_call(name, arguments)
 
-    def _tell_reply(self, head: Text, reply: PlainReply) -> None:
+    def _print_reply(self, head: Text, reply: RecordedReply) -> None:
         """Who answers, what that took, who did not answer before, and what was thought."""
-        paid = tokens_and_cost(reply.usage)
-        if len(head) + 2 + len(paid) <= self._width(0):
-            self._line(head.append(f"  {paid}", "dim"))
+        paid = format_tokens_and_cost(reply.usage)
+        if len(head) + 2 + len(paid) <= self._get_width(0):
+            self._print_line(head.append(f"  {paid}", "dim"))
         else:
-            self._line(head)
-            self._body(paid, "dim")
-        for model in reply.failed:
-            self._body(failed_in_words(model), "yellow")
+            self._print_line(head)
+            self._print_body(paid, "dim")
+        for model in reply.failed_models:
+            self._print_body(describe_failed_model(model), "yellow")
         if reply.thinking:
-            self._body(reply.thinking, "dim italic")
+            self._print_body(reply.thinking, "dim italic")
 
-    def _call(self, name: str, arguments: Any) -> None:
+    def _print_call(self, name: str, arguments: Any) -> None:
         """``→ search(query="x")``, or a line for each argument where that is too long."""
         if not isinstance(arguments, dict):
-            self._body(f"→ {name}({_value(arguments)})", "cyan")
+            self._print_body(f"→ {name}({_format_value(arguments)})", "cyan")
             return
         given = cast("dict[str, Any]", arguments)
-        texts = {key: value if isinstance(value, str) else _value(value) for key, value in given.items()}
-        short = f"→ {name}({', '.join(f'{key}={_value(value)}' for key, value in given.items())})"
-        if len(short) <= self._width(_INDENT) and not any("\n" in text for text in texts.values()):
-            self._body(short, "cyan")
+        texts = {key: value if isinstance(value, str) else _format_value(value) for key, value in given.items()}
+        short = f"→ {name}({', '.join(f'{key}={_format_value(value)}' for key, value in given.items())})"
+        if len(short) <= self._get_width(_INDENT) and not any("\n" in text for text in texts.values()):
+            self._print_body(short, "cyan")
             return
-        self._body(f"→ {name}", "cyan")
+        self._print_body(f"→ {name}", "cyan")
         for key, text in texts.items():
             if "\n" in text:
-                self._body(f"{key}:", "cyan", 2)
-                self._body(text, "", 4)
+                self._print_body(f"{key}:", "cyan", 2)
+                self._print_body(text, "", 4)
             else:
-                self._body(f"{key}: {text}", "", 2)
+                self._print_body(f"{key}: {text}", "", 2)
 
-    def _body(self, text: str, style: str, more: int = 0) -> None:
-        indent = _INDENT + more
+    def _print_body(self, text: str, style: str, extra_indent: int = 0) -> None:
+        indent = _INDENT + extra_indent
         whole = text.strip("\n")
-        lines = self._wrapped(whole if self._full else whole[:_MOST_CHARACTERS], indent)
-        told = lines if self._full else lines[:_MOST_LINES]
+        lines = self._wrap(whole if self._full else whole[:_MAX_CHARS], indent)
+        told = lines if self._full else lines[:_MAX_LINES]
         for line in told:
-            self._line(Text((" " * indent + line).rstrip(), style))
-        if not self._full and (len(whole) > _MOST_CHARACTERS or len(told) < len(lines)):
-            self._is_cut = True
+            self._print_line(Text((" " * indent + line).rstrip(), style))
+        if not self._full and (len(whole) > _MAX_CHARS or len(told) < len(lines)):
+            self._is_truncated = True
             rest = len(whole.split()) - len(" ".join(told).split())
-            self._line(Text(f"{' ' * indent}… {counted(max(1, rest), 'more word')}", "dim"))
+            self._print_line(Text(f"{' ' * indent}… {format_count(max(1, rest), 'more word')}", "dim"))
 
-    def _wrapped(self, text: str, indent: int) -> list[str]:
-        return wrapped(self._out, text, indent, _WIDEST) or [""]
+    def _wrap(self, text: str, indent: int) -> list[str]:
+        return wrap_text(self._out, text, indent, _MAX_WIDTH) or [""]
 
-    def _width(self, indent: int) -> int:
-        return min(self._out.width, _WIDEST) - indent
+    def _get_width(self, indent: int) -> int:
+        return min(self._out.width, _MAX_WIDTH) - indent
 
-    def _line(self, text: Text) -> None:
+    def _print_line(self, text: Text) -> None:
         self._out.print(text, soft_wrap=True)
 
 
-def _number(one: Said) -> str:
-    return "" if one.number is None else f"#{one.number} "
+def _format_number(message: ConversationMessage) -> str:
+    return "" if message.number is None else f"#{message.number} "
 
 
-def _head(one: Said) -> Text:
+def _format_header(message: ConversationMessage) -> Text:
     """Who speaks."""
-    earlier = "  (before this run)" if one.before else ""
-    if one.role == "model":
-        final = one.reply is not None and is_final(one.reply)
+    earlier = "  (before this run)" if message.is_history else ""
+    if message.role == "model":
+        final = message.reply is not None and is_final_reply(message.reply)
         head = Text.assemble(
-            (f"{_number(one)}{one_line(one.name)}", "bold"), ("  answers" if final else "", "bold green")
+            (f"{_format_number(message)}{to_one_line(message.name)}", "bold"),
+            ("  answers" if final else "", "bold green"),
         )
         return head.append(earlier, "dim")
-    if one.reply is not None and one.reply.compaction is not None:
-        done = compacted_in_words(one.reply.compaction)
-        return Text.assemble((f"{_number(one)}{one_line(one.name)}  compacts", "bold"), (f"  {done}", "dim"))
-    if one.role == "tool":
-        run = f"  run {printable(one.run)!r}" if one.run else ""
-        was_denied = one.decision is not None and not one.decision.approved
-        failed = ("" if one.ok or was_denied else "  failed", "red")
-        decided = "" if one.decision is None else f"  {one_line(one.decision.in_words)}"
+    if message.reply is not None and message.reply.compaction is not None:
+        done = describe_compaction(message.reply.compaction)
         return Text.assemble(
-            (f"{_number(one)}{one_line(one.name)}", "bold blue"),
+            (f"{_format_number(message)}{to_one_line(message.name)}  compacts", "bold"), (f"  {done}", "dim")
+        )
+    if message.role == "tool":
+        run = f"  run {make_printable(message.child_run_id)!r}" if message.child_run_id else ""
+        was_denied = message.decision is not None and not message.decision.approved
+        failed = ("" if message.ok or was_denied else "  failed", "red")
+        decided = "" if message.decision is None else f"  {to_one_line(message.decision.summary)}"
+        return Text.assemble(
+            (f"{_format_number(message)}{to_one_line(message.name)}", "bold blue"),
             failed,
             (decided, "red" if was_denied else "green"),
             (run + earlier, "dim"),
         )
-    return Text.assemble((f"{_number(one)}{one.role}", "bold"), (earlier, "dim"))
+    return Text.assemble((f"{_format_number(message)}{message.role}", "bold"), (earlier, "dim"))
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

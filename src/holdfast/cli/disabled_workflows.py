@@ -1,4 +1,4 @@
-"""``holdfast kill``: the switch that stops a workflow everywhere, and what is switched off."""
+"""``holdfast disable`` and ``holdfast enable``: stop a workflow everywhere, and list what is disabled."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import ago, console, counted, echo_json, one_line, printable
-from holdfast.cli.store_access import command_at, placed, reached
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import create_console, format_ago, format_count, make_printable, print_json, to_one_line
+from holdfast.cli.store_access import format_store_command, open_client, with_store_options
 from holdfast.cli.tables import print_table
-from holdfast.core.states import UNFINISHED, RunState
+from holdfast.core.states import UNFINISHED_STATES, RunState
 from holdfast.errors import UnknownWorkflow
 from holdfast.services.health import Health
-from holdfast.services.lookup import alike
-from holdfast.services.stalls import why_unserved
+from holdfast.services.lookup import suggest_name
+from holdfast.services.stalls import explain_unserved
 
-# Switching
+# Disabling and enabling
 
 
-def switch(url: str | None, workflow: str, *, on: bool, reason: str, as_json: bool) -> None:
-    """Switch a workflow off, or on again, and say what that means for its runs."""
-    changed, one = in_loop(_switch(url, workflow, on, reason))
-    runs = unfinished(one)
-    if on:
-        message = _switched_on(workflow, runs, changed)
+def set_workflow_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, as_json: bool) -> None:
+    """Disable or enable a workflow, and print what that means for its runs."""
+    changed, one = run_in_loop(_set_enabled(url, workflow, enabled, reason))
+    runs = count_unfinished_runs(one)
+    if enabled:
+        message = _describe_enabled(workflow, runs, changed)
     else:
-        message = _switched_off(workflow, runs, one.runs.get(RunState.RUNNING, 0), changed, url)
-    nobody = why_unserved(workflow, [], 0.0) if not one.workers else None
-    stalled = nobody if on and runs and changed else None
+        message = _describe_disabled(workflow, runs, one.run_counts.get(RunState.RUNNING, 0), changed, url)
+    nobody = explain_unserved(workflow, [], 0.0) if not one.worker_count else None
+    stalled = nobody if enabled and runs and changed else None
     if as_json:
-        told = {"workflow": workflow, "switched_off": not on, "changed": changed, "runs": runs}
-        print(json.dumps({**told, "stalled": stalled, "message": message}))
+        told = {"workflow": workflow, "disabled": not enabled, "changed": changed, "run_count": runs}
+        print(json.dumps({**told, "stall_reason": stalled, "message": message}))
         return
-    print(printable(message))
+    print(make_printable(message))
     if stalled:
-        print(printable(placed(url, stalled)))
+        print(make_printable(with_store_options(url, stalled)))
 
 
-def unfinished(one: Health) -> int:
+def count_unfinished_runs(health: Health) -> int:
     """How many runs of a workflow have not ended."""
-    return sum(count for state, count in one.runs.items() if state in UNFINISHED)
+    return sum(count for state, count in health.run_counts.items() if state in UNFINISHED_STATES)
 
 
-async def _switch(url: str | None, workflow: str, on: bool, reason: str) -> tuple[bool, Health]:
-    async with reached(url) as client:
+async def _set_enabled(url: str | None, workflow: str, enabled: bool, reason: str) -> tuple[bool, Health]:
+    async with open_client(url) as client:
         _check_known(client.url, workflow, [one.name for one in await client.health()])
-        changed = await (client.switch_on(workflow) if on else client.switch_off(workflow, reason=reason))
+        changed = await (client.enable(workflow) if enabled else client.disable(workflow, reason=reason))
         [one] = [one for one in await client.health() if one.name == workflow]
         return changed, one
 
@@ -58,60 +58,65 @@ def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
     if workflow in known:
         return
     raise UnknownWorkflow(
-        f"there is no workflow {workflow!r} in {url}, so nothing was switched: {alike(workflow, known)}"
+        f"there is no workflow {workflow!r} in {url}, so nothing changed: {suggest_name(workflow, known)}"
     )
 
 
-def _switched_on(workflow: str, runs: int, changed: bool) -> str:
+def _describe_enabled(workflow: str, run_count: int, changed: bool) -> str:
     if not changed:
-        return f"workflow {workflow!r} was not switched off: nothing changed"
-    go_on = f"{counted(runs, 'run')} may go on" if runs else "none of its runs is unfinished"
-    return f"workflow {workflow!r} is switched on again: {go_on}"
+        return f"workflow {workflow!r} was not disabled: nothing changed"
+    effect = f"{format_count(run_count, 'run')} can continue" if run_count else "it has no unfinished runs"
+    return f"workflow {workflow!r} is enabled: {effect}"
 
 
-def _switched_off(workflow: str, runs: int, running: int, changed: bool, url: str | None) -> str:
-    lift = f"`{command_at(url, 'kill', workflow, '--lift')}` switches it on again"
-    still = f"{counted(runs, 'run')} {'stands' if runs == 1 else 'stand'} still" if runs else "no run stands still"
+def _describe_disabled(workflow: str, run_count: int, running_count: int, changed: bool, url: str | None) -> str:
+    enable = f"`{format_store_command(url, 'enable', workflow)}` enables it again"
+    runs = format_count(run_count, "run")
     if not changed:
-        return f"workflow {workflow!r} was switched off before: nothing changed, {still}; {lift}"
-    ends = f" once what {'it is' if running == 1 else 'they are'} doing is recorded" if running else ""
-    return f"workflow {workflow!r} is switched off: {still}{ends}, and none is started; {lift}"
+        stopped = f"{runs} {'is' if run_count == 1 else 'are'} stopped" if run_count else "it has no unfinished runs"
+        return f"workflow {workflow!r} was already disabled: nothing changed, {stopped}; {enable}"
+    stops = f"{runs} {'stops' if run_count == 1 else 'stop'}" if run_count else "it has no unfinished runs"
+    ends = f" once what {'it is' if running_count == 1 else 'they are'} doing is recorded" if running_count else ""
+    return f"workflow {workflow!r} is disabled: {stops}{ends}, and no new run starts; {enable}"
 
 
 # Listing
 
 
-def show_switched_off(url: str | None, *, as_json: bool) -> None:
-    """Print which workflows are switched off."""
-    off = [(one, one.off_since) for one in in_loop(_read(url)) if one.off_since is not None]
+def show_disabled_workflows(url: str | None, *, as_json: bool) -> None:
+    """Print which workflows are disabled."""
+    off = [(one, one.disabled_at) for one in run_in_loop(_fetch_health(url)) if one.disabled_at is not None]
     if as_json:
-        echo_json(
+        print_json(
             [
-                {"workflow": one.name, "since": since.isoformat(), "by": one.off_by, "reason": one.off_reason,
-                 "runs": unfinished(one)}
+                {"workflow": one.name, "since": since.isoformat(), "by": one.disabled_by, "reason": one.disabled_reason,
+                 "run_count": count_unfinished_runs(one)}
                 for one, since in off
             ]
         )  # fmt: skip
         return
-    out = console()
+    out = create_console()
     if not off:
-        out.print("no workflow is switched off")
+        out.print("no workflow is disabled")
         return
     now = time.time()
     rows = [
         (
-            one_line(one.name),
-            ago(now - since.timestamp()),
-            one_line(one.off_by),
-            one_line(one.off_reason),
-            counted(unfinished(one), "run"),
+            to_one_line(one.name),
+            format_ago(now - since.timestamp()),
+            to_one_line(one.disabled_by),
+            to_one_line(one.disabled_reason),
+            format_count(count_unfinished_runs(one), "run"),
         )
         for one, since in off
     ]
-    print_table(("workflow", "switched off", "by", "reason", "unfinished"), rows)
-    out.print(Text(f"`{command_at(url, 'kill', 'WORKFLOW', '--lift')}` switches one on again", "dim"), soft_wrap=True)
+    print_table(("workflow", "disabled", "by", "reason", "unfinished"), rows)
+    out.print(
+        Text(f"`{format_store_command(url, 'enable', 'WORKFLOW')}` enables one again", "dim"),
+        soft_wrap=True,
+    )
 
 
-async def _read(url: str | None) -> list[Health]:
-    async with reached(url) as client:
+async def _fetch_health(url: str | None) -> list[Health]:
+    async with open_client(url) as client:
         return await client.health()

@@ -14,20 +14,20 @@ import click
 
 T = TypeVar("T")
 
-_FIRST_AFTER_S, _THEN_EVERY_S = 1.0, 5.0
+_PROGRESS_DELAY_S, _PROGRESS_INTERVAL_S = 1.0, 5.0
 
 
-def in_loop(main: Coroutine[Any, Any, T], *, progress: Callable[[], str] | None = None) -> T:
+def run_in_loop(main: Coroutine[Any, Any, T], *, format_progress: Callable[[], str] | None = None) -> T:
     """As ``asyncio.run`` does it, but Ctrl-C cancels ``main`` between two callbacks of the loop, never within one.
 
     ``asyncio.run`` cancels from the signal's handler, wherever the loop happens to be. If that is where a future is
     about to be given its result, the future is cancelled under its hands, and people who only pressed Ctrl-C are shown
     an ``InvalidStateError`` with its traceback. A second Ctrl-C ends it at once.
 
-    See ``with_progress`` for ``progress``.
+    See ``await_with_progress`` for ``format_progress``.
     """
-    if progress is not None:
-        main = with_progress(main, progress)
+    if format_progress is not None:
+        main = await_with_progress(main, format_progress)
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -56,16 +56,16 @@ def in_loop(main: Coroutine[Any, Any, T], *, progress: Callable[[], str] | None 
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-async def with_progress(work: Coroutine[Any, Any, T], progress: Callable[[], str]) -> T:
-    """Await ``work``, and print ``progress`` to stderr after a second and then every five, if that is a terminal."""
+async def await_with_progress(work: Coroutine[Any, Any, T], format_progress: Callable[[], str]) -> T:
+    """Await ``work``; on a terminal, print ``format_progress()`` to stderr after a second, then every five seconds."""
     if not sys.stderr.isatty():
         return await work
 
     async def tell() -> None:
-        await asyncio.sleep(_FIRST_AFTER_S)
+        await asyncio.sleep(_PROGRESS_DELAY_S)
         while True:
-            click.echo(progress(), err=True)
-            await asyncio.sleep(_THEN_EVERY_S)
+            click.echo(format_progress(), err=True)
+            await asyncio.sleep(_PROGRESS_INTERVAL_S)
 
     telling = asyncio.create_task(tell())
     try:

@@ -13,40 +13,40 @@ from rich.console import Console
 
 from holdfast.core.states import RunState
 from holdfast.reports.formatting import (
-    bytes_in_words,
-    command,
-    counted,
-    duration,
-    iso,
-    jsonable,
-    listed,
-    one_line,
-    printable,
+    format_bytes,
+    format_command,
+    format_count,
+    format_duration,
+    format_iso,
+    format_list,
+    make_printable,
+    to_one_line,
+    value_to_json,
 )
-from holdfast.reports.run_info import Failure
+from holdfast.reports.run_info import RunErrorInfo
 
 __all__ = [
     "STATE_STYLES",
-    "WIDE",
-    "ago",
-    "brief_error",
-    "bytes_in_words",
-    "clock_time",
-    "command",
-    "console",
-    "counted",
-    "duration",
-    "echo_json",
-    "iso",
-    "jsonable",
-    "listed",
-    "one_line",
-    "printable",
-    "tell_error",
-    "wrapped",
+    "UNLIMITED_WIDTH",
+    "create_console",
+    "format_ago",
+    "format_bytes",
+    "format_command",
+    "format_count",
+    "format_duration",
+    "format_error",
+    "format_iso",
+    "format_list",
+    "format_local_time",
+    "make_printable",
+    "print_error",
+    "print_json",
+    "to_one_line",
+    "value_to_json",
+    "wrap_text",
 ]
 
-WIDE = 10_000
+UNLIMITED_WIDTH = 10_000
 """The width of a line that goes to a file or a pipe, where nothing is to be cut or wrapped."""
 
 STATE_STYLES = {
@@ -60,58 +60,58 @@ STATE_STYLES = {
 }
 
 
-def console() -> Console:
+def create_console() -> Console:
     """Where results go. Recorded text is shown as it is: neither markup nor emoji are looked for in it."""
     out = Console(highlight=False, markup=False, emoji=False)
-    return out if out.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDE)
+    return out if out.is_terminal else Console(highlight=False, markup=False, emoji=False, width=UNLIMITED_WIDTH)
 
 
-def tell_error(text: str) -> None:
+def print_error(text: str) -> None:
     """An error of Holdfast, in red on stderr."""
-    _tell(f"error: {printable(text)}", "red")
+    _print_colored(f"error: {make_printable(text)}", "red")
 
 
-def tell_warning(text: str) -> None:
+def print_warning(text: str) -> None:
     """Something that was done, and perhaps not meant, in yellow on stderr."""
-    _tell(f"warning: {printable(text)}", "yellow")
+    _print_colored(f"warning: {make_printable(text)}", "yellow")
 
 
-def _tell(text: str, color: str) -> None:
+def _print_colored(text: str, color: str) -> None:
     click.secho(text, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
-def echo_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """A value as JSON, on stdout."""
     print(json.dumps(value, indent=2))
 
 
-def ago(seconds: float) -> str:
+def format_ago(age_s: float) -> str:
     """How long ago something was (or how soon it will be), roughly."""
-    span = abs(seconds)
+    span = abs(age_s)
     if span < 1:
         return "now"
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     for (size, unit), (smaller, part) in zip(units, (*units[1:], units[-1]), strict=True):
         if span >= size:
             rough, rest = f"{int(span // size)} {unit}", int(span % size // smaller)
-            if seconds > 0:
+            if age_s > 0:
                 return f"{rough} ago"
             # A deadline in three days is not `in 2 d` a second after it was set.
             return f"in {rough} {rest} {part}" if rest and size > 60 else f"in {rough}"
     return "now"
 
 
-def clock_time(at: float) -> str:
+def format_local_time(timestamp: float) -> str:
     """A moment, for people: in their own time zone."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def wrapped(out: Console, text: str, indent: int, widest: int = WIDE) -> list[str]:
+def wrap_text(out: Console, text: str, indent: int, max_width: int = UNLIMITED_WIDTH) -> list[str]:
     """Recorded text in lines that fit behind an indent on a terminal; in a file, as it is."""
-    lines = printable(text).splitlines()
+    lines = make_printable(text).splitlines()
     if not out.is_terminal:
         return lines
-    room = max(20, min(out.width, widest) - indent)
+    room = max(20, min(out.width, max_width) - indent)
     return [
         part
         for line in lines
@@ -119,7 +119,7 @@ def wrapped(out: Console, text: str, indent: int, widest: int = WIDE) -> list[st
     ]
 
 
-def brief_error(error: Failure) -> str:
+def format_error(error: RunErrorInfo) -> str:
     """``ValueError: no``, without the class's module."""
     name = error.type.rpartition(".")[2]
     return f"{name}: {error.message}" if error.message else name

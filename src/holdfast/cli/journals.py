@@ -11,36 +11,37 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.authoring.registry import definitions
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import console, counted, one_line, printable
-from holdfast.cli.store_access import get_run, reached
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import create_console, format_count, make_printable, to_one_line
+from holdfast.cli.store_access import get_run, open_client
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import UsageError
 from holdfast.services.journal_files import Journal
 from holdfast.stores.operations import Run
-from holdfast.stores.served_versions import served_name
-from holdfast.testing.journal_replay import Replayed, replay
-from holdfast.worker.workflow_loader import load
+from holdfast.stores.served_versions import make_served_name
+from holdfast.testing.journal_replay import ReplayResult, replay
+from holdfast.worker.workflow_loader import load_workflows
 
-_SHOWN_WAITS = 5
+_MAX_SHOWN_WAITS = 5
 
 
 def write_journal(url: str | None, run_id: str, output: str | None) -> None:
     """Write a run's journal to a file, or to stdout."""
-    journal = in_loop(_read(url, run_id))
+    journal = run_in_loop(_fetch_journal(url, run_id))
     if output is None:
         # As bytes: the terminal's encoding must not change what is recorded.
         sys.stdout.buffer.write(journal.dumps().encode())
         return
     journal.write(output)
     told = (
-        f"wrote run {printable(run_id)!r} ({journal.run.state}, {counted(len(journal.records), 'record')}) to {output}"
+        f"wrote run {make_printable(run_id)!r} ({journal.run.state}, "
+        f"{format_count(len(journal.records), 'record')}) to {output}"
     )
     click.echo(told, err=True)
 
 
-async def _read(url: str | None, run_id: str) -> Journal:
-    async with reached(url) as client:
+async def _fetch_journal(url: str | None, run_id: str) -> Journal:
+    async with open_client(url) as client:
         await get_run(client, run_id)
         return await client.export(run_id)
 
@@ -51,18 +52,18 @@ def replay_file(file: str, target: str, *, as_json: bool) -> int:
         journal = Journal.loads(sys.stdin.buffer.read(), "what was read from stdin")
     else:
         journal = Journal.read(file)
-    replayed = replay(journal, _code_for(journal.run, target))
+    replayed = replay(journal, _find_definition(journal.run, target))
     if as_json:
-        print(json.dumps(_as_json(replayed, len(journal.records))))
+        print(json.dumps(_replay_to_json(replayed, len(journal.records))))
     else:
-        _tell(console(), replayed, len(journal.records))
-    return 0 if replayed.fits else 1
+        _print_replay(create_console(), replayed, len(journal.records))
+    return 0 if replayed.is_match else 1
 
 
-def _code_for(run: Run, target: str) -> WorkflowDefinition:
+def _find_definition(run: Run, target: str) -> WorkflowDefinition:
     """The target's code of the run's version; or other code of its workflow, if there is no more than that."""
-    found = {name: definitions[name] for name in load(target)}
-    exact = found.get(served_name(run.workflow, run.version))
+    found = {name: definitions[name] for name in load_workflows(target)}
+    exact = found.get(make_served_name(run.workflow, run.version))
     others = {id(one): one for one in found.values() if one.name == run.workflow}
     if exact is None and len(others) != 1:
         of = f"version {run.version!r} of workflow {run.workflow!r}" if others else f"workflow {run.workflow!r}"
@@ -70,47 +71,49 @@ def _code_for(run: Run, target: str) -> WorkflowDefinition:
     return exact or others.popitem()[1]
 
 
-def _as_json(replayed: Replayed, records: int) -> dict[str, Any]:
-    fault = replayed.fault
+def _replay_to_json(result: ReplayResult, record_count: int) -> dict[str, Any]:
+    fault = result.replay_error
     return {
-        "run_id": replayed.run_id,
-        "workflow": replayed.workflow,
-        "recorded": str(replayed.recorded),
-        "fits": replayed.fits,
-        "state": replayed.state,
-        "replayed": replayed.replayed if fault is not None else records,
-        "records": records,
-        "waits_for": list(replayed.waits_for),
-        "problem": f"{type(fault).__name__}: {fault}" if fault is not None else replayed.differs or None,
+        "run_id": result.run_id,
+        "workflow": result.workflow,
+        "recorded_state": str(result.recorded_state),
+        "is_match": result.is_match,
+        "state": result.state,
+        "replayed_count": result.replayed_count if fault is not None else record_count,
+        "record_count": record_count,
+        "waits_for": list(result.waits_for),
+        "problem": f"{type(fault).__name__}: {fault}" if fault is not None else result.difference or None,
     }
 
 
-def _tell(out: Console, replayed: Replayed, records: int) -> None:
-    run = f"run {replayed.run_id!r} of workflow {replayed.workflow!r} (recorded as {replayed.recorded})"
+def _print_replay(out: Console, result: ReplayResult, record_count: int) -> None:
+    run = f"run {result.run_id!r} of workflow {result.workflow!r} (recorded as {result.recorded_state})"
     some = (
-        counted(records, "record") if replayed.fault is None else f"{replayed.replayed} of {counted(records, 'record')}"
+        format_count(record_count, "record")
+        if result.replay_error is None
+        else f"{result.replayed_count} of {format_count(record_count, 'record')}"
     )
-    out.print(printable(f"{run}: {some} replayed, nothing executed"), soft_wrap=True)
-    if replayed.fault is not None:
-        out.print(Text(f"the code does not fit: {type(replayed.fault).__name__}", "red"), soft_wrap=True)
-        out.print(printable(str(replayed.fault)), soft_wrap=True)
-    elif replayed.differs:
+    out.print(make_printable(f"{run}: {some} replayed, nothing executed"), soft_wrap=True)
+    if result.replay_error is not None:
+        out.print(Text(f"the code does not fit: {type(result.replay_error).__name__}", "red"), soft_wrap=True)
+        out.print(make_printable(str(result.replay_error)), soft_wrap=True)
+    elif result.difference:
         out.print(Text("the code does not fit: it comes to another end", "red"), soft_wrap=True)
-        out.print(printable(replayed.differs), soft_wrap=True)
+        out.print(make_printable(result.difference), soft_wrap=True)
     else:
-        out.print(Text(f"the code fits: it {_whereabouts(replayed)}", "green"), soft_wrap=True)
+        out.print(Text(f"the code fits: it {_describe_end(result)}", "green"), soft_wrap=True)
 
 
-def _whereabouts(replayed: Replayed) -> str:
-    if replayed.state == "waiting":
-        shown = list(replayed.waits_for[:_SHOWN_WAITS])
-        if more := len(replayed.waits_for) - len(shown):
+def _describe_end(result: ReplayResult) -> str:
+    if result.state == "waiting":
+        shown = list(result.waits_for[:_MAX_SHOWN_WAITS])
+        if more := len(result.waits_for) - len(shown):
             shown.append(f"{more} more")
-        return one_line(f"goes on, and waits for {' or '.join(shown)}")
-    same = replayed.recorded == replayed.state
-    if replayed.state == "completed":
+        return to_one_line(f"goes on, and waits for {' or '.join(shown)}")
+    same = result.recorded_state == result.state
+    if result.state == "completed":
         return "ends completed, with the recorded result" if same else "ends completed"
-    if replayed.state == "cancelled":
+    if result.state == "cancelled":
         return "ends cancelled, as recorded" if same else "ends cancelled"
-    what = one_line(f"{type(replayed.error).__name__}: {replayed.error}")
+    what = to_one_line(f"{type(result.error).__name__}: {result.error}")
     return f"fails as recorded, with {what}" if same else f"fails with {what}"

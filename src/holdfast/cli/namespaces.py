@@ -7,60 +7,60 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import echo_json
-from holdfast.cli.sqlite_file import is_file_there, is_ours, read_facts
-from holdfast.cli.store_access import existing
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import print_json
+from holdfast.cli.sqlite_file import is_existing_file, is_holdfast_file, read_facts
+from holdfast.cli.store_access import resolve_store
 from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
-from holdfast.stores.encrypted import beneath
+from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import is_temporal, split_namespace
 
 
 def show_namespaces(url: str | None, *, as_json: bool) -> None:
     """List them, the default one first."""
-    store, target = existing(url)
-    if isinstance(beneath(store), SqliteStore):
-        base = base_of(store)
-        found = namespaces_beside(base)
-        if not found and is_file_there(base):
+    store, target = resolve_store(url)
+    if isinstance(unwrap_store(store), SqliteStore):
+        base = get_base_path(store)
+        found = list_sqlite_namespaces(base)
+        if not found and is_existing_file(base):
             read_facts(base)  # it says what is wrong, if it cannot be read
     elif is_temporal(target):
-        found = in_loop(_on_temporal(target))
+        found = run_in_loop(_list_temporal_namespaces(target))
     else:
-        from holdfast.cli.postgres_database import known_namespaces
+        from holdfast.cli.postgres_database import fetch_namespaces
 
-        found = known_namespaces(target)
+        found = fetch_namespaces(target)
     if as_json:
-        echo_json(found)
+        print_json(found)
     elif found:
         click.echo("\n".join(found))
     else:
         click.echo(f"none yet in {split_namespace(store.url)[0]}", err=True)
 
 
-def base_of(store: Store) -> Path:
+def get_base_path(store: Store) -> Path:
     """The file that the namespaces of a SQLite store stand beside."""
     return Path(split_namespace(store.url)[0].removeprefix("sqlite:///"))
 
 
-async def _on_temporal(url: str) -> list[str]:
+async def _list_temporal_namespaces(url: str) -> list[str]:
     """The namespaces of a server that we may see, without its own."""
     from temporalio.api.workflowservice.v1 import ListNamespacesRequest
 
     from holdfast.stores.temporal.connection import connect
-    from holdfast.stores.temporal.errors import translating
+    from holdfast.stores.temporal.errors import translate_errors
     from holdfast.stores.temporal.targets import parse_target
 
     target = parse_target(url)
     client = await connect(target)
-    with translating(target):
+    with translate_errors(target):
         told = await client.workflow_service.list_namespaces(ListNamespacesRequest(page_size=1000))
     return sorted(one.namespace_info.name for one in told.namespaces if one.namespace_info.name != "temporal-system")
 
 
-def namespaces_beside(base: Path) -> list[str]:
+def list_sqlite_namespaces(base: Path) -> list[str]:
     """The namespaces of the database at ``base``, by the files that are there."""
     form = re.compile(rf"{re.escape(base.stem)}\.([a-z0-9][a-z0-9_]{{0,40}}){re.escape(base.suffix)}")
     names = {form.fullmatch(path.name): path for path in base.parent.glob("*")}
@@ -70,6 +70,6 @@ def namespaces_beside(base: Path) -> list[str]:
 
 def _is_database(path: Path) -> bool:
     try:
-        return path.is_file() and is_ours(read_facts(path))
+        return path.is_file() and is_holdfast_file(read_facts(path))
     except (StoreError, PermissionError):
         return False

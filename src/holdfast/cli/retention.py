@@ -11,17 +11,17 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import bytes_in_words, counted, printable
-from holdfast.cli.store_access import get_run, reached
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import format_bytes, format_count, make_printable
+from holdfast.cli.store_access import get_run, open_client
 from holdfast.errors import UsageError
 from holdfast.services.retention import PruneReport
 
-_SHOWN = 10
+_MAX_SHOWN_IDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PruneRequest:
     """What is to be deleted, as it was asked for."""
 
     older_than: datetime | None
@@ -33,9 +33,9 @@ class Asked:
     dry_run: bool = False
     yes: bool = False
 
-    async def carry_out(self, url: str | None, report: PruneReport, *, dry_run: bool) -> PruneReport:
+    async def execute(self, url: str | None, report: PruneReport, *, dry_run: bool) -> PruneReport:
         """Delete them, or only tell which."""
-        async with reached(url) as client:
+        async with open_client(url) as client:
             for run_id in self.run_ids or ():
                 await get_run(client, run_id)
             age = 0.0 if self.older_than is None else time.time() - self.older_than.timestamp()
@@ -51,45 +51,55 @@ class Asked:
             )
 
 
-def prune_runs(url: str | None, asked: Asked, *, as_json: bool) -> int:
+def prune_runs(url: str | None, request: PruneRequest, *, as_json: bool) -> int:
     """Delete runs, and tell what was deleted; 1 if runs that were named are kept."""
     report = PruneReport()
-    if not (asked.dry_run or asked.yes):
+    if not (request.dry_run or request.yes):
         if not sys.stdin.isatty():
             raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
         would = PruneReport()
-        in_loop(asked.carry_out(url, would, dry_run=True), progress=lambda: _progress(would, "found"))
-        if would.runs and not click.confirm(f"delete {_sum(would)}?", err=True):
+        run_in_loop(request.execute(url, would, dry_run=True), format_progress=lambda: _format_progress(would, "found"))
+        if would.run_count and not click.confirm(f"delete {_format_totals(would)}?", err=True):
             click.echo("nothing was deleted", err=True)
             return 1
     try:
-        verb = "found" if asked.dry_run else "deleted"
-        in_loop(asked.carry_out(url, report, dry_run=asked.dry_run), progress=lambda: _progress(report, verb))
+        verb = "found" if request.dry_run else "deleted"
+        run_in_loop(
+            request.execute(url, report, dry_run=request.dry_run),
+            format_progress=lambda: _format_progress(report, verb),
+        )
     except KeyboardInterrupt:
-        _tell(report, "deleted, before it was interrupted: ", as_json=as_json)
+        _print_report(report, "deleted, before it was interrupted: ", as_json=as_json)
         return 130
-    _tell(report, "would delete " if asked.dry_run else "deleted ", as_json=as_json)
-    return 1 if asked.run_ids is not None and report.kept else 0
+    _print_report(report, "would delete " if request.dry_run else "deleted ", as_json=as_json)
+    return 1 if request.run_ids is not None and report.kept_by_reason else 0
 
 
-def _progress(report: PruneReport, verb: str) -> str:
-    return f"{verb} {counted(report.runs, 'run')} so far …"
+def _format_progress(report: PruneReport, verb: str) -> str:
+    return f"{verb} {format_count(report.run_count, 'run')} so far …"
 
 
-def _sum(report: PruneReport) -> str:
-    parts = [counted(report.runs, "run"), counted(report.records, "record")]
-    if report.blobs:
-        parts.append(counted(report.blobs, "large value"))
-    return f"{', '.join(parts[:-1])} and {parts[-1]} ({bytes_in_words(report.size)} of recorded values)"
+def _format_totals(report: PruneReport) -> str:
+    parts = [format_count(report.run_count, "run"), format_count(report.record_count, "record")]
+    if report.blob_count:
+        parts.append(format_count(report.blob_count, "large value"))
+    return f"{', '.join(parts[:-1])} and {parts[-1]} ({format_bytes(report.size_bytes)} of recorded values)"
 
 
-def _tell(report: PruneReport, words: str, *, as_json: bool) -> None:
+def _print_report(report: PruneReport, prefix: str, *, as_json: bool) -> None:
     if as_json:
-        told = {"dry_run": report.dry_run, "runs": report.runs, "records": report.records}
-        print(json.dumps({**told, "large_values": report.blobs, "bytes": report.size, "kept": dict(report.kept)}))
+        told = {
+            "dry_run": report.dry_run,
+            "run_count": report.run_count,
+            "record_count": report.record_count,
+            "blob_count": report.blob_count,
+            "size_bytes": report.size_bytes,
+            "kept_by_reason": dict(report.kept_by_reason),
+        }
+        print(json.dumps(told))
         return
-    print(words + _sum(report))
-    for why, count in report.kept.most_common():
-        print(f"kept {counted(count, 'run')}: {why}")
-        some = [run_id for run_id, reason in report.kept_ids.items() if reason == why][:_SHOWN]
-        print(printable(f"    {', '.join(some)}{', …' if count > len(some) else ''}"))
+    print(prefix + _format_totals(report))
+    for why, count in report.kept_by_reason.most_common():
+        print(f"kept {format_count(count, 'run')}: {why}")
+        some = [run_id for run_id, reason in report.kept_examples.items() if reason == why][:_MAX_SHOWN_IDS]
+        print(make_printable(f"    {', '.join(some)}{', …' if count > len(some) else ''}"))

@@ -10,26 +10,31 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import counted, listed, one_line, printable
-from holdfast.cli.outcomes import Outcome, failure, report
-from holdfast.cli.store_access import get_run, reached
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import format_count, format_list, make_printable, to_one_line
+from holdfast.cli.outcomes import Outcome, outcome_from_error, print_outcomes
+from holdfast.cli.store_access import get_run, open_client
 from holdfast.client.client import Client
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, RunNotFound, UsageError
-from holdfast.reports.retry_preview import in_words, reopened, retried_as_well, taken_back
+from holdfast.reports.retry_preview import (
+    describe_record,
+    describe_retried_children,
+    find_reopened_children,
+    find_rewound_records,
+)
 from holdfast.reports.run_info import RunInfo
 
-_AT_ONCE = 500
+_PAGE_SIZE = 500
 """Runs that are asked for in one request, to find all that match."""
 
-_MOST_WORKFLOWS = 5
+_MAX_NAMED_WORKFLOWS = 5
 """How many workflows a question names."""
 
 
 @dataclass(frozen=True)
-class Selection:
+class RunSelection:
     """Which runs to retry."""
 
     states: tuple[RunState, ...]
@@ -46,7 +51,7 @@ class Selection:
         return self.error is None or self.error.casefold() in str(run.error or "").casefold()
 
     @property
-    def none(self) -> str:
+    def empty_message(self) -> str:
         """That there are no such runs, in words."""
         whose = "" if self.workflow is None else f" of workflow {self.workflow!r}"
         more = "" if self.since is None and self.error is None else " and matches"
@@ -57,12 +62,12 @@ def retry_runs(
     url: str | None, run_ids: Sequence[str], *, run_again: bool, version: str | None = None, as_json: bool
 ) -> int:
     """Reopen failed, cancelled or dead runs, and tell of each how it goes on."""
-    return in_loop(_retry_each(url, run_ids, run_again, version, as_json))
+    return run_in_loop(_retry_each(url, run_ids, run_again, version, as_json))
 
 
 def retry_selected(
     url: str | None,
-    selection: Selection,
+    selection: RunSelection,
     *,
     run_again: bool,
     version: str | None = None,
@@ -71,33 +76,35 @@ def retry_selected(
 ) -> int:
     """Reopen all runs that match, unless somebody says no."""
     runs: list[RunInfo] = []
-    in_loop(_find(url, selection, runs), progress=lambda: f"found {counted(len(runs), 'run')} so far …")
+    run_in_loop(
+        _find_runs(url, selection, runs), format_progress=lambda: f"found {format_count(len(runs), 'run')} so far …"
+    )
     if not runs:
         if not as_json:
-            print(printable(selection.none))
+            print(make_printable(selection.empty_message))
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"nobody can be asked whether {counted(len(runs), 'run')} may go on: pass --yes.")
-        if not click.confirm(_question(runs), err=True):
+            raise UsageError(f"nobody can be asked whether {format_count(len(runs), 'run')} may go on: pass --yes.")
+        if not click.confirm(_format_confirmation(runs), err=True):
             click.echo("nothing changed", err=True)
             return 1
     return retry_runs(url, [run.id for run in runs], run_again=run_again, version=version, as_json=as_json)
 
 
-def _question(runs: Sequence[RunInfo]) -> str:
+def _format_confirmation(runs: Sequence[RunInfo]) -> str:
     states = Counter(run.state.value for run in runs)
-    many = listed([counted(number, f"{state} run") for state, number in states.most_common()])
-    workflows = Counter(one_line(run.workflow) for run in runs).most_common()
-    whose = listed([f"{name} ({number})" for name, number in workflows], _MOST_WORKFLOWS)
+    many = format_list([format_count(number, f"{state} run") for state, number in states.most_common()])
+    workflows = Counter(to_one_line(run.workflow) for run in runs).most_common()
+    whose = format_list([f"{name} ({number})" for name, number in workflows], _MAX_NAMED_WORKFLOWS)
     return f"let {many} go on, of {whose}?"
 
 
-async def _find(url: str | None, selection: Selection, found: list[RunInfo]) -> None:
-    async with reached(url) as client:
+async def _find_runs(url: str | None, selection: RunSelection, found: list[RunInfo]) -> None:
+    async with open_client(url) as client:
         last = None
         while page := await client.list(
-            state=selection.states, workflow=selection.workflow, limit=_AT_ONCE, before=last
+            state=selection.states, workflow=selection.workflow, limit=_PAGE_SIZE, before=last
         ):
             last = page[-1].id
             found += [run for run in page if selection.matches(run)]
@@ -111,9 +118,9 @@ async def _retry_each(
 ) -> int:
     """Tell of each at once: a thousand of them take a while."""
     code = 0
-    async with reached(url) as client:
+    async with open_client(url) as client:
         for run_id in run_ids:
-            code |= report(url, [await _retry(client, run_id, run_again, version)], as_json=as_json)
+            code |= print_outcomes(url, [await _retry(client, run_id, run_again, version)], as_json=as_json)
     return code
 
 
@@ -121,29 +128,29 @@ async def _retry(client: Client, run_id: str, run_again: bool, version: str | No
     try:
         await get_run(client, run_id)
         before = await client.export(run_id)
-        taken = taken_back(before.run, before.records)
-        children = reopened(before.run, taken, await _named(client, taken))
+        taken = find_rewound_records(before.run, before.records)
+        children = find_reopened_children(before.run, taken, await _fetch_child_runs(client, taken))
         await client.retry(run_id, run_again=run_again, version=version)
         run = await client.get(run_id)
     except HoldfastError as error:
-        return await failure(client, run_id, error)
+        return await outcome_from_error(client, run_id, error)
     kept = len(before.records) - len(taken)
-    message = f"run {run_id!r} goes on (it was {before.run.state}): its journal keeps {counted(kept, 'record')}"
-    return Outcome.of(
+    message = f"run {run_id!r} goes on (it was {before.run.state}): its journal keeps {format_count(kept, 'record')}"
+    return Outcome.from_run(
         run,
         changed=True,
-        message=message + _anew(taken) + (f"; {retried_as_well(children)}" if children else ""),
-        kept=kept,
-        taken_back=[record.seq for record in taken],
-        retried_as_well=[child.id for child in children],
+        message=message + _describe_rewound(taken) + (f"; {describe_retried_children(children)}" if children else ""),
+        kept_count=kept,
+        rewound_seqs=[record.seq for record in taken],
+        retried_children=[child.id for child in children],
     )
 
 
-async def _named(client: Client, records: Sequence[Record]) -> dict[str, RunInfo]:
+async def _fetch_child_runs(client: Client, records: Sequence[Record]) -> dict[str, RunInfo]:
     """The runs whose ends these records are, by id."""
     found: dict[str, RunInfo] = {}
     for record in records:
-        if record.kind is Kind.CHILD and record.preview and record.preview not in found:
+        if record.kind is RecordKind.CHILD and record.preview and record.preview not in found:
             try:
                 found[record.preview] = await client.get(record.preview)
             except RunNotFound:
@@ -151,13 +158,16 @@ async def _named(client: Client, records: Sequence[Record]) -> dict[str, RunInfo
     return found
 
 
-def _anew(taken: Sequence[Record]) -> str:
+def _describe_rewound(rewound: Sequence[Record]) -> str:
     """What becomes of what is taken back: failed steps are tried again, the rest is gone."""
-    anew = [record for record in taken if record.kind in (Kind.STEP, Kind.COMPENSATION) and not record.ok]
-    rest = [record for record in taken if record not in anew and record.kind is not Kind.CHILD]
+    anew = [record for record in rewound if record.kind in (RecordKind.STEP, RecordKind.COMPENSATION) and not record.ok]
+    rest = [record for record in rewound if record not in anew and record.kind is not RecordKind.CHILD]
     words = ""
     if anew:
-        words += f", and {listed([in_words(record) for record in anew])} {'is' if len(anew) == 1 else 'are'} tried anew"
+        words += (
+            f", and {format_list([describe_record(record) for record in anew])} "
+            f"{'is' if len(anew) == 1 else 'are'} tried anew"
+        )
     if rest:
-        words += f"; taken back: {listed([in_words(record) for record in rest])}"
+        words += f"; taken back: {format_list([describe_record(record) for record in rest])}"
     return words

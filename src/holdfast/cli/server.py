@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.cli.event_loop import in_loop
+from holdfast.cli.event_loop import run_in_loop
 from holdfast.cli.log_setup import set_up_log
 from holdfast.server.uvicorn_server import serve  # what is missing here is said by an error of its own
 
@@ -32,23 +32,23 @@ def serve_http(
 
     say = set_up_log("holdfast.server", log_level, log_format)
     settings = Settings(
-        max_body=max_body,
-        rate=rate,
-        max_streams=max_streams,
-        keep_audit=keep_audit,
-        allow_webhooks_to=tuple(map(str.lower, webhook_hosts)),
+        max_body_bytes=max_body,
+        requests_per_s=rate,
+        max_open_streams=max_streams,
+        audit_retention_s=keep_audit,
+        allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
     )
-    in_loop(
+    run_in_loop(
         serve(
             url,
             host=host,
             port=port,
-            hosts=host_names,
+            allowed_hosts=host_names,
             tls_cert=tls_cert,
             tls_key=tls_key,
-            trust_proxy=proxies,
-            grace=grace,
+            trusted_proxies=proxies,
+            grace_s=grace,
             settings=settings,
-            say=say,
+            print_line=say,
         )
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.outcomes import Outcome, change_each, report
-from holdfast.cli.store_access import reached
-from holdfast.cli.values import json_of, named_step
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.outcomes import Outcome, change_each, print_outcomes
+from holdfast.cli.store_access import open_client
+from holdfast.cli.values import parse_json_option, parse_step
 from holdfast.reports.run_info import RunInfo
 from holdfast.services.forks import NOT_GIVEN
 
@@ -21,12 +21,12 @@ def settle_step(
     """Say what came of a step of unknown outcome, and how its run goes on."""
     if (output is None) is not did_not_happen:
         raise click.UsageError("say one of the two: --output JSON, what the step returned, or --did-not-happen.")
-    value = NOT_GIVEN if output is None else json_of("--output", output)
-    return report(url, in_loop(_settle(url, run_id, named_step(step), value)), as_json=as_json)
+    value = NOT_GIVEN if output is None else parse_json_option("--output", output)
+    return print_outcomes(url, run_in_loop(_settle(url, run_id, parse_step(step), value)), as_json=as_json)
 
 
 async def _settle(url: str | None, run_id: str, step: int | str, output: Any) -> list[Outcome]:
-    async with reached(url) as client:
+    async with open_client(url) as client:
 
         async def settle(run: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
             await client.settle(run_id, step, output, happened=output is not NOT_GIVEN)

@@ -13,23 +13,23 @@ from urllib.parse import quote
 from holdfast.errors import StoreError
 from holdfast.stores.sql.schema import latest_version
 from holdfast.stores.sqlite.connections import APPLICATION_ID, open_writer
-from holdfast.stores.sqlite.errors import store_error
+from holdfast.stores.sqlite.errors import to_store_error
 
-_SYNCHRONOUS = ("off", "normal", "full", "extra")
-_COMMITS = 12
+_SYNCHRONOUS_MODES = ("off", "normal", "full", "extra")
+_COMMIT_COUNT = 12
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
     """Whose database it is, and how far its schema goes."""
 
-    application: int
-    version: int
-    tables: int
+    application_id: int
+    schema_version: int
+    table_count: int
     size: int
 
 
-def is_file_there(path: Path) -> bool:
+def is_existing_file(path: Path) -> bool:
     """Whether there is such a file; ``StoreError`` if its folder may not be entered, and nobody can tell."""
     try:
         return path.exists()
@@ -40,19 +40,21 @@ def is_file_there(path: Path) -> bool:
         ) from error
 
 
-def is_ours(facts: FileFacts) -> bool:
+def is_holdfast_file(facts: FileFacts) -> bool:
     """Whether Holdfast made it, or will: an empty file is free to be taken."""
-    return facts.application == APPLICATION_ID or not (facts.application or facts.version or facts.tables)
+    return facts.application_id == APPLICATION_ID or not (
+        facts.application_id or facts.schema_version or facts.table_count
+    )
 
 
-def is_newer(facts: FileFacts) -> bool:
+def is_newer_schema(facts: FileFacts) -> bool:
     """Whether a newer Holdfast has migrated it."""
-    return facts.version > latest_version()
+    return facts.schema_version > latest_version()
 
 
-def is_outdated(facts: FileFacts) -> bool:
+def is_older_schema(facts: FileFacts) -> bool:
     """Whether opening it would migrate it."""
-    return facts.version < latest_version()
+    return facts.schema_version < latest_version()
 
 
 def read_facts(path: Path) -> FileFacts:
@@ -66,11 +68,11 @@ def read_facts(path: Path) -> FileFacts:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        raise store_error(error, path) from error
+        raise to_store_error(error, path) from error
     return FileFacts(application, version, tables, path.stat().st_size)
 
 
-def write_settings(path: Path) -> dict[str, str]:
+def read_writer_settings(path: Path) -> dict[str, str]:
     """What a writer's connection to a database of the current schema really has; raises if it cannot be written."""
     try:
         connection = open_writer(path)
@@ -80,11 +82,11 @@ def write_settings(path: Path) -> dict[str, str]:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        raise store_error(error, path) from error
-    return {"journal_mode": mode, "synchronous": _SYNCHRONOUS[synchronous]}
+        raise to_store_error(error, path) from error
+    return {"journal_mode": mode, "synchronous": _SYNCHRONOUS_MODES[synchronous]}
 
 
-def commit_times(folder: Path) -> list[float]:
+def measure_commit_times(folder: Path) -> list[float]:
     """Seconds that each of a few small durable commits took, in a file of its own in ``folder``."""
     with tempfile.TemporaryDirectory(prefix=".holdfast-doctor-", dir=folder) as place:
         path = Path(place) / "commits.db"
@@ -94,14 +96,14 @@ def commit_times(folder: Path) -> list[float]:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("CREATE TABLE commits (payload BLOB)")
-                return [_timed_commit(connection) for _ in range(_COMMITS)]
+                return [_time_commit(connection) for _ in range(_COMMIT_COUNT)]
             finally:
                 connection.close()
         except sqlite3.DatabaseError as error:
-            raise store_error(error, path) from error
+            raise to_store_error(error, path) from error
 
 
-def _timed_commit(connection: sqlite3.Connection) -> float:
+def _time_commit(connection: sqlite3.Connection) -> float:
     began = time.perf_counter()
     connection.execute("INSERT INTO commits VALUES (zeroblob(500))")
     return time.perf_counter() - began

@@ -16,145 +16,145 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.event_loop import with_progress
-from holdfast.cli.formatting import command, listed
-from holdfast.cli.sqlite_file import is_file_there
+from holdfast.cli.event_loop import await_with_progress
+from holdfast.cli.formatting import format_command, format_list
+from holdfast.cli.sqlite_file import is_existing_file
 from holdfast.client.backend import Backend
-from holdfast.client.backend_factory import choose_backend, is_server
+from holdfast.client.backend_factory import choose_backend, is_server_url
 from holdfast.client.client import Client
-from holdfast.codec import LARGEST
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
 from holdfast.errors import NotAllowed, RunNotFound, UsageError
 from holdfast.reports.run_info import RunInfo
 from holdfast.stores.contract import Store
-from holdfast.stores.encrypted import beneath
+from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
+from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_store_url, split_namespace
 
 if TYPE_CHECKING:
     from holdfast.client.http.backend import HttpBackend
 
-_LOOKED_THROUGH = 500
-_COMMAND = re.compile(r"`holdfast (\w+)[^`]*`")
-_ELSEWHERE = ("check", "replay", "demo")
+_MAX_SUGGESTION_RUNS = 500
+_COMMAND_PATTERN = re.compile(r"`holdfast (\w+)[^`]*`")
+_STORELESS_COMMANDS = ("check", "replay", "demo")
 """Commands that are about no store."""
-_BESIDE_THE_STORE = ("worker", "serve", "import", "namespaces")
+_STORE_ONLY_COMMANDS = ("worker", "serve", "import", "namespaces")
 """Commands that no server can carry out."""
-PATIENCE = 5.0
+OPEN_TIMEOUT_S = 5.0
 """Seconds that a server is given to answer for the first time: whoever has typed a wrong address is waiting."""
-_HOW_IT_BEGINS = (
+_CREATION_HINT = (
     "The first run of a workflow creates it, or `holdfast worker`. To look at another one, pass --url and --namespace, "
     "or set HOLDFAST_URL and HOLDFAST_NAMESPACE."
 )
 
 
-def where(url: str | None) -> list[tuple[str, str]]:
+def store_options(url: str | None) -> list[tuple[str, str]]:
     """The options by which another command finds the store of this one, without a password."""
     if url is None:
         return []
     place, namespace = split_namespace(url)
     if namespace is None:
-        return [("--url", shown_url(url))]
-    is_usual = place == split_namespace(store_url())[0]
-    return [*([] if is_usual else [("--url", shown_url(place))]), ("--namespace", namespace)]
+        return [("--url", redact_url(url))]
+    is_usual = place == split_namespace(resolve_store_url())[0]
+    return [*([] if is_usual else [("--url", redact_url(place))]), ("--namespace", namespace)]
 
 
-def command_at(url: str | None, *words: str) -> str:
+def format_store_command(url: str | None, *words: str) -> str:
     """A command to be copied into a shell, which is about the same store as this one."""
-    return command(*words, *(word for option in where(url) for word in option))
+    return format_command(*words, *(word for option in store_options(url) for word in option))
 
 
-def placed(url: str | None, text: str) -> str:
+def with_store_options(url: str | None, text: str) -> str:
     """What a client says, with the commands in it made to be about the same store as this one."""
-    place = shlex.join(word for option in where(url) for word in option)
-    without = (*_ELSEWHERE, *(_BESIDE_THE_STORE if is_server(url) else ()))
+    place = shlex.join(word for option in store_options(url) for word in option)
+    without = (*_STORELESS_COMMANDS, *(_STORE_ONLY_COMMANDS if is_server_url(url) else ()))
 
     def at_place(found: re.Match[str]) -> str:
         return found[0] if found[1] in without else f"{found[0][:-1]} {place}`"
 
-    return _COMMAND.sub(at_place, text) if place else text
+    return _COMMAND_PATTERN.sub(at_place, text) if place else text
 
 
-def existing(url: str | None) -> tuple[Store, str]:
+def resolve_store(url: str | None) -> tuple[Store, str]:
     """The store at ``url``, which somebody else can see as well, not opened; and its whole URL."""
-    target = store_url(url)
-    store = open_store(target)
-    if isinstance(beneath(store), MemoryStore):
+    target = resolve_store_url(url)
+    store = create_store(target)
+    if isinstance(unwrap_store(store), MemoryStore):
         raise UsageError("memory:// lives inside the process that opened it: there is nothing to look at from here")
     return store, target
 
 
-def server_backend(url: str | None) -> HttpBackend:
+def create_server_backend(url: str | None) -> HttpBackend:
     """The way to the server at ``url``."""
     from holdfast.client.http.backend import HttpBackend
 
-    backend = _backend(url)
+    backend = _create_backend(url)
     assert isinstance(backend, HttpBackend)
     return backend
 
 
-def _backend(url: str | None) -> Backend:
+def _create_backend(url: str | None) -> Backend:
     """Whatever else a client can be told, the environment tells a command."""
-    return choose_backend(url, None, max_value=LARGEST, encryption=None, api_key=None, insecure=False)
+    return choose_backend(url, None, max_value=DEFAULT_MAX_VALUE_BYTES, encryption=None, api_key=None, insecure=False)
 
 
 @asynccontextmanager
-async def reached(url: str | None) -> AsyncGenerator[Client]:
+async def open_client(url: str | None) -> AsyncGenerator[Client]:
     """A client of the store at ``url``, which must be there already, or of a server."""
-    if not is_server(url):
-        store, url = existing(url)
-        await _while_waiting(url, _check_that_it_is_there(store, url))
-    backend = _backend(url)
-    client = Client.over(backend)
+    if not is_server_url(url):
+        store, url = resolve_store(url)
+        await _await_opening(url, _check_store_present(store, url))
+    backend = _create_backend(url)
+    client = Client.from_backend(backend)
     try:
-        await _while_waiting(url, backend.open(PATIENCE))
+        await _await_opening(url, backend.open(OPEN_TIMEOUT_S))
         yield client
     finally:
         await client.close()
 
 
 @asynccontextmanager
-async def existing_store(url: str | None) -> AsyncGenerator[Store, None]:
+async def open_existing_store(url: str | None) -> AsyncGenerator[Store, None]:
     """The open store at ``url``, which must be there already: for what no server can do."""
-    store, target = existing(url)
-    await _while_waiting(target, _check_that_it_is_there(store, target))
-    await _while_waiting(target, store.open())
+    store, target = resolve_store(url)
+    await _await_opening(target, _check_store_present(store, target))
+    await _await_opening(target, store.open())
     try:
         yield store
     finally:
         await store.close()
 
 
-async def _while_waiting(url: str | None, opening: Coroutine[Any, Any, None]) -> None:
-    await with_progress(opening, lambda: f"waiting for {shown_url(store_url(url))} …")
+async def _await_opening(url: str | None, opening: Coroutine[Any, Any, None]) -> None:
+    await await_with_progress(opening, lambda: f"waiting for {redact_url(resolve_store_url(url))} …")
 
 
-async def is_there(store: Store, target: str) -> bool:
+async def is_store_present(store: Store, url: str) -> bool:
     """Whether the store, which is not opened, was ever made; of a Temporal server, that tells itself."""
-    return (await _look(store, target))[0]
+    return (await _inspect_store(store, url))[0]
 
 
-async def _look(store: Store, target: str) -> tuple[bool, list[str]]:
+async def _inspect_store(store: Store, url: str) -> tuple[bool, list[str]]:
     """Whether it is there, and which namespaces are, where that is known."""
-    if isinstance(database := beneath(store), SqliteStore):
-        return is_file_there(database.path), []
-    if is_temporal(target):
+    if isinstance(database := unwrap_store(store), SqliteStore):
+        return is_existing_file(database.path), []
+    if is_temporal(url):
         return True, []
-    from holdfast.cli.postgres_database import known_namespaces
+    from holdfast.cli.postgres_database import fetch_namespaces
 
-    known = await asyncio.to_thread(known_namespaces, target)
+    known = await asyncio.to_thread(fetch_namespaces, url)
     return store.namespace in known, known
 
 
-async def _check_that_it_is_there(store: Store, target: str) -> None:
-    found, known = await _look(store, target)
+async def _check_store_present(store: Store, url: str) -> None:
+    found, known = await _inspect_store(store, url)
     if found:
         return
-    if isinstance(database := beneath(store), SqliteStore):
-        raise UsageError(f"there is no database at {database.path} yet. {_HOW_IT_BEGINS}")
+    if isinstance(database := unwrap_store(store), SqliteStore):
+        raise UsageError(f"there is no database at {database.path} yet. {_CREATION_HINT}")
     place = split_namespace(store.url)[0]
-    others = f" (there are {listed(known)})" if known else ""
-    raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_HOW_IT_BEGINS}")
+    others = f" (there are {format_list(known)})" if known else ""
+    raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_CREATION_HINT}")
 
 
 async def get_run(client: Client, run_id: str) -> RunInfo:
@@ -162,15 +162,15 @@ async def get_run(client: Client, run_id: str) -> RunInfo:
     try:
         return await client.get(run_id)
     except RunNotFound:
-        raise await not_found(client, run_id) from None
+        raise await build_run_not_found(client, run_id) from None
 
 
-async def not_found(client: Client, run_id: str) -> RunNotFound:
+async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:
     """That there is no such run, with ids like it, if whoever asks may look at runs."""
     told = f"there is no run {run_id!r} in {client.url}."
     try:
         begins = await client.list(id_prefix=run_id, limit=3) if run_id else []
-        recent = [run.id for run in await client.list(limit=_LOOKED_THROUGH)]
+        recent = [run.id for run in await client.list(limit=_MAX_SUGGESTION_RUNS)]
     except NotAllowed:
         return RunNotFound(told, run_id)
     alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
@@ -179,7 +179,7 @@ async def not_found(client: Client, run_id: str) -> RunNotFound:
     return RunNotFound(f"{told} {hint}", run_id)
 
 
-async def seen(client: Client, run_id: str) -> RunInfo | None:
+async def try_get_run(client: Client, run_id: str) -> RunInfo | None:
     """The run as it is now; none if this key may start runs and send, and not look at them."""
     try:
         return await client.get(run_id)

@@ -11,21 +11,21 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.admission.usage import NANO
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.events import in_words, is_bad
-from holdfast.cli.formatting import console, one_line, printable
-from holdfast.cli.store_access import reached
+from holdfast.admission.usage import NANO_PER_USD
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.events import describe_event, is_problem
+from holdfast.cli.formatting import create_console, make_printable, to_one_line
+from holdfast.cli.store_access import open_client
 from holdfast.reports.events import Event
-from holdfast.reports.run_usage import money
-from holdfast.reports.tail import Happening
+from holdfast.reports.run_usage import format_money
+from holdfast.reports.tail import TailEvent
 
-_LONGEST = 160
+_MAX_TEXT_CHARS = 160
 """Characters of what is told of one thing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TailQuery:
     """What is followed, as it was asked for."""
 
     workflow: str | None = None
@@ -34,48 +34,56 @@ class Wanted:
     since: datetime | None = None
 
 
-def follow_runs(url: str | None, wanted: Wanted, *, as_json: bool) -> None:
+def follow_runs(url: str | None, query: TailQuery, *, as_json: bool) -> None:
     """Print what happens, until somebody presses Ctrl-C."""
-    out = console()
+    out = create_console()
     try:
-        in_loop(_follow(url, wanted, None if as_json else out))
+        run_in_loop(_follow(url, query, None if as_json else out))
     except KeyboardInterrupt:
         pass  # the usual way to stop following
 
 
-async def _follow(url: str | None, wanted: Wanted, out: Console | None) -> None:
-    async with reached(url) as client:
-        happenings = client.tail(workflow=wanted.workflow, tag=wanted.tag, state=wanted.states, since=wanted.since)
+async def _follow(url: str | None, query: TailQuery, out: Console | None) -> None:
+    async with open_client(url) as client:
+        happenings = client.tail(workflow=query.workflow, tag=query.tag, state=query.states, since=query.since)
         async with aclosing(happenings):
             async for one in happenings:
                 if out is None:
-                    print(json.dumps(one.as_json()), flush=True)  # whoever reads may be a program in a pipe
+                    print(json.dumps(one.to_json()), flush=True)  # whoever reads may be a program in a pipe
                 else:
-                    out.print(_line(one), soft_wrap=True)
+                    out.print(_format_line(one), soft_wrap=True)
 
 
-def _line(one: Happening) -> Text:
-    event = Event("", one.kind, one.at, one.run_id, one.step, one.name, str(one.data.get("text", "")), one.data)
-    number = "" if one.step is None else f"#{one.step} "
-    name = f"{printable(one.name)} " if one.name else ""
+def _format_line(entry: TailEvent) -> Text:
+    event = Event(
+        "", entry.kind, entry.at, entry.run_id, entry.step, entry.name, str(entry.data.get("text", "")), entry.data
+    )
+    number = "" if entry.step is None else f"#{entry.step} "
+    name = f"{make_printable(entry.name)} " if entry.name else ""
     line = Text.assemble(
-        (f"{one.at.astimezone():%H:%M:%S}  ", "dim"),
-        (one_line(one.run_id), "bold"),
-        f" ({one_line(one.workflow)})  ",
+        (f"{entry.at.astimezone():%H:%M:%S}  ", "dim"),
+        (to_one_line(entry.run_id), "bold"),
+        f" ({to_one_line(entry.workflow)})  ",
         (number, "dim"),
         name,
-        (one_line(_what(one, event), _LONGEST), "red" if is_bad(event) or one.kind == "taken over" else ""),
+        (
+            to_one_line(_describe_entry(entry, event), _MAX_TEXT_CHARS),
+            "red" if is_problem(event) or entry.kind == "taken over" else "",
+        ),
     )
-    beside = [*([one.worker] if one.worker else []), *([] if one.usd is None else [money(round(one.usd * NANO))])]
-    return line.append(f"  [{', '.join(map(one_line, beside))}]", "dim") if beside else line
+    beside = [
+        *([entry.worker] if entry.worker else []),
+        *([] if entry.usd is None else [format_money(round(entry.usd * NANO_PER_USD))]),
+    ]
+    return line.append(f"  [{', '.join(map(to_one_line, beside))}]", "dim") if beside else line
 
 
-def _what(one: Happening, event: Event) -> str:
-    if one.kind == "created":
-        return f"is there, {one.state.value}"
-    if one.kind == "taken over":
-        return f"goes on with another worker: {one.data['died']} died"
-    if one.kind == "plan":
-        done = sum(item["status"] == "done" for item in one.data["plan"])
-        return f"plan: {done} of {len(one.data['plan'])} done"
-    return in_words(event)
+def _describe_entry(entry: TailEvent, event: Event) -> str:
+    if entry.kind == "created":
+        return f"is there, {entry.state.value}"
+    if entry.kind == "taken over":
+        return f"goes on with another worker: {entry.data['died']} died"
+    if entry.kind == "plan":
+        done = sum(item["status"] == "done" for item in entry.data["plan"])
+        return f"plan: {done} of {len(entry.data['plan'])} done"
+    return describe_event(event)

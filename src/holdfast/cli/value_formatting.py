@@ -6,21 +6,21 @@ import json
 import re
 from typing import Any, cast
 
-from holdfast.codec import preview
-from holdfast.reports.formatting import jsonable
-from holdfast.reports.types import Unreadable
+from holdfast.codec import preview_arguments
+from holdfast.reports.formatting import value_to_json
+from holdfast.reports.types import UnreadableValue
 
-_INTERNAL = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
+_INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
 """What stands between the user's lines in a traceback: this package, and the pool that plain steps run in."""
 
 
-def own_frames(traceback: str) -> list[str]:
+def list_user_frames(traceback: str) -> list[str]:
     """The places in a recorded traceback, with their lines of code, without those in Holdfast itself."""
     kept: list[str] = []
     keeping = False
     for line in traceback.splitlines():
         if line.startswith('  File "'):
-            keeping = _INTERNAL.search(line) is None
+            keeping = _INTERNAL_FRAME.search(line) is None
         elif not line.startswith("    ") or not line.strip(" ^~"):
             continue
         if keeping:
@@ -28,18 +28,20 @@ def own_frames(traceback: str) -> list[str]:
     return kept
 
 
-def brief(value: Any) -> str:
+def format_brief(value: Any) -> str:
     """A recorded value in a few words."""
-    return value if isinstance(value, Unreadable) else preview((), (value,), {})
+    return value if isinstance(value, UnreadableValue) else preview_arguments((), (value,), {})
 
 
-def brief_inputs(inputs: Any) -> str:
+def format_inputs(inputs: Any) -> str:
     """A run's inputs as ``customer='acme', n=3``; what looks like a credential is not shown."""
-    return preview((), (), cast("dict[str, Any]", inputs)) if isinstance(inputs, dict) else brief(inputs)
+    return (
+        preview_arguments((), (), cast("dict[str, Any]", inputs)) if isinstance(inputs, dict) else format_brief(inputs)
+    )
 
 
-def pretty(value: Any, *, of_agent: bool = False) -> str:
+def format_pretty(value: Any, *, is_agent: bool = False) -> str:
     """A recorded value as indented JSON; the answer of an agent that is a text, as it is."""
-    if isinstance(value, str) and of_agent:
+    if isinstance(value, str) and is_agent:
         return value
-    return json.dumps(jsonable(value), indent=2, ensure_ascii=False)
+    return json.dumps(value_to_json(value), indent=2, ensure_ascii=False)

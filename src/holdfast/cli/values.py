@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-def json_or_text(text: str) -> Any:
+def parse_json_or_text(text: str) -> Any:
     """What is no JSON is taken for a string."""
     try:
         return json.loads(text)
@@ -16,7 +16,7 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-def json_of(option: str, text: str) -> Any:
+def parse_json_option(option: str, text: str) -> Any:
     """For what becomes an answer, or the output of a step: a mistyped object must not become a string there."""
     try:
         return json.loads(text)
@@ -26,6 +26,6 @@ def json_of(option: str, text: str) -> Any:
         ) from None
 
 
-def named_step(said: str) -> int | str:
+def parse_step(text: str) -> int | str:
     """Numbers are what ``show`` tells; anything else is a name."""
-    return int(said) if said.isdecimal() else said
+    return int(text) if text.isdecimal() else text

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.cli.event_loop import in_loop
+from holdfast.cli.event_loop import run_in_loop
 from holdfast.cli.log_setup import set_up_log
 from holdfast.worker.worker_process import serve
-from holdfast.worker.workflow_loader import load
+from holdfast.worker.workflow_loader import load_workflows
 
 
-def work(
+def run_worker(
     target: str,
     *,
     url: str | None,
@@ -23,17 +23,17 @@ def work(
     log_format: str | None,
 ) -> None:
     """Load the target's workflows and serve them until told to stop."""
-    workflows = load(target)
+    workflows = load_workflows(target)
     say = set_up_log("holdfast.worker", log_level, log_format)
-    in_loop(
+    run_in_loop(
         serve(
             workflows,
-            say=say,
+            print_line=say,
             url=url,
             queues=queues,
             concurrency=concurrency,
-            lease=lease,
-            grace=grace,
+            lease_s=lease,
+            grace_s=grace,
             max_blocked_s=max_blocked_s,
         )
     )

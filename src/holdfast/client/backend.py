@@ -21,28 +21,28 @@ from holdfast.admission.usage import Budget, Usage
 from holdfast.client.listener import Listener
 from holdfast.core.states import RunState
 from holdfast.reports.budgets import BudgetInfo
-from holdfast.reports.conversations import Said
+from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.events import Event
 from holdfast.reports.plans import Plan
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.run_tree import Family
-from holdfast.reports.tail import Followed, Happening
-from holdfast.reports.types import Story
+from holdfast.reports.run_tree import RunTree
+from holdfast.reports.tail import TailEvent, TailFilter
+from holdfast.reports.types import RunReport
 from holdfast.reports.usage_report import UsageReport
 from holdfast.services.addresses import AddressInfo
-from holdfast.services.api_keys import Key, MadeKey
+from holdfast.services.api_keys import ApiKey, CreatedApiKey
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.audit_log import AuditEntry
-from holdfast.services.bulk_start import Call
-from holdfast.services.health import Health, Switch
+from holdfast.services.bulk_start import CallArguments
+from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.journal_files import Journal
-from holdfast.services.memories import Remembered
+from holdfast.services.memories import MemoryEntry
 from holdfast.services.policies import Policy, PolicyInfo
 from holdfast.services.queues import QueueInfo
 from holdfast.services.retention import PruneReport
 from holdfast.services.run_start import StartOptions
-from holdfast.services.schedules import ScheduleInfo, WantedSchedule
+from holdfast.services.schedules import ScheduleInfo, ScheduleRequest
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
@@ -71,15 +71,15 @@ class RunBackend(ABC):
         """Its plan."""
 
     @abstractmethod
-    async def story(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> Story:
+    async def describe(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> RunReport:
         """All that is known of it, with the records behind ``after``, at most ``limit``; ``None``: all of them."""
 
     @abstractmethod
-    async def conversation(self, run_id: str) -> list[Said]:
+    async def conversation(self, run_id: str) -> list[ConversationMessage]:
         """What was said in it."""
 
     @abstractmethod
-    async def family(self, run_id: str) -> Family:
+    async def tree(self, run_id: str) -> RunTree:
         """The tree of runs that it is in."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class RunBackend(ABC):
 
     @abstractmethod
     async def approvals(
-        self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
+        self, run_id: str | None, *, workflow: str | None, assignee: str | None, all: bool, limit: int
     ) -> list[ApprovalInfo]:
         """Questions that match, of this run or of all."""
 
@@ -121,12 +121,12 @@ class RunBackend(ABC):
         arguments: Mapping[str, Any] | None,
         by: str | None,
         reason: str,
-        of: str | None = None,
+        run_id: str | None = None,
     ) -> bool:
-        """Say yes to a question, which must be one of the run ``of``, if that is given."""
+        """Say yes to a question, which must be one of the run ``run_id``, if that is given."""
 
     @abstractmethod
-    async def deny(self, id: str, *, by: str | None, reason: str, of: str | None = None) -> bool:
+    async def deny(self, id: str, *, by: str | None, reason: str, run_id: str | None = None) -> bool:
         """Say no to a question."""
 
 
@@ -142,11 +142,11 @@ class MemoryBackend(ABC):
         """One value, as ``type``."""
 
     @abstractmethod
-    async def search(self, namespace: str, words: str, limit: int) -> builtins.list[Remembered]:
+    async def search(self, namespace: str, query: str, limit: int) -> builtins.list[MemoryEntry]:
         """Values that have some of these words in them."""
 
     @abstractmethod
-    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[Remembered]:
+    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[MemoryEntry]:
         """Values in the order of their keys."""
 
     @abstractmethod
@@ -158,7 +158,7 @@ class ScheduleBackend(ABC):
     """What is started at set times: see ``ClientSchedules``."""
 
     @abstractmethod
-    async def create(self, wanted: WantedSchedule) -> ScheduleInfo:
+    async def create(self, request: ScheduleRequest) -> ScheduleInfo:
         """Make one, or find that it is there."""
 
     @abstractmethod
@@ -254,11 +254,11 @@ class KeyBackend(ABC):
     """API keys: see ``ClientKeys``."""
 
     @abstractmethod
-    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> MadeKey:
+    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> CreatedApiKey:
         """Make one."""
 
     @abstractmethod
-    async def list(self, namespace: str | None) -> builtins.list[Key]:
+    async def list(self, namespace: str | None) -> builtins.list[ApiKey]:
         """All of them, or those of a namespace."""
 
     @abstractmethod
@@ -305,9 +305,9 @@ class Backend(RunBackend):
         """API keys."""
 
     @abstractmethod
-    async def open(self, patience: float | None = None) -> None:
-        """Connect, under the running event loop. A server that does not answer is given ``patience`` seconds, if that
-        is said.
+    async def open(self, give_up_after_s: float | None = None) -> None:
+        """Connect, under the running event loop. A server that does not answer is given ``give_up_after_s``
+        seconds, if that is given.
         """
 
     @abstractmethod
@@ -319,15 +319,17 @@ class Backend(RunBackend):
         """Start a run or join the one that is there, and return its id."""
 
     @abstractmethod
-    async def start_many(self, workflow: str, calls: Iterable[Call], options: StartOptions) -> builtins.list[str]:
+    async def start_many(
+        self, workflow: str, calls: Iterable[CallArguments], options: StartOptions
+    ) -> builtins.list[str]:
         """Start or join a run for each call, and return their ids in order."""
 
     @abstractmethod
-    async def send(self, address: str, payload: Any, options: StartOptions, deadline: float | None) -> str:
+    async def send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
         """Send work to an address, or find that it was sent before, and return the id of its run."""
 
     @abstractmethod
-    async def list(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
+    async def list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
         """Runs that match, newest first, those behind the run ``before``."""
 
     @abstractmethod
@@ -343,7 +345,7 @@ class Backend(RunBackend):
         """A new run that shares the beginning of another one; returns its id. ``with_output`` may be ``NOT_GIVEN``."""
 
     @abstractmethod
-    def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:
+    def tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
         """What happens in all runs."""
 
     @abstractmethod
@@ -378,7 +380,7 @@ class Backend(RunBackend):
         """What all runs have used, by day."""
 
     @abstractmethod
-    def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
+    def create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
         """A new listener on an address, which lives on the event loop that it is first used under."""
 
     @abstractmethod
@@ -394,16 +396,16 @@ class Backend(RunBackend):
         """What the inputs of a workflow must be."""
 
     @abstractmethod
-    async def switch_off(self, workflow: str, reason: str, by: str | None) -> bool:
+    async def disable(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
 
     @abstractmethod
-    async def switch_on(self, workflow: str) -> bool:
+    async def enable(self, workflow: str) -> bool:
         """Let its runs go on."""
 
     @abstractmethod
-    async def switched_off(self) -> dict[str, Switch]:
-        """What is switched off, since when, by whom, and why."""
+    async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
+        """What is disabled, since when, by whom, and why."""
 
     @abstractmethod
     async def audit(self, limit: int) -> builtins.list[AuditEntry]:

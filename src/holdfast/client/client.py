@@ -15,41 +15,41 @@ from holdfast.client.backend import Backend
 from holdfast.client.backend_factory import choose_backend
 from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
-from holdfast.client.listener import check_handler, checked, listen, serve
+from holdfast.client.listener import check_handler, check_listen_options, listen, serve
 from holdfast.client.sync_listener import SyncDelivery, listen_sync
-from holdfast.client.sync_methods import WithoutLoop
-from holdfast.codec import LARGEST, Encryption
-from holdfast.core.states import RunState, run_states
+from holdfast.client.sync_methods import SyncMethods
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
+from holdfast.core.states import RunState, parse_run_states
 from holdfast.errors import UsageError
 from holdfast.reports.budgets import BudgetInfo
-from holdfast.reports.conversations import Said
+from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.events import Event
 from holdfast.reports.plans import Plan
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.run_tree import Family
-from holdfast.reports.tail import Followed, Happening
-from holdfast.reports.types import Story
+from holdfast.reports.run_tree import RunTree
+from holdfast.reports.tail import TailEvent, TailFilter
+from holdfast.reports.types import RunReport
 from holdfast.reports.usage_report import UsageReport
 from holdfast.services.addresses import ClientAddresses
 from holdfast.services.api_keys import ClientKeys
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.audit_log import AuditEntry
-from holdfast.services.bulk_start import Call
+from holdfast.services.bulk_start import CallArguments
 from holdfast.services.forks import NOT_GIVEN
-from holdfast.services.health import Health, Switch
+from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.journal_files import Journal
 from holdfast.services.memories import ClientMemory
 from holdfast.services.policies import ClientPolicies
 from holdfast.services.queues import ClientQueues
 from holdfast.services.retention import PruneReport
-from holdfast.services.run_start import StartOptions, start_options
+from holdfast.services.run_start import StartOptions, make_start_options
 from holdfast.services.schedules import ClientSchedules
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
 
-class Client(WithoutLoop):
+class Client(SyncMethods):
     """Starts, follows and signals runs of workflows that workers elsewhere execute.
 
     It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
@@ -73,7 +73,7 @@ class Client(WithoutLoop):
         url: str | None = None,
         *,
         namespace: str | None = None,
-        max_value: int = LARGEST,
+        max_value: int = DEFAULT_MAX_VALUE_BYTES,
         encryption: Encryption | None = None,
         api_key: str | None = None,
         insecure: bool = False,
@@ -84,7 +84,7 @@ class Client(WithoutLoop):
         self._options = StartOptions()
 
     @classmethod
-    def over(cls, backend: Backend) -> Client:
+    def from_backend(cls, backend: Backend) -> Client:
         """A client over a backend that somebody has made. To close the one is to close the other."""
         client = object.__new__(cls)
         client._backend = backend
@@ -109,7 +109,7 @@ class Client(WithoutLoop):
         key: str | int | None = None,
         dedup: str | int | None = None,
         debounce: Duration | None = None,
-        debounce_most: Duration | None = None,
+        max_debounce: Duration | None = None,
         delay: Duration = 0.0,
         priority: int = 0,
         tags: Collection[str] = (),
@@ -121,15 +121,15 @@ class Client(WithoutLoop):
 
         A run is of the newest version of its workflow that a live worker serves, unless ``version`` says which.
         """
-        view = Client.over(self._backend)
-        view._options = start_options(
+        view = Client.from_backend(self._backend)
+        view._options = make_start_options(
             "",
             id=id,
             queue=queue,
             key=key,
             dedup=dedup,
             debounce=debounce,
-            debounce_most=debounce_most,
+            max_debounce=max_debounce,
             delay=delay,
             priority=priority,
             tags=tags,
@@ -154,7 +154,7 @@ class Client(WithoutLoop):
         """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
         return self.handle(await self._backend.start(workflow, args, kwargs, self._options))
 
-    async def start_many(self, workflow: str, calls: Iterable[Call]) -> list[str]:
+    async def start_many(self, workflow: str, calls: Iterable[CallArguments]) -> list[str]:
         """Start (or join) a run for each of ``calls``, a thousand in one commit, and return their ids in order.
 
         A call is a tuple of arguments, or a mapping of them. If one cannot be started, what ``start`` would raise is
@@ -230,7 +230,7 @@ class Client(WithoutLoop):
             before: the id of the last run of the page before, to go on from there.
         """
         where = RunFilter(
-            states=run_states(state),
+            states=parse_run_states(state),
             workflow=workflow,
             tag=tag,
             text=text,
@@ -262,7 +262,7 @@ class Client(WithoutLoop):
         run_id: str | None = None,
         *,
         workflow: str | None = None,
-        asked_of: str | None = None,
+        assignee: str | None = None,
         all: bool = False,
         limit: int = 1000,
     ) -> builtins.list[ApprovalInfo]:
@@ -271,11 +271,11 @@ class Client(WithoutLoop):
         Args:
             run_id: only those of this run.
             workflow: only those of runs of this workflow.
-            asked_of: only those that this person is asked now.
+            assignee: only those that this person is asked now.
             all: also what was answered or withdrawn.
             limit: at most so many.
         """
-        return await self._backend.approvals(run_id, workflow=workflow, asked_of=asked_of, all=all, limit=limit)
+        return await self._backend.approvals(run_id, workflow=workflow, assignee=assignee, all=all, limit=limit)
 
     async def approve(
         self,
@@ -319,7 +319,7 @@ class Client(WithoutLoop):
         tag: str | None = None,
         state: RunState | str | Collection[RunState | str] = (),
         since: datetime | None = None,
-    ) -> AsyncGenerator[Happening]:
+    ) -> AsyncGenerator[TailEvent]:
         """What happens in all runs, as it happens: ``async for one in client.tail():``. It goes on until it is closed.
 
         Runs that begin, steps that end, answers, questions, failures, takeovers, ends; of one run, ``events`` tells
@@ -331,7 +331,7 @@ class Client(WithoutLoop):
             state: only of runs that are in this state, or in one of these, when it is told.
             since: also what has happened since this time (a time with a time zone); from now on unless given.
         """
-        return self._backend.tail(Followed(workflow, tag, tuple(run_states(state))), since)
+        return self._backend.tail(TailFilter(workflow, tag, tuple(parse_run_states(state))), since)
 
     async def usage(self, run_id: str) -> Usage:
         """What the model calls of a run have used so far, with those of the runs that it has started."""
@@ -357,9 +357,9 @@ class Client(WithoutLoop):
         """What a run may use and has used, with the budgets above it and the runs that it has started."""
         return await self._backend.budget(run_id)
 
-    async def story(
+    async def describe(
         self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
-    ) -> Story:
+    ) -> RunReport:
         """All that is known of a run now: what `holdfast show` tells, as data.
 
         Its state and what keeps it from going on, its journal, what it has used, the runs and workers around it; in
@@ -371,15 +371,15 @@ class Client(WithoutLoop):
             limit: at most so many records (`more` says whether there are others); `None`: all of them.
             full: large values, too. Without, they are told by their beginning, and marked as `cut`.
         """
-        return await self._backend.story(run_id, after, limit, full=full)
+        return await self._backend.describe(run_id, after, limit, full=full)
 
-    async def conversation(self, run_id: str) -> builtins.list[Said]:
+    async def conversation(self, run_id: str) -> builtins.list[ConversationMessage]:
         """What was said in an agent's run so far; empty for other runs."""
         return await self._backend.conversation(run_id)
 
-    async def family(self, run_id: str) -> Family:
+    async def tree(self, run_id: str) -> RunTree:
         """The tree of runs that a run is in, from its topmost ancestor down, at most 500 of them."""
-        return await self._backend.family(run_id)
+        return await self._backend.tree(run_id)
 
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
@@ -461,7 +461,7 @@ class Client(WithoutLoop):
         """
         return await self._backend.prune(
             older_than,
-            run_states(state),
+            parse_run_states(state),
             workflow=workflow,
             keep=keep,
             unclaimed=unclaimed,
@@ -488,7 +488,7 @@ class Client(WithoutLoop):
         """
         return self.handle(await self._backend.fork(run_id, at=at, with_output=with_output, id=id))
 
-    def listen(self, address: str, *, at_once: int = 1, name: str | None = None) -> AsyncGenerator[Delivery]:
+    def listen(self, address: str, *, concurrency: int = 1, name: str | None = None) -> AsyncGenerator[Delivery]:
         """Deliveries of what is sent to an address, as they come: ``async for delivery in client.listen("pipeline"):``.
 
         It goes on over broken connections and restarts of the server, until the loop is left. What is held is kept by
@@ -496,36 +496,40 @@ class Client(WithoutLoop):
 
         Args:
             address: where to listen. One that nobody has used is there from now on.
-            at_once: how many deliveries can be held; the next one comes when one of them is over.
+            concurrency: how many deliveries can be held; the next one comes when one of them is over.
             name: what people call this process; its host and number unless given.
         """
-        checked(address, at_once, name)
-        return listen(self._backend.listener(address, at_once=at_once, name=name), at_once=at_once)
+        check_listen_options(address, concurrency, name)
+        return listen(
+            self._backend.create_listener(address, concurrency=concurrency, name=name), concurrency=concurrency
+        )
 
     async def serve(
         self,
         address: str,
         handler: Callable[[Delivery], Awaitable[Any]],
         *,
-        at_once: int = 1,
+        concurrency: int = 1,
         name: str | None = None,
     ) -> None:
         """Call an async function with each delivery of an address, and end its run with what it returns.
 
         Goes on until it is cancelled, and gives back then what it holds. Arguments as for ``listen``.
         """
-        checked(address, at_once, name)
+        check_listen_options(address, concurrency, name)
         check_handler(handler)
-        await serve(self._backend.listener(address, at_once=at_once, name=name), handler)
+        await serve(self._backend.create_listener(address, concurrency=concurrency, name=name), handler)
 
-    def listen_sync(self, address: str, *, at_once: int = 1, name: str | None = None) -> Iterator[SyncDelivery]:
+    def listen_sync(self, address: str, *, concurrency: int = 1, name: str | None = None) -> Iterator[SyncDelivery]:
         """``listen`` without an event loop: ``for delivery in client.listen_sync("pipeline"): with delivery: ...``.
 
         The connection and the heartbeats live on a thread beside, so that a function that blocks loses nothing.
         """
-        checked(address, at_once, name)
+        check_listen_options(address, concurrency, name)
         return listen_sync(
-            lambda: self._backend.listener(address, at_once=at_once, name=name), self.close, at_once=at_once
+            lambda: self._backend.create_listener(address, concurrency=concurrency, name=name),
+            self.close,
+            concurrency=concurrency,
         )
 
     async def workers(self) -> builtins.list[WorkerInfo]:
@@ -547,26 +551,26 @@ class Client(WithoutLoop):
         """
         return await self._backend.inputs_schema(workflow, version)
 
-    async def switch_off(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
+    async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
 
-        It stays off until someone switches it on, also if a policy had switched it off for the rest of the day. False
-        when someone switched it off before.
+        It stays disabled until someone enables it, even if a policy had disabled it for the rest of the day. False
+        when it was disabled before.
 
         Args:
             workflow: its name.
             reason: why, for others to read.
             by: who does it; default: the user of the operating system, or the name of the API key.
         """
-        return await self._backend.switch_off(workflow, reason, by)
+        return await self._backend.disable(workflow, reason, by)
 
-    async def switch_on(self, workflow: str) -> bool:
-        """Let the runs of a workflow go on that was switched off; false when it was not."""
-        return await self._backend.switch_on(workflow)
+    async def enable(self, workflow: str) -> bool:
+        """Enable a workflow again: its runs continue; false when it was not disabled."""
+        return await self._backend.enable(workflow)
 
-    async def switched_off(self) -> dict[str, Switch]:
-        """The workflows and agents that are switched off: since when, by whom, and why."""
-        return await self._backend.switched_off()
+    async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
+        """The workflows and agents that are disabled: since when, by whom, and why."""
+        return await self._backend.disabled_workflows()
 
     async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
         """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
@@ -575,29 +579,29 @@ class Client(WithoutLoop):
     @property
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
-        return ClientMemory(self._backend.memory, self._sync)
+        return ClientMemory(self._backend.memory, self._run_and_close)
 
     @property
     def schedules(self) -> ClientSchedules:
         """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
-        return ClientSchedules(self._backend.schedules, self._sync)
+        return ClientSchedules(self._backend.schedules, self._run_and_close)
 
     @property
     def queues(self) -> ClientQueues:
         """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
-        return ClientQueues(self._backend.queues, self._sync)
+        return ClientQueues(self._backend.queues, self._run_and_close)
 
     @property
     def addresses(self) -> ClientAddresses:
         """Where work is sent to: ``list``, ``set`` and ``delete``."""
-        return ClientAddresses(self._backend.addresses, self._sync)
+        return ClientAddresses(self._backend.addresses, self._run_and_close)
 
     @property
     def policies(self) -> ClientPolicies:
         """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
-        return ClientPolicies(self._backend.policies, self._sync)
+        return ClientPolicies(self._backend.policies, self._run_and_close)
 
     @property
     def keys(self) -> ClientKeys:
         """API keys for servers: ``create``, ``list`` and ``revoke``."""
-        return ClientKeys(self._backend.keys, self._sync)
+        return ClientKeys(self._backend.keys, self._run_and_close)

@@ -5,7 +5,7 @@ the listener's heartbeats keep it (``http.listening``). What is recorded stays, 
 
 **How code is left.** A run that waits for a person is parked: ``DeliveryParked`` leaves the code that has asked, and
 the code comes to the same place again, in another delivery, when the answer is there. A run that is lost (cancelled,
-switched off, taken over by somebody else) must not be worked on any more. Whoever calls something on it is told by
+disabled, taken over by somebody else) must not be worked on any more. Whoever calls something on it is told by
 ``DeliveryLost``. And inside of ``async with delivery`` nobody needs to call anything: the task of the block is
 cancelled, as ``asyncio.timeout`` does it, and the block is left quietly. The cancellation is made from the event loop,
 never within the task's own step, so that it has always arrived when the block is left; and it is taken back there, so
@@ -27,17 +27,17 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
-from holdfast.client.delivery_approvals import Asking, UnfitAnswer
+from holdfast.client.delivery_approvals import DeliveryApproval, InvalidAnswer
 from holdfast.client.delivery_steps import (
-    OutcomeForm,
+    OutcomeCodec,
     RecordedStep,
-    StepBegun,
+    StartedStep,
     StepCall,
-    Usages,
-    outcome_of,
-    read_moment,
+    UsageSource,
+    call_function,
+    parse_datetime,
 )
-from holdfast.codec import message_of
+from holdfast.codec import get_error_message
 from holdfast.errors import (
     ApprovalError,
     BudgetExceeded,
@@ -57,11 +57,11 @@ log = logging.getLogger("holdfast.listening")
 
 T = TypeVar("T")
 
-FAREWELL = 3.0
+RELEASE_TIMEOUT_S = 3.0
 """Seconds that giving a delivery back may take when the process ends: the lease will do the same, later."""
-LEAVES_WITHIN = 1.0
+CANCEL_DELAY_S = 1.0
 """Seconds until a block is cancelled in which a call was told that the run is lost: code that is told leaves itself."""
-FOR_GOOD = (
+PERMANENT_ERRORS = (
     ApprovalError,
     BudgetExceeded,
     CodecError,
@@ -73,17 +73,17 @@ FOR_GOOD = (
 """Errors that every further delivery would meet again."""
 
 
-class Line(Protocol):
+class DeliveryTransport(Protocol):
     """The way from a delivery to its server."""
 
-    async def call(self, delivery: str, what: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    async def call(self, delivery_id: str, operation: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Do something with a delivery, however often it must be tried: the status of the answer, and its data.
 
         Raises ``DeliveryLost``, and what the server refuses.
         """
         ...
 
-    def settled(self, delivery: str) -> None:
+    def on_delivery_ended(self, delivery_id: str) -> None:
         """The delivery is over."""
         ...
 
@@ -98,56 +98,58 @@ class Delivery:
     It is handed out by ``Client.listen`` and ``Client.serve``; use it as ``async with delivery:``.
     """
 
-    def __init__(self, told: Mapping[str, Any], line: Line) -> None:
-        self.id = str(told["id"])
-        self.run_id = str(told["run_id"])
-        self.address = str(told["address"])
-        self.payload: Any = from_wire(told["payload"], "the payload")
+    def __init__(self, data: Mapping[str, Any], transport: DeliveryTransport) -> None:
+        self.id = str(data["id"])
+        self.run_id = str(data["run_id"])
+        self.address = str(data["address"])
+        self.payload: Any = from_wire(data["payload"], "the payload")
         """What was sent."""
-        self.number = int(told["number"])
+        self.number = int(data["number"])
         """Which delivery of the run it is: 1 for the first."""
-        self.failures = int(told["failures"])
+        self.failure_count = int(data["failure_count"])
         """Deliveries that count against the run since its last step: those that failed, and those whose listener died
         while it held nothing else."""
-        self.deadline = None if told["deadline"] is None else read_moment(told["deadline"])
+        self.deadline = None if data["deadline"] is None else parse_datetime(data["deadline"])
         """When the run must have ended; ``None``: there is no such time."""
-        self.created_at: datetime = read_moment(told["created_at"])
-        self.tags = tuple(str(tag) for tag in told["tags"])
-        self.steps: dict[str, RecordedStep] = {str(one["name"]): RecordedStep.read(one) for one in told["steps"]}
+        self.created_at: datetime = parse_datetime(data["created_at"])
+        self.tags = tuple(str(tag) for tag in data["tags"])
+        self.steps: dict[str, RecordedStep] = {str(one["name"]): RecordedStep.from_json(one) for one in data["steps"]}
         """What is recorded, by name."""
-        self.in_flight: dict[str, StepBegun] = {str(one["name"]): StepBegun.read(one) for one in told["in_flight"]}
+        self.in_flight: dict[str, StartedStep] = {
+            str(one["name"]): StartedStep.from_json(one) for one in data["in_flight"]
+        }
         """What an earlier delivery has begun, and of which nothing is recorded."""
-        self.state = "held"
-        """``held``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
-        self._line = line
+        self.state = "claimed"
+        """``claimed``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
+        self._transport = transport
         self._loss: DeliveryLost | None = None
-        self._fault: UnreadableRecord | None = None
+        self._decode_error: UnreadableRecord | None = None
         """A recorded outcome that this code cannot decode: nothing more may be done for the run."""
-        self._over = asyncio.Event()
-        self._used: dict[str, str] = {}
+        self._ended = asyncio.Event()
+        self._used_names: dict[str, str] = {}
         """The names under which this delivery has asked for something, and what for."""
-        self._body: asyncio.Task[Any] | None = None
+        self._block_task: asyncio.Task[Any] | None = None
         """The task of the block, while it runs."""
-        self._cancelling = 0
-        self._ending = 0
+        self._cancel_count = 0
+        self._ending_call_count = 0
         """How many calls are under way that may end it."""
         self._is_stopped = False
         """Whether the block was cancelled because the delivery is lost."""
-        self.in_block = False
+        self.is_in_block = False
         """Whether a block has it: that settles it."""
 
     def __repr__(self) -> str:
         return f"<Delivery {self.number} of run {self.run_id!r} to {self.address!r}, {self.state}>"
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the run is not this listener's any more: then nothing that is done for it counts."""
         return self._loss is not None
 
     @property
-    def settled(self) -> bool:
+    def is_ended(self) -> bool:
         """Whether it is over."""
-        return self.state != "held"
+        return self.state != "claimed"
 
     # Steps
 
@@ -159,7 +161,7 @@ class Delivery:
         *args: Any,
         retries: int = 0,
         once: bool = False,
-        usage: Usages | None = None,
+        usage: UsageSource | None = None,
         **kwargs: Any,
     ) -> Any:
         """Call a function and record what it returns, or return what an earlier delivery has recorded.
@@ -176,36 +178,39 @@ class Delivery:
             usage: what its model calls have used, or a function that tells it of the outcome.
             kwargs: for the function.
         """
-        self.check()
+        self.check_active()
         step = StepCall(self, name, function, args, kwargs, retries=retries, once=once, usage=usage)
-        is_there, value = step.recorded()
+        is_there, value = step.find_recorded()
         if is_there:
             return value
         attempt, error = 1, None
         while True:
-            await step.begin(attempt, error)
+            await step.start_attempt(attempt, error)
             try:
-                value = await self.unless_over(outcome_of(function, args, kwargs))
+                value = await self.run_while_claimed(call_function(function, args, kwargs))
                 break
             except Exception as raised:
-                pause = step.pause_after(attempt, raised)
+                pause = step.get_retry_delay_s(attempt, raised)
                 if pause is None:
                     raise
-                said = f"{type(raised).__name__}: {message_of(raised)}"
+                said = f"{type(raised).__name__}: {get_error_message(raised)}"
                 log.warning("%s: attempt %d of step %r has failed: %s", self, attempt, name, said)
                 attempt, error = attempt + 1, raised
-                await self.unless_over(asyncio.sleep(pause))
-        return await self.unless_over(step.record(value, attempt))
+                await self.run_while_claimed(asyncio.sleep(pause))
+        return await self.run_while_claimed(step.record(value, attempt))
 
     async def record(self, name: str, value: Any) -> Any:
         """Record a value under a name, as a step that has returned it; what is recorded before stays, and is returned.
 
         So one says what became of a ``once`` step whose outcome is not known.
         """
-        self.check()
+        self.check_active()
         if name not in self.steps:
-            body = {"name": name, "output": OutcomeForm.of_value(value).write(value, f"the output of step {name!r}")}
-            self.steps[name] = RecordedStep.read((await self.call("steps", body))[1])
+            body = {
+                "name": name,
+                "output": OutcomeCodec.from_value(value).encode(value, f"the output of step {name!r}"),
+            }
+            self.steps[name] = RecordedStep.from_json((await self.call("steps", body))[1])
         return self.steps[name].output
 
     def idempotency_key(self, name: str) -> str:
@@ -221,7 +226,7 @@ class Delivery:
         name: str | None = None,
         choices: Sequence[str] = (),
         form: Any = None,
-        asked_of: str = "",
+        assignee: str = "",
         timeout: float | None = None,
     ) -> Any:
         """Ask a person. Without an answer the run is parked, and the code left: it comes back with the answer.
@@ -234,16 +239,16 @@ class Delivery:
             name: what the answer is recorded under; the question unless given.
             choices: what can be answered.
             form: a type, such as a pydantic model, or a JSON schema, that is filled in.
-            asked_of: who is asked, for people to read.
+            assignee: who is asked, for people to read.
             timeout: seconds after which ``ApprovalTimedOut`` is raised.
         """
-        asking = Asking(self.run_id, question, choices, form, asked_of, timeout)
+        asking = DeliveryApproval(self.run_id, question, choices, form, assignee, timeout)
         name, complaint, turn = name or question[:200], "", 1
         while True:
             under = name if turn == 1 else f"{name[:180]} (again, {turn})"
             try:
-                return asking.read(await self._wait("ask", asking.body(under, complaint), question))
-            except UnfitAnswer as unfit:
+                return asking.decode_answer(await self._wait("ask", asking.to_json(under, complaint), question))
+            except InvalidAnswer as unfit:
                 complaint, turn = str(unfit), turn + 1
 
     async def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: float | None = None) -> Any:
@@ -263,29 +268,29 @@ class Delivery:
         """Let time pass: the run is parked, and the code left until then."""
         await self._wait("wait", {"name": name, "seconds": seconds}, f"{seconds:g} s")
 
-    async def _wait(self, what: str, body: dict[str, Any], shown: str) -> Any:
-        self.check()
-        self.use_name(body["name"], shown)
+    async def _wait(self, operation: str, body: dict[str, Any], preview: str) -> Any:
+        self.check_active()
+        self.reserve_name(body["name"], preview)
         found = self.steps.get(body["name"])
         if found is not None:
             return found.output
-        status, told = await self._end(what, body)
+        status, told = await self._call_ending(operation, body)
         if status == 202:
-            self._settle("parked")
+            self._set_final_state("parked")
             raise DeliveryParked(f"run {self.run_id!r} waits, and will be delivered again: let this exception pass")
-        step = self.steps[body["name"]] = RecordedStep.read(told)
+        step = self.steps[body["name"]] = RecordedStep.from_json(told)
         return step.output
 
     # Ends
 
     async def complete(self, output: Any = None) -> None:
         """End the run with a result."""
-        await self.complete_as(OutcomeForm.of_value(output), output)
+        await self.complete_with_codec(OutcomeCodec.from_value(output), output)
 
-    async def complete_as(self, form: OutcomeForm, output: Any) -> None:
+    async def complete_with_codec(self, codec: OutcomeCodec, output: Any) -> None:
         """End the run with a result that is written in this form."""
-        await self._end("complete", {"output": form.write(output, "the output of the run")})
-        self._settle("completed")
+        await self._call_ending("complete", {"output": codec.encode(output, "the output of the run")})
+        self._set_final_state("completed")
 
     async def fail(self, error: BaseException | str, *, retry: bool = True, delay: float | None = None) -> None:
         """Say that it has failed.
@@ -295,15 +300,17 @@ class Delivery:
             retry: deliver it again, as often as the address allows; else the run ends with the error.
             delay: seconds until then; longer each time unless given.
         """
-        kind, message = ("Error", error) if isinstance(error, str) else (type(error).__qualname__, message_of(error))
+        kind, message = (
+            ("Error", error) if isinstance(error, str) else (type(error).__qualname__, get_error_message(error))
+        )
         body: dict[str, Any] = {"error": {"type": kind[:200], "message": message[:100_000]}, "retry": retry}
-        await self._end("fail", body if delay is None else {**body, "delay": delay})
-        self._settle("failed")
+        await self._call_ending("fail", body if delay is None else {**body, "delay": delay})
+        self._set_final_state("failed")
 
     async def release(self, *, delay: float = 0.0, reason: str = "") -> None:
         """Give it back, to be delivered again, to whoever is there. That counts for nothing."""
-        await self._end("release", {"delay": delay, "reason": reason[:1000]})
-        self._settle("released")
+        await self._call_ending("release", {"delay": delay, "reason": reason[:1000]})
+        self._set_final_state("released")
 
     async def heartbeat(self) -> None:
         """Say now that this process lives, which is done by itself all the time. Raises ``DeliveryLost``."""
@@ -311,59 +318,59 @@ class Delivery:
 
     # Life
 
-    async def call(self, what: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    async def call(self, operation: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Ask the server. Raises ``DeliveryLost``, and remembers it."""
-        self.check()
+        self.check_active()
         try:
-            return await self._line.call(self.id, what, body)
+            return await self._transport.call(self.id, operation, body)
         except DeliveryLost as loss:
-            self._lose(loss, LEAVES_WITHIN)  # the exception leaves the block, if it is awaited there
+            self._mark_lost(loss, CANCEL_DELAY_S)  # the exception leaves the block, if it is awaited there
             raise
 
-    async def _end(self, what: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    async def _call_ending(self, operation: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Ask the server for what may end the delivery: a heartbeat that finds that it has ended tells nothing new."""
-        self._ending += 1
+        self._ending_call_count += 1
         try:
-            return await self.call(what, body)
+            return await self.call(operation, body)
         finally:
-            self._ending -= 1
+            self._ending_call_count -= 1
 
-    def hear(self, loss: DeliveryLost) -> None:
+    def handle_loss(self, loss: DeliveryLost) -> None:
         """Somebody else has found that the delivery is over."""
-        if not self._ending:
-            self._lose(loss, 0.0)
+        if not self._ending_call_count:
+            self._mark_lost(loss, 0.0)
 
-    def _lose(self, loss: DeliveryLost, wait: float) -> None:
+    def _mark_lost(self, loss: DeliveryLost, delay_s: float) -> None:
         """It is over, and not by its own doing: whatever is under way for it stops, the block after this time."""
-        if self.settled:
+        if self.is_ended:
             return
         self._loss = loss
-        self._settle("lost")
-        asyncio.get_running_loop().call_later(wait, self._stop_body)
+        self._set_final_state("lost")
+        asyncio.get_running_loop().call_later(delay_s, self._cancel_block)
 
-    def use_name(self, name: str, shown: str) -> None:
+    def reserve_name(self, name: str, preview: str) -> None:
         """A step or a wait has this name. Raises ``UsageError`` if another one in this delivery has it."""
-        before = self._used.setdefault(name, shown)
-        if before != shown:
+        before = self._used_names.setdefault(name, preview)
+        if before != preview:
             raise UsageError(
-                f"two steps of run {self.run_id!r} have the name {name!r}, one with ({before}), one with ({shown}): "
+                f"two steps of run {self.run_id!r} have the name {name!r}, one with ({before}), one with ({preview}): "
                 f"the second one would be given what the first one has returned. Give each a name of its own, such as "
                 f"{name + ' 2'!r}"
             )
 
     @contextmanager
-    def decoding(self) -> Generator[None]:
+    def guard_decoding(self) -> Generator[None]:
         """Decode a recorded outcome inside this block. If that fails, the delivery fails, whatever the code catches:
         it would go on with a decision that was never made."""
         try:
             yield
         except UnreadableRecord as unreadable:
-            self._fault = unreadable
+            self._decode_error = unreadable
             raise
 
-    async def unless_over(self, call: Coroutine[Any, Any, T]) -> T:
+    async def run_while_claimed(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What this comes to, as long as the delivery is held; it is cancelled when that is over."""
-        task, over = asyncio.ensure_future(call), asyncio.ensure_future(self._over.wait())
+        task, over = asyncio.ensure_future(coroutine), asyncio.ensure_future(self._ended.wait())
         try:
             done, _ = await asyncio.wait([task, over], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -372,105 +379,105 @@ class Delivery:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if task not in done:
-            self.check()
+            self.check_active()
         return task.result()
 
-    def check(self) -> None:
+    def check_active(self) -> None:
         """Raise what tells that the delivery is over, if it is."""
         if self._loss is not None:
             raise DeliveryLost(str(self._loss), self.run_id, reason=self._loss.reason)
         if self.state == "parked":
             raise DeliveryParked(f"run {self.run_id!r} waits, and will be delivered again: let this exception pass")
-        if self.settled:
+        if self.is_ended:
             raise UsageError(f"delivery {self.number} of run {self.run_id!r} is {self.state}: nothing can follow that")
-        if self._fault is not None:
-            raise self._fault
+        if self._decode_error is not None:
+            raise self._decode_error
 
-    def _settle(self, state: str) -> None:
-        if self.settled:
+    def _set_final_state(self, state: str) -> None:
+        if self.is_ended:
             return
         self.state = state
-        self._over.set()
-        self._line.settled(self.id)
+        self._ended.set()
+        self._transport.on_delivery_ended(self.id)
 
     # The block
 
     async def __aenter__(self) -> Delivery:
         body = asyncio.current_task()
         assert body is not None
-        self._body, self._cancelling, self.in_block = body, body.cancelling(), True
+        self._block_task, self._cancel_count, self.is_in_block = body, body.cancelling(), True
         if self._loss is not None:
-            asyncio.get_running_loop().call_soon(self._stop_body)
+            asyncio.get_running_loop().call_soon(self._cancel_block)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        body, self._body = self._body, None
+        body, self._block_task = self._block_task, None
         if body is not None and self._is_stopped:
-            is_cancelled_from_outside = body.uncancel() > self._cancelling
+            is_cancelled_from_outside = body.uncancel() > self._cancel_count
             if isinstance(error, asyncio.CancelledError) and not is_cancelled_from_outside:
                 error = None
-        return await self.leave(error)
+        return await self.exit_block(error)
 
-    def _stop_body(self) -> None:
-        if self._body is not None and not self._is_stopped:
+    def _cancel_block(self) -> None:
+        if self._block_task is not None and not self._is_stopped:
             self._is_stopped = True
-            self._body.cancel()
+            self._block_task.cancel()
 
-    async def leave(self, error: BaseException | None) -> bool:
+    async def exit_block(self, error: BaseException | None) -> bool:
         """The block ends, with this error: settle the delivery. Returns whether the error is dealt with."""
         if self._loss is not None:
-            return self._left_lost(error, self._loss)
+            return self._exit_lost(error, self._loss)
         if self.state == "parked":
-            return error is None or consists_of(error, (DeliveryParked, DeliveryLost))
-        if self.settled:
+            return error is None or has_only(error, (DeliveryParked, DeliveryLost))
+        if self.is_ended:
             return False
-        if self._fault is not None and (error is None or isinstance(error, Exception)):
-            error, self._fault = self._fault, None  # `fail` may be called now
+        if self._decode_error is not None and (error is None or isinstance(error, Exception)):
+            error, self._decode_error = self._decode_error, None  # `fail` may be called now
         if error is None:
             unsettled = UsageError(
                 f"the code for run {self.run_id!r} has ended without saying what became of it, so it is delivered "
                 f"again: `await delivery.complete(result)` ends the run, and `fail` and `release` say why not"
             )
-            await self._fail(unsettled, retry=True)
+            await self._try_fail(unsettled, retry=True)
             raise unsettled
         if isinstance(error, Exception):
-            retry = not isinstance(error, FOR_GOOD)
+            retry = not isinstance(error, PERMANENT_ERRORS)
             log.error("%s has failed%s", self, "" if retry else " for good", exc_info=error)
-            await self._fail(error, retry=retry)
+            await self._try_fail(error, retry=retry)
             return True
-        await self.give_back("the listener stops")
+        await self.try_release("the listener stops")
         return False
 
-    def _left_lost(self, error: BaseException | None, loss: DeliveryLost) -> bool:
+    def _exit_lost(self, error: BaseException | None, loss: DeliveryLost) -> bool:
         log.warning("%s: %s", self, loss)
-        if error is not None and isinstance(error, Exception) and not consists_of(error, (DeliveryLost,)):
+        if error is not None and isinstance(error, Exception) and not has_only(error, (DeliveryLost,)):
             log.error("%s: this was raised when it was lost already", self, exc_info=error)
-        return error is None or isinstance(error, Exception) or consists_of(error, (DeliveryParked, DeliveryLost))
+        return error is None or isinstance(error, Exception) or has_only(error, (DeliveryParked, DeliveryLost))
 
-    async def _fail(self, error: BaseException, *, retry: bool) -> None:
+    async def _try_fail(self, error: BaseException, *, retry: bool) -> None:
         try:
             await self.fail(error, retry=retry)
         except DeliveryLost as loss:
             log.warning("%s: %s", self, loss)
 
-    async def give_back(self, reason: str) -> None:
+    async def try_release(self, reason: str) -> None:
         """Give it back, if that is possible at once."""
-        await self._line.pause()  # else it would come to this process again, which ends
+        await self._transport.pause()  # else it would come to this process again, which ends
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self.release(reason=reason)
         except DeliveryLost as loss:
             log.info("%s: %s", self, loss)
         except (HoldfastError, TimeoutError) as error:
             log.warning("%s is not given back (%s): it goes to others when its lease is over", self, error)
-            self._settle("released")
+            self._set_final_state("released")
 
 
-def consists_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+def has_only(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
     """Whether an error is of these kinds, or a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", error)
-        return all(consists_of(one, kinds) for one in group.exceptions)
+        return all(has_only(one, kinds) for one in group.exceptions)
     return isinstance(error, kinds)

@@ -13,15 +13,15 @@ from holdfast.errors import ApprovalDenied, ApprovalTimedOut, UsageError
 from holdfast.services.approvals import Answer
 
 
-class UnfitAnswer(Exception):
+class InvalidAnswer(Exception):
     """An answer that the form's own validators do not accept; the text says why."""
 
 
-class Asking:
+class DeliveryApproval:
     """One question."""
 
     def __init__(
-        self, run_id: str, question: str, choices: Sequence[str], form: Any, asked_of: str, timeout: float | None
+        self, run_id: str, question: str, choices: Sequence[str], form: Any, assignee: str, timeout: float | None
     ) -> None:
         if not isinstance(question, str) or not question.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ask(): the question is a text that people can answer, not {question!r}")
@@ -34,7 +34,7 @@ class Asking:
         self._run_id = run_id
         self._question = question
         self._choices = list(choices)
-        self._asked_of = asked_of
+        self._assignee = assignee
         self._timeout = timeout
         self._schema: dict[str, Any] | None = None
         self._adapter: TypeAdapter[Any] | None = None
@@ -47,33 +47,33 @@ class Asking:
             except PydanticUserError as unfit:
                 raise UsageError(f"ask(): form={form!r} cannot be filled in by people: {unfit.message}") from None
 
-    def body(self, name: str, complaint: str = "") -> dict[str, Any]:
+    def to_json(self, name: str, rejection: str = "") -> dict[str, Any]:
         """What the server is told."""
-        given = {"name": name, "question": f"{self._question}\n\n{complaint}" if complaint else self._question}
+        given = {"name": name, "question": f"{self._question}\n\n{rejection}" if rejection else self._question}
         wanted = {
             "choices": self._choices,
             "form": self._schema,
-            "asked_of": self._asked_of,
+            "assignee": self._assignee,
             "timeout": self._timeout,
         }
         return given | {key: value for key, value in wanted.items() if value not in (None, "", [])}
 
-    def read(self, output: Any) -> Any:
-        """What a person has answered. Raises ``UnfitAnswer``, ``ApprovalDenied`` and ``ApprovalTimedOut``."""
+    def decode_answer(self, output: Any) -> Any:
+        """What a person has answered. Raises ``InvalidAnswer``, ``ApprovalDenied`` and ``ApprovalTimedOut``."""
         if output is None:
             raise ApprovalTimedOut(
                 f"nobody answered {self._question!r} of run {self._run_id!r} within {self._timeout or 0:g} s. Catch "
                 f"ApprovalTimedOut to go on without an answer"
             )
-        answer = Answer.of(json.dumps(output).encode())
+        answer = Answer.from_payload(json.dumps(output).encode())
         is_open = bool(self._choices) or self._schema is not None
         if not answer.approved:
             if not is_open:
                 return False
             why = f": {answer.reason}" if answer.reason else ""
             raise ApprovalDenied(
-                f"{answer.by or 'somebody'} said no to {self._question!r} of run {self._run_id!r}{why}",
-                by=answer.by,
+                f"{answer.answered_by or 'somebody'} said no to {self._question!r} of run {self._run_id!r}{why}",
+                by=answer.answered_by,
                 reason=answer.reason,
             )
         if self._adapter is None:
@@ -82,10 +82,10 @@ class Asking:
             return self._adapter.validate_json(json.dumps(answer.value))
         except ValidationError as unfit:
             # The schema, by which the server has checked it, cannot tell everything that the type's validators can.
-            found = "; ".join(_fault(error) for error in unfit.errors(include_url=False))
-            raise UnfitAnswer(f"The answer of {answer.by or 'somebody'} was not accepted: {found}") from None
+            found = "; ".join(_format_error(error) for error in unfit.errors(include_url=False))
+            raise InvalidAnswer(f"The answer of {answer.answered_by or 'somebody'} was not accepted: {found}") from None
 
 
-def _fault(error: Any) -> str:
+def _format_error(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     return f"{where}: {error['msg']}" if where else str(error["msg"])

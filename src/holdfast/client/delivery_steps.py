@@ -1,9 +1,9 @@
 """Steps of a delivery: how one is begun, tried again and recorded, whoever calls the function.
 
 ``StepCall`` is one step on its way. Both forms of a delivery go the same way with it: look whether an outcome is
-recorded (``recorded``), say that it begins if somebody needs to know (``begin``), call the function, and hand in the
-outcome (``record``). They differ only in who calls the function: an event loop with threads beside it, or the thread of
-code that has no loop.
+recorded (``find_recorded``), say that it begins if somebody needs to know (``start_attempt``), call the function, and
+hand in the outcome (``record``). They differ only in who calls the function: an event loop with threads beside it, or
+the thread of code that has no loop.
 
 What a step returns is always what was recorded, read back: the function may run in this delivery, or have run in an
 earlier one, and the code behind it must not see a difference. The function's return annotation says how it is read, so
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast, get_origin
 
 from pydantic import BaseModel
 
-from holdfast.codec import ValueCodec, codec_for, message_of, preview
+from holdfast.codec import ValueCodec, codec_for, get_error_message, preview_arguments
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DeliveryLost, StepOutcomeUnknown, UsageError
 from holdfast.services.wire_values import encoded_to_wire, from_wire
@@ -32,8 +32,8 @@ from holdfast.services.wire_values import encoded_to_wire, from_wire
 if TYPE_CHECKING:
     from holdfast.client.delivery import Delivery
 
-_anything = codec_for(Any)
-NEVER_AGAIN = (DeliveryLost, UsageError)
+_any_codec = codec_for(Any)
+NON_RETRYABLE_ERRORS = (DeliveryLost, UsageError)
 """What no further attempt can help."""
 
 
@@ -45,32 +45,34 @@ class RecordedStep:
     kind: str
     """``step``, ``approval`` or ``signal``."""
     output: Any
-    at: datetime
+    recorded_at: datetime
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> RecordedStep:
+    def from_json(cls, data: Mapping[str, Any]) -> RecordedStep:
         """From what a server tells."""
-        name = str(told["name"])
-        output = from_wire(told["output"], f"the output of step {name!r}")
-        return cls(name, str(told["kind"]), output, read_moment(told["at"]))
+        name = str(data["name"])
+        output = from_wire(data["output"], f"the output of step {name!r}")
+        return cls(name, str(data["kind"]), output, parse_datetime(data["recorded_at"]))
 
 
 @dataclass(frozen=True, slots=True)
-class StepBegun:
+class StartedStep:
     """A step that an earlier delivery has begun, and of which nothing is recorded."""
 
     name: str
     attempt: int
     once: bool
     """It was to happen at most once, and may have happened."""
-    at: datetime
+    started_at: datetime
     progress: Any = None
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> StepBegun:
+    def from_json(cls, data: Mapping[str, Any]) -> StartedStep:
         """From what a server tells."""
-        progress = from_wire(told.get("progress"), "the progress")
-        return cls(str(told["name"]), int(told["attempt"]), bool(told["once"]), read_moment(told["at"]), progress)
+        progress = from_wire(data.get("progress"), "the progress")
+        return cls(
+            str(data["name"]), int(data["attempt"]), bool(data["once"]), parse_datetime(data["started_at"]), progress
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,40 +88,40 @@ class StepUsage:
     model: str = ""
 
 
-Usages = StepUsage | Callable[[Any], StepUsage | None]
+UsageSource = StepUsage | Callable[[Any], StepUsage | None]
 """What a step has used, or a function that tells it of the step's outcome."""
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeForm:
+class OutcomeCodec:
     """How outcomes of a function are written and read."""
 
     codec: ValueCodec
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> OutcomeForm:
+    def from_function(cls, function: Callable[..., Any]) -> OutcomeCodec:
         """By its return annotation; of a class, by what it makes."""
         if inspect.isclass(function):
-            return cls(codec_for(function) if _is_typed(function) else _anything)
+            return cls(codec_for(function) if _is_typed(function) else _any_codec)
         try:
             declared: Any = inspect.signature(function, eval_str=True).return_annotation
         except (NameError, TypeError, ValueError, AttributeError):
             declared = Any  # there is none, or none that can be found out, as with functions written in C
-        return cls(_anything if get_origin(declared) in (Awaitable, Coroutine) else codec_for(declared))
+        return cls(_any_codec if get_origin(declared) in (Awaitable, Coroutine) else codec_for(declared))
 
     @classmethod
-    def of_value(cls, value: Any) -> OutcomeForm:
+    def from_value(cls, value: Any) -> OutcomeCodec:
         """Of a value that nothing declares: models and dataclasses by their own class."""
         kind = cast("type[Any]", type(value))
-        return cls(codec_for(kind) if _is_typed(kind) else _anything)
+        return cls(codec_for(kind) if _is_typed(kind) else _any_codec)
 
-    def write(self, value: Any, what: str) -> Any:
+    def encode(self, value: Any, subject: str) -> Any:
         """For the server."""
-        return encoded_to_wire(self.codec.encode(value, what))
+        return encoded_to_wire(self.codec.encode(value, subject))
 
-    def read(self, value: Any, what: str) -> Any:
+    def decode(self, value: Any, subject: str) -> Any:
         """From plain data, as it is recorded."""
-        return value if self.codec is _anything else self.codec.decode(_anything.encode(value, what), what)
+        return value if self.codec is _any_codec else self.codec.decode(_any_codec.encode(value, subject), subject)
 
 
 def _is_typed(kind: type[Any]) -> bool:
@@ -139,7 +141,7 @@ class StepCall:
         *,
         retries: int,
         once: bool,
-        usage: Usages | None,
+        usage: UsageSource | None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"step {name!r} is given no function, but {function!r}: step(name, function, *arguments)")
@@ -149,63 +151,66 @@ class StepCall:
         self._name = name
         self._once = once
         self._usage = usage
-        self._policy = RetryPolicy(retries=retries, max_backoff=60.0, give_up_after=None, give_up_on=NEVER_AGAIN)
-        self._form = OutcomeForm.of(function)
-        self._what = f"the output of step {name!r}"
-        self._shown = preview(_parameters(function), args, kwargs)
+        self._policy = RetryPolicy(
+            retries=retries, max_backoff=60.0, give_up_after=None, give_up_on=NON_RETRYABLE_ERRORS
+        )
+        self._codec = OutcomeCodec.from_function(function)
+        self._subject = f"the output of step {name!r}"
+        self._preview = preview_arguments(_list_parameters(function), args, kwargs)
         self._started_at = datetime.now(UTC)
-        delivery.use_name(name, self._shown)
+        delivery.reserve_name(name, self._preview)
 
-    def recorded(self) -> tuple[bool, Any]:
+    def find_recorded(self) -> tuple[bool, Any]:
         """Whether there is an outcome, and which.
 
         Raises ``StepOutcomeUnknown`` if there is none, and must be no second attempt.
         """
         found = self._delivery.steps.get(self._name)
         if found is not None:
-            with self._delivery.decoding():
-                return True, self._form.read(found.output, self._what)
+            with self._delivery.guard_decoding():
+                return True, self._codec.decode(found.output, self._subject)
         begun = self._delivery.in_flight.get(self._name)
         if begun is not None and (begun.once or self._once):
             raise StepOutcomeUnknown(
                 f"step {self._name!r} of run {self._delivery.run_id!r} was begun by an earlier delivery, at "
-                f"{begun.at:%Y-%m-%d %H:%M:%S} UTC, and nothing is recorded of it: it may have happened, and must not "
+                f"{begun.started_at:%Y-%m-%d %H:%M:%S} UTC, and nothing is recorded of it: it may have happened, and "
+                "must not "
                 f"happen twice. Look whether it has, and say so with delivery.record({self._name!r}, outcome)",
                 self._name,
             )
         return False, None
 
-    async def begin(self, attempt: int, error: BaseException | None = None) -> None:
+    async def start_attempt(self, attempt: int, error: BaseException | None = None) -> None:
         """An attempt begins. The server is told what the next listener must know, if this one dies over it."""
         if attempt == 1:
             self._started_at = datetime.now(UTC)
         if not self._once and attempt == 1:
             return
-        told = {"name": self._name, "attempt": attempt, "once": self._once, "error": _words(error)}
+        told = {"name": self._name, "attempt": attempt, "once": self._once, "error": _format_error(error)}
         await self._delivery.call("attempts", told)
 
-    def pause_after(self, attempt: int, error: BaseException) -> float | None:
+    def get_retry_delay_s(self, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, after this one has failed; ``None``: it was the last one."""
-        return self._policy.next_wait(attempt, error, random.random())
+        return self._policy.compute_next_delay_s(attempt, error, random.random())
 
     async def record(self, value: Any, attempt: int) -> Any:
         """Record the outcome, and return what is recorded."""
         used = self._usage(value) if callable(self._usage) else self._usage
         body: dict[str, Any] = {
             "name": self._name,
-            "output": self._form.write(value, self._what),
+            "output": self._codec.encode(value, self._subject),
             "started_at": self._started_at.isoformat(),
             "attempts": attempt,
-            "arguments": self._shown,
+            "arguments": self._preview,
         }
         if used is not None:
             body["usage"] = asdict(used)
-        step = RecordedStep.read((await self._delivery.call("steps", body))[1])
+        step = RecordedStep.from_json((await self._delivery.call("steps", body))[1])
         self._delivery.steps[self._name] = step
-        return self._form.read(step.output, self._what)
+        return self._codec.decode(step.output, self._subject)
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _list_parameters(function: Callable[..., Any]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -213,13 +218,13 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     return [f"*{one.name}" if one.kind is one.VAR_POSITIONAL else one.name for one in parameters]
 
 
-def _words(error: BaseException | None) -> str:
-    return "" if error is None else f"{type(error).__name__}: {message_of(error)}"[:500]
+def _format_error(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {get_error_message(error)}"[:500]
 
 
-def read_moment(told: Any) -> datetime:
+def parse_datetime(text: Any) -> datetime:
     """A time that a server tells."""
-    return datetime.fromisoformat(str(told))
+    return datetime.fromisoformat(str(text))
 
 
 # Calling
@@ -230,15 +235,15 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-async def outcome_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Call it: here if it is async, else in a thread of its own."""
     if is_async(function):
         return await function(*args, **kwargs)
-    found = await _in_thread(lambda: function(*args, **kwargs))
+    found = await _call_in_thread(lambda: function(*args, **kwargs))
     return await found if inspect.isawaitable(found) else found
 
 
-async def _in_thread(call: Callable[[], Any]) -> Any:
+async def _call_in_thread(call: Callable[[], Any]) -> Any:
     """A thread cannot be stopped. Whoever does not wait for it any more must not have to when the process ends either:
     so it is a daemon, and none of a pool that would be short of it from then on.
     """

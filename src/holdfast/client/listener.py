@@ -14,14 +14,14 @@ from typing import Any
 
 from holdfast.background_tasks import forget_cancel_requests
 from holdfast.client.delivery import Delivery
-from holdfast.client.delivery_steps import OutcomeForm, is_async
+from holdfast.client.delivery_steps import OutcomeCodec, is_async
 from holdfast.errors import UsageError
 
 log = logging.getLogger("holdfast.listening")
 
-MOST = 100
+MAX_CONCURRENCY = 100
 """Deliveries that a listener can hold at once. It names all of them when it connects."""
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 
 
 class Listener(ABC):
@@ -43,20 +43,20 @@ class Listener(ABC):
         """Take nothing more, and give back what nobody has had from ``next``. What is held is kept until it is over."""
 
 
-async def listen(listener: Listener, *, at_once: int) -> AsyncGenerator[Delivery]:
+async def listen(listener: Listener, *, concurrency: int) -> AsyncGenerator[Delivery]:
     """Deliveries as they come."""
     try:
         while True:
             delivery = await listener.next()
             yield delivery
-            await check_settled(delivery, at_once)
+            await check_ended(delivery, concurrency)
     finally:
         await listener.leave()
 
 
-async def check_settled(delivery: Delivery, at_once: int) -> None:
+async def check_ended(delivery: Delivery, concurrency: int) -> None:
     """Whoever can hold one delivery, and asks for the next, must be done with it: else it would wait for ever."""
-    if at_once > 1 or delivery.in_block or delivery.settled:
+    if concurrency > 1 or delivery.is_in_block or delivery.is_ended:
         return
     error = UsageError(
         f"the next delivery of {delivery.address!r} was asked for, and nobody has said what became of run "
@@ -70,7 +70,7 @@ async def check_settled(delivery: Delivery, at_once: int) -> None:
 
 async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]]) -> None:
     """Call a function with every delivery, as many at once as the listener holds, until this is cancelled."""
-    form = OutcomeForm.of(handler)
+    form = OutcomeCodec.from_function(handler)
     working: set[asyncio.Task[None]] = set()
     me, stops = asyncio.current_task(), False
 
@@ -79,7 +79,7 @@ async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]
 
     try:
         while True:
-            task = asyncio.create_task(_handle(await listener.next(), handler, form, is_stopping))
+            task = asyncio.create_task(_handle_delivery(await listener.next(), handler, form, is_stopping))
             working.add(task)
             task.add_done_callback(working.discard)
     finally:
@@ -93,10 +93,10 @@ async def serve(listener: Listener, handler: Callable[[Delivery], Awaitable[Any]
             await listener.leave()
 
 
-async def _handle(
+async def _handle_delivery(
     delivery: Delivery,
     handler: Callable[[Delivery], Awaitable[Any]],
-    form: OutcomeForm,
+    codec: OutcomeCodec,
     is_stopping: Callable[[], bool],
 ) -> None:
     try:
@@ -104,7 +104,7 @@ async def _handle(
             try:
                 output = await handler(delivery)
             except asyncio.CancelledError as cancelled:
-                if is_stopping() or delivery.lost:
+                if is_stopping() or delivery.is_lost:
                     raise
                 # Given back as by a listener that stops, it would be delivered again and again.
                 await forget_cancel_requests()
@@ -112,24 +112,27 @@ async def _handle(
                     f"the handler for run {delivery.run_id!r} cancelled its own task or raised CancelledError: cancel "
                     f"only tasks that the handler itself has created"
                 ) from cancelled
-            if not (is_stopping() or delivery.lost):
+            if not (is_stopping() or delivery.is_lost):
                 await forget_cancel_requests()
-            if not delivery.settled:
-                await delivery.complete_as(form, output)
+            if not delivery.is_ended:
+                await delivery.complete_with_codec(codec, output)
     except Exception:
         log.exception("%s: this was raised when it was settled already, or could not be told", delivery)
 
 
-def checked(address: str, at_once: int, name: str | None) -> None:
+def check_listen_options(address: str, concurrency: int, name: str | None) -> None:
     """Raise ``UsageError`` for what cannot be listened to in this way."""
     if not isinstance(address, str) or not address:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"an address is a name, such as 'data-pipeline', not {address!r}")
-    if not isinstance(at_once, int) or not 1 <= at_once <= MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(concurrency, int) or not 1 <= concurrency <= MAX_CONCURRENCY:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"at_once= is a number from 1 to {MOST}, not {at_once!r}: let several processes listen for more"
+            f"at_once= is a number from 1 to {MAX_CONCURRENCY}, not {concurrency!r}: let several processes listen for "
+            "more"
         )
-    if name is not None and (not name.isprintable() or len(name) > LONGEST_NAME):
-        raise UsageError(f"name= is what people call this process, in at most {LONGEST_NAME} characters, not {name!r}")
+    if name is not None and (not name.isprintable() or len(name) > MAX_NAME_LENGTH):
+        raise UsageError(
+            f"name= is what people call this process, in at most {MAX_NAME_LENGTH} characters, not {name!r}"
+        )
 
 
 def check_handler(handler: Any) -> None:

@@ -10,42 +10,42 @@ from contextlib import AbstractContextManager, contextmanager
 from holdfast.background_tasks import keep_running
 from holdfast.core.records import Record
 from holdfast.errors import StoreError, UsageError
-from holdfast.reports.events import POLL
+from holdfast.reports.events import POLL_INTERVAL_S
 from holdfast.services.lookup import find_run
-from holdfast.stores.change_feed import Bell, News
+from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import RunUsage, Store
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.run_waiters import Arrivals
-from holdfast.stores.urls import open_store
+from holdfast.stores.operations import ClientOp, OpStatus, Run
+from holdfast.stores.run_waiters import RunWaiters
+from holdfast.stores.urls import create_store
 
 log = logging.getLogger("holdfast.client")
 
 
-class Connections:
+class LoopConnections:
     """A connection for each event loop that the client is used under: a thread may bring one of its own."""
 
-    def __init__(self, url: str, opener: Callable[[str], Store] = open_store) -> None:
+    def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self._url = url
         self._opener = opener
-        self._by_loop: dict[asyncio.AbstractEventLoop, Connection] = {}
+        self._by_loop: dict[asyncio.AbstractEventLoop, StoreConnection] = {}
 
-    def beside(self, url: str) -> Connections:
+    def for_url(self, url: str) -> LoopConnections:
         """A way to another namespace of the same database."""
-        return self if url == self._url else Connections(url, self._opener)
+        return self if url == self._url else LoopConnections(url, self._opener)
 
-    def _here(self) -> Connection:
+    def _current(self) -> StoreConnection:
         loop = asyncio.get_running_loop()
         connection = self._by_loop.get(loop)
         if connection is None:
             for other in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(other).abandon()
-            connection = self._by_loop[loop] = Connection(self._url, self._opener)
+            connection = self._by_loop[loop] = StoreConnection(self._url, self._opener)
         return connection
 
     async def store(self) -> Store:
         """The store, open."""
-        return await self._here().store()
+        return await self._current().store()
 
     async def close(self) -> None:
         """Disconnect this loop."""
@@ -55,29 +55,29 @@ class Connections:
 
     async def read(self, run_id: str) -> Run:
         """A run's row; ``RunNotFound`` if there is none."""
-        return await self._here().read(run_id)
+        return await self._current().read(run_id)
 
     async def wait_for_end(self, run_id: str) -> Run:
         """A run, once it has ended."""
-        return await self._here().wait_for_end(run_id)
+        return await self._current().wait_for_end(run_id)
 
-    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
         """A bell that rings whenever something may be new of this run."""
-        return self._here().listen(run_id)
+        return self._current().subscribe(run_id)
 
     async def usage(self, run_id: str) -> RunUsage:
         """What a run has used so far."""
-        return (await (await self.store()).usages([run_id])).get(run_id, RunUsage())
+        return (await (await self.store()).get_usages([run_id])).get(run_id, RunUsage())
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         """Change a run."""
-        return await self._here().change(op)
+        return await self._current().change(op)
 
     async def last_record(self, run_id: str, name: str) -> Record | None:
         """A run's newest record of this name that is ``ok``."""
-        return await (await self.store()).last_record(run_id, name)
+        return await (await self.store()).get_last_record(run_id, name)
 
-    async def remember(self, change: MemoryChange) -> None:
+    async def change_memory(self, change: MemoryChange) -> None:
         """Change what outlives runs."""
         await (await self.store()).commit([change])
 
@@ -86,21 +86,21 @@ class Connections:
         return (await self.store()).now()
 
 
-class Connection:
+class StoreConnection:
     """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
 
-    def __init__(self, url: str, opener: Callable[[str], Store] = open_store) -> None:
+    def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
         self._url = url
         self._opener = opener
         self._store: Store | None = None
-        self._opening = asyncio.Lock()
-        self._arrivals = Arrivals()
-        self._news = News()
+        self._open_lock = asyncio.Lock()
+        self._arrivals = RunWaiters()
+        self._change_feed = ChangeFeed()
         self._watcher: asyncio.Task[None] | None = None
 
     async def store(self) -> Store:
         """The store, open."""
-        async with self._opening:
+        async with self._open_lock:
             if self._store is None:
                 store = self._opener(self._url)
                 await store.open()
@@ -116,8 +116,8 @@ class Connection:
             store, self._store = self._store, None
             await store.close()
         closed = UsageError("the client was closed; the run goes on without it")
-        self._arrivals.give_up(closed)
-        self._news.tell_all(closed)
+        self._arrivals.fail_all(closed)
+        self._change_feed.notify_all(closed)
 
     def abandon(self) -> None:
         """The loop that this connection belonged to has closed."""
@@ -131,51 +131,51 @@ class Connection:
     async def wait_for_end(self, run_id: str) -> Run:
         """A run, once it has ended."""
         await self.store()
-        future = self._arrivals.expect(run_id)
+        future = self._arrivals.add(run_id)
         try:
             run = await self.read(run_id)
             if run.state.is_terminal:
                 return run
-            self._begin_to_watch()
+            self._start_watcher()
             return await future
         finally:
-            self._arrivals.forget(run_id, future)
+            self._arrivals.remove(run_id, future)
 
     @contextmanager
-    def listen(self, run_id: str) -> Generator[Bell]:
+    def subscribe(self, run_id: str) -> Generator[Subscription]:
         """A bell that rings whenever something may be new of this run."""
-        with self._news.listen(run_id) as bell:
-            self._begin_to_watch()
+        with self._change_feed.subscribe(run_id) as bell:
+            self._start_watcher()
             yield bell
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         """Change a run."""
         store = await self.store()
         [verdict] = await store.commit([op])
-        assert isinstance(verdict, Verdict)
-        self._news.tell_all()  # a store does not tell of what was written through it
+        assert isinstance(verdict, OpStatus)
+        self._change_feed.notify_all()  # a store does not tell of what was written through it
         return verdict
 
     async def now(self) -> float:
         """The store's time."""
         return (await self.store()).now()
 
-    def _begin_to_watch(self) -> None:
+    def _start_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():
             watching = keep_running(self._watch, "watching the store for those who wait", log)
             self._watcher = asyncio.get_running_loop().create_task(watching, name="holdfast-watcher")
 
     async def _watch(self) -> None:
         failing = False
-        while self._arrivals.awaited(except_for=()) or self._news:
+        while self._arrivals.list_awaited_ids(exclude=()) or self._change_feed:
             try:
                 store = await self.store()
-                await self._arrivals.look(store)
-                if await store.changed(POLL):
-                    self._news.tell_all()
+                await self._arrivals.poll(store)
+                if await store.wait_for_change(POLL_INTERVAL_S):
+                    self._change_feed.notify_all()
                 failing = False
             except StoreError as error:
                 if not failing:
                     log.warning("the store cannot be read, whoever waits for a run goes on waiting: %s", error)
                 failing = True
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_INTERVAL_S)

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from holdfast.client.delivery import Delivery, log
-from holdfast.client.delivery_steps import RecordedStep, StepBegun, StepCall, Usages, is_async
-from holdfast.client.listener import Listener, check_settled
+from holdfast.client.delivery_steps import RecordedStep, StartedStep, StepCall, UsageSource, is_async
+from holdfast.client.listener import Listener, check_ended
 from holdfast.errors import UsageError
 
 T = TypeVar("T")
@@ -32,9 +32,9 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-listener", daemon=True)
         self._thread.start()
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run it there, and wait for what comes of it. Whoever is interrupted meanwhile does not leave it behind."""
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         except CancelledError:
@@ -45,14 +45,14 @@ class LoopThread:
 
     def close(self) -> None:
         """End whatever runs there, and the thread."""
-        self.run(_cancel_others())
+        self.run(_cancel_other_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
 
-async def _cancel_others() -> None:
+async def _cancel_other_tasks() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -60,18 +60,18 @@ async def _cancel_others() -> None:
 
 
 def listen_sync(
-    make: Callable[[], Listener], close: Callable[[], Coroutine[Any, Any, None]], *, at_once: int
+    create_listener: Callable[[], Listener], disconnect: Callable[[], Coroutine[Any, Any, None]], *, concurrency: int
 ) -> Iterator[SyncDelivery]:
     """Deliveries as they come.
 
     Args:
-        make: makes the listener, under the loop that it lives on.
-        close: disconnects that loop.
-        at_once: how many deliveries can be held.
+        create_listener: makes the listener, under the loop that it lives on.
+        disconnect: disconnects that loop.
+        concurrency: how many deliveries can be held.
     """
 
     async def begin() -> Listener:
-        return make()
+        return create_listener()
 
     thread = LoopThread()
     try:
@@ -80,10 +80,10 @@ def listen_sync(
             while True:
                 delivery = thread.run(listener.next())
                 yield SyncDelivery(delivery, thread)
-                thread.run(check_settled(delivery, at_once))
+                thread.run(check_ended(delivery, concurrency))
         finally:
             thread.run(listener.leave())
-            thread.run(close())
+            thread.run(disconnect())
     finally:
         thread.close()
 
@@ -102,7 +102,7 @@ class SyncDelivery:
         self.address = delivery.address
         self.payload: Any = delivery.payload
         self.number = delivery.number
-        self.failures = delivery.failures
+        self.failure_count = delivery.failure_count
         self.deadline: datetime | None = delivery.deadline
         self.created_at = delivery.created_at
         self.tags = delivery.tags
@@ -116,24 +116,24 @@ class SyncDelivery:
         return self._delivery.steps
 
     @property
-    def in_flight(self) -> Mapping[str, StepBegun]:
+    def in_flight(self) -> Mapping[str, StartedStep]:
         """What an earlier delivery has begun, and of which nothing is recorded."""
         return self._delivery.in_flight
 
     @property
     def state(self) -> str:
-        """``held``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
+        """``claimed``, then ``completed``, ``failed``, ``released``, ``parked`` or ``lost``."""
         return self._delivery.state
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the run is not this listener's any more: a function that takes long may look, and stop."""
-        return self._delivery.lost
+        return self._delivery.is_lost
 
     @property
-    def settled(self) -> bool:
+    def is_ended(self) -> bool:
         """Whether it is over."""
-        return self._delivery.settled
+        return self._delivery.is_ended
 
     def step(
         self,
@@ -143,7 +143,7 @@ class SyncDelivery:
         *args: Any,
         retries: int = 0,
         once: bool = False,
-        usage: Usages | None = None,
+        usage: UsageSource | None = None,
         **kwargs: Any,
     ) -> Any:
         """Call a function in this thread, and record what it returns: see ``Delivery.step``."""
@@ -152,25 +152,25 @@ class SyncDelivery:
                 f"step {name!r} is an async function: use it with `async for delivery in client.listen(...)`"
             )
         delivery = self._delivery
-        delivery.check()
+        delivery.check_active()
         step = StepCall(delivery, name, function, args, kwargs, retries=retries, once=once, usage=usage)
-        is_there, value = step.recorded()
+        is_there, value = step.find_recorded()
         if is_there:
             return value
         attempt, error = 1, None
         while True:
-            self._thread.run(step.begin(attempt, error))
+            self._thread.run(step.start_attempt(attempt, error))
             try:
                 value = function(*args, **kwargs)
                 break
             except Exception as raised:
-                pause = step.pause_after(attempt, raised)
+                pause = step.get_retry_delay_s(attempt, raised)
                 if pause is None:
                     raise
                 log.warning("%s: attempt %d of step %r has failed: %r", self, attempt, name, raised)
                 attempt, error = attempt + 1, raised
-                self._thread.run(delivery.unless_over(asyncio.sleep(pause)))
-        return self._thread.run(delivery.unless_over(step.record(value, attempt)))
+                self._thread.run(delivery.run_while_claimed(asyncio.sleep(pause)))
+        return self._thread.run(delivery.run_while_claimed(step.record(value, attempt)))
 
     def record(self, name: str, value: Any) -> Any:
         """``Delivery.record``."""
@@ -187,11 +187,11 @@ class SyncDelivery:
         name: str | None = None,
         choices: Sequence[str] = (),
         form: Any = None,
-        asked_of: str = "",
+        assignee: str = "",
         timeout: float | None = None,
     ) -> Any:
         """``Delivery.ask``."""
-        asked = self._delivery.ask(question, name=name, choices=choices, form=form, asked_of=asked_of, timeout=timeout)
+        asked = self._delivery.ask(question, name=name, choices=choices, form=form, assignee=assignee, timeout=timeout)
         return self._thread.run(asked)
 
     def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: float | None = None) -> Any:
@@ -219,10 +219,10 @@ class SyncDelivery:
         self._thread.run(self._delivery.heartbeat())
 
     def __enter__(self) -> SyncDelivery:
-        self._delivery.in_block = True
+        self._delivery.is_in_block = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self._thread.run(self._delivery.leave(error))
+        return self._thread.run(self._delivery.exit_block(error))

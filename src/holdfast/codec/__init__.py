@@ -12,45 +12,51 @@ There is no pickle anywhere: whoever can write to the store must not thereby be 
 
 from __future__ import annotations
 
-from holdfast.codec.argument_preview import preview
-from holdfast.codec.canonical import digest, to_plain
+from holdfast.codec.argument_preview import preview_arguments
+from holdfast.codec.canonical import compute_digest, decode_plain
 from holdfast.codec.codec_lookup import codec_for
-from holdfast.codec.encrypted_values import is_sealed, refuse_sealed, refuse_sealed_text, shown_if_sealed, shown_text
+from holdfast.codec.encrypted_values import (
+    check_decrypted,
+    check_decrypted_text,
+    describe_if_encrypted,
+    is_encrypted_value,
+    mask_encrypted_text,
+)
 from holdfast.codec.encryption import AesEncryption, Encryption
-from holdfast.codec.inputs import InputsCodec, bind_by_name
-from holdfast.codec.queue_keys import checked_key, key_template, render_key
-from holdfast.codec.recorded_errors import ErrorInfo, decode_error, describe_error, encode_error, message_of
-from holdfast.codec.run_ids import render_id, template_fields
-from holdfast.codec.size_limit import LARGEST, SizeLimit, check_size
-from holdfast.codec.value_codec import Encoded, ValueCodec
+from holdfast.codec.inputs import InputsCodec, encode_inputs_by_name
+from holdfast.codec.queue_keys import prepare_key_template, render_key, validate_key
+from holdfast.codec.recorded_errors import ErrorInfo, decode_error, encode_error, get_error_message, read_error_info
+from holdfast.codec.run_ids import parse_template_fields, render_run_id
+from holdfast.codec.size_limit import DEFAULT_MAX_VALUE_BYTES, SizeLimit, validate_size
+from holdfast.codec.value_codec import EncodedValue, ValueCodec
 
 __all__ = [
-    "LARGEST",
+    "DEFAULT_MAX_VALUE_BYTES",
     "AesEncryption",
-    "Encoded",
+    "EncodedValue",
     "Encryption",
     "ErrorInfo",
     "InputsCodec",
     "SizeLimit",
     "ValueCodec",
-    "bind_by_name",
-    "check_size",
-    "checked_key",
+    "check_decrypted",
+    "check_decrypted_text",
     "codec_for",
+    "compute_digest",
     "decode_error",
-    "describe_error",
-    "digest",
+    "decode_plain",
+    "describe_if_encrypted",
     "encode_error",
-    "is_sealed",
-    "key_template",
-    "message_of",
-    "preview",
-    "refuse_sealed",
-    "refuse_sealed_text",
-    "render_id",
+    "encode_inputs_by_name",
+    "get_error_message",
+    "is_encrypted_value",
+    "mask_encrypted_text",
+    "parse_template_fields",
+    "prepare_key_template",
+    "preview_arguments",
+    "read_error_info",
     "render_key",
-    "shown_if_sealed",
-    "shown_text",
-    "template_fields",
-    "to_plain",
+    "render_run_id",
+    "validate_key",
+    "validate_size",
 ]

@@ -1,7 +1,7 @@
 """Recorded bytes without their types: for comparing inputs, and for people.
 
-The same inputs can reach the store along two ways: encoded by the workflow's own types, or by a client that knows
-only the parameters' names. ``digest`` is equal for both, because it looks at one form: the JSON that pydantic would
+The same inputs can reach the store along two ways: encoded by the workflow's own types, or by a client that knows only
+the parameters' names. ``compute_digest`` is equal for both, because it looks at one form: the JSON that pydantic would
 write for the values, with keys and sets sorted and whole floats as integers.
 """
 
@@ -16,45 +16,45 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
-from holdfast.codec.encrypted_values import refuse_sealed
-from holdfast.codec.formatting import kind_of
-from holdfast.codec.tags import TAGGED, unpack
+from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.formatting import get_type
+from holdfast.codec.tags import TAGGED_PREFIX, unpack
 from holdfast.errors import UnreadableRecord
 
 
-def digest(data: bytes) -> bytes:
+def compute_digest(data: bytes) -> bytes:
     """Sixteen bytes that are equal for equal values, whoever encoded them."""
     try:
         value = unpack(data)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-        refuse_sealed(data, "what was recorded as inputs")
+        check_decrypted(data, "what was recorded as inputs")
         raise UnreadableRecord(f"The recorded inputs cannot be read: {error}.") from error
-    return hashlib.blake2b(sort_key(value), digest_size=16).digest()
+    return hashlib.blake2b(to_canonical_bytes(value), digest_size=16).digest()
 
 
-def to_plain(data: bytes) -> object:
+def decode_plain(data: bytes) -> object:
     """The recorded value as plain Python data, for people and for clients without the code."""
     try:
         return unpack(data)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         try:
-            return from_json(data.removeprefix(TAGGED))  # a tag from a newer version: show it as it stands
+            return from_json(data.removeprefix(TAGGED_PREFIX))  # a tag from a newer version: show it as it stands
         except ValueError:
-            refuse_sealed(data, "the recorded value")
+            check_decrypted(data, "the recorded value")
             raise UnreadableRecord(f"The record is not JSON: {error}.") from error
 
 
-def sort_key(value: object) -> bytes:
+def to_canonical_bytes(value: object) -> bytes:
     """The canonical bytes of a value; also the order of a set's elements."""
     parts: list[bytes] = []
-    _write(value, parts)
+    _write_value(value, parts)
     return b"".join(parts)
 
 
-def canonical(value: Any) -> Any:
+def canonicalize(value: Any) -> Any:
     """A single value as JSON data, in the one form that equal values share."""
-    kind = kind_of(value)
-    if kind in _FLAT:
+    kind = get_type(value)
+    if kind in _FLAT_TYPES:
         return value
     if kind is float:
         if not math.isfinite(value):
@@ -63,64 +63,64 @@ def canonical(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64")
 
 
-def _write(value: Any, parts: list[bytes]) -> None:
+def _write_value(value: Any, parts: list[bytes]) -> None:
     """Append the canonical bytes of a value.
 
     Every part is written once: sorting the elements of a set compares bytes that are there already, and lists and
     dicts of flat values are written by one call each.
     """
-    kind = kind_of(value)
+    kind = get_type(value)
     if kind is dict:
         _write_entries(cast("dict[object, object]", value), parts)
     elif kind is list or kind is tuple:
         _write_items(value, parts)
     elif kind is set or kind is frozenset:
-        elements = sorted(map(sort_key, value))
+        elements = sorted(map(to_canonical_bytes, value))
         parts += (b"[", b",".join(elements), b"]")
     else:
-        parts.append(to_json(canonical(value)))
+        parts.append(to_json(canonicalize(value)))
 
 
 def _write_items(items: Sequence[object], parts: list[bytes]) -> None:
     kinds = set(map(type, items))
-    if kinds <= _SINGLE:
-        parts.append(to_json(list(items) if kinds <= _FLAT else list(map(canonical, items))))
+    if kinds <= _SCALAR_TYPES:
+        parts.append(to_json(list(items) if kinds <= _FLAT_TYPES else list(map(canonicalize, items))))
         return
     before = b"["
     for item in items:
         parts.append(before)
-        _write(item, parts)
+        _write_value(item, parts)
         before = b","
     parts.append(b"]")
 
 
 def _write_entries(entries: dict[object, object], parts: list[bytes]) -> None:
-    by_name = entries if set(map(type, entries)) <= {str} else {_key(key): item for key, item in entries.items()}
-    ordered = sorted(cast("dict[str, object]", by_name).items(), key=_NAME)
+    by_name = entries if set(map(type, entries)) <= {str} else {_format_key(key): item for key, item in entries.items()}
+    ordered = sorted(cast("dict[str, object]", by_name).items(), key=_get_name)
     kinds = set(map(type, entries.values()))
-    if kinds <= _SINGLE:
-        flat = dict(ordered) if kinds <= _FLAT else {name: canonical(item) for name, item in ordered}
+    if kinds <= _SCALAR_TYPES:
+        flat = dict(ordered) if kinds <= _FLAT_TYPES else {name: canonicalize(item) for name, item in ordered}
         parts.append(to_json(flat))
         return
     before = b"{"
     for name, item in ordered:
         parts += (before, to_json(name), b":")
-        _write(item, parts)
+        _write_value(item, parts)
         before = b","
     parts.append(b"}")
 
 
-_FLAT = frozenset({str, int, bool, NoneType})
-_SINGLE = _FLAT | {float}
-_NAME = itemgetter(0)
+_FLAT_TYPES = frozenset({str, int, bool, NoneType})
+_SCALAR_TYPES = _FLAT_TYPES | {float}
+_get_name = itemgetter(0)
 
 
-def _key(key: object) -> str:
+def _format_key(key: object) -> str:
     """A dict's key as pydantic writes it in JSON."""
     if type(key) is str:
         return key
     try:
         (name,) = cast("dict[str, None]", to_jsonable_python({key: None}, bytes_mode="base64"))
     except (TypeError, ValueError):
-        return sort_key(key).decode()
+        return to_canonical_bytes(key).decode()
     return name

@@ -12,15 +12,15 @@ from holdfast.codec.tags import TAGGED_TYPES
 from holdfast.codec.typed_codec import ScalarCodec, TypedCodec
 from holdfast.codec.value_codec import ValueCodec
 
-_ANYTHING: tuple[object, ...] = (Any, object, inspect.Parameter.empty, inspect.Signature.empty)
-_SCALARS: tuple[object, ...] = (str, int, bool, float, None, NoneType)
-_CONTAINERS: tuple[object, ...] = (
+_UNTYPED: tuple[object, ...] = (Any, object, inspect.Parameter.empty, inspect.Signature.empty)
+_SCALAR_TYPES: tuple[object, ...] = (str, int, bool, float, None, NoneType)
+_CONTAINER_TYPES: tuple[object, ...] = (
     *(list, dict, tuple, set, frozenset),
     *(abc.Sequence, abc.MutableSequence, abc.Mapping, abc.MutableMapping, abc.Collection, abc.Iterable),
     *(abc.Set, abc.MutableSet),
 )
 
-_codecs: dict[object, ValueCodec] = {}
+_codec_cache: dict[object, ValueCodec] = {}
 
 
 def codec_for(annotation: object) -> ValueCodec:
@@ -29,48 +29,50 @@ def codec_for(annotation: object) -> ValueCodec:
     Raises ``DefinitionError`` for a type that can never be recorded.
     """
     try:
-        return _codecs[annotation]
+        return _codec_cache[annotation]
     except KeyError:
-        codec = _codecs[annotation] = _choose(annotation)
+        codec = _codec_cache[annotation] = _choose_codec(annotation)
         return codec
     except TypeError:  # ``Annotated`` with something unhashable
-        return _choose(annotation)
+        return _choose_codec(annotation)
 
 
-def _choose(annotation: object) -> ValueCodec:
-    if annotation in _ANYTHING:
-        return TaggedCodec(annotation, shaped=False)
-    if annotation in _SCALARS:
+def _choose_codec(annotation: object) -> ValueCodec:
+    if annotation in _UNTYPED:
+        return TaggedCodec(annotation, has_shape=False)
+    if annotation in _SCALAR_TYPES:
         return ScalarCodec(annotation)
     if annotation is NoReturn or annotation is Never:
         return ScalarCodec(None)  # there is never a value
-    leaves = _leaves(annotation)
+    leaves = _collect_leaf_types(annotation)
     # A tree with a gap in it (``dict[str, Any]``) is recorded by what the values are, unless it also names classes
     # (``tuple[Report, dict[str, Any]]``), which only their declared type can bring back.
-    if _Gap in leaves and all(leaf is _Gap or leaf in TAGGED_TYPES for leaf in leaves):
-        return TaggedCodec(annotation, shaped=True)
+    if _Unspecified in leaves and all(leaf is _Unspecified or leaf in TAGGED_TYPES for leaf in leaves):
+        return TaggedCodec(annotation, has_shape=True)
     return TypedCodec(annotation)
 
 
-class _Gap:
+class _Unspecified:
     """Stands for what an annotation leaves open."""
 
 
-def _leaves(annotation: object, depth: int = 0) -> list[Any]:
-    """The types at the ends of an annotation's tree, with ``_Gap`` for whatever it leaves open."""
+def _collect_leaf_types(annotation: object, depth: int = 0) -> list[Any]:
+    """The types at the ends of an annotation's tree, with ``_Unspecified`` for whatever it leaves open."""
     if annotation is None:
         return [NoneType]
-    if annotation in _ANYTHING or isinstance(annotation, TypeVar) or annotation in _CONTAINERS:
-        return [_Gap]
+    if annotation in _UNTYPED or isinstance(annotation, TypeVar) or annotation in _CONTAINER_TYPES:
+        return [_Unspecified]
     if hasattr(annotation, "__value__") and depth < 20:  # ``type Name = ...``
-        return _leaves(cast(Any, annotation).__value__, depth + 1)
+        return _collect_leaf_types(cast(Any, annotation).__value__, depth + 1)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _leaves(arguments[0], depth + 1)
+        return _collect_leaf_types(arguments[0], depth + 1)
     if origin is Literal:
         return [type(argument) for argument in arguments]
-    if origin is Union or origin is UnionType or origin in _CONTAINERS:
+    if origin is Union or origin is UnionType or origin in _CONTAINER_TYPES:
         if not arguments and origin is not tuple:
-            return [_Gap]  # ``typing.List``
-        return [leaf for argument in arguments if argument is not ... for leaf in _leaves(argument, depth + 1)]
+            return [_Unspecified]  # ``typing.List``
+        return [
+            leaf for argument in arguments if argument is not ... for leaf in _collect_leaf_types(argument, depth + 1)
+        ]
     return [annotation]

@@ -18,43 +18,43 @@ import binascii
 import re
 import zlib
 
-from holdfast.codec.encryption import WHERE_KEYS_COME_FROM, Encryption, key_id_in
-from holdfast.codec.formatting import begin
+from holdfast.codec.encryption import KEY_SOURCE_HINT, Encryption, read_key_id
+from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import UndecryptableValue
 
-MARK = b"\xa7HF1"
+ENCRYPTED_PREFIX = b"\xa7HF1"
 """What sealed bytes begin with."""
-TEXT_MARK = "sealed:HF1:"
+ENCRYPTED_TEXT_PREFIX = "sealed:HF1:"
 """What a sealed text begins with."""
 
-_TEXTS = re.compile(re.escape(TEXT_MARK) + r"[A-Za-z0-9_-]*=*")
+_ENCRYPTED_TEXT_PATTERN = re.compile(re.escape(ENCRYPTED_TEXT_PREFIX) + r"[A-Za-z0-9_-]*=*")
 _RAW, _ZLIB = b"\x00", b"\x01"
-_LARGE = 1024
+_MIN_COMPRESSED_BYTES = 1024
 """Bytes above which compressing is worth the while."""
-_LEVEL = 1
+_COMPRESSION_LEVEL = 1
 """As for what stores compress themselves: quick."""
 
 
-class Sealer:
+class ValueEncryptor:
     """Seals and opens values with an encryption. May be used from any thread."""
 
     def __init__(self, encryption: Encryption) -> None:
         self._encryption = encryption
 
-    def seal(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> bytes:
         """The value, sealed."""
-        if not data or data.startswith(MARK):
+        if not data or data.startswith(ENCRYPTED_PREFIX):
             return data
         form = _RAW
-        if len(data) > _LARGE and len(small := zlib.compress(data, _LEVEL)) < len(data):
+        if len(data) > _MIN_COMPRESSED_BYTES and len(small := zlib.compress(data, _COMPRESSION_LEVEL)) < len(data):
             form, data = _ZLIB, small
-        return MARK + self._encryption.encrypt(form + data)
+        return ENCRYPTED_PREFIX + self._encryption.encrypt(form + data)
 
-    def open(self, data: bytes) -> bytes:
+    def decrypt(self, data: bytes) -> bytes:
         """The value in the envelope; one that was never sealed as it is. Raises ``UndecryptableValue``."""
-        if not data.startswith(MARK):
+        if not data.startswith(ENCRYPTED_PREFIX):
             return data
-        plain = self._encryption.decrypt(data[len(MARK) :])
+        plain = self._encryption.decrypt(data[len(ENCRYPTED_PREFIX) :])
         form, content = plain[:1], plain[1:]
         if form == _RAW:
             return content
@@ -66,71 +66,71 @@ class Sealer:
         raise UndecryptableValue(
             "A sealed value was opened, and is not in a form that this version of Holdfast knows: a newer one has "
             "sealed it. Upgrade Holdfast.",
-            key_id_in(data[len(MARK) :]),
+            read_key_id(data[len(ENCRYPTED_PREFIX) :]),
         )
 
-    def seal_text(self, text: str) -> str:
+    def encrypt_text(self, text: str) -> str:
         """The text, sealed."""
-        if not text or text.startswith(TEXT_MARK):
+        if not text or text.startswith(ENCRYPTED_TEXT_PREFIX):
             return text
-        sealed = self.seal(text.encode("utf-8", "surrogatepass"))
-        return TEXT_MARK + base64.urlsafe_b64encode(sealed).decode()
+        sealed = self.encrypt(text.encode("utf-8", "surrogatepass"))
+        return ENCRYPTED_TEXT_PREFIX + base64.urlsafe_b64encode(sealed).decode()
 
-    def open_text(self, text: str) -> str:
+    def decrypt_text(self, text: str) -> str:
         """The text that was sealed; one that never was as it is. Raises ``UndecryptableValue``."""
-        sealed = _in_text(text)
-        return text if sealed is None else self.open(sealed).decode("utf-8", "surrogatepass")
+        sealed = _extract_encrypted(text)
+        return text if sealed is None else self.decrypt(sealed).decode("utf-8", "surrogatepass")
 
 
-def is_sealed(data: bytes) -> bool:
+def is_encrypted_value(data: bytes) -> bool:
     """Whether this is a sealed value."""
-    return data.startswith(MARK)
+    return data.startswith(ENCRYPTED_PREFIX)
 
 
-def shown_if_sealed(data: bytes) -> str | None:
+def describe_if_encrypted(data: bytes) -> str | None:
     """What stands for a sealed value where it cannot be shown; ``None`` for one that is not sealed."""
-    return _in_words(data) if data.startswith(MARK) else None
+    return _describe_encrypted(data) if data.startswith(ENCRYPTED_PREFIX) else None
 
 
-def refuse_sealed(data: bytes, what: str) -> None:
-    """Raises ``UndecryptableValue`` if nobody has opened this value, which ``what`` names, on its way here."""
-    if not data.startswith(MARK):
+def check_decrypted(data: bytes, subject: str) -> None:
+    """Raises ``UndecryptableValue`` if nobody has opened this value, which ``subject`` names, on its way here."""
+    if not data.startswith(ENCRYPTED_PREFIX):
         return
-    key_id = key_id_in(data[len(MARK) :])
+    key_id = read_key_id(data[len(ENCRYPTED_PREFIX) :])
     key = f" with the encryption key {key_id}" if key_id else ""
     raise UndecryptableValue(
-        f"{begin(what)} is sealed{key}, and this process could not open it: it has not the key "
-        f"(or the value was changed since; then its log says so). {WHERE_KEYS_COME_FROM}.",
+        f"{capitalize_first(subject)} is sealed{key}, and this process could not open it: it has not the key "
+        f"(or the value was changed since; then its log says so). {KEY_SOURCE_HINT}.",
         key_id,
     )
 
 
-def refuse_sealed_text(text: str, what: str) -> None:
+def check_decrypted_text(text: str, subject: str) -> None:
     """The same for a text."""
-    if text.startswith(TEXT_MARK) and (sealed := _in_text(text)) is not None:
-        refuse_sealed(sealed, what)
+    if text.startswith(ENCRYPTED_TEXT_PREFIX) and (sealed := _extract_encrypted(text)) is not None:
+        check_decrypted(sealed, subject)
 
 
-def shown_text(text: str) -> str:
+def mask_encrypted_text(text: str) -> str:
     """The text for people: where something is sealed in it, that is said instead."""
-    return _TEXTS.sub(_shown, text) if TEXT_MARK in text else text
+    return _ENCRYPTED_TEXT_PATTERN.sub(_describe_match, text) if ENCRYPTED_TEXT_PREFIX in text else text
 
 
-def _shown(found: re.Match[str]) -> str:
-    return _in_words(_in_text(found[0]) or MARK)
+def _describe_match(found: re.Match[str]) -> str:
+    return _describe_encrypted(_extract_encrypted(found[0]) or ENCRYPTED_PREFIX)
 
 
-def _in_words(sealed: bytes) -> str:
-    key_id = key_id_in(sealed[len(MARK) :])
+def _describe_encrypted(encrypted: bytes) -> str:
+    key_id = read_key_id(encrypted[len(ENCRYPTED_PREFIX) :])
     return f"(sealed with key {key_id})" if key_id else "(sealed)"
 
 
-def _in_text(text: str) -> bytes | None:
+def _extract_encrypted(text: str) -> bytes | None:
     """The sealed bytes in a text; ``None`` if it only looks like one that has some."""
-    if not text.startswith(TEXT_MARK):
+    if not text.startswith(ENCRYPTED_TEXT_PREFIX):
         return None
     try:
-        sealed = base64.urlsafe_b64decode(text[len(TEXT_MARK) :])
+        sealed = base64.urlsafe_b64decode(text[len(ENCRYPTED_TEXT_PREFIX) :])
     except (binascii.Error, ValueError):
         return None
-    return sealed if sealed.startswith(MARK) else None
+    return sealed if sealed.startswith(ENCRYPTED_PREFIX) else None

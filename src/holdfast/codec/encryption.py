@@ -28,19 +28,20 @@ from holdfast.errors import UndecryptableValue, UsageError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-VARIABLE = "HOLDFAST_ENCRYPTION_KEYS"
+KEYS_VARIABLE = "HOLDFAST_ENCRYPTION_KEYS"
 """The environment variable that holds the keys: base64, separated by commas, the one that writes first."""
-WHERE_KEYS_COME_FROM = (
-    f"Keys come from the `encryption` argument of Runtime and Client, else from {VARIABLE}: add the key there, also "
+KEY_SOURCE_HINT = (
+    f"Keys come from the `encryption` argument of Runtime and Client, else from {KEYS_VARIABLE}: add the key there, "
+    "also "
     f"one that writes no more"
 )
 
 _KEY_SIZE = 32
-_ID_SIZE = 4
+_KEY_ID_SIZE = 4
 _NONCE_SIZE = 12
 _TAG_SIZE = 16
 _VERSION = b"\x01"
-_HEADER_SIZE = len(_VERSION) + _ID_SIZE
+_HEADER_SIZE = len(_VERSION) + _KEY_ID_SIZE
 
 
 class Encryption(ABC):
@@ -58,7 +59,7 @@ class Encryption(ABC):
         """
 
     @abstractmethod
-    def decrypt(self, sealed: bytes) -> bytes:
+    def decrypt(self, encrypted: bytes) -> bytes:
         """What ``encrypt`` was given. Raises ``UndecryptableValue``: the key is not at hand, or they were changed."""
 
 
@@ -73,23 +74,25 @@ class AesEncryption(Encryption):
     def __init__(self, *keys: bytes | str) -> None:
         if not keys:
             raise UsageError("AesEncryption needs a key at least: make one with `holdfast encryption-key`")
-        aead = _aead()
+        aead = _import_aesgcm()
         by_id: dict[bytes, bytes] = {}
         for number, given in enumerate(keys, 1):
-            key = _checked(given, f"key {number} of {len(keys)}")
-            if by_id.setdefault(_id_of(key), key) != key:
+            key = _validate_key(given, f"key {number} of {len(keys)}")
+            if by_id.setdefault(_derive_key_id(key), key) != key:
                 raise UsageError(f"key {number} of {len(keys)} has the same id as one before it: make another one")
         self._keys: dict[bytes, AESGCM] = {key_id: aead(key) for key_id, key in by_id.items()}
-        self._first = next(iter(self._keys))
+        self._writing_key_id = next(iter(self._keys))
 
     @classmethod
     def from_environment(cls) -> AesEncryption | None:
         """With the keys in ``HOLDFAST_ENCRYPTION_KEYS``; ``None`` if that is not set. Raises ``UsageError``."""
-        text = os.environ.get(VARIABLE, "").strip()
+        text = os.environ.get(KEYS_VARIABLE, "").strip()
         if not text:
             return None
         parts = [part.strip() for part in text.split(",")]
-        return cls(*(_checked(part, f"{VARIABLE}: key {at} of {len(parts)}") for at, part in enumerate(parts, 1)))
+        return cls(
+            *(_validate_key(part, f"{KEYS_VARIABLE}: key {at} of {len(parts)}") for at, part in enumerate(parts, 1))
+        )
 
     @staticmethod
     def new_key() -> str:
@@ -103,13 +106,13 @@ class AesEncryption(Encryption):
 
     def encrypt(self, plain: bytes) -> bytes:
         """Header, nonce, and the encrypted bytes."""
-        header, nonce = _VERSION + self._first, secrets.token_bytes(_NONCE_SIZE)
-        return header + nonce + self._keys[self._first].encrypt(nonce, plain, header)
+        header, nonce = _VERSION + self._writing_key_id, secrets.token_bytes(_NONCE_SIZE)
+        return header + nonce + self._keys[self._writing_key_id].encrypt(nonce, plain, header)
 
-    def decrypt(self, sealed: bytes) -> bytes:
+    def decrypt(self, encrypted: bytes) -> bytes:
         """What was encrypted with one of the keys. Raises ``UndecryptableValue``."""
-        header, nonce = sealed[:_HEADER_SIZE], sealed[_HEADER_SIZE : _HEADER_SIZE + _NONCE_SIZE]
-        if header[:1] != _VERSION or len(sealed) < _HEADER_SIZE + _NONCE_SIZE + _TAG_SIZE:
+        header, nonce = encrypted[:_HEADER_SIZE], encrypted[_HEADER_SIZE : _HEADER_SIZE + _NONCE_SIZE]
+        if header[:1] != _VERSION or len(encrypted) < _HEADER_SIZE + _NONCE_SIZE + _TAG_SIZE:
             raise UndecryptableValue(
                 "A sealed value is not in the format of AesEncryption: it was cut off, or another Encryption, or a "
                 "newer Holdfast, has sealed it. Use that one."
@@ -119,13 +122,13 @@ class AesEncryption(Encryption):
         if key is None:
             raise UndecryptableValue(
                 f"A value was sealed with the encryption key {key_id.hex()}, which is not at hand (there "
-                f"{_listed(self.key_ids)}). {WHERE_KEYS_COME_FROM}.",
+                f"{_format_key_ids(self.key_ids)}). {KEY_SOURCE_HINT}.",
                 key_id.hex(),
             )
         from cryptography.exceptions import InvalidTag
 
         try:
-            return key.decrypt(nonce, sealed[_HEADER_SIZE + _NONCE_SIZE :], header)
+            return key.decrypt(nonce, encrypted[_HEADER_SIZE + _NONCE_SIZE :], header)
         except InvalidTag:
             raise UndecryptableValue(
                 f"A value that was sealed with the encryption key {key_id.hex()} was changed since: it does not fit "
@@ -140,12 +143,12 @@ class AesEncryption(Encryption):
         raise TypeError("an AesEncryption holds keys, and is not to be copied or written anywhere")
 
 
-def key_id_in(sealed: bytes) -> str:
+def read_key_id(encrypted: bytes) -> str:
     """The id of the key that ``AesEncryption`` has sealed this with; ``""`` if it does not look like its work."""
-    return sealed[1:_HEADER_SIZE].hex() if sealed[:1] == _VERSION and len(sealed) > _HEADER_SIZE else ""
+    return encrypted[1:_HEADER_SIZE].hex() if encrypted[:1] == _VERSION and len(encrypted) > _HEADER_SIZE else ""
 
 
-def _aead() -> type[AESGCM]:
+def _import_aesgcm() -> type[AESGCM]:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ModuleNotFoundError:
@@ -156,7 +159,7 @@ def _aead() -> type[AESGCM]:
     return AESGCM
 
 
-def _checked(given: bytes | str, what: str) -> bytes:
+def _validate_key(given: bytes | str, subject: str) -> bytes:
     """A key, as bytes. What is wrong with it is said without showing it."""
     how = "It is 32 random bytes in base64, as `holdfast encryption-key` makes it."
     if isinstance(given, str):
@@ -164,17 +167,17 @@ def _checked(given: bytes | str, what: str) -> bytes:
         try:
             key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise UsageError(f"{what} is not base64. {how}") from None
+            raise UsageError(f"{subject} is not base64. {how}") from None
     else:
         key = given
     if len(key) != _KEY_SIZE:
-        raise UsageError(f"{what} has {len(key)} bytes, and an encryption key has {_KEY_SIZE}. {how}")
+        raise UsageError(f"{subject} has {len(key)} bytes, and an encryption key has {_KEY_SIZE}. {how}")
     return key
 
 
-def _id_of(key: bytes) -> bytes:
-    return hmac.new(key, b"holdfast encryption key id", hashlib.sha256).digest()[:_ID_SIZE]
+def _derive_key_id(key: bytes) -> bytes:
+    return hmac.new(key, b"holdfast encryption key id", hashlib.sha256).digest()[:_KEY_ID_SIZE]
 
 
-def _listed(ids: tuple[str, ...]) -> str:
+def _format_key_ids(ids: tuple[str, ...]) -> str:
     return f"is {ids[0]}" if len(ids) == 1 else f"are {', '.join(ids)}"

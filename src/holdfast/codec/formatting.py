@@ -18,11 +18,11 @@ from pydantic_core import ErrorDetails
 
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
-kind_of: Callable[[object], type[Any]] = type
+get_type: Callable[[object], type[Any]] = type
 """``type(value)``, typed for values of which nothing is known."""
 
 
-def name_of(annotation: object) -> str:
+def format_type(annotation: object) -> str:
     """A type or annotation as people write it: ``Customer``, ``list[Row]``, ``int | None``."""
     if annotation is None or annotation is type(None):
         return "None"
@@ -31,52 +31,53 @@ def name_of(annotation: object) -> str:
     return re.sub(r"(?:[A-Za-z_]\w*\.|<locals>\.)+(?=[A-Za-z_])", "", repr(annotation))
 
 
-def begin(what: str) -> str:
+def capitalize_first(subject: str) -> str:
     """What is meant, as the beginning of a sentence: ``The output of step 'extract'``."""
-    return f"{what[:1].upper()}{what[1:]}"
+    return f"{subject[:1].upper()}{subject[1:]}"
 
 
-def at(path: Sequence[str]) -> str:
+def format_path(path: Sequence[str]) -> str:
     """``'at [3].price '``, or nothing for the value itself."""
     return f"at {''.join(path)} " if path else ""
 
 
-def step_into(parts: Sequence[int | str]) -> list[str]:
+def location_to_path(location: Sequence[int | str]) -> list[str]:
     """Pydantic's error location as a path."""
-    return [f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts]
+    return [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
 
 
-def key_of(key: object) -> str:
+def format_key(key: object) -> str:
     """A dict's key as a path shows it; long and unusual keys are cut."""
-    text = repr(key) if type(key) in (str, int, bool, float, type(None)) else f"<{name_of(type(key))}>"
+    text = repr(key) if type(key) in (str, int, bool, float, type(None)) else f"<{format_type(type(key))}>"
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def refuse(what: str, trouble: str, way_out: str) -> UnrecordableValue:
+def make_unrecordable_error(subject: str, problem: str, hint: str) -> UnrecordableValue:
     """The error for a value that would not survive, in the one shape all of them have."""
-    return UnrecordableValue(f"{begin(what)} cannot be recorded: {trouble}. {way_out}")
+    return UnrecordableValue(f"{capitalize_first(subject)} cannot be recorded: {problem}. {hint}")
 
 
-def unreadable(what: str, annotation: object, error: ValidationError) -> UnreadableRecord:
+def make_unreadable_error(subject: str, annotation: object, error: ValidationError) -> UnreadableRecord:
     """The error for recorded bytes that do not fit the declared type."""
     first = error.errors(include_url=False, include_input=False)[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return UnreadableRecord(
-        f"{begin(what)} cannot be read as `{name_of(annotation)}`: "
-        f"{at(step_into(first['loc']))}{words_of(first)}{more}. If the type has changed since this was recorded, "
+        f"{capitalize_first(subject)} cannot be read as `{format_type(annotation)}`: "
+        f"{format_path(location_to_path(first['loc']))}{describe_validation_error(first)}{more}. If the type has "
+        "changed since this was recorded, "
         "make it accept the older form too, for example by giving new fields a default."
     )
 
 
-def words_of(error: ErrorDetails) -> str:
+def describe_validation_error(error: ErrorDetails) -> str:
     """What pydantic says is wrong. A validator of the user's may quote the value, so its words are not passed on."""
     return "a validator refuses it" if error["type"] in ("value_error", "assertion_error") else error["msg"]
 
 
-def way_out_for(value: object, *, annotated: bool = False) -> str:
+def suggest_fix(value: object, *, is_annotated: bool = False) -> str:
     """What a person can do about a value of this type."""
     kind = type(value)
-    name = name_of(kind)
+    name = format_type(kind)
     if is_secret(value):
         return "Secrets are never recorded: let the step read it where it is used, from the environment or a vault."
     if inspect.isawaitable(value):
@@ -84,7 +85,7 @@ def way_out_for(value: object, *, annotated: bool = False) -> str:
     if inspect.isgenerator(value) or inspect.isasyncgen(value) or isinstance(value, (map, filter, zip, range)):
         return "It can be read only once, or is lazy: return a list of its items."
     if is_declarable(value):
-        if annotated:
+        if is_annotated:
             return f"Name `{name}` in the annotation, on its own or as one of a union, so that it is recorded whole."
         return f"Annotate it with its type (a step: `-> {name}`), so that it is recorded as a `{name}`."
     for plain in (str, int, float, dict, list, tuple, set, bytes):
@@ -111,6 +112,6 @@ def is_declarable(value: object) -> bool:
     )
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, max_length: int) -> str:
     """At most so many characters of it."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

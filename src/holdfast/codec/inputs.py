@@ -1,8 +1,9 @@
 """A run's inputs: one JSON object, an entry for each argument that was given.
 
 Two callers write it. The workflow's own process has the signature and the types (``InputsCodec``); a client somewhere
-else has only the parameters' names (``bind_by_name``). Whichever wrote it, the worker reads it by the declared types.
-Arguments that were left to their defaults are left out: the defaults are the code's, and the worker has the code.
+else has only the parameters' names (``encode_inputs_by_name``). Whichever wrote it, the worker reads it by the declared
+types. Arguments that were left to their defaults are left out: the defaults are the code's, and the worker has the
+code.
 
 Every fault here is an ``InputError``: it belongs to the caller, who is still there to be told.
 """
@@ -18,10 +19,10 @@ from typing import Any, cast
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from holdfast.codec.codec_lookup import codec_for
-from holdfast.codec.encrypted_values import refuse_sealed
-from holdfast.codec.formatting import is_secret, name_of
-from holdfast.codec.round_trip import fields_of
-from holdfast.codec.tags import TAGGED, pack, unpack, untag
+from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.formatting import format_type, is_secret
+from holdfast.codec.round_trip import get_data_fields
+from holdfast.codec.tags import TAGGED_PREFIX, pack, unpack, untag
 from holdfast.codec.value_codec import ValueCodec
 from holdfast.errors import CodecError, InputError
 
@@ -29,21 +30,24 @@ _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
 
-LARGEST_SCHEMA = 32 * 1024
+MAX_SCHEMA_LENGTH = 32 * 1024
 """Bytes of a JSON schema of inputs. A larger one is not announced, and only the names are checked at a start."""
 
 
 class InputsCodec:
     """Turns the arguments of one workflow into bytes and back, each by the type that is declared for it."""
 
-    def __init__(self, fn_name: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
-        self._workflow = fn_name
+    def __init__(self, workflow: str, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
+        self._workflow = workflow
         self._signature = signature
-        self._stored = {_stored_name(parameter): parameter for parameter in signature.parameters.values()}
-        self._codecs = {
-            name: codec_for(hints.get(parameter.name, parameter.annotation)) for name, parameter in self._stored.items()
+        self._parameters_by_name = {
+            _get_stored_name(parameter): parameter for parameter in signature.parameters.values()
         }
-        self.parameters: tuple[str, ...] = tuple(self._stored)
+        self._codecs = {
+            name: codec_for(hints.get(parameter.name, parameter.annotation))
+            for name, parameter in self._parameters_by_name.items()
+        }
+        self.parameters: tuple[str, ...] = tuple(self._parameters_by_name)
         """The names under which inputs are stored; those of ``*args`` and ``**kwargs`` keep their stars."""
 
     @cached_property
@@ -51,8 +55,8 @@ class InputsCodec:
         """A JSON schema of the inputs as they are stored, as text: for those who start runs without the code."""
         properties: dict[str, Any] = {}
         definitions: dict[str, Any] = {}
-        for name, parameter in self._stored.items():
-            found = self._codecs[name].json_schema(f"{parameter.name}.")
+        for name, parameter in self._parameters_by_name.items():
+            found = self._codecs[name].build_json_schema(f"{parameter.name}.")
             inner = cast("dict[str, Any]", found.pop("$defs", {}))
             definitions |= {f"{parameter.name}.{key}": one for key, one in inner.items()}
             if parameter.kind is _VAR_POSITIONAL:
@@ -60,46 +64,54 @@ class InputsCodec:
             elif parameter.kind is _VAR_KEYWORD:
                 found = {"type": "object", "additionalProperties": found}
             properties[name] = found
-        text = _schema_text(properties, self._required(), definitions)
-        if len(text) > LARGEST_SCHEMA:
-            text = _schema_text(dict.fromkeys(properties, cast(Any, {})), self._required(), {})
+        text = _dump_schema(properties, self._list_required(), definitions)
+        if len(text) > MAX_SCHEMA_LENGTH:
+            text = _dump_schema(dict.fromkeys(properties, cast(Any, {})), self._list_required(), {})
         return text
 
-    def _required(self) -> list[str]:
+    def _list_required(self) -> list[str]:
         empty, open_ended = inspect.Parameter.empty, (_VAR_POSITIONAL, _VAR_KEYWORD)
-        return [name for name, one in self._stored.items() if one.default is empty and one.kind not in open_ended]
+        return [
+            name
+            for name, one in self._parameters_by_name.items()
+            if one.default is empty and one.kind not in open_ended
+        ]
 
     def encode(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bytes:
         """The inputs of a call, as one JSON object."""
         given = self._bind(args, kwargs).arguments
         entries: list[tuple[str, bytes]] = []
-        for name, parameter in self._stored.items():
+        for name, parameter in self._parameters_by_name.items():
             if parameter.name in given:
-                entries.append((name, self._encode_one(name, parameter, given[parameter.name])))
+                entries.append((name, self._encode_input(name, parameter, given[parameter.name])))
         return _join_object(entries)
 
-    def _encode_one(self, name: str, parameter: inspect.Parameter, value: Any) -> bytes:
+    def _encode_input(self, name: str, parameter: inspect.Parameter, value: Any) -> bytes:
         codec = self._codecs[name]
         try:
             if parameter.kind is _VAR_POSITIONAL:
-                return _join_list([codec.encode(item, self._what(f"{name}[{i}]")) for i, item in enumerate(value)])
+                return _join_list(
+                    [codec.encode(item, self._format_subject(f"{name}[{i}]")) for i, item in enumerate(value)]
+                )
             if parameter.kind is _VAR_KEYWORD:
-                return _join_object([(key, codec.encode(item, self._what(key))) for key, item in value.items()])
-            return codec.encode(value, self._what(name))
+                return _join_object(
+                    [(key, codec.encode(item, self._format_subject(key))) for key, item in value.items()]
+                )
+            return codec.encode(value, self._format_subject(name))
         except CodecError as error:
             raise InputError(str(error)) from error
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the workflow with."""
-        entries, tagged = self._open(data)
+        entries, tagged = self._parse_inputs(data)
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        positional = any(parameter.kind is _VAR_POSITIONAL for parameter in self._stored.values())
-        for name, parameter in self._stored.items():
+        positional = any(parameter.kind is _VAR_POSITIONAL for parameter in self._parameters_by_name.values())
+        for name, parameter in self._parameters_by_name.items():
             if name not in entries:
                 positional = False
                 continue
-            value = self._decode_one(name, parameter, entries[name], tagged)
+            value = self._decode_input(name, parameter, entries[name], tagged)
             if parameter.kind is _VAR_POSITIONAL:
                 args.extend(value)
             elif parameter.kind is _VAR_KEYWORD:
@@ -113,49 +125,53 @@ class InputsCodec:
         self._bind(args, kwargs)
         return tuple(args), kwargs
 
-    def _decode_one(self, name: str, parameter: inspect.Parameter, entry: Any, tagged: bool) -> Any:
+    def _decode_input(self, name: str, parameter: inspect.Parameter, entry: Any, tagged: bool) -> Any:
         codec = self._codecs[name]
         try:
             if parameter.kind is _VAR_POSITIONAL:
                 items = enumerate(cast("list[Any]", entry))
-                return [_decode_entry(codec, item, tagged, self._what(f"{name}[{i}]")) for i, item in items]
+                return [_decode_entry(codec, item, tagged, self._format_subject(f"{name}[{i}]")) for i, item in items]
             if parameter.kind is _VAR_KEYWORD:
-                named = _open_object(entry, tagged)
-                return {key: _decode_entry(codec, item, tagged, self._what(key)) for key, item in named}
-            return _decode_entry(codec, entry, tagged, self._what(name))
+                named = _parse_object(entry, tagged)
+                return {key: _decode_entry(codec, item, tagged, self._format_subject(key)) for key, item in named}
+            return _decode_entry(codec, entry, tagged, self._format_subject(name))
         except (CodecError, TypeError, ValueError) as error:
-            raise InputError(f"{error} Its signature is {self._call()}.") from error
+            raise InputError(f"{error} Its signature is {self._format_signature()}.") from error
 
-    def _open(self, data: bytes) -> tuple[dict[str, Any], bool]:
-        tagged = data[:1] == TAGGED
+    def _parse_inputs(self, data: bytes) -> tuple[dict[str, Any], bool]:
+        tagged = data[:1] == TAGGED_PREFIX
         try:
             entries = from_json(data[1:] if tagged else data)
         except ValueError as error:
-            refuse_sealed(data, f"what the run of workflow {self._workflow!r} was given")
+            check_decrypted(data, f"what the run of workflow {self._workflow!r} was given")
             raise InputError(f"The inputs of workflow {self._workflow!r} are not JSON: {error}.") from error
         if not isinstance(entries, dict):
-            raise InputError(f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._call()}.")
+            raise InputError(
+                f"The inputs of workflow {self._workflow!r} must be a JSON object: {self._format_signature()}."
+            )
         entries = cast("dict[str, Any]", entries)
-        strangers = [name for name in entries if name not in self._stored]
+        strangers = [name for name in entries if name not in self._parameters_by_name]
         if strangers:
             names = ", ".join(map(repr, strangers))
-            raise InputError(f"Workflow {self._workflow!r} has no input {names}: {self._call()}.")
+            raise InputError(f"Workflow {self._workflow!r} has no input {names}: {self._format_signature()}.")
         return entries, tagged
 
     def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InputError(f"Workflow {self._workflow!r}: {error}. Its signature is {self._call()}.") from None
+            raise InputError(
+                f"Workflow {self._workflow!r}: {error}. Its signature is {self._format_signature()}."
+            ) from None
 
-    def _what(self, name: str) -> str:
+    def _format_subject(self, name: str) -> str:
         return f"input {name!r} of workflow {self._workflow!r}"
 
-    def _call(self) -> str:
+    def _format_signature(self) -> str:
         return f"{self._workflow}{self._signature.replace(return_annotation=inspect.Signature.empty)}"
 
 
-def bind_by_name(
+def encode_inputs_by_name(
     workflow: str, parameters: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> bytes:
     """The inputs of a call by a client that knows the workflow's parameter names, and nothing else of it."""
@@ -187,59 +203,61 @@ def bind_by_name(
             raise InputError(f"Workflow {workflow!r} has no input {name!r}: {call}.")
     if others is not None and unnamed:
         given[others] = unnamed
-    return _join_object([(name, _pack_one(workflow, name, given[name])) for name in parameters if name in given])
+    return _join_object([(name, _pack_input(workflow, name, given[name])) for name in parameters if name in given])
 
 
-def _pack_one(workflow: str, name: str, value: Any) -> bytes:
+def _pack_input(workflow: str, name: str, value: Any) -> bytes:
     if name.startswith("**"):
-        return _join_object([(key, _pack_one(workflow, key, item)) for key, item in value.items()])
+        return _join_object([(key, _pack_input(workflow, key, item)) for key, item in value.items()])
     if name.startswith("*"):
-        return _join_list([_pack_one(workflow, f"{name[1:]}[{i}]", item) for i, item in enumerate(value)])
+        return _join_list([_pack_input(workflow, f"{name[1:]}[{i}]", item) for i, item in enumerate(value)])
     try:
-        return pack(value, f"input {name!r} of workflow {workflow!r}", _as_data)
+        return pack(value, f"input {name!r} of workflow {workflow!r}", _to_data)
     except CodecError as error:
         raise InputError(str(error)) from error
 
 
-def _as_data(value: object) -> object:
+def _to_data(value: object) -> object:
     """Models, dataclasses, enums and the like as the data that the workflow's own types will read."""
     if is_secret(value):
         raise TypeError("secrets are not recorded")
-    if fields_of(type(value)) is not None:
-        return unpack(codec_for(type(value)).encode(value, f"the {name_of(type(value))} among the inputs"))
+    if get_data_fields(type(value)) is not None:
+        return unpack(codec_for(type(value)).encode(value, f"the {format_type(type(value))} among the inputs"))
     return to_jsonable_python(value, by_alias=False, round_trip=True)
 
 
-def _schema_text(properties: dict[str, Any], required: list[str], definitions: dict[str, Any]) -> str:
+def _dump_schema(properties: dict[str, Any], required: list[str], definitions: dict[str, Any]) -> str:
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return json.dumps({**schema, "$defs": definitions} if definitions else schema, separators=(",", ":"))
 
 
-def _stored_name(parameter: inspect.Parameter) -> str:
+def _get_stored_name(parameter: inspect.Parameter) -> str:
     return {_VAR_POSITIONAL: "*", _VAR_KEYWORD: "**"}.get(parameter.kind, "") + parameter.name
 
 
 def _join_object(entries: Sequence[tuple[str, bytes]]) -> bytes:
     """One JSON object of encoded values. With one tagged value, the whole is tagged and the plain ones say so."""
-    if not any(data[:1] == TAGGED for _, data in entries):
+    if not any(data[:1] == TAGGED_PREFIX for _, data in entries):
         return b"{" + b",".join(to_json(name) + b":" + data for name, data in entries) + b"}"
     if any(name[:1] == "$" for name, _ in entries):
-        pairs = (b"[" + to_json(name) + b"," + _inside_tagged(data) + b"]" for name, data in entries)
-        return TAGGED + b'{"$dict":[' + b",".join(pairs) + b"]}"
-    return TAGGED + b"{" + b",".join(to_json(name) + b":" + _inside_tagged(data) for name, data in entries) + b"}"
+        pairs = (b"[" + to_json(name) + b"," + _embed_in_tagged(data) + b"]" for name, data in entries)
+        return TAGGED_PREFIX + b'{"$dict":[' + b",".join(pairs) + b"]}"
+    return (
+        TAGGED_PREFIX + b"{" + b",".join(to_json(name) + b":" + _embed_in_tagged(data) for name, data in entries) + b"}"
+    )
 
 
 def _join_list(items: Sequence[bytes]) -> bytes:
-    if not any(data[:1] == TAGGED for data in items):
+    if not any(data[:1] == TAGGED_PREFIX for data in items):
         return b"[" + b",".join(items) + b"]"
-    return TAGGED + b"[" + b",".join(map(_inside_tagged, items)) + b"]"
+    return TAGGED_PREFIX + b"[" + b",".join(map(_embed_in_tagged, items)) + b"]"
 
 
-def _inside_tagged(data: bytes) -> bytes:
-    return data[1:] if data[:1] == TAGGED else b'{"$json":' + data + b"}"
+def _embed_in_tagged(data: bytes) -> bytes:
+    return data[1:] if data[:1] == TAGGED_PREFIX else b'{"$json":' + data + b"}"
 
 
-def _open_object(entry: Any, tagged: bool) -> list[tuple[str, Any]]:
+def _parse_object(entry: Any, tagged: bool) -> list[tuple[str, Any]]:
     """The names and still encoded values of ``**kwargs``."""
     if tagged and list(entry) == ["$json"]:
         return [(name, {"$json": item}) for name, item in entry["$json"].items()]
@@ -248,9 +266,9 @@ def _open_object(entry: Any, tagged: bool) -> list[tuple[str, Any]]:
     return list(entry.items())
 
 
-def _decode_entry(codec: ValueCodec, entry: Any, tagged: bool, what: str) -> Any:
+def _decode_entry(codec: ValueCodec, entry: Any, tagged: bool, subject: str) -> Any:
     if not tagged:
-        return codec.decode(to_json(entry), what)
+        return codec.decode(to_json(entry), subject)
     if isinstance(entry, dict) and list(cast("dict[str, Any]", entry)) == ["$json"]:
-        return codec.decode(to_json(entry["$json"]), what)
-    return codec.decode(TAGGED + to_json(entry), what)
+        return codec.decode(to_json(entry["$json"]), subject)
+    return codec.decode(TAGGED_PREFIX + to_json(entry), subject)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 
-class _TolerantSchema(GenerateJsonSchema):
+class _TolerantSchemaGenerator(GenerateJsonSchema):
     """pydantic's JSON schema, with a gap for everything that it cannot describe."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
@@ -66,11 +66,13 @@ class _TolerantSchema(GenerateJsonSchema):
         return {"anyOf": [limits, {"type": "string", "format": "decimal"}]}
 
 
-def json_schema_of(adapter: TypeAdapter[Any], definitions: str) -> dict[str, Any]:
+def build_json_schema(adapter: TypeAdapter[Any], definition_prefix: str) -> dict[str, Any]:
     """What values of this type look like as JSON; definitions are referred to as ``#/$defs/{definitions}Name``."""
     try:
         return adapter.json_schema(
-            by_alias=False, ref_template=f"#/$defs/{definitions}{{model}}", schema_generator=_TolerantSchema
+            by_alias=False,
+            ref_template=f"#/$defs/{definition_prefix}{{model}}",
+            schema_generator=_TolerantSchemaGenerator,
         )
     except Exception:  # whatever a type of the user's raises: the worker checks it
         return {}

@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast import errors
-from holdfast.codec.encrypted_values import refuse_sealed
-from holdfast.codec.formatting import begin
+from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.formatting import capitalize_first
 from holdfast.codec.tags import pack, unpack
 from holdfast.errors import CodecError, UnreadableRecord
 
-MESSAGE_CHARACTERS = 32_768
+MAX_MESSAGE_LENGTH = 32_768
 """How much of a message is recorded. The middle is cut out of a longer one, and what is left says so. Arguments that
 take more give way to the message."""
-DATA_BYTES = 131_072
+MAX_ATTRIBUTE_BYTES = 131_072
 """How much is recorded of an exception's attributes."""
-_TRACEBACK_BYTES = 4096
-_TRACEBACK_MESSAGE = 1000
-_CAUSE_CHARACTERS = 500
+_MAX_TRACEBACK_BYTES = 4096
+_MAX_TRACEBACK_MESSAGE_LENGTH = 1000
+_MAX_CAUSE_LENGTH = 500
 
-_SLOTS: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
+_BUILTIN_ATTRIBUTES: tuple[tuple[type[BaseException], tuple[str, ...]], ...] = (
     (OSError, ("filename", "filename2")),
     (ImportError, ("name", "path")),
     (AttributeError, ("name",)),
@@ -56,9 +56,9 @@ class ErrorInfo:
 
 def encode_error(exc: BaseException) -> bytes:
     """The exception as bytes. Always succeeds: what cannot be rebuilt is recorded as ``StepFailed``."""
-    message = message_of(exc)
-    common: dict[str, object] = {"traceback": _traceback_of(exc), "cause": _cause_of(exc)}
-    if isinstance(exc, Exception) and _resolve(type(exc).__module__, type(exc).__qualname__, ()) is type(exc):
+    message = get_error_message(exc)
+    common: dict[str, object] = {"traceback": _format_traceback(exc), "cause": _format_cause(exc)}
+    if isinstance(exc, Exception) and _resolve_class(type(exc).__module__, type(exc).__qualname__, ()) is type(exc):
         try:
             data = _pack_exception(exc, message, common)
             str(decode_error(data, ()))
@@ -81,54 +81,57 @@ def encode_error(exc: BaseException) -> bytes:
 
 
 def decode_error(
-    data: bytes, namespaces: Sequence[Mapping[str, object]], what: str = "the recorded error"
+    data: bytes, namespaces: Sequence[Mapping[str, object]], subject: str = "the recorded error"
 ) -> Exception:
-    """The exception, rebuilt without calling its ``__init__``; ``what`` is how messages call it if that cannot be done.
+    """The exception, rebuilt without calling its ``__init__``; ``subject`` names it in messages if that fails.
 
     Its class is looked up among the built-ins, in the modules that are loaded, then by name in ``namespaces`` (the
     globals of the workflow's and the step's modules: ``__main__.Oops`` of yesterday may be ``app.Oops`` today).
     """
-    record = _read(data)
+    record = _read_error_record(data)
     name, message = str(record["type"]), str(record["message"])
     qualname = str(record["qualname"])
-    cls = _resolve(name.removesuffix(f".{qualname}"), qualname, namespaces)
+    cls = _resolve_class(name.removesuffix(f".{qualname}"), qualname, namespaces)
     if cls is None:
         raise UnreadableRecord(
-            f"{begin(what)} is a `{name}`, and no class of that name is loaded here. Import it in the module that "
+            f"{capitalize_first(subject)} is a `{name}`, and no class of that name is loaded here. Import it in the "
+            "module that "
             f"defines the workflow. Its message was: {message}"
         )
     args = record.get("args")
     try:
         return _rebuild(cls, tuple(args) if args is not None else (message,), record)
     except Exception as error:
-        raise UnreadableRecord(f"{begin(what)} is a `{name}`, which cannot be rebuilt ({error}): {message}") from error
+        raise UnreadableRecord(
+            f"{capitalize_first(subject)} is a `{name}`, which cannot be rebuilt ({error}): {message}"
+        ) from error
 
 
-def describe_error(data: bytes) -> ErrorInfo:
+def read_error_info(data: bytes) -> ErrorInfo:
     """The recorded error in words; needs none of the code that raised it."""
-    record = _read(data)
+    record = _read_error_record(data)
     return ErrorInfo(str(record["type"]), str(record["message"]), str(record.get("traceback") or ""))
 
 
-def message_of(exc: BaseException) -> str:
-    """What the exception says, in at most ``MESSAGE_CHARACTERS`` and a few words. Never raises."""
+def get_error_message(exc: BaseException) -> str:
+    """What the exception says, in at most ``MAX_MESSAGE_LENGTH`` and a few words. Never raises."""
     try:
         text = str(exc)
     except BaseException as error:
         return f"<its message could not be made: {type(error).__name__}>"
-    return _clean(_shortened(text, MESSAGE_CHARACTERS))
+    return _escape_surrogates(_shorten(text, MAX_MESSAGE_LENGTH))
 
 
 def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) -> bytes:
-    args = exc.args if _survive(exc.args) else None
+    args = exc.args if _can_record_args(exc.args) else None
     attributes: dict[str, object] = {}
-    lost: list[str] = []
-    room = DATA_BYTES
-    for name, value in _attributes_of(exc).items():
-        size = _size_of(value)
+    omitted: list[str] = []
+    room = MAX_ATTRIBUTE_BYTES
+    for name, value in _collect_attributes(exc).items():
+        size = _measure_size(value)
         # Attributes of our own errors are data that the run goes on with, such as the arguments of a call to approve.
         if size is None or (size > room and not type(exc).__module__.startswith("holdfast.")):
-            lost.append(name)
+            omitted.append(name)
         else:
             attributes[name] = value
             room -= size
@@ -138,20 +141,20 @@ def _pack_exception(exc: Exception, message: str, common: Mapping[str, object]) 
         "message": message,
         "args": None if args is None else list(args),
         "attributes": attributes,
-        "lost": lost,
+        "omitted": omitted,
     }
     return pack({**record, **common}, "an error")
 
 
-def _survive(args: tuple[object, ...]) -> bool:
+def _can_record_args(args: tuple[object, ...]) -> bool:
     """Whether these arguments can be recorded as they are; else the message is recorded in their place."""
-    sizes = [_size_of(value) for value in args]
-    return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) <= MESSAGE_CHARACTERS
+    sizes = [_measure_size(value) for value in args]
+    return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) <= MAX_MESSAGE_LENGTH
 
 
-def _size_of(value: object) -> int | None:
+def _measure_size(value: object) -> int | None:
     """How many bytes a value takes in a record, roughly if too many; ``None``: it cannot be recorded."""
-    if isinstance(value, str | bytes) and len(value) > DATA_BYTES:
+    if isinstance(value, str | bytes) and len(value) > MAX_ATTRIBUTE_BYTES:
         return len(value)
     try:
         return len(pack(value, "an error's argument"))
@@ -159,9 +162,9 @@ def _size_of(value: object) -> int | None:
         return None
 
 
-def _attributes_of(exc: BaseException) -> dict[str, object]:
+def _collect_attributes(exc: BaseException) -> dict[str, object]:
     found: dict[str, object] = {key: value for key, value in vars(exc).items() if key.isidentifier()}
-    for base, names in _SLOTS:
+    for base, names in _BUILTIN_ATTRIBUTES:
         if isinstance(exc, base):
             found.update({name: value for name in names if (value := getattr(exc, name, None)) is not None})
     return found
@@ -180,27 +183,27 @@ def _rebuild(cls: type[Exception], args: tuple[Any, ...], record: Mapping[str, A
     except TypeError:
         pass
     exc.args = args
-    slots = {name for parent, names in _SLOTS if issubclass(cls, parent) for name in names}
+    slots = {name for parent, names in _BUILTIN_ATTRIBUTES if issubclass(cls, parent) for name in names}
     for name, value in record["attributes"].items():
         if name in slots:
             setattr(exc, name, value)
         else:
             exc.__dict__[name] = value
-    if record.get("lost"):
-        note = f"[holdfast] rebuilt from its record, without {', '.join(record['lost'])}: they could not be recorded"
+    if record.get("omitted"):
+        note = f"[holdfast] rebuilt from its record, without {', '.join(record['omitted'])}: they could not be recorded"
         if note not in getattr(exc, "__notes__", ()):
             exc.add_note(note)
     return exc
 
 
-def _resolve(module: str, qualname: str, namespaces: Sequence[Mapping[str, object]]) -> type[Exception] | None:
+def _resolve_class(module: str, qualname: str, namespaces: Sequence[Mapping[str, object]]) -> type[Exception] | None:
     """The class of that name, by looking and never by importing: a module's ``__getattr__`` is not asked either."""
     loaded = builtins if module == "builtins" else errors if module == errors.__name__ else sys.modules.get(module)
     places = [*([vars(loaded)] if loaded is not None else []), *namespaces]
-    return next((found for place in places if (found := _descend(place, qualname)) is not None), None)
+    return next((found for place in places if (found := _find_in_namespace(place, qualname)) is not None), None)
 
 
-def _descend(namespace: Mapping[str, object], qualname: str) -> type[Exception] | None:
+def _find_in_namespace(namespace: Mapping[str, object], qualname: str) -> type[Exception] | None:
     found: object = None
     for part in qualname.split("."):
         found = namespace.get(part)
@@ -212,38 +215,38 @@ def _descend(namespace: Mapping[str, object], qualname: str) -> type[Exception] 
     return None
 
 
-def _read(data: bytes) -> dict[str, Any]:
+def _read_error_record(data: bytes) -> dict[str, Any]:
     try:
         record = unpack(data)
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-        refuse_sealed(data, "a recorded error")
+        check_decrypted(data, "a recorded error")
         raise UnreadableRecord(f"A recorded error cannot be read: {error}.") from error
     if not isinstance(record, dict) or not {"type", "qualname", "message", "attributes"} <= record.keys():
         raise UnreadableRecord("A recorded error cannot be read: it has no type and message.")
     return cast("dict[str, Any]", record)
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten(text: str, max_length: int) -> str:
     """The text, with its middle cut out if it is longer."""
-    if len(text) <= most:
+    if len(text) <= max_length:
         return text
-    tail = most // 4
-    cut = len(text) - most
-    return f"{text[: most - tail]}… [{cut:,} of {len(text):,} characters cut] …{text[-tail:]}"
+    tail = max_length // 4
+    cut = len(text) - max_length
+    return f"{text[: max_length - tail]}… [{cut:,} of {len(text):,} characters cut] …{text[-tail:]}"
 
 
-def _clean(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _traceback_of(exc: BaseException) -> str:
+def _format_traceback(exc: BaseException) -> str:
     try:
         found = traceback.TracebackException.from_exception(exc, limit=-20)
         _shorten_messages(found)
         text = "".join(found.format())
     except BaseException:
         return ""  # the exception's own attributes or source lines cannot be read; the message must do
-    return text.encode("utf-8", "backslashreplace")[-_TRACEBACK_BYTES:].decode("utf-8", "ignore")
+    return text.encode("utf-8", "backslashreplace")[-_MAX_TRACEBACK_BYTES:].decode("utf-8", "ignore")
 
 
 def _shorten_messages(found: traceback.TracebackException | None) -> None:
@@ -252,14 +255,14 @@ def _shorten_messages(found: traceback.TracebackException | None) -> None:
         return
     said: Any = getattr(found, "_str", None)  # Python has no other way to it
     if isinstance(said, str):
-        setattr(found, "_str", _shortened(said, _TRACEBACK_MESSAGE))  # noqa: B010
+        setattr(found, "_str", _shorten(said, _MAX_TRACEBACK_MESSAGE_LENGTH))  # noqa: B010
     notes: Any = getattr(found, "__notes__", None)
     if isinstance(notes, list):
-        setattr(found, "__notes__", [_shortened(str(note), _TRACEBACK_MESSAGE) for note in cast("list[Any]", notes)])  # noqa: B010
+        found.__notes__ = [_shorten(str(note), _MAX_TRACEBACK_MESSAGE_LENGTH) for note in cast("list[Any]", notes)]
     for other in (found.__cause__, found.__context__, *(getattr(found, "exceptions", None) or ())):
         _shorten_messages(other)
 
 
-def _cause_of(exc: BaseException) -> str | None:
+def _format_cause(exc: BaseException) -> str | None:
     cause = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
-    return None if cause is None else f"{type(cause).__qualname__}: {message_of(cause)}"[:_CAUSE_CHARACTERS]
+    return None if cause is None else f"{type(cause).__qualname__}: {get_error_message(cause)}"[:_MAX_CAUSE_LENGTH]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-_SECRETS = re.compile(
+_SECRET_PATTERN = re.compile(
     # What is assigned to a name that means a key, unless it only stands for one: `api_key=...`, `your-key`, `<key>`.
     r"(?P<name>\b(?:x-)?api[-_]key[\"']?\s*[:=]\s*[\"']?|[?&](?:key|api_key|token)=)"
     r"(?!\.\.\.|<|your|none\b|null\b)[^\s\"'`,;&})]+"
@@ -22,13 +22,13 @@ _SECRETS = re.compile(
     r"|\bAIza[\w*-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}",
     re.IGNORECASE,
 )
-_SECRET_VARIABLE = re.compile(r"(_|^)(API_?KEY|TOKEN|SECRET|SECRET_ACCESS_KEY|PASSWORD)$")
+_SECRET_VARIABLE_PATTERN = re.compile(r"(_|^)(API_?KEY|TOKEN|SECRET|SECRET_ACCESS_KEY|PASSWORD)$")
 
 
-def without_secrets(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """The text without what looks like a key."""
-    text = _SECRETS.sub(lambda found: f"{found['name'] or found['bearer'] or found['user'] or ''}[key]", text)
+    text = _SECRET_PATTERN.sub(lambda found: f"{found['name'] or found['bearer'] or found['user'] or ''}[key]", text)
     for name, value in os.environ.items():
-        if len(value) >= 8 and value in text and _SECRET_VARIABLE.search(name):
+        if len(value) >= 8 and value in text and _SECRET_VARIABLE_PATTERN.search(name):
             text = text.replace(value, "[key]")
     return text

@@ -20,9 +20,9 @@ from types import NoneType
 from typing import Any, cast
 from uuid import UUID
 
-from holdfast.codec.formatting import is_secret, key_of, kind_of, name_of
+from holdfast.codec.formatting import format_key, format_type, get_type, is_secret
 
-_ATOMS = frozenset({str, int, bool, float, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID})
+_ATOMIC_TYPES = frozenset({str, int, bool, float, NoneType, bytes, datetime, date, time, timedelta, Decimal, UUID})
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,130 +30,136 @@ class Difference:
     """The first place where a value and its decoded record part."""
 
     original: object
-    trouble: str
-    type_changed: bool = False
+    problem: str
+    is_type_changed: bool = False
     path: list[str] = dataclasses.field(default_factory=list[str])
 
-    def under(self, step: str) -> Difference:
+    def add_parent(self, step: str) -> Difference:
         """The same difference, seen from one level further up."""
         self.path.insert(0, step)
         return self
 
 
-def difference(a: Any, b: Any, unsure: list[type]) -> Difference | None:
-    """Where ``b``, decoded from the record of ``a``, is not what ``a`` was.
+def find_difference(original: Any, decoded: Any, uncomparable: list[type]) -> Difference | None:
+    """Where ``decoded``, decoded from the record of ``original``, is not what ``original`` was.
 
-    Types that cannot be compared (their equality is identity) are added to ``unsure``: for them, the caller compares
-    the bytes of a second encoding. So is ``float`` where an ``int`` stood for one, whose bytes may differ.
+    Types that cannot be compared (their equality is identity) are added to ``uncomparable``: for them, the caller
+    compares the bytes of a second encoding. So is ``float`` where an ``int`` stood for one, whose bytes may differ.
     """
-    kind = kind_of(a)
-    other = kind_of(b)
+    kind = get_type(original)
+    other = get_type(decoded)
     if kind is not other:
-        if kind is int and other is float and a == b:
-            unsure.append(float)
+        if kind is int and other is float and original == decoded:
+            uncomparable.append(float)
             return None
-        return Difference(a, f"there is a `{name_of(kind)}` that would be read back as `{name_of(other)}`", True)
-    if kind in _ATOMS:
-        if a == b or (kind in (float, Decimal) and math.isnan(a) and math.isnan(b)):
+        return Difference(
+            original, f"there is a `{format_type(kind)}` that would be read back as `{format_type(other)}`", True
+        )
+    if kind in _ATOMIC_TYPES:
+        if original == decoded or (kind in (float, Decimal) and math.isnan(original) and math.isnan(decoded)):
             return None
-        return _changed(a)
+        return _make_changed_difference(original)
     if kind is list or kind is tuple:
-        return _sequences(a, b, unsure)
+        return _compare_sequences(original, decoded, uncomparable)
     if kind is dict:
-        return _mappings(a, b, unsure)
-    fields = fields_of(kind)
+        return _compare_mappings(original, decoded, uncomparable)
+    fields = get_data_fields(kind)
     if fields is not None:
         for name in fields:
-            found = difference(getattr(a, name, None), getattr(b, name, None), unsure)
+            found = find_difference(getattr(original, name, None), getattr(decoded, name, None), uncomparable)
             if found:
-                return found.under(f".{name}")
-        extra = getattr(a, "__pydantic_extra__", None)
-        return _mappings(extra, getattr(b, "__pydantic_extra__", None) or {}, unsure) if extra else None
-    if isinstance(a, Enum):
-        return None if a is b else _changed(a)
-    if isinstance(a, (list, tuple)):
-        return _sequences(a, b, unsure)
-    if isinstance(a, Mapping):
-        return _mappings(cast("Mapping[Any, Any]", a), b, unsure)
-    if isinstance(a, (set, frozenset)):
-        return _sets(cast("set[Any]", a), cast("set[Any]", b), unsure)
-    return _others(a, b, unsure)
+                return found.add_parent(f".{name}")
+        extra = getattr(original, "__pydantic_extra__", None)
+        return (
+            _compare_mappings(extra, getattr(decoded, "__pydantic_extra__", None) or {}, uncomparable)
+            if extra
+            else None
+        )
+    if isinstance(original, Enum):
+        return None if original is decoded else _make_changed_difference(original)
+    if isinstance(original, (list, tuple)):
+        return _compare_sequences(original, decoded, uncomparable)
+    if isinstance(original, Mapping):
+        return _compare_mappings(cast("Mapping[Any, Any]", original), decoded, uncomparable)
+    if isinstance(original, (set, frozenset)):
+        return _compare_sets(cast("set[Any]", original), cast("set[Any]", decoded), uncomparable)
+    return _compare_others(original, decoded, uncomparable)
 
 
-_field_names: dict[type, tuple[str, ...] | None] = {}
+_field_names_cache: dict[type, tuple[str, ...] | None] = {}
 
 
-def fields_of(kind: type) -> tuple[str, ...] | None:
+def get_data_fields(cls: type) -> tuple[str, ...] | None:
     """The data fields of a pydantic model or dataclass, ``None`` for other classes. Private attributes are not data."""
     try:
-        return _field_names[kind]
+        return _field_names_cache[cls]
     except KeyError:
         pass
     fields: tuple[str, ...] | None = None
-    declared: Any = getattr(kind, "__pydantic_fields__", None)
+    declared: Any = getattr(cls, "__pydantic_fields__", None)
     if isinstance(declared, dict):
         fields = tuple(cast("dict[str, object]", declared))
-    elif "__dataclass_fields__" in dir(kind):
-        fields = tuple(field.name for field in dataclasses.fields(cast(Any, kind)))
-    _field_names[kind] = fields
+    elif "__dataclass_fields__" in dir(cls):
+        fields = tuple(field.name for field in dataclasses.fields(cast(Any, cls)))
+    _field_names_cache[cls] = fields
     return fields
 
 
-def _sequences(a: Any, b: Any, unsure: list[type]) -> Difference | None:
+def _compare_sequences(a: Any, b: Any, uncomparable: list[type]) -> Difference | None:
     if len(a) != len(b):
-        return _changed(a)
+        return _make_changed_difference(a)
     kinds = set(map(type, a))
     # One comparison in C settles long lists of plain items; a NaN in them falls through to the loop.
-    if kinds <= _ATOMS and a == b and list(map(type, a)) == list(map(type, b)):
+    if kinds <= _ATOMIC_TYPES and a == b and list(map(type, a)) == list(map(type, b)):
         return None
     names: tuple[str, ...] | None = getattr(a, "_fields", None)
     for index, (one, other) in enumerate(zip(a, b, strict=True)):
-        found = difference(one, other, unsure)
+        found = find_difference(one, other, uncomparable)
         if found:
-            return found.under(f".{names[index]}" if names else f"[{index}]")
+            return found.add_parent(f".{names[index]}" if names else f"[{index}]")
     return None
 
 
-def _mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], unsure: list[type]) -> Difference | None:
+def _compare_mappings(a: Mapping[Any, Any], b: Mapping[Any, Any], uncomparable: list[type]) -> Difference | None:
     for (key, one), (other_key, other) in zip(a.items(), b.items(), strict=False):
-        if key is not other_key and difference(key, other_key, unsure):
+        if key is not other_key and find_difference(key, other_key, uncomparable):
             if type(key) is type(other_key) and key not in b:
-                return Difference(key, f"the key {key_of(key)} would be lost")
-            return Difference(key, f"the key {key_of(key)} would be read back as something else")
-        found = difference(one, other, unsure)
+                return Difference(key, f"the key {format_key(key)} would be lost")
+            return Difference(key, f"the key {format_key(key)} would be read back as something else")
+        found = find_difference(one, other, uncomparable)
         if found:
-            return found.under(f"[{key_of(key)}]")
+            return found.add_parent(f"[{format_key(key)}]")
     if len(a) != len(b):
-        lost = [key_of(key) for key in a if key not in b]
+        lost = [format_key(key) for key in a if key not in b]
         return Difference(a, f"the keys {', '.join(lost[:5])} would be lost" if lost else "keys would be added")
     return None
 
 
-def _sets(a: set[Any], b: set[Any], unsure: list[type]) -> Difference | None:
+def _compare_sets(a: set[Any], b: set[Any], uncomparable: list[type]) -> Difference | None:
     if a == b:
         twins = {element: element for element in b}
         for element in a:
-            found = difference(element, twins[element], unsure)
+            found = find_difference(element, twins[element], uncomparable)
             if found:
-                return found.under("{…}")
+                return found.add_parent("{…}")
         return None
-    return _changed(a)
+    return _make_changed_difference(a)
 
 
-def _others(a: Any, b: Any, unsure: list[type]) -> Difference | None:
-    kind = kind_of(a)
+def _compare_others(a: Any, b: Any, uncomparable: list[type]) -> Difference | None:
+    kind = get_type(a)
     if is_secret(a) and a != b:
-        return Difference(a, f"there is a `{name_of(kind)}`, which would be recorded as stars")
+        return Difference(a, f"there is a `{format_type(kind)}`, which would be recorded as stars")
     try:
         if a is b or bool(a == b):
             return None
     except Exception:
-        return _changed(a)  # an equality that cannot answer says nothing in favour of the record
+        return _make_changed_difference(a)  # an equality that cannot answer says nothing in favour of the record
     if kind.__eq__ is object.__eq__:
-        unsure.append(kind)
+        uncomparable.append(kind)
         return None
-    return _changed(a)
+    return _make_changed_difference(a)
 
 
-def _changed(a: object) -> Difference:
-    return Difference(a, f"there is a `{name_of(type(a))}` that would be read back with another content")
+def _make_changed_difference(a: object) -> Difference:
+    return Difference(a, f"there is a `{format_type(type(a))}` that would be read back with another content")

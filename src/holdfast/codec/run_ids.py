@@ -14,32 +14,32 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from holdfast.codec.canonical import canonical, to_plain
+from holdfast.codec.canonical import canonicalize, decode_plain
 from holdfast.codec.tags import TAGGED_TYPES
 from holdfast.errors import InputError
 
-LONGEST_ID = 200
+MAX_ID_LENGTH = 200
 NOT_GIVEN = object()
-_SEVERAL = (dict, list, tuple, set, frozenset)
+_COLLECTION_TYPES = (dict, list, tuple, set, frozenset)
 
 
-def template_fields(template: str) -> tuple[str, ...]:
+def parse_template_fields(template: str) -> tuple[str, ...]:
     """The names in a template, in order; raises ``InputError`` for a template that has more than names in it."""
-    return tuple(field for _, field in _parse(template) if field is not None)
+    return tuple(field for _, field in _parse_template(template) if field is not None)
 
 
-def render_id(template: str, data: bytes, workflow: str, defaults: Mapping[str, object] | None = None) -> str:
+def render_run_id(template: str, data: bytes, workflow: str, defaults: Mapping[str, object] | None = None) -> str:
     """The run id that a template gives for encoded inputs; ``defaults`` fill in for inputs that were left out."""
-    inputs = cast("dict[str, Any]", to_plain(data))
+    inputs = cast("dict[str, Any]", decode_plain(data))
     rendered: list[str] = []
-    for literal, field in _parse(template):
+    for literal, field in _parse_template(template):
         rendered.append(literal)
         if field is not None:
             rendered.append(_render_field(field, inputs, defaults or {}, template, workflow))
-    return _checked("".join(rendered), template, workflow)
+    return _validate_run_id("".join(rendered), template, workflow)
 
 
-def _parse(template: str) -> list[tuple[str, str | None]]:
+def _parse_template(template: str) -> list[tuple[str, str | None]]:
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
@@ -56,14 +56,14 @@ def _parse(template: str) -> list[tuple[str, str | None]]:
 def _render_field(
     field: str, inputs: Mapping[str, Any], defaults: Mapping[str, object], template: str, workflow: str
 ) -> str:
-    value = input_of(field, inputs, defaults.get(field, NOT_GIVEN))
+    value = get_input(field, inputs, defaults.get(field, NOT_GIVEN))
     if value is NOT_GIVEN:
         names = ", ".join(inputs) or "none"
         raise InputError(
             f"The id template {template!r} of workflow {workflow!r} needs the input {field!r}, which was not given "
             f"(given: {names})."
         )
-    text = text_of(value)
+    text = format_scalar(value)
     if text is None:
         raise InputError(
             f"The input {field!r} of workflow {workflow!r} is part of its id template {template!r}, so it must be a "
@@ -72,7 +72,7 @@ def _render_field(
     return text
 
 
-def input_of(field: str, inputs: Mapping[str, Any], default: object) -> Any:
+def get_input(field: str, inputs: Mapping[str, Any], default: object) -> Any:
     """The value of a field of a template among the inputs of a run, also those that are any others."""
     others = next((value for name, value in inputs.items() if name.startswith("**")), None)
     if field in inputs:
@@ -82,18 +82,18 @@ def input_of(field: str, inputs: Mapping[str, Any], default: object) -> Any:
     return default
 
 
-def text_of(value: Any) -> str | None:
+def format_scalar(value: Any) -> str | None:
     """A single value as the text that it has in a template, whoever encoded it; ``None``: it is no single value."""
     if type(value) not in TAGGED_TYPES:
         value = to_jsonable_python(value, by_alias=False)
-    return None if isinstance(value, _SEVERAL) else str(canonical(value))
+    return None if isinstance(value, _COLLECTION_TYPES) else str(canonicalize(value))
 
 
-def _checked(run_id: str, template: str, workflow: str) -> str:
-    if not 1 <= len(run_id) <= LONGEST_ID:
+def _validate_run_id(run_id: str, template: str, workflow: str) -> str:
+    if not 1 <= len(run_id) <= MAX_ID_LENGTH:
         raise InputError(
             f"The id template {template!r} of workflow {workflow!r} gives an id of {len(run_id)} characters; it must "
-            f"have 1 to {LONGEST_ID}."
+            f"have 1 to {MAX_ID_LENGTH}."
         )
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in run_id):
         raise InputError(

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import SchemaValidator, to_json
 
-from holdfast.codec.encrypted_values import refuse_sealed
-from holdfast.codec.formatting import begin, name_of, refuse, unreadable
-from holdfast.codec.json_schema import json_schema_of
+from holdfast.codec.encrypted_values import check_decrypted
+from holdfast.codec.formatting import capitalize_first, format_type, make_unreadable_error, make_unrecordable_error
+from holdfast.codec.json_schema import build_json_schema
 from holdfast.codec.tags import pack_and_unpack, unpack
 from holdfast.codec.value_codec import ValueCodec
 from holdfast.errors import UnreadableRecord
@@ -23,45 +23,47 @@ from holdfast.errors import UnreadableRecord
 class TaggedCodec(ValueCodec):
     """Records values of the closed set, by what they are."""
 
-    __slots__ = ("_adapter", "_shape")
+    __slots__ = ("_adapter", "_shape_validator")
 
-    def __init__(self, annotation: object, *, shaped: bool) -> None:
+    def __init__(self, annotation: object, *, has_shape: bool) -> None:
         self.annotation = annotation
-        self._shape: SchemaValidator | None = None
+        self._shape_validator: SchemaValidator | None = None
         self._adapter: TypeAdapter[Any] | None = None
-        if shaped:
+        if has_shape:
             try:
                 adapter = TypeAdapter[Any](cast(Any, annotation))
-                self._shape, self._adapter = cast(SchemaValidator, adapter.validator), adapter
+                self._shape_validator, self._adapter = cast(SchemaValidator, adapter.validator), adapter
             except PydanticUserError:
                 pass  # pydantic does not know this annotation; the closed set is check enough
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value as it will be read from them."""
-        if type(value) is str and self._shape is None:
+        if type(value) is str and self._shape_validator is None:
             try:
                 return to_json(value), value
             except ValueError:
                 pass  # a lone surrogate: the slow way says so
-        if self._shape is not None and not self._shape.isinstance_python(value, strict=True):
-            trouble = f"it is declared as `{name_of(self.annotation)}`, but it is a `{name_of(type(value))}`"
-            raise refuse(what, trouble, "Make it what the annotation says, or change the annotation to what it is.")
-        return pack_and_unpack(value, what)
+        if self._shape_validator is not None and not self._shape_validator.isinstance_python(value, strict=True):
+            trouble = f"it is declared as `{format_type(self.annotation)}`, but it is a `{format_type(type(value))}`"
+            raise make_unrecordable_error(
+                subject, trouble, "Make it what the annotation says, or change the annotation to what it is."
+            )
+        return pack_and_unpack(value, subject)
 
-    def json_schema(self, definitions: str) -> dict[str, Any]:
+    def build_json_schema(self, definition_prefix: str) -> dict[str, Any]:
         """A JSON schema of the values; of what an annotation leaves open it says nothing."""
-        return {} if self._adapter is None else json_schema_of(self._adapter, definitions)
+        return {} if self._adapter is None else build_json_schema(self._adapter, definition_prefix)
 
-    def decode(self, data: bytes, what: str) -> object:
+    def decode(self, data: bytes, subject: str) -> object:
         """The value in the bytes, fitted to what the annotation says."""
         try:
             value = unpack(data)
         except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
-            refuse_sealed(data, what)
-            raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
-        if self._shape is None or self._shape.isinstance_python(value, strict=True):
+            check_decrypted(data, subject)
+            raise UnreadableRecord(f"{capitalize_first(subject)} cannot be read: {error}.") from error
+        if self._shape_validator is None or self._shape_validator.isinstance_python(value, strict=True):
             return value
         try:
-            return self._shape.validate_python(value)
+            return self._shape_validator.validate_python(value)
         except ValidationError as error:
-            raise unreadable(what, self.annotation, error) from None
+            raise make_unreadable_error(subject, self.annotation, error) from None

@@ -23,17 +23,17 @@ from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from holdfast.codec.formatting import at, key_of, name_of, refuse, way_out_for
-from holdfast.codec.value_codec import Encoded
+from holdfast.codec.formatting import format_key, format_path, format_type, make_unrecordable_error, suggest_fix
+from holdfast.codec.value_codec import EncodedValue
 from holdfast.errors import UnrecordableValue
 
-TAGGED = b"\x01"
+TAGGED_PREFIX = b"\x01"
 """The first byte of the tagged form; no JSON text begins with it."""
 
-DEEPEST = 190
+MAX_DEPTH = 190
 """Levels of JSON that may be nested: the parser stops at 200, and an inputs object adds some of its own."""
 
-BIGGEST_BITS = 4096
+MAX_DECIMAL_BITS = 4096
 """Integers above this are written in hexadecimal, since parsers limit decimal digits (CPython to 4300)."""
 
 TAGGED_TYPES = frozenset(
@@ -58,23 +58,23 @@ TAGGED_TYPES = frozenset(
     }
 )
 
-_FLAT = frozenset({str, int, bool, NoneType})
+_FLAT_TYPES = frozenset({str, int, bool, NoneType})
 
-Stranger = Callable[[object], object]
+Replacer = Callable[[object], object]
 """Turns a value outside the closed set into one of the set, or raises ``TypeError``."""
 
 
-def pack(value: object, what: str, stranger: Stranger | None = None) -> bytes:
+def pack(value: object, subject: str, replacer: Replacer | None = None) -> bytes:
     """The bytes of a value of the closed set.
 
-    ``stranger`` is asked for a replacement of every value that is not of the set; without it such values are refused.
+    ``replacer`` is asked for a replacement of every value that is not of the set; without it such values are refused.
     """
-    return pack_and_unpack(value, what, stranger)[0]
+    return pack_and_unpack(value, subject, replacer)[0]
 
 
-def pack_and_unpack(value: object, what: str, stranger: Stranger | None = None) -> tuple[bytes, object]:
+def pack_and_unpack(value: object, subject: str, replacer: Replacer | None = None) -> tuple[bytes, object]:
     """The bytes of a value, and the value that will be read from them: equal, and sharing nothing mutable."""
-    if type(value) is Encoded:
+    if type(value) is EncodedValue:
         return value.data, value
     try:
         if is_plain(value):
@@ -83,106 +83,110 @@ def pack_and_unpack(value: object, what: str, stranger: Stranger | None = None) 
     except (PydanticSerializationError, ValueError, RecursionError):
         pass  # the slow way either finds the place to name in the error, or a tag that helps
     try:
-        tagged = _Tagger(what, stranger).tag(value)
+        tagged = _Tagger(subject, replacer).tag(value)
         body = to_json(tagged)
-        return body if is_plain(tagged) else TAGGED + body, untag(from_json(body))
+        return body if is_plain(tagged) else TAGGED_PREFIX + body, untag(from_json(body))
     except UnrecordableValue:
         raise
     except RecursionError:
-        raise _too_deep(what) from None
+        raise _make_depth_error(subject) from None
     except ValueError as error:
-        raise refuse(what, f"its encoding failed ({error})", "Return plain data.") from error
+        raise make_unrecordable_error(subject, f"its encoding failed ({error})", "Return plain data.") from error
 
 
 def unpack(data: bytes) -> object:
     """The value in the bytes, tagged or plain. Raises ``ValueError`` for anything that ``pack`` does not write."""
-    if data[:1] == TAGGED:
+    if data[:1] == TAGGED_PREFIX:
         return untag(from_json(data[1:]))
     return from_json(data)
 
 
-def is_plain(value: object, depth: int = 0, *, dollars: bool = False) -> bool:
+def is_plain(value: object, depth: int = 0, *, allow_dollar_keys: bool = False) -> bool:
     """Whether plain JSON says all there is to say about the value. (Values that contain themselves are not plain.)
 
-    With ``dollars``, keys may begin with ``$``: harmless in plain JSON, not among tags.
+    With ``allow_dollar_keys``, keys may begin with ``$``: harmless in plain JSON, not among tags.
     """
     kind = type(value)
-    if kind in _FLAT:
+    if kind in _FLAT_TYPES:
         return True
     if kind is float:
         return math.isfinite(cast(float, value))
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return False
     if kind is dict:
         entries = cast("dict[object, object]", value)
         for key in entries:
-            if type(key) is not str or (key[:1] == "$" and not dollars):
+            if type(key) is not str or (key[:1] == "$" and not allow_dollar_keys):
                 return False
-        return _all_plain(entries.values(), depth, dollars)
+        return _are_all_plain(entries.values(), depth, allow_dollar_keys)
     if kind is list:
-        return _all_plain(cast("list[object]", value), depth, dollars)
+        return _are_all_plain(cast("list[object]", value), depth, allow_dollar_keys)
     return False
 
 
-def _all_plain(items: Any, depth: int, dollars: bool) -> bool:
+def _are_all_plain(items: Any, depth: int, allow_dollar_keys: bool) -> bool:
     kinds = set(map(type, items))
-    if kinds <= _FLAT:
+    if kinds <= _FLAT_TYPES:
         return True
-    return all(is_plain(item, depth + 1, dollars=dollars) for item in items)
+    return all(is_plain(item, depth + 1, allow_dollar_keys=allow_dollar_keys) for item in items)
 
 
-def _too_deep(what: str) -> UnrecordableValue:
-    return refuse(what, "it is nested too deeply", f"Keep it under {DEEPEST} levels, for example as a flat list.")
+def _make_depth_error(subject: str) -> UnrecordableValue:
+    return make_unrecordable_error(
+        subject, "it is nested too deeply", f"Keep it under {MAX_DEPTH} levels, for example as a flat list."
+    )
 
 
 class _Tagger:
     """Turns one value into JSON data with tags; knows where it is, for errors, and what it is inside of, for cycles."""
 
-    def __init__(self, what: str, stranger: Stranger | None) -> None:
-        self._what = what
-        self._stranger = stranger
+    def __init__(self, subject: str, replacer: Replacer | None) -> None:
+        self._subject = subject
+        self._replacer = replacer
         self._path: list[str] = []
-        self._inside: set[int] = set()
+        self._ancestor_ids: set[int] = set()
 
     def tag(self, value: object, depth: int = 0) -> object:
         """The JSON data for the value; every list, dict and tag is a level."""
         kind = type(value)
         if kind is str:
-            return self._text(cast(str, value))
+            return self._validate_text(cast(str, value))
         if kind is bool or kind is NoneType:
             return value
         if kind is int:
             number = cast(int, value)
-            return number if number.bit_length() <= BIGGEST_BITS else {"$int": hex(number)}
+            return number if number.bit_length() <= MAX_DECIMAL_BITS else {"$int": hex(number)}
         if kind is float:
             real = cast(float, value)
             return real if math.isfinite(real) else {"$float": str(real)}
-        if kind in _LEAVES:
-            return {_LEAVES[kind]: self._leaf(kind, value)}
+        if kind in _LEAF_TAGS:
+            return {_LEAF_TAGS[kind]: self._encode_leaf(kind, value)}
         if kind not in TAGGED_TYPES:
-            return self._replace(value, depth)
-        if depth > DEEPEST:
-            raise _too_deep(self._what)
-        if id(value) in self._inside:
-            raise refuse(self._what, f"{at(self._path)}it contains itself", "Return data without cycles.")
-        self._inside.add(id(value))
+            return self._tag_replacement(value, depth)
+        if depth > MAX_DEPTH:
+            raise _make_depth_error(self._subject)
+        if id(value) in self._ancestor_ids:
+            raise make_unrecordable_error(
+                self._subject, f"{format_path(self._path)}it contains itself", "Return data without cycles."
+            )
+        self._ancestor_ids.add(id(value))
         try:
-            return self._container(kind, value, depth)
+            return self._tag_container(kind, value, depth)
         finally:
-            self._inside.discard(id(value))
+            self._ancestor_ids.discard(id(value))
 
-    def _container(self, kind: type, value: object, depth: int) -> object:
+    def _tag_container(self, kind: type, value: object, depth: int) -> object:
         if kind is list:
-            return self._items(cast("list[object]", value), depth + 1)
+            return self._tag_items(cast("list[object]", value), depth + 1)
         if kind is tuple:
-            return {"$tuple": self._items(cast("tuple[object, ...]", value), depth + 2)}
+            return {"$tuple": self._tag_items(cast("tuple[object, ...]", value), depth + 2)}
         if kind is dict:
-            return self._entries(cast("dict[object, object]", value), depth)
+            return self._tag_entries(cast("dict[object, object]", value), depth)
         # The order of a set depends on the process's hash seed; the order of encoded elements does not.
-        elements = self._items(cast("set[object]", value), depth + 2)
+        elements = self._tag_items(cast("set[object]", value), depth + 2)
         return {"$set" if kind is set else "$frozenset": sorted(elements, key=to_json)}
 
-    def _items(self, items: Any, depth: int) -> list[object]:
+    def _tag_items(self, items: Any, depth: int) -> list[object]:
         tagged: list[object] = []
         for index, item in enumerate(items):
             self._path.append(f"[{index}]")
@@ -190,12 +194,12 @@ class _Tagger:
             self._path.pop()
         return tagged
 
-    def _entries(self, entries: dict[object, object], depth: int) -> object:
+    def _tag_entries(self, entries: dict[object, object], depth: int) -> object:
         if all(type(key) is str and key[:1] != "$" for key in entries):
             plain: dict[object, object] = {}
             for key, item in entries.items():
-                self._path.append(f"[{key_of(key)}]")
-                plain[self._text(cast(str, key))] = self.tag(item, depth + 1)
+                self._path.append(f"[{format_key(key)}]")
+                plain[self._validate_text(cast(str, key))] = self.tag(item, depth + 1)
                 self._path.pop()
             return plain
         pairs: list[list[object]] = []
@@ -207,19 +211,19 @@ class _Tagger:
             self._path.pop()
         return {"$dict": pairs}
 
-    def _text(self, text: str) -> str:
+    def _validate_text(self, text: str) -> str:
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise refuse(
-                    self._what,
-                    f"{at(self._path)}there is text with half a character in it (a lone surrogate)",
+                raise make_unrecordable_error(
+                    self._subject,
+                    f"{format_path(self._path)}there is text with half a character in it (a lone surrogate)",
                     "Clean it with `text.encode('utf-8', 'replace').decode()`, or return bytes.",
                 ) from None
         return text
 
-    def _leaf(self, kind: type, value: object) -> object:
+    def _encode_leaf(self, kind: type, value: object) -> object:
         if kind is bytes:
             return b64encode(cast(bytes, value)).decode()
         if kind is timedelta:
@@ -230,26 +234,28 @@ class _Tagger:
         if kind is time:
             clock = cast(time, value)
             if clock.tzinfo is not None and clock.utcoffset() is None:
-                trouble = f"{at(self._path)}there is a time of day in a zone whose offset depends on the date"
-                raise refuse(self._what, trouble, "Return a datetime, or the time and the zone's name.")
+                trouble = f"{format_path(self._path)}there is a time of day in a zone whose offset depends on the date"
+                raise make_unrecordable_error(
+                    self._subject, trouble, "Return a datetime, or the time and the zone's name."
+                )
             return clock.isoformat()
         return str(value)
 
-    def _replace(self, value: object, depth: int) -> object:
-        if self._stranger is not None:
-            if depth > DEEPEST:
-                raise _too_deep(self._what)
+    def _tag_replacement(self, value: object, depth: int) -> object:
+        if self._replacer is not None:
+            if depth > MAX_DEPTH:
+                raise _make_depth_error(self._subject)
             try:
-                replacement = self._stranger(value)
+                replacement = self._replacer(value)
             except (TypeError, ValueError):
                 pass
             else:
                 return self.tag(replacement, depth + 1)
-        trouble = f"{at(self._path)}there is a `{name_of(type(value))}`, which no declared type describes"
-        raise refuse(self._what, trouble, way_out_for(value))
+        trouble = f"{format_path(self._path)}there is a `{format_type(type(value))}`, which no declared type describes"
+        raise make_unrecordable_error(self._subject, trouble, suggest_fix(value))
 
 
-_LEAVES: dict[type, str] = {
+_LEAF_TAGS: dict[type, str] = {
     bytes: "$bytes",
     datetime: "$datetime",
     date: "$date",
@@ -267,15 +273,15 @@ def untag(data: object) -> object:
         if len(entries) == 1:
             (key,) = entries
             if key[:1] == "$":
-                return _untag_one(key, entries[key])
-        return {key: item if type(item) in _FLAT else untag(item) for key, item in entries.items()}
+                return _read_tag(key, entries[key])
+        return {key: item if type(item) in _FLAT_TYPES else untag(item) for key, item in entries.items()}
     if type(data) is list:
-        return [item if type(item) in _FLAT else untag(item) for item in cast("list[object]", data)]
+        return [item if type(item) in _FLAT_TYPES else untag(item) for item in cast("list[object]", data)]
     return data
 
 
-def _untag_one(tag: str, body: Any) -> object:
-    reader = _READERS.get(tag)
+def _read_tag(tag: str, body: Any) -> object:
+    reader = _TAG_READERS.get(tag)
     if reader is None:
         raise ValueError(f"unknown tag {tag!r}: written by a newer Holdfast?")
     return reader(body)
@@ -285,7 +291,7 @@ def _read_items(body: Any) -> list[Any]:
     return [untag(item) for item in body]
 
 
-_READERS: dict[str, Callable[[Any], object]] = {
+_TAG_READERS: dict[str, Callable[[Any], object]] = {
     "$json": lambda body: body,
     "$int": lambda body: int(body, 16),
     "$float": float,

@@ -19,32 +19,34 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
-from holdfast.codec.canonical import sort_key
-from holdfast.codec.encrypted_values import refuse_sealed
+from holdfast.codec.canonical import to_canonical_bytes
+from holdfast.codec.encrypted_values import check_decrypted
 from holdfast.codec.formatting import (
-    at,
-    begin,
+    capitalize_first,
+    describe_validation_error,
+    format_path,
+    format_type,
+    get_type,
     is_declarable,
-    kind_of,
-    name_of,
-    refuse,
-    unreadable,
-    way_out_for,
-    words_of,
+    make_unreadable_error,
+    make_unrecordable_error,
+    suggest_fix,
 )
-from holdfast.codec.json_schema import json_schema_of
-from holdfast.codec.recorded_errors import message_of
-from holdfast.codec.round_trip import Difference, difference, fields_of
-from holdfast.codec.tags import BIGGEST_BITS, TAGGED, is_plain, pack, unpack
+from holdfast.codec.json_schema import build_json_schema
+from holdfast.codec.recorded_errors import get_error_message
+from holdfast.codec.round_trip import Difference, find_difference, get_data_fields
+from holdfast.codec.tags import MAX_DECIMAL_BITS, TAGGED_PREFIX, is_plain, pack, unpack
 from holdfast.codec.value_codec import ValueCodec
 from holdfast.errors import CodecError, DefinitionError, UnreadableRecord, UnrecordableValue
 
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="null")
 
-_FAILURES = (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError)
+_PYDANTIC_ERRORS = (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError)
 """What pydantic, or a validator or serializer of the user's, raises for a value that it cannot handle."""
 
-_TELL_APART = "Where two declared classes look alike, give each a field that differs: `kind: Literal['a'] = 'a'`."
+_DISCRIMINATOR_HINT = (
+    "Where two declared classes look alike, give each a field that differs: `kind: Literal['a'] = 'a'`."
+)
 
 
 class TypedCodec(ValueCodec):
@@ -54,7 +56,7 @@ class TypedCodec(ValueCodec):
 
     def __init__(self, annotation: object) -> None:
         self.annotation = annotation
-        self._adapter = _adapter_for(annotation)
+        self._adapter = _make_adapter(annotation)
         self._validate_json: Callable[..., Any] | None = None
 
     def _prepare(self) -> None:
@@ -67,157 +69,165 @@ class TypedCodec(ValueCodec):
             self._has_sets = _has_sets(self._adapter.core_schema)
             self._validate_json = validator.validate_json
         except PydanticUserError as error:
-            raise _unknown_type(self.annotation, error) from error
+            raise _make_definition_error(self.annotation, error) from error
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value as it will be read from them."""
         if self._validate_json is None:
             self._prepare()
             assert self._validate_json is not None
         found: Difference | None = None
         try:
-            data = self._json(value)
+            data = self._encode_json(value)
             decoded = self._validate_json(data, by_alias=True, by_name=True)
             unsure: list[type] = []
-            found = difference(value, decoded, unsure)
+            found = find_difference(value, decoded, unsure)
             if found is None:
-                if not unsure or self._json(decoded) == data:
+                if not unsure or self._encode_json(decoded) == data:
                     return data, decoded
                 if float in unsure:
-                    return self.record(decoded, what)  # with the floats in place of the ints that stood for them
-        except _FAILURES:
+                    return self.round_trip(decoded, subject)  # with the floats in place of the ints that stood for them
+        except _PYDANTIC_ERRORS:
             pass  # the tagged form may do; if not, the refusal finds out what is wrong
         try:
-            return self._record_parts(value, what)
+            return self._round_trip_parts(value, subject)
         except CodecError:
-            raise self._refusal(value, what, found) from None
+            raise self._diagnose(value, subject, found) from None
 
-    def _record_parts(self, value: object, what: str) -> tuple[bytes, object]:
+    def _round_trip_parts(self, value: object, subject: str) -> tuple[bytes, object]:
         """The value taken apart by its declared type, its parts recorded by what they are."""
-        data = self._pack_parts(value, what)
-        decoded = self.decode(data, what)
+        data = self._pack_parts(value, subject)
+        decoded = self.decode(data, subject)
         unsure: list[type] = []
-        if difference(value, decoded, unsure):
-            raise UnrecordableValue(what)
-        if unsure and self._pack_parts(decoded, what) != data:
+        if find_difference(value, decoded, unsure):
+            raise UnrecordableValue(subject)
+        if unsure and self._pack_parts(decoded, subject) != data:
             if float in unsure:
-                return self._record_parts(decoded, what)
-            raise UnrecordableValue(what)
+                return self._round_trip_parts(decoded, subject)
+            raise UnrecordableValue(subject)
         return data, decoded
 
-    def _pack_parts(self, value: object, what: str) -> bytes:
+    def _pack_parts(self, value: object, subject: str) -> bytes:
         try:
-            data = pack(self._parts(value), what, _simplify)
-        except _FAILURES as error:
-            raise UnrecordableValue(what) from error
+            data = pack(self._to_parts(value), subject, _simplify)
+        except _PYDANTIC_ERRORS as error:
+            raise UnrecordableValue(subject) from error
         # Even if plain, it is to be read as Python data: a ``str`` in a ``str | UUID`` stays a ``str``.
-        return data if data[:1] == TAGGED else TAGGED + data
+        return data if data[:1] == TAGGED_PREFIX else TAGGED_PREFIX + data
 
-    def decode(self, data: bytes, what: str) -> object:
+    def decode(self, data: bytes, subject: str) -> object:
         """The value in the bytes. Reads both forms, so that an annotation can be added or changed later."""
         if self._validate_json is None:
             self._prepare()
             assert self._validate_json is not None
         try:
-            if data[:1] != TAGGED:
+            if data[:1] != TAGGED_PREFIX:
                 return self._validate_json(data, by_alias=True, by_name=True)
             value = unpack(data)
             try:
                 return self._validate_python(value, by_alias=True, by_name=True)
             except ValidationError:
-                if not is_plain(value, dollars=True):
+                if not is_plain(value, allow_dollar_keys=True):
                     raise
                 return self._validate_json(to_json(value), by_alias=True, by_name=True)
         except ValidationError as error:
-            refuse_sealed(data, what)
-            raise unreadable(what, self.annotation, error) from None
+            check_decrypted(data, subject)
+            raise make_unreadable_error(subject, self.annotation, error) from None
         except Exception as error:  # a validator of the user's may raise anything
             raise UnreadableRecord(
-                f"{begin(what)} cannot be read: {type(error).__name__}: {message_of(error)}."
+                f"{capitalize_first(subject)} cannot be read: {type(error).__name__}: {get_error_message(error)}."
             ) from error
 
-    def json_schema(self, definitions: str) -> dict[str, Any]:
+    def build_json_schema(self, definition_prefix: str) -> dict[str, Any]:
         """A JSON schema of the values."""
-        return json_schema_of(self._adapter, definitions)
+        return build_json_schema(self._adapter, definition_prefix)
 
-    def _json(self, value: object) -> bytes:
+    def _encode_json(self, value: object) -> bytes:
         data: bytes = self._to_json(value, by_alias=False, round_trip=True, warnings="error")
         if self._has_sets:
-            data = to_json(_with_sets_sorted(value, from_json(data)))
+            data = to_json(_sort_sets(value, from_json(data)))
         return data
 
-    def _parts(self, value: object) -> object:
+    def _to_parts(self, value: object) -> object:
         return self._to_python(value, mode="python", by_alias=False, round_trip=True, warnings=False)
 
-    def _refusal(self, value: object, what: str, found: Difference | None) -> UnrecordableValue:
+    def _diagnose(self, value: object, subject: str, found: Difference | None) -> UnrecordableValue:
         """Find out what is wrong with the value; speed does not matter any more."""
-        declared = f"it is declared as `{name_of(self.annotation)}`"
+        declared = f"it is declared as `{format_type(self.annotation)}`"
         if found is not None:
-            place = f"{at(found.path)}{found.trouble}" if found.path else found.trouble.replace("there is", "it is", 1)
-            mixed_up = (
-                found.type_changed
-                and is_declarable(found.original)
-                and name_of(type(found.original)) in name_of(self.annotation)
+            place = (
+                f"{format_path(found.path)}{found.problem}"
+                if found.path
+                else found.problem.replace("there is", "it is", 1)
             )
-            way_out = _TELL_APART if mixed_up else self._way_out(found.original)
-            return refuse(what, f"{declared}, but {place}", way_out)
+            mixed_up = (
+                found.is_type_changed
+                and is_declarable(found.original)
+                and format_type(type(found.original)) in format_type(self.annotation)
+            )
+            way_out = _DISCRIMINATOR_HINT if mixed_up else self._make_hint(found.original)
+            return make_unrecordable_error(subject, f"{declared}, but {place}", way_out)
         try:
             self._validate_python(value, strict=True, by_alias=True, by_name=True)
             # An instance of the right class is taken at its word so far; what it holds shows when it is read back.
             data = self._to_json(value, by_alias=False, round_trip=True, warnings=False)
             self._adapter.validator.validate_json(data, by_alias=True, by_name=True)
         except ValidationError as error:
-            return self._misfit(value, what, error)
-        except _FAILURES:
+            return self._make_mismatch_error(value, subject, error)
+        except _PYDANTIC_ERRORS:
             pass
         try:
-            pack(self._parts(value), what, _simplify)
+            pack(self._to_parts(value), subject, _simplify)
         except UnrecordableValue as refusal:
             return refusal  # text with lone surrogates, cycles, too many levels
-        except _FAILURES as error:
+        except _PYDANTIC_ERRORS as error:
             if "ircular" in str(error):
-                return refuse(what, f"{declared}, but it contains itself", "Return data without cycles.")
-        trouble = f"{declared}, but what is written for this `{name_of(type(value))}` cannot be read back"
-        return refuse(what, trouble, f"Check the validators and serializers of `{name_of(self.annotation)}`.")
+                return make_unrecordable_error(
+                    subject, f"{declared}, but it contains itself", "Return data without cycles."
+                )
+        trouble = f"{declared}, but what is written for this `{format_type(type(value))}` cannot be read back"
+        return make_unrecordable_error(
+            subject, trouble, f"Check the validators and serializers of `{format_type(self.annotation)}`."
+        )
 
-    def _misfit(self, value: object, what: str, error: ValidationError) -> UnrecordableValue:
+    def _make_mismatch_error(self, value: object, subject: str, error: ValidationError) -> UnrecordableValue:
         first = error.errors(include_url=False, include_input=False)[0]
-        path, culprit = _follow(value, first["loc"])
-        place = f"{at(path)}there is" if path else "it is"
-        got = f"{place} a `{name_of(type(culprit))}` ({words_of(first)})"
-        trouble = f"it is declared as `{name_of(self.annotation)}`, but {got}"
-        return refuse(what, trouble, self._way_out(culprit))
+        path, culprit = _follow_location(value, first["loc"])
+        place = f"{format_path(path)}there is" if path else "it is"
+        got = f"{place} a `{format_type(type(culprit))}` ({describe_validation_error(first)})"
+        trouble = f"it is declared as `{format_type(self.annotation)}`, but {got}"
+        return make_unrecordable_error(subject, trouble, self._make_hint(culprit))
 
-    def _way_out(self, culprit: object) -> str:
+    def _make_hint(self, culprit: object) -> str:
         if type(culprit).__module__ in ("builtins", "datetime", "decimal", "uuid"):
             return "Make it what the annotation says, or change the annotation to what it is."
-        return way_out_for(culprit, annotated=True)
+        return suggest_fix(culprit, is_annotated=True)
 
 
 class ScalarCodec(TypedCodec):
     """The same for ``str``, ``int``, ``bool``, ``float`` and ``None``: immutable, so there is nothing to read back."""
 
-    __slots__ = ("_kind",)
+    __slots__ = ("_type",)
 
     def __init__(self, annotation: object) -> None:
         super().__init__(annotation)
-        self._kind = NoneType if annotation is None else annotation
+        self._type = NoneType if annotation is None else annotation
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value itself."""
         kind = type(value)
-        if kind is self._kind and (
+        if kind is self._type and (
             (kind is not float or math.isfinite(cast(float, value)))
-            and (kind is not int or cast(int, value).bit_length() <= BIGGEST_BITS)
+            and (kind is not int or cast(int, value).bit_length() <= MAX_DECIMAL_BITS)
         ):
             try:
                 return to_json(value), value
             except PydanticSerializationError:
                 pass  # a lone surrogate: the slow way says so
-        return super().record(value, what)
+        return super().round_trip(value, subject)
 
 
-def _adapter_for(annotation: object) -> TypeAdapter[Any]:
+def _make_adapter(annotation: object) -> TypeAdapter[Any]:
     declared = cast(Any, annotation)
     try:
         try:
@@ -229,17 +239,17 @@ def _adapter_for(annotation: object) -> TypeAdapter[Any]:
                 raise
             return TypeAdapter[Any](declared)  # models and dataclasses bring a config of their own
     except PydanticUserError as error:
-        raise _unknown_type(annotation, error) from error
+        raise _make_definition_error(annotation, error) from error
 
 
-def _unknown_type(annotation: object, error: PydanticUserError) -> DefinitionError:
+def _make_definition_error(annotation: object, error: PydanticUserError) -> DefinitionError:
     reason = str(error.message).splitlines()[0]
     if isinstance(error, PydanticSchemaGenerationError):
         reason = "pydantic does not know how to write such a value."
     way_out = "Use plain data, a dataclass or a pydantic model; keep clients, connections and files inside the step."
     if getattr(annotation, "__name__", "") in ("Iterator", "AsyncIterator", "Generator", "AsyncGenerator"):
         way_out = "Return a list."
-    return DefinitionError(f"Values declared as `{name_of(annotation)}` cannot be recorded: {reason} {way_out}")
+    return DefinitionError(f"Values declared as `{format_type(annotation)}` cannot be recorded: {reason} {way_out}")
 
 
 def _simplify(value: object) -> object:
@@ -259,31 +269,31 @@ def _has_sets(schema: object) -> bool:
     return False
 
 
-def _with_sets_sorted(value: Any, plain: Any) -> Any:
+def _sort_sets(value: Any, plain: Any) -> Any:
     """The JSON data of ``value`` with the elements of its sets in an order that does not depend on the hash seed."""
     if type(plain) is list:
         items = cast("list[Any]", plain)
         if not isinstance(value, (set, frozenset, list, tuple, deque)) or len(cast("list[Any]", value)) != len(items):
             return items
         pairs = zip(cast("list[Any]", value), items, strict=True)
-        ordered = [_with_sets_sorted(one, item) for one, item in pairs]
-        return sorted(ordered, key=sort_key) if isinstance(value, (set, frozenset)) else ordered
+        ordered = [_sort_sets(one, item) for one, item in pairs]
+        return sorted(ordered, key=to_canonical_bytes) if isinstance(value, (set, frozenset)) else ordered
     if type(plain) is dict:
         entries = cast("dict[str, Any]", plain)
-        if fields_of(kind_of(value)) is not None:
-            return {key: _with_sets_sorted(getattr(value, key, None), item) for key, item in entries.items()}
+        if get_data_fields(get_type(value)) is not None:
+            return {key: _sort_sets(getattr(value, key, None), item) for key, item in entries.items()}
         if isinstance(value, Mapping) and len(cast("Mapping[Any, Any]", value)) == len(entries):
             parts = zip(cast("Mapping[Any, Any]", value).values(), entries.items(), strict=True)
-            return {key: _with_sets_sorted(one, item) for one, (key, item) in parts}
+            return {key: _sort_sets(one, item) for one, (key, item) in parts}
     return cast(Any, plain)
 
 
-def _follow(value: Any, location: tuple[int | str, ...]) -> tuple[list[str], object]:
+def _follow_location(value: Any, location: tuple[int | str, ...]) -> tuple[list[str], object]:
     """Walk down a value along pydantic's error location, leaving out what is not a place (the branches of a union)."""
     path: list[str] = []
     for part in location:
         try:
-            if isinstance(part, str) and fields_of(kind_of(value)) is not None:
+            if isinstance(part, str) and get_data_fields(get_type(value)) is not None:
                 value = getattr(value, part)
                 path.append(f".{part}")
             else:

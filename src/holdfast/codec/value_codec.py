@@ -17,26 +17,26 @@ class ValueCodec(ABC):
     annotation: object
 
     @abstractmethod
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the value as it will be read from them: the one that the workflow must see.
 
         Raises ``UnrecordableValue`` when the value would not survive.
         """
 
-    def encode(self, value: object, what: str) -> bytes:
-        """The bytes to record; as strict as ``record``."""
-        return self.record(value, what)[0]
+    def encode(self, value: object, subject: str) -> bytes:
+        """The bytes to record; as strict as ``round_trip``."""
+        return self.round_trip(value, subject)[0]
 
-    def json_schema(self, definitions: str) -> dict[str, Any]:
+    def build_json_schema(self, definition_prefix: str) -> dict[str, Any]:
         """A JSON schema of the values: see ``codec.json_schema``. An empty one takes anything."""
         return {}
 
     @abstractmethod
-    def decode(self, data: bytes, what: str) -> object:
+    def decode(self, data: bytes, subject: str) -> object:
         """The value in the bytes; raises ``UnreadableRecord`` when they do not fit the declared type."""
 
 
-class Encoded:
+class EncodedValue:
     """A value that was encoded before, in place of the value: for whoever encodes where others must not wait."""
 
     __slots__ = ("data",)

@@ -7,19 +7,19 @@ from asyncio import tasks
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.core.loop import RunLoop, running_loop
+from holdfast.core.loop import RunLoop, get_run_loop
 
 
 def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
     """Make tasks in the order given; the original makes them in the order of a set of addresses."""
-    if (loop := running_loop()) is not None:
+    if (loop := get_run_loop()) is not None:
         fs = [loop.create_task(f) if asyncio.iscoroutine(f) else asyncio.ensure_future(f) for f in fs]
     return _original_as_completed(fs, timeout=timeout)
 
 
-def _same_wait_for(fut: Any, timeout: float | None) -> Any:
+def _stable_wait_for(fut: Any, timeout: float | None) -> Any:
     """The same tasks on every Python: the original makes an extra one on 3.11 and none from 3.12 on."""
-    return _original_wait_for(fut, timeout) if running_loop() is None else _wait_for_in_run(fut, timeout)
+    return _original_wait_for(fut, timeout) if get_run_loop() is None else _wait_for_in_run(fut, timeout)
 
 
 async def _wait_for_in_run(fut: Any, timeout: float | None) -> Any:
@@ -44,7 +44,7 @@ class _OrderedGather(_original_gather):
     """What ``gather`` returns, with a hash by number: like other futures, it may end up in the sets of ``wait``."""
 
     def __init__(self, children: Any, *, loop: asyncio.AbstractEventLoop) -> None:
-        self.number = loop.next_number() if isinstance(loop, RunLoop) else None
+        self.number = loop.allocate_number() if isinstance(loop, RunLoop) else None
         super().__init__(children, loop=loop)  # pyright: ignore[reportUnknownMemberType]
 
     def __hash__(self) -> int:
@@ -55,9 +55,9 @@ _original_as_completed = tasks.as_completed
 _original_wait_for = tasks.wait_for
 
 
-def install() -> None:
+def install_overrides() -> None:
     """Put them in place; doing it twice changes nothing."""
     for module in (asyncio, tasks):
         setattr(module, "as_completed", _ordered_as_completed)  # noqa: B010
-        setattr(module, "wait_for", _same_wait_for)  # noqa: B010
+        setattr(module, "wait_for", _stable_wait_for)  # noqa: B010
     setattr(tasks, "_GatheringFuture", _OrderedGather)  # noqa: B010

@@ -6,14 +6,14 @@ import asyncio
 import contextvars
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.compensations import Origin
+from holdfast.core.failure_origin import FailureOrigin
 from holdfast.core.loop import RunFuture, RunLoop
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 
 if TYPE_CHECKING:
     from holdfast.core.execution import Execution
 
-UNREAD = object()
+UNDECODED = object()
 """The value of a delivered outcome that has not been decoded yet."""
 
 
@@ -22,7 +22,7 @@ class Outcome(NamedTuple):
 
     record: Record
     value: Any
-    origin: Origin
+    origin: FailureOrigin
 
 
 class Command:
@@ -30,7 +30,7 @@ class Command:
 
     __slots__ = ("call", "context", "future", "kind", "name", "position", "task")
 
-    def __init__(self, kind: Kind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
+    def __init__(self, kind: RecordKind, position: int, name: str, call: Any, context: contextvars.Context) -> None:
         self.kind = kind
         self.position = position
         self.name = name

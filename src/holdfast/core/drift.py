@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from holdfast.core.commands import Command
 from holdfast.core.patches import Patches
-from holdfast.core.records import Kind, Record
-from holdfast.core.source_location import waiting_at
+from holdfast.core.records import Record, RecordKind
+from holdfast.core.source_location import locate_await
 
 
 def describe_drift(
@@ -19,18 +19,18 @@ def describe_drift(
     issued: Sequence[Command],
     command: Command | None,
     timer: str | None,
-    ended: bool,
+    has_ended: bool,
     patches: Patches,
     recorded_python: str,
 ) -> str:
     """A readable diff around the record that fits no command."""
     lines = [f"run {run_id!r} cannot go on: its code no longer does what its journal says it did.", ""]
-    by_position = {(c.kind is Kind.TIMER, c.position): c for c in issued}
+    by_position = {(c.kind is RecordKind.TIMER, c.position): c for c in issued}
     rows = [("", "journal", "code now")]
     for old in before:
-        now = by_position.get((old.kind is Kind.TIMER, old.position))
-        rows.append((" ", _recorded(old), _issued(now) if now else _taken(old, patches)))
-    rows.append(("≠", _recorded(record), _now(record, command, timer, issued, ended)))
+        now = by_position.get((old.kind is RecordKind.TIMER, old.position))
+        rows.append((" ", _format_record(old), _format_command(now) if now else _format_consumed(old, patches)))
+    rows.append(("≠", _format_record(record), _format_current(record, command, timer, issued, has_ended)))
     width = max(len(row[1]) for row in rows)
     lines += [f"  {mark:1} {left:<{width}}   {right}".rstrip() for mark, left, right in rows]
     lines.append("")
@@ -46,38 +46,40 @@ def describe_drift(
     return "\n".join(lines)
 
 
-def _taken(record: Record, patches: Patches) -> str:
+def _format_consumed(record: Record, patches: Patches) -> str:
     """A record that the code has taken, or passed over."""
-    if record.kind is Kind.PATCH and not patches.was_asked(record.name):
+    if record.kind is RecordKind.PATCH and not patches.is_decided(record.name):
         return "(not asked for)"
-    return _recorded(record)
+    return _format_record(record)
 
 
-def _recorded(record: Record) -> str:
-    if record.kind is Kind.PATCH:
-        return _named(record.kind, record.name)
-    return f"#{record.position + 1} {_named(record.kind, record.name)}".rstrip()
+def _format_record(record: Record) -> str:
+    if record.kind is RecordKind.PATCH:
+        return _format_name(record.kind, record.name)
+    return f"#{record.position + 1} {_format_name(record.kind, record.name)}".rstrip()
 
 
-def _issued(command: Command) -> str:
-    place = waiting_at(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
-    return f"#{command.position + 1} {_named(command.kind, command.name)}{f'   ({place})' if place else ''}"
+def _format_command(command: Command) -> str:
+    place = locate_await(command.task.get_coro()) if command.task is not None and not command.task.done() else ""
+    return f"#{command.position + 1} {_format_name(command.kind, command.name)}{f'   ({place})' if place else ''}"
 
 
-def _named(kind: Kind, name: str) -> str:
-    return name if kind is Kind.APPROVAL else f"{kind.label} {name}"
+def _format_name(kind: RecordKind, name: str) -> str:
+    return name if kind is RecordKind.APPROVAL else f"{kind.label} {name}"
 
 
-def _now(record: Record, command: Command | None, timer: str | None, issued: Sequence[Command], ended: bool) -> str:
+def _format_current(
+    record: Record, command: Command | None, timer: str | None, issued: Sequence[Command], ended: bool
+) -> str:
     if command is not None:
-        return _issued(command)
+        return _format_command(command)
     if ended:
         return "(the workflow has ended)"
-    if record.kind is Kind.TIMER:
+    if record.kind is RecordKind.TIMER:
         return "(no such timer)" if timer is None else f"#{record.position + 1} timer {timer}"
-    at_position = [c for c in issued if c.position == record.position and c.kind is not Kind.TIMER]
+    at_position = [c for c in issued if c.position == record.position and c.kind is not RecordKind.TIMER]
     if at_position:
-        return _issued(at_position[0])
+        return _format_command(at_position[0])
     return (
         f"(nothing: the code has issued only {issued[-1].position + 1} commands)"
         if issued

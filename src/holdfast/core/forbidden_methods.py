@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from holdfast.core.loop import RunLoop
 
-_NETWORK = "do network and process work in a step"
-_INSTEAD = {
+_DEFAULT_ADVICE = "do network and process work in a step"
+_ADVICE_BY_METHOD = {
     "run_in_executor": "run blocking code in a step (a plain `def` step runs in a thread)",
     "set_default_executor": "run blocking code in a step",
     "run_forever": "await instead",
@@ -28,22 +28,22 @@ _INSTEAD = {
 }
 
 
-def forbid_the_rest(loop: type[RunLoop]) -> None:
+def forbid_undefined_methods(loop: type[RunLoop]) -> None:
     """Give the class a refusal for every method of an event loop that it does not define itself."""
     for name in dir(asyncio.AbstractEventLoop):
         if not name.startswith("_") and name not in vars(loop):
-            setattr(loop, name, _refusal(name, _INSTEAD.get(name, _NETWORK)))
+            setattr(loop, name, _make_refusing_method(name, _ADVICE_BY_METHOD.get(name, _DEFAULT_ADVICE)))
 
 
-def _refusal(name: str, instead: str) -> Callable[..., NoReturn]:
+def _make_refusing_method(name: str, advice: str) -> Callable[..., NoReturn]:
     def refused(self: RunLoop, *args: object, **kwargs: object) -> NoReturn:
-        self.refuse(f"workflow code called `loop.{name}`", instead)
+        self.refuse(f"workflow code called `loop.{name}`", advice)
 
     refused.__name__ = name
     return refused
 
 
-def unordered_caller() -> str | None:
+def find_unordered_caller() -> str | None:
     """Who calls ``create_task``, if that is a function of asyncio that makes its tasks in no order that replays."""
     # The original `as_completed` makes tasks of a *set* of coroutines. `stand_ins` puts another one in its place, but a
     # name that was imported before still points to it, so the stack tells. Only `ensure_future` is looked at closer.

@@ -5,10 +5,10 @@ then, and an exception there would break the engine: an event loop that is not p
 on. So both threads agree on a window. The loop of a run opens it around the run's own callbacks and closes it before
 anything else happens; another thread raises only while it is open.
 
-No lock is taken as long as nobody interrupts. Whoever interrupts first says so (``is_hit``) and then looks whether the
-window is open. Whoever closes it first closes it, and then looks whether somebody has said so. Therefore at least one
-of the two sees the other: the interrupter gives up, or the closer waits for it and withdraws an exception that has not
-been raised yet. One that has been raised inside the window ends the run's turn.
+No lock is taken as long as nobody interrupts. Whoever interrupts first says so (``is_interrupted``) and then looks
+whether the window is open. Whoever closes it first closes it, and then looks whether somebody has said so. Therefore at
+least one of the two sees the other: the interrupter gives up, or the closer waits for it and withdraws an exception
+that has not been raised yet. One that has been raised inside the window ends the run's turn.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ import ctypes
 from _thread import allocate_lock, get_ident  # the core starts no thread: others reach into the one that runs it
 from collections.abc import Callable
 
-_guard = allocate_lock()
+_raise_lock = allocate_lock()
 """Held while an exception is being raised in another thread, or withdrawn."""
 
 
-class Blocked(BaseException):
+class WorkflowBlocked(BaseException):
     """Raised in workflow code that has kept the process for too long."""
 
 
-class Window:
+class InterruptWindow:
     """When the code of one run may be interrupted."""
 
-    __slots__ = ("is_hit", "is_open")
+    __slots__ = ("is_interrupted", "is_open")
 
     def __init__(self) -> None:
         self.is_open = False
-        self.is_hit = False
+        self.is_interrupted = False
 
-    def interrupt(self, thread: int, is_wanted: Callable[[], bool], prepare: Callable[[], None]) -> bool:
-        """Raise ``Blocked`` in the run's code, from another thread; false if the run's code is not running any more.
+    def interrupt(self, thread_id: int, is_wanted: Callable[[], bool], before_raise: Callable[[], None]) -> bool:
+        """Raise ``WorkflowBlocked`` in the run's code, from another thread. False: the run's code no longer runs.
 
         Args:
-            thread: the thread in which it runs.
+            thread_id: the thread in which it runs.
             is_wanted: whether it is still to be interrupted; asked when the window can no longer close unnoticed.
-            prepare: called right before.
+            before_raise: called right before.
         """
-        with _guard:
-            self.is_hit = True
+        with _raise_lock:
+            self.is_interrupted = True
             if not (is_wanted() and self.is_open):
-                self.is_hit = False
+                self.is_interrupted = False
                 return False
-            prepare()
-            _raise_in(thread, Blocked)
+            before_raise()
+            _raise_in_thread(thread_id, WorkflowBlocked)
             return True
 
-    def withdraw(self) -> None:
+    def absorb_interrupt(self) -> None:
         """The window was closed while somebody interrupted: from here on, nothing is raised any more."""
-        with _guard:
-            self.is_hit = False
+        with _raise_lock:
+            self.is_interrupted = False
             # CPython keeps a flag that something is to be raised, and clears it only when something is. Taking the
             # exception back would leave it set for good: all code would be slower, and no profiled call would return.
             try:
-                _raise_in(get_ident(), Blocked)
+                _raise_in_thread(get_ident(), WorkflowBlocked)
                 while True:
                     pass
-            except Blocked:
+            except WorkflowBlocked:
                 pass
 
 
-def _raise_in(thread: int, exception: type[BaseException]) -> None:
+def _raise_in_thread(thread_id: int, exception: type[BaseException]) -> None:
     """Have it raised in a thread at its next bytecode, in place of what has not been raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(exception))

@@ -39,23 +39,23 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
-from holdfast.core.forbidden_methods import forbid_the_rest, unordered_caller
-from holdfast.core.interruption import Blocked, Window
-from holdfast.core.source_location import is_library_code, task_origin, user_frame, waiting_at
+from holdfast.core.forbidden_methods import find_unordered_caller, forbid_undefined_methods
+from holdfast.core.interruption import InterruptWindow, WorkflowBlocked
+from holdfast.core.source_location import is_library_code, locate_await, locate_task_origin, locate_user_code
 from holdfast.errors import ForbiddenInWorkflow, HoldfastError, RunParked
 
 T = TypeVar("T")
 
-SLICE = 2_000
+MAX_CALLBACKS_PER_TURN = 2_000
 """How many callbacks one turn runs before it lets the process breathe."""
 
-CLOSE_ATTEMPTS = 8
+MAX_CLOSE_ATTEMPTS = 8
 """How often ``RunParked`` is thrown into a task that goes on in spite of it."""
 
-PATIENCE = 50
+MAX_REFUSED_COMMANDS = 50
 """How many commands of a run that leaves memory are answered with ``RunParked``."""
 
-zombies: list[object] = []
+leaked_tasks: list[object] = []
 """Tasks that survived ``unwind``. Kept for ever: collecting them would run their ``finally`` blocks somewhere else."""
 
 
@@ -63,7 +63,7 @@ class RunFuture(asyncio.Future[T]):
     """A future whose hash does not depend on its address."""
 
     def __init__(self, loop: RunLoop) -> None:
-        self.number = loop.next_number()
+        self.number = loop.allocate_number()
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -91,10 +91,10 @@ class RunTask(asyncio.Task[T]):
         name: str | None,
         context: contextvars.Context,
     ) -> None:
-        self.number = loop.next_number()
+        self.number = loop.allocate_number()
         self.run_context = context
         self.origin = ""
-        """Where the user's code created it, if its coroutine is a library's (``task_origin``)."""
+        """Where the user's code created it, if its coroutine is a library's (``locate_task_origin``)."""
         super().__init__(coro, loop=loop, name=name or f"Task-{self.number & 0xFFFF}", context=context)
         self._log_destroy_pending = False
 
@@ -103,7 +103,7 @@ class RunTask(asyncio.Task[T]):
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Request cancellation; while the run leaves memory this does nothing."""
-        return False if self.get_loop().closing else super().cancel(msg)
+        return False if self.get_loop().is_closing else super().cancel(msg)
 
     def get_loop(self) -> RunLoop:
         """The run's loop."""
@@ -115,7 +115,7 @@ class RunTask(asyncio.Task[T]):
 class RunTimer(asyncio.TimerHandle):
     """A timer with its place in the run's stream of timers."""
 
-    __slots__ = ("delay", "position")
+    __slots__ = ("delay_s", "position")
 
     def __init__(
         self,
@@ -128,12 +128,12 @@ class RunTimer(asyncio.TimerHandle):
     ) -> None:
         super().__init__(when, callback, args, loop, context)
         self.position = position
-        self.delay = when - loop.time()
+        self.delay_s = when - loop.time()
 
     @property
     def name(self) -> str:
         """What the journal calls it: how long it was set for, which new code may not change for a recorded timer."""
-        return f"{round(self.delay, 3):g} s"
+        return f"{round(self.delay_s, 3):g} s"
 
 
 class RunLoop(asyncio.AbstractEventLoop):
@@ -141,24 +141,24 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, run_id: str, start_time: float) -> None:
         self.run_id = run_id
-        self.replaying = True
+        self.is_replaying = True
         """Whether outcomes still come from the journal: logging is dropped meanwhile."""
-        self.retracing = False
+        self.is_retracing = False
         """Whether somebody else than the journal brings the run back to where it was: an engine that keeps outcomes
         itself, and hands them out again. To the run they are new; logging is dropped all the same."""
-        self.closing = False
-        self.window = Window()
+        self.is_closing = False
+        self.interrupt_window = InterruptWindow()
         """When another thread may interrupt the run's code."""
-        self.poison: HoldfastError | None = None
+        self.fatal_error: HoldfastError | None = None
         """The first forbidden thing that workflow code did; it fails the run, caught or not."""
-        self.owner: Any = None
+        self.execution: Any = None
         """The ``Execution`` that this loop belongs to."""
         self.timers: dict[int, RunTimer] = {}
-        self.timers_issued = 0
-        self.turned = 0
+        self.timer_count = 0
+        self.callback_count = 0
         """Callbacks run since the last delivery."""
         self.live_tasks: dict[int, RunTask[Any]] = {}
-        self.swallowed: list[int] = []
+        self.swallowed_task_numbers: list[int] = []
         """Numbers of tasks that caught ``RunParked`` and returned, as if nothing had happened."""
         self.async_generators: list[AsyncGenerator[Any, Any]] = []
         self._time = start_time
@@ -167,40 +167,40 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Futures cancelled by the callback that is running, by number, with the callbacks that this has made ready."""
         self._timer_heap: list[tuple[float, int]] = []
         self._salt = zlib.crc32(run_id.encode()) << 16
-        self._numbers = 0
-        self._running = False
-        self._refused = 0
-        self._thread = get_ident()
+        self._last_number = 0
+        self._is_running = False
+        self._refused_count = 0
+        self._thread_id = get_ident()
 
-    def next_number(self) -> int:
+    def allocate_number(self) -> int:
         """A number for a task or future: the same one in every replay, and rarely one of another run's."""
-        self._numbers += 1
-        return self._salt + self._numbers
+        self._last_number += 1
+        return self._salt + self._last_number
 
     @property
-    def is_silent(self) -> bool:
+    def is_logging_suppressed(self) -> bool:
         """Whether what the code logs was logged before, or is of no interest to anybody."""
-        return self.replaying or self.retracing or self.closing
+        return self.is_replaying or self.is_retracing or self.is_closing
 
-    def adopt(self) -> None:
+    def bind_to_current_thread(self) -> None:
         """From now on the calling thread is the one that this loop runs in."""
-        self._thread = get_ident()
+        self._thread_id = get_ident()
 
     # Turning
 
-    def turn(self, limit: int = SLICE) -> bool:
-        """Run what is ready, at most ``limit`` callbacks; true when nothing is left to run."""
+    def turn(self, max_callbacks: int = MAX_CALLBACKS_PER_TURN) -> bool:
+        """Run what is ready, at most ``max_callbacks`` callbacks; true when nothing is left to run."""
         ready = self.ready
         if not ready:
             return True
         outer = self._enter()
-        cancellations, window = self.cancellations, self.window
+        cancellations, window = self.cancellations, self.interrupt_window
         cancellations.clear()
         count = 0
         try:
             try:
                 window.is_open = True
-                while ready and count < limit:
+                while ready and count < max_callbacks:
                     handle = ready.popleft()
                     count += 1
                     if not handle._cancelled:  # type: ignore[attr-defined]
@@ -214,14 +214,14 @@ class RunLoop(asyncio.AbstractEventLoop):
                             self._order_cancellations()
             finally:
                 window.is_open = False
-                if window.is_hit:
-                    window.withdraw()
-        except Blocked:
+                if window.is_interrupted:
+                    window.absorb_interrupt()
+        except WorkflowBlocked:
             pass  # between two callbacks: whoever interrupts has poisoned the run, so this turn was its last
         finally:
             handle = None  # an exception's traceback holds this frame: it must not hold the exception's task in turn
             self._leave(outer)
-            self.turned += count
+            self.callback_count += count
         return not ready
 
     def _order_cancellations(self) -> None:
@@ -237,13 +237,13 @@ class RunLoop(asyncio.AbstractEventLoop):
             self.ready.extend(next(in_order) if id(handle) in woken else handle for handle in ready)
         cancellations.clear()
 
-    def inside(self, call: Callable[..., T], *args: Any) -> T:
+    def call_inside(self, call: Callable[..., T], *args: Any) -> T:
         """Call something that makes callbacks ready (a future's ``set_result``, a task's ``cancel``) between turns."""
-        self._running = True
+        self._is_running = True
         try:
             return call(*args)
         finally:
-            self._running = False
+            self._is_running = False
 
     def _enter(self) -> tuple[Any, Any, Any]:
         # Python 3.14 insists on this order: leave the outer task, then swap loops; and the reverse on the way out.
@@ -253,13 +253,13 @@ class RunLoop(asyncio.AbstractEventLoop):
             tasks._leave_task(outer, task)  # type: ignore[attr-defined]
         hooks = sys.get_asyncgen_hooks()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=self._first_iteration, finalizer=_never_finalize)
-        self._running = True
+        sys.set_asyncgen_hooks(firstiter=self._on_first_iteration, finalizer=_never_finalize)
+        self._is_running = True
         return outer, task, hooks
 
     def _leave(self, before: tuple[Any, Any, Any]) -> None:
         outer, task, hooks = before
-        self._running = False
+        self._is_running = False
         sys.set_asyncgen_hooks(*hooks)
         events._set_running_loop(outer)
         if task is not None:
@@ -272,7 +272,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     # Timers
 
-    def next_timer(self) -> RunTimer | None:
+    def get_next_timer(self) -> RunTimer | None:
         """The open timer that is due first."""
         heap = self._timer_heap
         while heap:
@@ -282,15 +282,15 @@ class RunLoop(asyncio.AbstractEventLoop):
             heapq.heappop(heap)
         return None
 
-    def take_due(self, now: float) -> list[RunTimer]:
+    def take_due_timers(self, now: float) -> list[RunTimer]:
         """The open timers due at ``now``, in the order they are due. Each is handed out once."""
         due: list[RunTimer] = []
-        while (timer := self.next_timer()) is not None and timer.when() <= now:
+        while (timer := self.get_next_timer()) is not None and timer.when() <= now:
             heapq.heappop(self._timer_heap)
             due.append(timer)
         return due
 
-    def fire(self, position: int) -> bool:
+    def fire_timer(self, position: int) -> bool:
         """Make a timer's callback ready; false when that timer is not open (any more)."""
         timer = self.timers.pop(position, None)
         if timer is None:
@@ -312,7 +312,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         pass
 
     def is_running(self) -> bool:
-        return self._running
+        return self._is_running
 
     def is_closed(self) -> bool:
         return False
@@ -328,11 +328,11 @@ class RunLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **_: Any,
     ) -> asyncio.Task[T]:
-        if self.closing:
+        if self.is_closing:
             # The coroutine is never going to run; closing it here keeps it from warning that it was never awaited.
             coro.close()
             raise RunParked(f"run {self.run_id!r} is leaving memory")
-        if (offender := unordered_caller()) is not None:
+        if (offender := find_unordered_caller()) is not None:
             coro.close()
             self.refuse(
                 f"asyncio.{offender} was imported before holdfast and starts its coroutines in an order that differs "
@@ -341,12 +341,12 @@ class RunLoop(asyncio.AbstractEventLoop):
             )
         task = RunTask(coro, self, name, context if context is not None else contextvars.copy_context())
         if is_library_code(coro):
-            task.origin = task_origin(coro, sys._getframe(1), self._current_origin())  # pyright: ignore[reportPrivateUsage]
+            task.origin = locate_task_origin(coro, sys._getframe(1), self._get_current_origin())  # pyright: ignore[reportPrivateUsage]
         self.live_tasks[task.number] = task
-        task.add_done_callback(self._task_done)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _task_done(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self.live_tasks.pop(hash(task), None)
 
     def get_task_factory(self) -> None:
@@ -355,8 +355,8 @@ class RunLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        if not self._running or get_ident() != self._thread:
-            self._refuse_outsider(callback)
+        if not self._is_running or get_ident() != self._thread_id:
+            self._refuse_external_call(callback)
         handle = asyncio.Handle(callback, args, self, context)
         self.ready.append(handle)
         return handle
@@ -379,8 +379,8 @@ class RunLoop(asyncio.AbstractEventLoop):
             timer = RunTimer(-1, when, callback, args, self, context)
             self.ready.append(timer)
             return timer
-        position = self.timers_issued
-        self.timers_issued += 1
+        position = self.timer_count
+        self.timer_count += 1
         timer = RunTimer(position, when, callback, args, self, context)
         timer._scheduled = True  # type: ignore[attr-defined]
         self.timers[position] = timer
@@ -393,8 +393,8 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A callback failed, or a task's exception was never looked at: hand it to the execution, to be logged."""
-        if not self.closing and self.owner is not None:
-            self.owner.stray_error(context)
+        if not self.is_closing and self.execution is not None:
+            self.execution.add_unhandled_error(context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
@@ -404,40 +404,40 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     # Async generators
 
-    def _first_iteration(self, generator: AsyncGenerator[Any, Any]) -> None:
+    def _on_first_iteration(self, generator: AsyncGenerator[Any, Any]) -> None:
         self.async_generators.append(generator)
 
     # Refusing
 
-    def refuse(self, what: str, instead: str) -> NoReturn:
+    def refuse(self, action: str, advice: str) -> NoReturn:
         """Raise, and fail the run even if the workflow catches it."""
         place = ""
-        if self._running and get_ident() == self._thread:
-            place = user_frame(sys._getframe(1), self._current_origin())  # pyright: ignore[reportPrivateUsage]
+        if self._is_running and get_ident() == self._thread_id:
+            place = locate_user_code(sys._getframe(1), self._get_current_origin())  # pyright: ignore[reportPrivateUsage]
         if place:
             place = f" (at {place})"
-        elif waits := self.location():
+        elif waits := self.locate_wait():
             place = f" (the run waits at {waits})"
         error = ForbiddenInWorkflow(
-            f"run {self.run_id!r}: {what}{place}. Workflow code must do only what can be replayed: {instead}."
+            f"run {self.run_id!r}: {action}{place}. Workflow code must do only what can be replayed: {advice}."
         )
-        if self.poison is None:
-            self.poison = error
+        if self.fatal_error is None:
+            self.fatal_error = error
         raise error
 
-    def _current_origin(self) -> str:
+    def _get_current_origin(self) -> str:
         task = tasks.current_task(self)
         return task.origin if isinstance(task, RunTask) else ""
 
-    def location(self) -> str:
+    def locate_wait(self) -> str:
         """Where in the user's code the run waits; empty if that is unknown."""
         for task in self.live_tasks.values():
-            if not task.done() and (place := waiting_at(task.get_coro())):
+            if not task.done() and (place := locate_await(task.get_coro())):
                 return place
         return ""
 
-    def _refuse_outsider(self, callback: Callable[..., object]) -> NoReturn:
-        if self.closing:
+    def _refuse_external_call(self, callback: Callable[..., object]) -> NoReturn:
+        if self.is_closing:
             raise RunParked(f"run {self.run_id!r} is leaving memory")
         self.refuse(
             f"something outside the workflow (another thread or event loop) called into it with {callback!r}",
@@ -446,25 +446,25 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     # Leaving
 
-    def refused_command(self) -> asyncio.Future[Any]:
+    def refuse_command(self) -> asyncio.Future[Any]:
         """What a command gets that code issues while its run leaves memory: an exception, or in the end silence."""
-        self._refused += 1
-        if self._refused > PATIENCE:
+        self._refused_count += 1
+        if self._refused_count > MAX_REFUSED_COMMANDS:
             return RunFuture(self)  # code that retries for ever is left waiting for a future that never ends
         raise RunParked(f"run {self.run_id!r} is leaving memory")
 
     def unwind(self) -> None:
         """End every task so that nothing of this run is left to be collected later. Issues and records nothing."""
-        if self.closing:
+        if self.is_closing:
             return
-        self.closing = True
+        self.is_closing = True
         stubborn = 0
         outer = self._enter()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
                 for task in reversed(list(self.live_tasks.values())):
-                    stubborn += not self._end(task)
+                    stubborn += not self._end_task(task)
         finally:
             self._leave(outer)
             self.ready.clear()
@@ -472,29 +472,29 @@ class RunLoop(asyncio.AbstractEventLoop):
             self._timer_heap.clear()
             self.live_tasks.clear()
         if stubborn:
-            self._complain()
+            self._warn_leaked_task()
 
-    def _end(self, task: RunTask[Any]) -> bool:
+    def _end_task(self, task: RunTask[Any]) -> bool:
         """End one task; false when it goes on in spite of everything."""
         coro: Any = task.get_coro()
         if coro is None or task.done():
             return True
-        for _ in range(CLOSE_ATTEMPTS):
+        for _ in range(MAX_CLOSE_ATTEMPTS):
             parked = RunParked(f"run {self.run_id!r} is leaving memory")
             try:
                 task.run_context.run(coro.throw, parked)
             except StopIteration:
-                self.swallowed.append(task.number)
+                self.swallowed_task_numbers.append(task.number)
                 return True
             except BaseException as left:
                 # Whatever comes out (our own exception as a rule) is dropped with its traceback, which holds the
                 # frames.
                 left.__traceback__ = None
                 return True
-        zombies.append(task)
+        leaked_tasks.append(task)
         return False
 
-    def _complain(self) -> None:
+    def _warn_leaked_task(self) -> None:
         words = "a task goes on although its run left memory; let RunParked (a BaseException) pass"
         try:
             warnings.warn(f"run {self.run_id!r}: {words}", ResourceWarning, stacklevel=3)
@@ -510,10 +510,10 @@ def _never_finalize(_: AsyncGenerator[Any, Any]) -> None:
     """The run closes its generators itself, at a moment that the journal decides."""
 
 
-forbid_the_rest(RunLoop)
+forbid_undefined_methods(RunLoop)
 
 
-def running_loop() -> RunLoop | None:
+def get_run_loop() -> RunLoop | None:
     """The run's loop, when the caller is workflow code."""
     loop = events._get_running_loop()
     return loop if isinstance(loop, RunLoop) else None

@@ -19,7 +19,7 @@ the run is, to its journal, as one that has not been here.
 
 **The record is on its way while the code goes on**: ``patched`` stands in an ``if``, and cannot be awaited. What comes
 after it must not be there without it. So the driver hands it to the writer right after the turn in which it was
-decided, before any other record, and writers keep the order; and it begins no command (``is_settled``) before the
+decided, before any other record, and writers keep the order; and it begins no command (``is_durable``) before the
 record is durable. A process that dies in between leaves nothing of the new way, neither in the journal nor in the
 world, and the next one decides again. For the same reason a record that was issued behind the place has a higher
 ``seq``, and no fork can cut between them.
@@ -38,9 +38,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 
-NOWHERE = -1
+PATCH_POSITION = -1
 """The position of a patch's record: before every command, so that a retry does not take it back."""
 
 
@@ -49,60 +49,64 @@ class Patches:
 
     Args:
         records: the run's journal.
-        begun: positions of commands without a record of which there is another trace.
-        is_over: the run has ended, and has been wherever its code comes.
+        started_positions: positions of commands without a record of which there is another trace.
+        has_run_ended: the run has ended, and has been wherever its code comes.
     """
 
-    def __init__(self, records: Sequence[Record] = (), begun: Iterable[int] = (), *, is_over: bool = False) -> None:
-        self._recorded: set[str] = set()
-        last, last_timer = max(begun, default=-1), -1
-        patch, timer, *unasked = Kind.PATCH, Kind.TIMER, Kind.DEADLINE, Kind.CANCEL
+    def __init__(
+        self, records: Sequence[Record] = (), started_positions: Iterable[int] = (), *, has_run_ended: bool = False
+    ) -> None:
+        self._recorded_names: set[str] = set()
+        last, last_timer = max(started_positions, default=-1), -1
+        patch, timer, *unasked = RecordKind.PATCH, RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL
         for record in records:  # which may be many
             kind, position = record.kind, record.position
             if kind is patch:
-                self._recorded.add(record.name)
+                self._recorded_names.add(record.name)
             elif kind is timer:
                 last_timer = max(last_timer, position)
             elif position > last and kind not in unasked:
                 last = position
-        self._last, self._last_timer = last, last_timer
+        self._last_position, self._last_timer = last, last_timer
         """The highest numbers of a command and of a timer that were begun before this process had the run."""
-        self._is_over = is_over
-        self._answers: dict[str, bool] = {}
-        self._new: list[str] = []
-        self._on_their_way: set[str] = set()
+        self._has_run_ended = has_run_ended
+        self._decisions: dict[str, bool] = {}
+        self._newly_decided: list[str] = []
+        self._pending_names: set[str] = set()
 
-    def answer(self, name: str, *, positions: int, timers: int) -> bool:
+    def decide(self, name: str, *, command_count: int, timer_count: int) -> bool:
         """The answer to code that asks after it has issued so many commands, and set so many timers."""
-        known = self._answers.get(name)
+        known = self._decisions.get(name)
         if known is not None:
             return known
-        answer = name in self._recorded
-        if not answer and not (self._is_over or positions <= self._last or timers <= self._last_timer):
+        answer = name in self._recorded_names
+        if not answer and not (
+            self._has_run_ended or command_count <= self._last_position or timer_count <= self._last_timer
+        ):
             answer = True
-            self._new.append(name)
-            self._on_their_way.add(name)
-        self._answers[name] = answer
+            self._newly_decided.append(name)
+            self._pending_names.add(name)
+        self._decisions[name] = answer
         return answer
 
-    def known(self, name: str) -> bool:
+    def is_active(self, name: str) -> bool:
         """The answer that the run has, and false if it has none: nothing is decided by that."""
-        return self._answers.get(name, name in self._recorded)
+        return self._decisions.get(name, name in self._recorded_names)
 
-    def was_asked(self, name: str) -> bool:
+    def is_decided(self, name: str) -> bool:
         """Whether the code has asked for it yet."""
-        return name in self._answers
+        return name in self._decisions
 
-    def take_new(self) -> list[str]:
+    def take_newly_decided(self) -> list[str]:
         """What has been decided since the last call, and is to be recorded."""
-        new, self._new = self._new, []
+        new, self._newly_decided = self._newly_decided, []
         return new
 
-    def delivered(self, name: str) -> None:
+    def mark_durable(self, name: str) -> None:
         """Its record is durable."""
-        self._on_their_way.discard(name)
+        self._pending_names.discard(name)
 
     @property
-    def is_settled(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether all that was decided is durable, so that commands can be begun."""
-        return not self._on_their_way
+        return not self._pending_names

@@ -13,10 +13,10 @@ asked for them. So is a patch: code asks for it, but waits for nothing.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What kind of command a record is the outcome of. The numbers are stored: never reuse one."""
 
     STEP = 1
@@ -44,13 +44,13 @@ class Kind(IntEnum):
     @property
     def has_position(self) -> bool:
         """Whether it is the outcome of a command in the stream that all share but timers."""
-        return self not in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL, Kind.PATCH)
+        return self not in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH)
 
 
-SESSION = "session"
+SESSION_STEP = "session"
 """The first step of a run that is in a session: it tells which run came before it."""
 
-WAITS = (Kind.SIGNAL, Kind.CHILD, Kind.APPROVAL)
+WAIT_KINDS = (RecordKind.SIGNAL, RecordKind.CHILD, RecordKind.APPROVAL)
 """Commands that, once they have been begun, need nobody here."""
 
 
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     """The outcome of one command, as it stands in the journal."""
 
     seq: int
-    kind: Kind
+    kind: RecordKind
     position: int
     name: str
     ok: bool
@@ -123,43 +123,47 @@ class Signal(NamedTuple):
     """For the end of a run and for an answer: the position of the command that waits; ``None`` for a signal."""
 
 
+class RewindPoint(NamedTuple):
+    """Where a retry has taken a run back to: what is issued and drawn after it differs from what was there before."""
+
+    position: int
+    """How many commands had been issued when the first of the removed failures was delivered."""
+    seq: int
+    """That failure's. Code that has not seen a record with this number makes the draws that it made before."""
+
+
 class Rewind(NamedTuple):
     """What a retry takes back from the journal, so that the run goes on from where it went wrong.
 
-    Known only to whoever executed the code, so it is written with the run's end. ``failed`` are the records that ended
-    the run, and failures that came after the first of them. Whatever the workflow issued after it had seen the first,
-    it issued because of that: those records go as well. What had been issued before stays, also if its outcome came
-    later: it is paid for. Patches stay.
+    Known only to whoever executed the code, so it is written with the run's end. ``failed_seqs`` are the records that
+    ended the run, and failures that came after the first of them. Whatever the workflow issued after it had seen the
+    first, it issued because of that: those records go as well. What had been issued before stays, also if its outcome
+    came later: it is paid for. Patches stay.
     """
 
-    failed: tuple[int, ...]
+    failed_seqs: tuple[int, ...]
     """Their ``seq``."""
-    positions: int
+    command_count: int
     """How many commands had been issued when the first of them was delivered."""
-    timers: int
+    timer_count: int
     """How many timers had been set by then."""
-    undone: bool = False
+    is_compensated: bool = False
     """Compensations have undone what is recorded: nothing can go on from there."""
-    once: tuple[int, ...] = ()
+    once_seqs: tuple[int, ...] = ()
     """The ``seq`` of those that go and are of ``once`` steps, which would be run a second time."""
-    given_up: tuple[int, ...] = ()
+    abandoned_positions: tuple[int, ...] = ()
     """Positions of runs that the workflow had stopped waiting for by then: they stay as they are."""
 
-    def takes(self, record: Record) -> bool:
+    @property
+    def point(self) -> RewindPoint:
+        """Where the retry goes back to, if it removes anything."""
+        return RewindPoint(self.command_count, min(self.failed_seqs))
+
+    def should_remove(self, record: Record) -> bool:
         """Whether a retry takes this record back."""
-        first = min(self.failed, default=None)
-        if first is None or record.seq < first or record.kind is Kind.PATCH:
+        first = min(self.failed_seqs, default=None)
+        if first is None or record.seq < first or record.kind is RecordKind.PATCH:
             return False  # a patch may have been decided before the failure was seen, whatever its `seq`
-        if record.seq in self.failed or not (record.kind.has_position or record.kind is Kind.TIMER):
+        if record.seq in self.failed_seqs or not (record.kind.has_position or record.kind is RecordKind.TIMER):
             return True
-        return record.position >= (self.timers if record.kind is Kind.TIMER else self.positions)
-
-
-_NOT_KNOWN_WHICH = (-1,)
-
-
-def read_once(told: Any) -> tuple[int, ...]:
-    """``Rewind.once``, as it was written; of what was written when it told only whether there are any, ``(-1,)``."""
-    if isinstance(told, bool):
-        return _NOT_KNOWN_WHICH if told else ()
-    return tuple(map(int, told))
+        return record.position >= (self.timer_count if record.kind is RecordKind.TIMER else self.command_count)

@@ -37,7 +37,7 @@ class RetryPolicy:
     """Only those of them for which this returns true."""
     give_up_on: ExceptionTypes = ()
     """These are never retried."""
-    wait_of: Callable[[BaseException], float | None] | None = None
+    read_retry_after: Callable[[BaseException], float | None] | None = None
     """The seconds that an error itself asks to wait (a server's ``Retry-After``), or ``None`` if it does not say."""
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class RetryPolicy:
         if self.give_up_after is not None:
             _check_number("give_up_after", self.give_up_after, 0.0)
 
-    def wants_retry(self, attempt: int, error: BaseException) -> bool:
+    def should_retry(self, attempt: int, error: BaseException) -> bool:
         """Whether attempt number ``attempt``, which failed with ``error``, may be followed by another."""
         if self.retries is not None and attempt > self.retries:
             return False
@@ -59,35 +59,39 @@ class RetryPolicy:
             return False
         return self.retry_if is None or bool(self.retry_if(error))
 
-    def delay(self, attempt: int, draw: float, told: float | None = None) -> float:
-        """Seconds to wait after attempt number ``attempt`` failed; ``draw`` is a random number in [0, 1).
+    def compute_delay_s(self, attempt: int, random_value: float, requested_s: float | None = None) -> float:
+        """Seconds to wait after attempt number ``attempt`` failed; ``random_value`` is a random number in [0, 1).
 
-        The wait is never shorter than the backoff, nor than what the error asks for (``told``). Jitter shortens the
-        backoff but adds to what was asked for: everybody who was told to wait was told the same.
+        The wait is never shorter than the backoff, nor than what the error asks for (``requested_s``). Jitter shortens
+        the backoff but adds to what was asked for: everybody who was told to wait was told the same.
         """
         # The exponent is bounded so that a large attempt number cannot overflow a float.
         full = min(self.max_backoff, self.backoff * self.factor ** min(attempt - 1, 64))
-        wait = full * (1.0 - self.jitter * draw)
-        return wait if told is None else max(wait, told + full * self.jitter * draw)
+        wait = full * (1.0 - self.jitter * random_value)
+        return wait if requested_s is None else max(wait, requested_s + full * self.jitter * random_value)
 
-    def next_wait(self, attempt: int, error: BaseException, draw: float, failing_for: float = 0.0) -> float | None:
+    def compute_next_delay_s(
+        self, attempt: int, error: BaseException, random_value: float, failing_for_s: float = 0.0
+    ) -> float | None:
         """Seconds until the next attempt, or ``None`` if attempt number ``attempt`` was the last one.
 
-        ``failing_for`` is the time since the first attempt failed.
+        ``failing_for_s`` is the time since the first attempt failed.
         """
-        if not self.wants_retry(attempt, error):
+        if not self.should_retry(attempt, error):
             return None
-        wait = self.delay(attempt, draw, None if self.wait_of is None else self.wait_of(error))
-        return None if self.is_over_after(failing_for + wait) else wait
+        wait = self.compute_delay_s(
+            attempt, random_value, None if self.read_retry_after is None else self.read_retry_after(error)
+        )
+        return None if self.is_past_limit(failing_for_s + wait) else wait
 
-    def is_over_after(self, seconds: float) -> bool:
+    def is_past_limit(self, failing_for_s: float) -> bool:
         """Whether no attempt is made so long after the first failure."""
-        return self.give_up_after is not None and seconds > self.give_up_after
+        return self.give_up_after is not None and failing_for_s > self.give_up_after
 
 
-def _check_number(name: str, value: Any, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise DefinitionError(f"RetryPolicy: {name}={value!r} must be a number, {least:g} or more")
+def _check_number(name: str, value: Any, min_value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= min_value:
+        raise DefinitionError(f"RetryPolicy: {name}={value!r} must be a number, {min_value:g} or more")
 
 
 NO_RETRIES = RetryPolicy(retries=0)

@@ -9,8 +9,9 @@ fork's own, and the seed from there on. A fork of a fork has a longer chain.
 
 A retry takes back what the workflow did because of a failure, and the workflow then comes to the same positions with
 other commands. Those must not have the keys and ids of what was there before: whoever saw them would take the new call
-for a repetition of the old. So a run keeps the positions that retries have gone back to, and what is drawn at or behind
-one of them depends on how often that was.
+for a repetition of the old. So a run keeps the points that retries have gone back to, and what is drawn after one of
+them depends on how often that was. What workflow code drew before the failure stays, even if it had issued no command
+since: a timer may be set by it, and its record is kept.
 """
 
 from __future__ import annotations
@@ -19,51 +20,59 @@ import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 
-SEED = 16
+from holdfast.core.records import RewindPoint
+
+SEED_BYTES = 16
 """Bytes of one seed."""
 
-_SEQ = 8
+_SEQ_BYTES = 8
 
 
-def fork_seed(origin: bytes, keep: int, fresh: bytes) -> bytes:
-    """The seed of a run that shares the records of ``origin``'s run below ``keep``; ``fresh`` are new random bytes."""
-    return origin + keep.to_bytes(_SEQ, "big") + fresh
+def make_fork_seed(origin: bytes, kept_seq: int, fresh: bytes) -> bytes:
+    """The seed of a run that shares the records of ``origin``'s run below ``kept_seq``.
+
+    ``fresh`` are new random bytes.
+    """
+    return origin + kept_seq.to_bytes(_SEQ_BYTES, "big") + fresh
 
 
-class Chance:
+class SeededRandom:
     """Draws from a run's seed."""
 
-    def __init__(self, seed: bytes, rewound: Sequence[int] = ()) -> None:
-        self._rewound = rewound
+    def __init__(self, seed: bytes, rewind_points: Sequence[RewindPoint] = ()) -> None:
+        self._rewind_points = rewind_points
         self._seeds: list[tuple[int, bytes]] = []
         """From which record on, and the seed; the last one first."""
-        links, rest = divmod(len(seed) - SEED, _SEQ + SEED)
+        links, rest = divmod(len(seed) - SEED_BYTES, _SEQ_BYTES + SEED_BYTES)
         if rest or links < 0:
             self._seeds.append((0, seed))
         else:
-            cuts = [SEED + at * (_SEQ + SEED) for at in range(links + 1)]
-            self._seeds.append((0, seed[:SEED]))
+            cuts = [SEED_BYTES + at * (_SEQ_BYTES + SEED_BYTES) for at in range(links + 1)]
+            self._seeds.append((0, seed[:SEED_BYTES]))
             for start, end in pairwise(cuts):
-                self._seeds.insert(0, (int.from_bytes(seed[start : start + _SEQ], "big"), seed[start + _SEQ : end]))
+                self._seeds.insert(
+                    0, (int.from_bytes(seed[start : start + _SEQ_BYTES], "big"), seed[start + _SEQ_BYTES : end])
+                )
 
-    def draw(self, purpose: str, position: int, seen: int) -> bytes:
-        """32 bytes for this purpose, for code that has seen all records up to ``seq`` ``seen``."""
-        seed = next((seed for first, seed in self._seeds if seen >= first), self._seeds[-1][1])
-        return self._draw(purpose, position, seed, 32)
+    def draw_bytes(self, purpose: str, position: int, last_seq: int) -> bytes:
+        """32 bytes for this purpose, for code that has seen all records up to ``seq`` ``last_seq``."""
+        seed = next((seed for first, seed in self._seeds if last_seq >= first), self._seeds[-1][1])
+        rewinds = sum(point.position <= position and point.seq <= last_seq for point in self._rewind_points)
+        return _derive_bytes(purpose, rewinds, seed, 32)
 
-    def own(self, purpose: str, position: int) -> bytes:
+    def draw_own_bytes(self, purpose: str, position: int) -> bytes:
         """16 bytes that belong to this run alone, and not to the one that it was forked from."""
-        return self._draw(purpose, position, self._seeds[0][1], 16)
+        return _derive_bytes(purpose, self.count_rewinds(position), self._seeds[0][1], 16)
 
-    def idempotency_key(self, position: int, name: str) -> str:
+    def derive_idempotency_key(self, position: int, name: str) -> str:
         """A key for the outside world that stays the same over attempts and replays of one step."""
-        return self.own(f"step:{position}:{name}", position).hex()
+        return self.draw_own_bytes(f"step:{position}:{name}", position).hex()
 
-    def times_rewound(self, position: int) -> int:
+    def count_rewinds(self, position: int) -> int:
         """How often a retry has gone back to this position, or behind it."""
-        return sum(back_to <= position for back_to in self._rewound)
+        return sum(point.position <= position for point in self._rewind_points)
 
-    def _draw(self, purpose: str, position: int, seed: bytes, size: int) -> bytes:
-        if self._rewound and (times := self.times_rewound(position)):
-            purpose = f"{purpose}~{times}"
-        return hashlib.blake2b(purpose.encode(), key=seed, digest_size=size).digest()
+
+def _derive_bytes(purpose: str, rewinds: int, seed: bytes, size: int) -> bytes:
+    salted = f"{purpose}~{rewinds}" if rewinds else purpose
+    return hashlib.blake2b(salted.encode(), key=seed, digest_size=size).digest()

@@ -15,55 +15,56 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
-_HOLDFAST = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OURS = (_HOLDFAST, os.path.dirname(asyncio.__file__) + os.sep, "<frozen ")
-_LOOP = os.path.join(_HOLDFAST, "core", "loop.py")
-_LIBRARIES = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")})
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_HOLDFAST_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_INTERNAL_PREFIXES = (_HOLDFAST_DIR, os.path.dirname(asyncio.__file__) + os.sep, "<frozen ")
+_LOOP_FILE = os.path.join(_HOLDFAST_DIR, "core", "loop.py")
+_STDLIB_DIRS = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")})
+_PACKAGE_DIR_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-def waiting_at(coro: Any) -> str:
+def locate_await(coro: Any) -> str:
     """``file:line in function`` of the user's code that a chain of awaits has come to, or an empty string."""
-    return _describe(_find_user_frame(reversed(list(_awaiting(coro)))))
+    return _format_frame(_find_user_frame(reversed(list(_iter_await_chain(coro)))))
 
 
-def user_frame(frame: FrameType | None, origin: str = "") -> str:
+def locate_user_code(frame: FrameType | None, origin: str = "") -> str:
     """``file:line in function`` of the user's code on a running stack, whose innermost frame this is.
 
-    ``origin`` is the ``task_origin`` of the task that is running: the answer if the stack has only code of libraries.
+    ``origin`` is the ``locate_task_origin`` of the task that is running: the answer if the stack has only code of
+    libraries.
     """
-    found = _find_user_frame(_calling(frame))
-    return origin if origin and (found is None or _package(found)) else _describe(found)
+    found = _find_user_frame(_iter_stack(frame))
+    return origin if origin and (found is None or _get_frame_package(found)) else _format_frame(found)
 
 
 def is_library_code(coro: Any) -> bool:
     """Whether a coroutine belongs to an installed package or the standard library, and not to Holdfast."""
-    file = _file_of(coro)
-    return not file.startswith(_HOLDFAST) and bool(_package_of(file))
+    file = _get_source_file(coro)
+    return not file.startswith(_HOLDFAST_DIR) and bool(_get_package(file))
 
 
-def task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> str:
+def locate_task_origin(coro: Any, frame: FrameType | None, origin: str = "") -> str:
     """Where the user's code creates a task of a library's coroutine, whose own stack will not show the user's code.
 
     ``frame`` is the innermost frame of the caller, ``origin`` that of the task that creates this one.
     """
-    found = _find_user_frame(_calling(frame))
-    if found is None or _package(found) == _package_of(_file_of(coro)):
+    found = _find_user_frame(_iter_stack(frame))
+    if found is None or _get_frame_package(found) == _get_package(_get_source_file(coro)):
         return origin
-    return origin if origin and _package(found) else _describe(found)
+    return origin if origin and _get_frame_package(found) else _format_frame(found)
 
 
-def user_stack(frame: FrameType | None, most: int = 5) -> str:
+def format_user_stack(frame: FrameType | None, max_frames: int = 5) -> str:
     """The innermost frames of user code on a running stack, a line each, the innermost last."""
     places: list[str] = []
-    while frame is not None and len(places) < most:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            places.append(f"  {_describe(frame)}")
+    while frame is not None and len(places) < max_frames:
+        if not frame.f_code.co_filename.startswith(_INTERNAL_PREFIXES):
+            places.append(f"  {_format_frame(frame)}")
         frame = frame.f_back
     return "\n".join(reversed(places))
 
 
-def _awaiting(coro: Any) -> Iterator[FrameType]:
+def _iter_await_chain(coro: Any) -> Iterator[FrameType]:
     """The frames of a chain of awaits, the outermost first."""
     for _ in range(1000):
         frame: FrameType | None = (
@@ -76,9 +77,9 @@ def _awaiting(coro: Any) -> Iterator[FrameType]:
             return
 
 
-def _calling(frame: FrameType | None) -> Iterator[FrameType]:
+def _iter_stack(frame: FrameType | None) -> Iterator[FrameType]:
     """The frames of a stack, the innermost first, up to the turn of a run's loop: the rest is not code of the run."""
-    while frame is not None and not (frame.f_code.co_filename == _LOOP and frame.f_code.co_name == "turn"):
+    while frame is not None and not (frame.f_code.co_filename == _LOOP_FILE and frame.f_code.co_name == "turn"):
         yield frame
         frame = frame.f_back
 
@@ -87,32 +88,32 @@ def _find_user_frame(frames: Iterable[FrameType]) -> FrameType | None:
     """The innermost frame of the user's code; ``frames`` begin with the innermost."""
     installed: list[FrameType] = []
     for frame in frames:
-        if frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename.startswith(_INTERNAL_PREFIXES):
             continue
-        if not _package(frame):
+        if not _get_frame_package(frame):
             return frame
         installed.append(frame)
-    return next((frame for frame in installed if _package(frame) == _package(installed[-1])), None)
+    return next((frame for frame in installed if _get_frame_package(frame) == _get_frame_package(installed[-1])), None)
 
 
-def _describe(frame: FrameType | None) -> str:
+def _format_frame(frame: FrameType | None) -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
-def _file_of(coro: Any) -> str:
+def _get_source_file(coro: Any) -> str:
     code = getattr(coro, "cr_code", None) or getattr(coro, "gi_code", None)
     return "" if code is None else code.co_filename
 
 
-def _package(frame: FrameType) -> str:
-    return _package_of(frame.f_code.co_filename)
+def _get_frame_package(frame: FrameType) -> str:
+    return _get_package(frame.f_code.co_filename)
 
 
 @cache
-def _package_of(file: str) -> str:
+def _get_package(file: str) -> str:
     """The path of the installed package or standard library that a file belongs to, or an empty string."""
-    for part in _PACKAGES:
+    for part in _PACKAGE_DIR_PARTS:
         if part in file:
             before, _, inside = file.rpartition(part)
             return before + part + inside.split(os.sep)[0]
-    return next((library for library in _LIBRARIES if file.startswith(library)), "")
+    return next((library for library in _STDLIB_DIRS if file.startswith(library)), "")

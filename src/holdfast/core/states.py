@@ -22,14 +22,14 @@ class RunState(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Whether the run has ended (only an explicit retry reopens it)."""
-        return self in TERMINAL
+        return self in TERMINAL_STATES
 
 
-TERMINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
-UNFINISHED = frozenset({RunState.PENDING, RunState.RUNNING, RunState.WAITING})
+TERMINAL_STATES = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED, RunState.DEAD})
+UNFINISHED_STATES = frozenset({RunState.PENDING, RunState.RUNNING, RunState.WAITING})
 
 
-def run_states(given: RunState | str | Collection[RunState | str]) -> list[RunState]:
+def parse_run_states(given: RunState | str | Collection[RunState | str]) -> list[RunState]:
     """The states that are meant by one of them, or several, as users name them. Raises ``UsageError``."""
     try:
         return [RunState(one) for one in ([given] if isinstance(given, str) else given)]

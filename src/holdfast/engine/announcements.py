@@ -11,17 +11,17 @@ from typing import Protocol
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.engine.definitions import WorkflowDefinition
-from holdfast.engine.schedule_ticker import Ticker
+from holdfast.engine.schedule_ticker import ScheduleTicker
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.served_versions import served_name
+from holdfast.stores.served_versions import make_served_name
 
 
-class Announcer(Protocol):
+class AnnouncementHost(Protocol):
     """What announcements need of the engine that makes them."""
 
     store: Store
-    worker: int
+    worker_id: int
 
 
 class Announcements:
@@ -29,38 +29,42 @@ class Announcements:
 
     def __init__(
         self,
-        announcer: Announcer,
+        host: AnnouncementHost,
         definitions: Mapping[str, WorkflowDefinition],
-        limits: Mapping[str, QueueLimits],
-        ticker: Ticker,
+        queue_limits: Mapping[str, QueueLimits],
+        ticker: ScheduleTicker,
     ) -> None:
-        self._announcer = announcer
+        self._host = host
         self._definitions = definitions
-        self._limits = limits
+        self._queue_limits = queue_limits
         self._ticker = ticker
         self._published: set[str] = set()
-        self._told_limits: dict[str, QueueLimits] = {}
+        self._announced_limits: dict[str, QueueLimits] = {}
 
-    def lacks(self, workflow: str, version: str) -> bool:
+    def has_pending(self, workflow: str, version: str) -> bool:
         """Whether something is to be announced before a run of this workflow can be started."""
-        return served_name(workflow, version) not in self._published or self._limits != self._told_limits
+        return (
+            make_served_name(workflow, version) not in self._published or self._queue_limits != self._announced_limits
+        )
 
     async def announce(self) -> None:
         """Announce what is new since the last time, in the order in which it rests on each other."""
-        store, worker = self._announcer.store, self._announcer.worker
-        told = {name: limits for name, limits in self._limits.items() if self._told_limits.get(name) != limits}
+        store, worker = self._host.store, self._host.worker_id
+        told = {
+            name: limits for name, limits in self._queue_limits.items() if self._announced_limits.get(name) != limits
+        }
         if told:
-            await store.put_queues([NewQueue(name, limits) for name, limits in told.items()])
-            self._told_limits.update(told)
+            await store.declare_queues([NewQueue(name, limits) for name, limits in told.items()])
+            self._announced_limits.update(told)
         new = {name: definition for name, definition in self._definitions.items() if name not in self._published}
         if new:
             # One that serves several versions is there under the name of each.
             each = {id(definition): definition for definition in new.values()}
-            await store.publish([definition.spec() for definition in each.values()], worker)
+            await store.publish_workflows([definition.to_spec() for definition in each.values()], worker)
             self._published.update(new)
         await self._ticker.announce()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """This is another worker now, with the same code."""
         self._published.clear()
-        self._ticker.come_back()
+        self._ticker.reset_announced()

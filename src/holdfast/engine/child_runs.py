@@ -5,7 +5,7 @@ that waits. Starting it needs no record: its id and its seed follow from the com
 it again finds it. The start also makes a *link*, through which the store puts the end into the waiting run's mailbox
 (see the store contract); the run that waits may be parked meanwhile, or in the hands of another worker.
 
-A run that is only started (``Kind.START``) goes its own way; the record says that it is there.
+A run that is only started (``RecordKind.START``) goes its own way; the record says that it is there.
 
 A command that the workflow withdraws cancels the run that it started, and only if it did start it: a run that was there
 before, or that was started on its own, belongs to somebody else.
@@ -17,120 +17,128 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.codec import check_size, encode_error, refuse_sealed
+from holdfast.codec import check_decrypted, encode_error, validate_size
 from holdfast.core.commands import Command
-from holdfast.core.records import Kind, Signal
+from holdfast.core.records import RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import ChildCall
-from holdfast.engine.journal_writer import Done
-from holdfast.engine.live_events import Account
+from holdfast.engine.journal_writer import AnswerCallback
+from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.stores.operations import Answer, AwaitRun, CancelRun, Link, NewRun, Started, Verdict
-from holdfast.stores.rules import child_failure, switched_off
+from holdfast.stores.operations import AwaitRun, CancelRun, NewRun, OpResult, OpStatus, RunLink, StartResult
+from holdfast.stores.rules import encode_child_failure, make_disabled_error
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
 
 
-class Children:
+class ChildRuns:
     """What a driver knows of the runs that its run starts or waits for."""
 
     def __init__(self, driver: Driver) -> None:
-        self.linked: dict[int, tuple[str, bytes]] = {}
+        self.links: dict[int, tuple[str, bytes]] = {}
         """The links that were there when the run came into memory: see ``History.links``."""
         self._driver = driver
-        self._accounts: dict[int, Account] = {}
+        self._live_event_buffers: dict[int, LiveEventBuffer] = {}
         """What is told of those that are waited for."""
 
-    def begin(self, command: Command) -> None:
+    def start_or_link(self, command: Command) -> None:
         """Start the run, or link to it, unless it is linked already: a run that waits for thousands wakes often."""
         driver, call = self._driver, command.call
         assert isinstance(call, ChildCall)
         run = driver.run
-        link = Link(run.key, run.epoch, command.position, awaited=command.kind is Kind.CHILD)
-        known_id, known_digest = self.linked.get(command.position, ("", b""))
-        new = None if call.make is None else call.make(driver.host.clock.now())
+        link = RunLink(run.key, run.epoch, command.position, is_awaited=command.kind is RecordKind.CHILD)
+        known_id, known_digest = self.links.get(command.position, ("", b""))
+        new = None if call.make_run is None else call.make_run(driver.host.clock.now())
         if known_id == call.run_id and (new is None or new.digest == known_digest):
             return
-        if command.kind is Kind.CHILD:
-            self._accounts[command.position] = account = Account(driver, command)
-            driver.host.telling.begin(account, 0, driver.host.clock.now())
-        driver.journal.expect()
-        done = partial(self._begun, command)
+        if command.kind is RecordKind.CHILD:
+            self._live_event_buffers[command.position] = account = LiveEventBuffer(driver, command)
+            driver.host.live_events.start_attempt(account, 0, driver.host.clock.now())
+        driver.recorder.add_pending()
+        done = partial(self._on_started, command)
         if new is None:
             driver.host.writer.submit(AwaitRun(call.run_id, link), done)
         else:
-            self._start(command, new, link, done)
+            self._start_child(command, new, link, done)
 
-    def _start(self, command: Command, new: NewRun, link: Link, done: Done) -> None:
+    def _start_child(self, command: Command, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         driver = self._driver
         try:
-            check_size(new.inputs, f"the inputs of workflow {new.workflow!r}", driver.host.max_value)
+            validate_size(new.inputs, f"the inputs of workflow {new.workflow!r}", driver.host.max_value)
         except HoldfastError as error:
-            driver.journal.answered()
+            driver.recorder.remove_pending()
             self._record(command, ok=False, payload=encode_error(error))
         else:
-            driver.host.start_child(new, link, done)
+            driver.host.start_child(new, link, on_answer)
 
-    def _begun(self, command: Command, answer: Answer | BaseException) -> None:
+    def _on_started(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver
-        driver.journal.answered()
-        if driver.gone:
+        driver.recorder.remove_pending()
+        if driver.is_closed:
             return
         if isinstance(answer, BaseException):
             driver.fail(answer)
-        elif answer is Verdict.FENCED:
-            driver.lose()
+        elif answer is OpStatus.FENCED:
+            driver.handle_claim_lost()
         else:
-            if command.position in driver.execution.open:
-                self._take(command, answer)
-            driver.rest()
+            if command.position in driver.execution.open_commands:
+                self._accept(command, answer)
+            driver.finish_turn()
 
-    def _take(self, command: Command, answer: Answer) -> None:
+    def _accept(self, command: Command, answer: OpResult) -> None:
         """The store has the run (or none)."""
         call: ChildCall = command.call
         try:
-            if answer is Verdict.SWITCHED_OFF:
-                raise switched_off(command.name, f"run {call.run_id!r} was not started")
-            if not isinstance(answer, Started):
+            if answer is OpStatus.WORKFLOW_DISABLED:
+                raise make_disabled_error(command.name, f"run {call.run_id!r} was not started")
+            if not isinstance(answer, StartResult):
                 raise RunNotFound(f"there is no run {call.run_id!r} to wait for", call.run_id)
-            call.accept(answer)
+            call.check_started(answer)
             ended_with = answer.run.output if answer.run.state is RunState.COMPLETED else answer.run.error
-            refuse_sealed(ended_with or b"", f"what run {call.run_id!r} has ended with")
+            check_decrypted(ended_with or b"", f"what run {call.run_id!r} has ended with")
         except HoldfastError as error:
             self._record(command, ok=False, payload=encode_error(error))
             return
-        if command.kind is Kind.START:
+        if command.kind is RecordKind.START:
             self._record(command, ok=True, payload=json.dumps(call.run_id).encode())
-        elif not answer.linked:
-            self._record_end(command, answer.run.state, ended_with, None)
+        elif not answer.is_linked:
+            self._record_outcome(command, answer.run.state, ended_with, None)
 
-    def ended(self, command: Command, signal: Signal) -> None:
+    def record_end(self, command: Command, signal: Signal) -> None:
         """The end of a run that was waited for is in the mailbox."""
-        self._record_end(command, RunState(signal.name), signal.payload, signal.id)
+        self._record_outcome(command, RunState(signal.name), signal.payload, signal.id)
 
-    def _record_end(self, command: Command, state: RunState, payload: bytes | None, consume: int | None) -> None:
+    def _record_outcome(
+        self, command: Command, state: RunState, payload: bytes | None, consumed_signal_id: int | None
+    ) -> None:
         ok = state is RunState.COMPLETED
         if not ok:
-            payload = child_failure(command.call.run_id, state, payload)
-        self._record(command, ok=ok, payload=payload or b"null", consume=consume)
+            payload = encode_child_failure(command.call.run_id, state, payload)
+        self._record(command, ok=ok, payload=payload or b"null", consumed_signal_id=consumed_signal_id)
 
-    def _record(self, command: Command, *, ok: bool, payload: bytes, consume: int | None = None) -> None:
+    def _record(self, command: Command, *, ok: bool, payload: bytes, consumed_signal_id: int | None = None) -> None:
         preview = command.call.run_id
-        self._forget(command)
-        self._driver.journal.record(
-            command.kind, command.position, command.name, ok=ok, payload=payload, preview=preview, consume=consume
+        self._discard_live_events(command)
+        self._driver.recorder.record(
+            command.kind,
+            command.position,
+            command.name,
+            ok=ok,
+            payload=payload,
+            preview=preview,
+            consumed_signal_id=consumed_signal_id,
         )
 
-    def withdrawn(self, command: Command) -> None:
+    def withdraw(self, command: Command) -> None:
         """The workflow no longer waits."""
         host, call = self._driver.host, command.call
-        self._forget(command)
-        if command.kind is Kind.CHILD and call.seed is not None:
+        self._discard_live_events(command)
+        if command.kind is RecordKind.CHILD and call.seed is not None:
             # Also for one whose start has not been answered: the store carries both out in this order.
-            host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.nudge())
+            host.writer.submit(CancelRun(call.run_id, host.clock.now(), call.seed), lambda _: host.wake())
 
-    def _forget(self, command: Command) -> None:
-        account = self._accounts.pop(command.position, None)
+    def _discard_live_events(self, command: Command) -> None:
+        account = self._live_event_buffers.pop(command.position, None)
         if account is not None:
-            self._driver.host.telling.forget(account)
+            self._driver.host.live_events.discard(account)

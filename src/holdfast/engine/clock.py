@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.stores.clocks import elapsed
+from holdfast.stores.clocks import monotonic
 
-LONGEST_NAP = 30.0
+MAX_TIMER_DELAY_S = 30.0
 """A timer looks at the clock at least this often, so that a clock that is set forward is noticed."""
 
 
-class Alarm(Protocol):
+class ScheduledCall(Protocol):
     """A pending call that can be called off."""
 
     def cancel(self) -> object:
@@ -36,14 +36,14 @@ class Clock(Protocol):
         """Seconds on a clock that is never set: what a lease is measured by. Called from any thread."""
         ...
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
+    def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
         """Call back at ``when`` or some time earlier: the callback looks at the clock itself."""
         ...
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         """A random number in [0, 1), for jitter."""
         ...
 
@@ -60,17 +60,17 @@ class SystemClock:
 
     def monotonic(self) -> float:
         """Seconds on a clock that is never set."""
-        return elapsed()
+        return monotonic()
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
-        """Call back at ``when``, or after ``LONGEST_NAP`` if that is earlier."""
-        delay = min(max(0.0, when - self._now()), LONGEST_NAP)
+    def call_at(self, when: float, callback: Callable[[], object]) -> ScheduledCall:
+        """Call back at ``when``, or after ``MAX_TIMER_DELAY_S`` if that is earlier."""
+        delay = min(max(0.0, when - self._now()), MAX_TIMER_DELAY_S)
         return asyncio.get_running_loop().call_later(delay, callback)
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
         await asyncio.sleep(seconds)
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         """A random number in [0, 1)."""
         return random.random()

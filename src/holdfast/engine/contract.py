@@ -6,21 +6,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.engine.host import StepEngine
-from holdfast.stores.change_feed import News
+from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History
-from holdfast.stores.operations import Answer, Change, NewRun, Run, Verdict
+from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run
 
 
 class Engine(StepEngine, Protocol):
     """Starts runs, and executes those of the workflows that it was given."""
 
-    worker: int
+    worker_id: int
     """The number under which it is registered as a worker, where there are such numbers."""
     on_stuck: Callable[[], None]
     """Called in another thread when the event loop has been blocked for too long: see ``loop_watchdog``."""
 
     @property
-    def news(self) -> News:
+    def change_feed(self) -> ChangeFeed:
         """Who follows runs in this process."""
         ...
 
@@ -32,16 +32,16 @@ class Engine(StepEngine, Protocol):
     async def open(self) -> None:
         """Connect, and begin to take runs."""
 
-    async def close(self, grace: float = 0.0) -> None:
-        """Stop: steps in flight get ``grace`` seconds to end; then every run is handed over to other workers."""
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop: steps in flight get ``grace_s`` seconds to end; then every run is handed over to other workers."""
 
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it."""
 
-    def hurry(self) -> None:
+    def skip_grace(self) -> None:
         """Let a ``close`` that is under way wait for nothing more that is in flight."""
 
-    async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
+    async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
         """Create a run, or find the one that is there."""
         ...
 
@@ -49,7 +49,7 @@ class Engine(StepEngine, Protocol):
         """A run's row and journal, if there is such a run."""
         ...
 
-    async def change(self, op: Change) -> Verdict:
+    async def change_run(self, op: ClientOp) -> OpStatus:
         """Change a run from outside."""
         ...
 

@@ -1,10 +1,10 @@
 """One run held by this worker: its journal is replayed, its commands are carried out, their outcomes recorded.
 
 A driver is moved by callbacks alone, all on the process's loop: an outcome was committed, a timer is due, a signal
-came. Each outcome goes the same way: ``journal`` hands it to the writer; when it is durable, ``recorded`` puts it
+came. Each outcome goes the same way: ``recorder`` hands it to the writer; when it is durable, ``on_recorded`` puts it
 into the inbox; ``_pump`` takes one record from the inbox at a time, lets the workflow run until it is idle, and then
-``_act``s on what the workflow asked for meanwhile. A replayed record differs only in that it is in the inbox from the
-start.
+``_process_commands`` acts on what the workflow asked for meanwhile. A replayed record differs only in that it is in the
+inbox from the start.
 
 Steps are begun by ``in_flight`` and carried out by ``step_run``, timers kept by ``timers``, other runs started and
 awaited by ``child_runs``, people asked by ``run_approvals``. What was sent to the run, answers, and the ends of runs
@@ -12,7 +12,7 @@ that it waits for, lie in its ``mailbox``. Being asked to cancel, the driver rec
 interrupted by the record. Being asked to pause, it starts nothing more, and parks when what is in flight has been
 recorded.
 
-The driver ends in one of four ways, after each of which ``gone`` is true and nothing of the run is left in memory:
+The driver ends in one of four ways, after each of which ``is_closed`` is true and nothing of the run is left in memory:
 *finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
 (this worker stops, the workflow was switched off, or the run's end could not be recorded) and *lost* (a write was
 fenced: somebody else holds the run).
@@ -33,34 +33,34 @@ from functools import partial
 from typing import Any
 
 from holdfast.codec import encode_error
-from holdfast.core.commands import UNREAD, Command
+from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.execution import Execution
-from holdfast.core.patches import NOWHERE
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal
+from holdfast.core.patches import PATCH_POSITION
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.engine.child_runs import Children
+from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.host import RunHost
 from holdfast.engine.mailbox import Mailbox
-from holdfast.engine.park_operation import park_of
+from holdfast.engine.park_operation import make_park_run
 from holdfast.engine.recorder import Recorder
-from holdfast.engine.run_approvals import Questions
-from holdfast.engine.run_outcome import End, end_of
+from holdfast.engine.run_approvals import RunApprovals
+from holdfast.engine.run_outcome import RunOutcome, make_run_outcome
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.contract import History, Request
-from holdfast.stores.operations import Answer, Cancel, FinishRun, ReleaseRun, Run, Verdict
+from holdfast.stores.contract import History, RunRequests
+from holdfast.stores.operations import CancelState, FinishRun, OpResult, OpStatus, ReleaseRun, Run
 from holdfast.stores.rules import is_isolated
 
 log = logging.getLogger("holdfast.engine")
 
-REPLAY_SLICE = 500
+REPLAY_BATCH_SIZE = 500
 """How many records are replayed before the process's loop gets its turn (a few milliseconds)."""
 
-PARK_AFTER = 1.0
+PARK_AFTER_S = 1.0
 """A run that waits for less than this many seconds stays in memory."""
 
-_TOLD = (Kind.STEP, Kind.COMPENSATION, Kind.CHILD)
+_LIVE_EVENT_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD)
 """Of what something is told while it is in flight."""
 
 
@@ -71,75 +71,77 @@ class Driver:
         self.host = host
         self.run = run
         self.definition = definition
-        self.gone = False
-        self.parking = False
-        self.loading = False
+        self.is_closed = False
+        self.is_parking = False
+        self.is_loading = False
         """Its code is still being imported."""
         self.execution: Execution
         self.steps = StepsInFlight(self)
-        self._children = Children(self)
-        self._questions = Questions(self)
-        self.told: set[int] = set()
+        self._child_runs = ChildRuns(self)
+        self._approvals = RunApprovals(self)
+        self.live_event_positions: set[int] = set()
         """The positions of which there may be notices: their records delete them."""
         self._mailbox = Mailbox()
         self._inbox: deque[tuple[Record, Any]] = deque()
-        self.journal = Recorder(self)
-        self._timers = host.timers(self)
-        self._to_start: list[Command] = []
-        self._resuming = True
-        self._resume_after = -1
+        self.recorder = Recorder(self)
+        self._timers = host.create_timers(self)
+        self._pending_commands: list[Command] = []
+        self._is_resuming = True
+        self._resume_after_seq = -1
         """``seq`` of the last record of what was due on resume."""
-        self._last_recorded = -1
+        self._last_durable_seq = -1
         """``seq`` of the last record that became durable here."""
-        self._pumping = False
-        self._mid_turn = False
+        self._is_pumping = False
+        self._is_mid_turn = False
         """The workflow has more to do than fits into one turn of the process's loop."""
-        self._ending = False
-        self._cancel_asked = run.cancel is Cancel.ASKED
-        self._cancel_sent = run.cancel is Cancel.RECORDED
-        self._pausing = False
-        self.standing = False
+        self._is_ending = False
+        self._is_cancel_requested = run.cancel_state is CancelState.REQUESTED
+        self._is_cancel_recorded = run.cancel_state is CancelState.RECORDED
+        self._is_pausing = False
+        self.is_disabled = False
         """Its workflow was switched off: nothing more is begun here."""
         self.is_isolated = is_isolated(run.suspicion)
         """Workers that held it died, and nothing new is recorded since."""
-        self.has_fault = False
+        self.has_fatal_error = False
         """It cannot continue with this code, and the log says so."""
-        self.wakes_at: float | None = None
+        self.wake_at: float | None = None
         """When a parked run is to be taken up again."""
 
     # Coming into memory
 
-    def begin(self, history: History) -> None:
+    def start(self, history: History) -> None:
         """Replay what is recorded, then go on."""
         run = self.run
         try:
-            args, kwargs = self.definition.inputs.decode(run.inputs)
+            args, kwargs = self.definition.inputs_codec.decode(run.inputs)
         except HoldfastError as error:
-            self._finish(End(RunState.FAILED, None, encode_error(error)), heed_cancel=False)
+            self._finish(RunOutcome(RunState.FAILED, None, encode_error(error)), respect_cancel=False)
             return
-        self.execution = self.host.execution(
+        self.execution = self.host.execution_factory(
             run.id,
             partial(self.definition.execute, args, kwargs, self.host.max_value),
             workflow=run.workflow,
-            start_time=run.began_at,
+            start_time=run.clock_started_at,
             seed=run.seed,
-            recorded_python=run.python,
-            rewound=run.rewound,
-            patches=self.host.patches(history),
+            recorded_python=run.python_version,
+            rewind_points=run.rewind_points,
+            patches=self.host.create_patches(history),
         )
-        self.steps.known = dict(history.attempts)
-        self._children.linked = dict(history.links)
+        self.steps.earlier_attempts = dict(history.attempts)
+        self._child_runs.links = dict(history.links)
         self.add_signals(history.signals)
-        self._inbox.extend((record, UNREAD) for record in history.records)
-        self.journal.next_seq = history.records[-1].seq + 1 if history.records else 0
-        self._timers.deadline_sent = run.deadline is not None and any(r.kind is Kind.DEADLINE for r in history.records)
+        self._inbox.extend((record, UNDECODED) for record in history.records)
+        self.recorder.next_seq = history.records[-1].seq + 1 if history.records else 0
+        self._timers.is_deadline_recorded = run.deadline is not None and any(
+            r.kind is RecordKind.DEADLINE for r in history.records
+        )
         if run.epoch == 1 and not history.records:
             self.execution.go_live()  # nobody has executed any of it before
         self.execution.start()
         self._pump()
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the run's code is in memory."""
         return hasattr(self, "execution")
 
@@ -147,145 +149,147 @@ class Driver:
 
     def _pump(self) -> None:
         """Deliver what is in the inbox, record by record, and act on what the workflow asks for."""
-        if self._pumping or self.gone:
+        if self._is_pumping or self.is_closed:
             return
         try:
-            self._turn_and_act()
+            self._run_turn()
         except Exception as error:  # a defect of ours: without this, the run would stand still in memory
             log.exception("run %r could not be carried on", self.run.id)
             self.fail(error)
 
-    def _turn_and_act(self) -> None:
-        self._pumping = True
-        self.host.turning(self.run.id)
+    def _run_turn(self) -> None:
+        self._is_pumping = True
+        self.host.set_turn(self.run.id)
         try:
-            idle = self._turn()
+            idle = self._advance()
         finally:
-            self._pumping = False
-            self.host.turning(None)
-        self._mid_turn = not idle
+            self._is_pumping = False
+            self.host.set_turn(None)
+        self._is_mid_turn = not idle
         self._record_patches()
         if not idle:
             self.host.loop.call_soon(self._pump)
-        elif self.execution.fault is not None:
-            self.fail(self.execution.fault)
+        elif self.execution.fatal_error is not None:
+            self.fail(self.execution.fatal_error)
         else:
-            self._act()
+            self._process_commands()
 
-    def _turn(self) -> bool:
+    def _advance(self) -> bool:
         execution, inbox = self.execution, self._inbox
-        for _ in range(REPLAY_SLICE):
+        for _ in range(REPLAY_BATCH_SIZE):
             if not execution.turn():
                 return False
-            if execution.fault is not None:
+            if execution.fatal_error is not None:
                 return True
-            if not inbox and execution.loop.replaying:
+            if not inbox and execution.loop.is_replaying:
                 execution.go_live()
-            if execution.is_undoing_held and self._begin_undoing():
+            if execution.is_compensation_held and self._start_compensation():
                 continue
             if not inbox:
                 return True
             record, value = inbox.popleft()
-            if execution.ending is not None:
-                execution.leftover(record)
+            if execution.result is not None:
+                execution.deliver_after_end(record)
             else:
                 execution.deliver(record, value)
         return False
 
-    def _begin_undoing(self) -> bool:
+    def _start_compensation(self) -> bool:
         """Let the run undo what it has done, unless there is an outcome to come that must be undone first."""
-        if not self.execution.loop.replaying:
+        if not self.execution.loop.is_replaying:
             self._cancel_withdrawn()  # of those that are not on their way yet, nothing comes any more
-            self.steps.record_kept_outcomes()
+            self.steps.record_committed_outcomes()
         upcoming = (record for record, _ in self._inbox)
-        return self.execution.begin_undoing(upcoming, expected=self.journal.expected)
+        return self.execution.start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
 
     def _record_patches(self) -> None:
         """Record what the code has decided, now: no record may come before it that rests on it."""
         execution = self.execution
         # In replay nothing else is recorded either; and code that does not fit leaves the journal as it is.
-        if not execution.loop.replaying and execution.fault is None:
-            for name in execution.patches.take_new():
-                self.journal.record(Kind.PATCH, NOWHERE, name)
+        if not execution.loop.is_replaying and execution.fatal_error is None:
+            for name in execution.patches.take_newly_decided():
+                self.recorder.record(RecordKind.PATCH, PATCH_POSITION, name)
 
-    def _act(self) -> None:
+    def _process_commands(self) -> None:
         """The workflow is idle: carry out what it asked for."""
         execution = self.execution
         self._cancel_withdrawn()
-        self._log_stray_errors()
-        if self._ending:
+        self._log_unhandled_errors()
+        if self._is_ending:
             return
-        if execution.ending is not None:
-            self._end()
+        if execution.result is not None:
+            self._record_end()
             return
-        self._to_start += execution.take_issued()
-        if self._resuming and self.run.epoch > 1:  # whoever had the run before may have told something of these
-            self.told |= {one.position for one in execution.open.values() if one.kind in _TOLD}
-        if self._resuming and (self._heed_cancel() or (not self.is_halted and self._timers.record_due())):
-            self._resume_after = self.journal.next_seq - 1
+        self._pending_commands += execution.take_issued()
+        if self._is_resuming and self.run.epoch > 1:  # whoever had the run before may have told something of these
+            self.live_event_positions |= {
+                one.position for one in execution.open_commands.values() if one.kind in _LIVE_EVENT_KINDS
+            }
+        if self._is_resuming and (self._record_cancel() or (not self.is_halted and self._timers.record_due())):
+            self._resume_after_seq = self.recorder.next_seq - 1
             return  # what is due comes before what was in flight, or a paid call starts only to be cancelled
-        if self._last_recorded < self._resume_after:
+        if self._last_durable_seq < self._resume_after_seq:
             return  # not all of it is durable yet
-        self._resuming = self._resuming and self.is_halted
+        self._is_resuming = self._is_resuming and self.is_halted
         if not self.is_halted:
-            self._answer_waits()
+            self._resolve_waits()
         self._start_commands()
-        self._timers.set_alarm()
-        self.rest()
+        self._timers.arm()
+        self.finish_turn()
 
     def _cancel_withdrawn(self) -> None:
         for command in self.execution.take_withdrawn():
-            if (step := self.steps.begun.pop(command.position, None)) is not None:
+            if (step := self.steps.started.pop(command.position, None)) is not None:
                 step.cancel()
-            elif command.kind is Kind.CHILD:
-                self._children.withdrawn(command)
-            elif command.kind is Kind.APPROVAL:
-                self._questions.withdrawn(command)
+            elif command.kind is RecordKind.CHILD:
+                self._child_runs.withdraw(command)
+            elif command.kind is RecordKind.APPROVAL:
+                self._approvals.withdraw(command)
 
-    def rest(self) -> None:
+    def finish_turn(self) -> None:
         """See whether there is anything left to do here for now."""
-        if self.execution.is_undoing_held and not self.journal.expected:
+        if self.execution.is_compensation_held and not self.recorder.expected_positions:
             self._pump()
-        elif self.execution.ending is not None:
-            self._end()
-        elif self.standing and self._is_still():
-            self._give_back()
-        elif self._pausing and self._is_still():
+        elif self.execution.result is not None:
+            self._record_end()
+        elif self.is_disabled and self._is_quiescent():
+            self._release()
+        elif self._is_pausing and self._is_quiescent():
             self.park()
         elif self._is_idle():
-            self.host.run_idle(self)
+            self.host.on_run_idle(self)
 
     def _start_commands(self) -> None:
-        if self.host.draining or self.is_halted or not self.execution.patches.is_settled:
+        if self.host.is_draining or self.is_halted or not self.execution.patches.is_durable:
             return
-        commands, self._to_start = self._to_start, []
+        commands, self._pending_commands = self._pending_commands, []
         for command in commands:
-            if command.position not in self.execution.open:
+            if command.position not in self.execution.open_commands:
                 continue
-            if command.kind in (Kind.STEP, Kind.COMPENSATION):
+            if command.kind in (RecordKind.STEP, RecordKind.COMPENSATION):
                 self.steps.start(command)
-            elif command.kind in (Kind.CHILD, Kind.START):
-                self._begin_child(command)
-            elif command.kind is Kind.APPROVAL and not self._mailbox.has_answer(command):
-                self._questions.ask(command)
+            elif command.kind in (RecordKind.CHILD, RecordKind.START):
+                self._start_child(command)
+            elif command.kind is RecordKind.APPROVAL and not self._mailbox.has_answer(command):
+                self._approvals.request(command)
 
-    def _begin_child(self, command: Command) -> None:
-        if command.kind is Kind.START or not self._mailbox.has_answer(command):
-            self._children.begin(command)
+    def _start_child(self, command: Command) -> None:
+        if command.kind is RecordKind.START or not self._mailbox.has_answer(command):
+            self._child_runs.start_or_link(command)
 
     # Outcomes
 
-    def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
+    def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
-        if not self.gone:
-            self.journal.note(attempt, then)
+        if not self.is_closed:
+            self.recorder.save_attempt(attempt, on_durable)
 
-    def recorded(self, record: Record, value: Any) -> None:
+    def on_recorded(self, record: Record, value: Any) -> None:
         """A record is durable: the workflow may see it."""
         if self.is_isolated:
             self.is_isolated = False
-            self.host.nudge()  # the worker waited for this before it takes other runs
-        self._last_recorded = record.seq
+            self.host.wake()  # the worker waited for this before it takes other runs
+        self._last_durable_seq = record.seq
         self._inbox.append((record, value))
         self._pump()
 
@@ -294,242 +298,250 @@ class Driver:
     def add_signals(self, signals: Sequence[Signal]) -> None:
         """Signals that are in the store for this run; those known already are passed over."""
         self._mailbox.add(signals)
-        if self.takes_in:
-            self._answer_waits()
+        if self.is_accepting:
+            self._resolve_waits()
 
-    def ask(self, request: Request) -> None:
+    def handle_request(self, request: RunRequests) -> None:
         """Somebody wants the run to be cancelled, or paused. Whatever is not heeded now is asked again."""
-        if request.cancel:
-            self._cancel_asked = True
+        if request.is_cancel_requested:
+            self._is_cancel_requested = True
             if self._is_live():
-                self._heed_cancel()
-        elif request.pause and self._is_here():
-            self._pausing = True
-            self.steps.put_back_waiting()
-            if not self.execution.loop.replaying:  # else as soon as it is where it was
-                self.rest()
+                self._record_cancel()
+        elif request.is_pause_requested and self._is_active():
+            self._is_pausing = True
+            self.steps.requeue_waiting()
+            if not self.execution.loop.is_replaying:  # else as soon as it is where it was
+                self.finish_turn()
 
     @property
-    def takes_in(self) -> bool:
+    def is_accepting(self) -> bool:
         """Whether what happens now is recorded now."""
         return self._is_live() and not self.is_halted
 
     @property
     def is_halted(self) -> bool:
         """Whether nothing more is to be begun here, for now."""
-        return self._pausing or self.standing
+        return self._is_pausing or self.is_disabled
 
     def _is_live(self) -> bool:
         """Whether the run goes on by what happens now, and not by what is recorded."""
-        return self._is_here() and not self.execution.loop.replaying
+        return self._is_active() and not self.execution.loop.is_replaying
 
-    def _is_here(self) -> bool:
+    def _is_active(self) -> bool:
         """Whether the run's code is in memory, and neither ends nor leaves."""
-        return self.is_begun and not (self.parking or self._ending or self.gone)
+        return self.is_started and not (self.is_parking or self._is_ending or self.is_closed)
 
-    def _heed_cancel(self) -> bool:
+    def _record_cancel(self) -> bool:
         """Record that the run is to be cancelled, if somebody has asked for it; true when that is new."""
-        if not self._cancel_asked or self._cancel_sent:
+        if not self._is_cancel_requested or self._is_cancel_recorded:
             return False
-        self._cancel_sent = True
-        self._pausing = False
-        self.journal.record(Kind.CANCEL, 0, "cancel")
+        self._is_cancel_recorded = True
+        self._is_pausing = False
+        self.recorder.record(RecordKind.CANCEL, 0, "cancel")
         return True
 
-    def _answer_waits(self) -> None:
+    def _resolve_waits(self) -> None:
         """Record what has come for the open waits."""
-        for command, signal in self._mailbox.answers(self.execution):
-            if command.kind is Kind.CHILD:
-                self._children.ended(command, signal)
+        for command, signal in self._mailbox.take_answers(self.execution):
+            if command.kind is RecordKind.CHILD:
+                self._child_runs.record_end(command, signal)
                 continue
-            if command.kind is Kind.APPROVAL:
-                self._questions.answered(command, signal)
+            if command.kind is RecordKind.APPROVAL:
+                self._approvals.record_answer(command, signal)
                 continue
-            self.journal.record(
-                Kind.SIGNAL,
+            self.recorder.record(
+                RecordKind.SIGNAL,
                 command.position,
                 command.name,
                 payload=signal.payload,
                 started_at=signal.sent_at,
-                consume=signal.id,
+                consumed_signal_id=signal.id,
             )
 
     # Leaving memory
 
-    def _is_still(self) -> bool:
+    def _is_quiescent(self) -> bool:
         """Whether nothing is under way."""
         return not (
-            self.gone
-            or self.parking
-            or self._ending
-            or self.steps.at_work
-            or self.journal.on_its_way
+            self.is_closed
+            or self.is_parking
+            or self._is_ending
+            or self.steps.has_running_attempt
+            or self.recorder.pending_count
             or self._inbox
-            or self._pumping
-            or self._mid_turn
+            or self._is_pumping
+            or self._is_mid_turn
         )
 
     def _is_idle(self) -> bool:
         """Whether the run waits for nothing but time, signals and other runs."""
-        waits = self.execution.waits + len(self.steps.begun)  # of steps, for their next attempts
-        return self._is_still() and not self._to_start and len(self.execution.open) == waits
+        waits = self.execution.wait_count + len(self.steps.started)  # of steps, for their next attempts
+        return self._is_quiescent() and not self._pending_commands and len(self.execution.open_commands) == waits
 
     def is_parkable(self, now: float) -> bool:
         """Whether it is worth while to take the run out of memory."""
-        due = self._next_due()
-        return self._is_idle() and (due is None or due - now > PARK_AFTER)
+        due = self._get_next_due_at()
+        return self._is_idle() and (due is None or due - now > PARK_AFTER_S)
 
-    def _next_due(self) -> float | None:
+    def _get_next_due_at(self) -> float | None:
         """When the run goes on by itself: the next timer, or the next attempt of a step."""
-        due = self._timers.next_due()
-        waiting = self.steps.waiting
+        due = self._timers.get_next_due_at()
+        waiting = self.steps.waiting_retries
         if not waiting:
             return due
         return waiting[0][0] if due is None else min(due, waiting[0][0])
 
-    def put_back(self, command: Command) -> None:
+    def requeue(self, command: Command) -> None:
         """Begin a step again that has no outcome: as soon as anything is begun here."""
-        self._to_start.append(command)
+        self._pending_commands.append(command)
 
     def park(self) -> None:
         """Leave memory until the next timer or signal, or the next end of another run; if paused, until resumed."""
-        self.parking = True
-        self.host.run_busy(self)
+        self.is_parking = True
+        self.host.on_run_busy(self)
         self._timers.stop()
-        self.host.telling.tell_now(self)
-        op = park_of(
+        self.host.live_events.flush_run(self)
+        op = make_park_run(
             self.run,
-            list(self.execution.open.values()),
-            self._timers.next_due(),
-            self.steps.waiting,
-            self.journal.next_seq,
-            paused=self._pausing,
+            list(self.execution.open_commands.values()),
+            self._timers.get_next_due_at(),
+            self.steps.waiting_retries,
+            self.recorder.next_seq,
+            is_paused=self._is_pausing,
         )
-        self.steps.put_back_waiting()
-        self.host.writer.submit(op, partial(self._parked, None if self._pausing else op.wake_at))
+        self.steps.requeue_waiting()
+        self.host.writer.submit(op, partial(self._on_parked, None if self._is_pausing else op.wake_at))
 
-    def _parked(self, wakes_at: float | None, answer: Answer | BaseException) -> None:
-        if self.gone:
+    def _on_parked(self, wake_at: float | None, answer: OpResult | BaseException) -> None:
+        if self.is_closed:
             return
-        if answer is Verdict.DONE:
-            self.wakes_at = wakes_at
-            self._leave(None)
-        elif answer is Verdict.REFUSED or isinstance(answer, BaseException):
+        if answer is OpStatus.DONE:
+            self.wake_at = wake_at
+            self._close(None)
+        elif answer is OpStatus.REFUSED or isinstance(answer, BaseException):
             # There is something to do: what the run waits for has come, it was resumed, or it is to be cancelled. Or
             # the park could not be written: then it stays in memory. (If it was, the next write is fenced.)
-            self.parking = self._pausing = False
-            self._act()
-            self.host.run_refused_park(self)
+            self.is_parking = self._is_pausing = False
+            self._process_commands()
+            self.host.on_park_refused(self)
         else:
-            self.lose()
+            self.handle_claim_lost()
 
-    def _end(self) -> None:
+    def _record_end(self) -> None:
         """The workflow's code has ended: record how, once what is on its way has arrived."""
-        ending = self.execution.ending
+        ending = self.execution.result
         assert ending is not None
-        if not self.journal.on_its_way and not self._ending:
-            self.host.telling.tell_skipped(self)
-            self._finish(end_of(ending, self.run.id), ending.rewind, heed_cancel=not self._cancel_sent)
+        if not self.recorder.pending_count and not self._is_ending:
+            self.host.live_events.write_skipped_steps(self)
+            self._finish(
+                make_run_outcome(ending, self.run.id), ending.rewind, respect_cancel=not self._is_cancel_recorded
+            )
 
     def fail(self, error: BaseException) -> None:
         """The run cannot go on with this code: its journal stays as it is."""
-        if not self._ending and not self.gone:
-            self.has_fault, encoded = True, encode_error(error)
-            self.host.run_log.log_fault(self.run, encoded)
-            self._finish(End(RunState.FAILED, None, encoded), heed_cancel=False)
+        if not self._is_ending and not self.is_closed:
+            self.has_fatal_error, encoded = True, encode_error(error)
+            self.host.run_log.log_stall(self.run, encoded)
+            self._finish(RunOutcome(RunState.FAILED, None, encoded), respect_cancel=False)
 
-    def die(self, error: bytes) -> None:
+    def mark_dead(self, error: bytes) -> None:
         """The run's workers died too often: nobody executes it until a person retries it."""
-        if not self._ending and not self.gone:
-            self._finish(End(RunState.DEAD, None, error), heed_cancel=False)
+        if not self._is_ending and not self.is_closed:
+            self._finish(RunOutcome(RunState.DEAD, None, error), respect_cancel=False)
 
-    def _finish(self, end: End, rewind: Rewind | None = None, *, heed_cancel: bool = True) -> None:
-        self._ending = True
-        self.steps.cancel()
+    def _finish(self, end: RunOutcome, rewind: Rewind | None = None, *, respect_cancel: bool = True) -> None:
+        self._is_ending = True
+        self.steps.cancel_all()
         at = self.host.clock.now()
         ended = replace(self.run, **end._asdict(), finished_at=at, owner=None, rewind=rewind)
-        op = FinishRun(self.run.key, self.run.epoch, *end, at, rewind, heed_cancel)
-        self.host.run_busy(self)
-        self.host.writer.submit(op, partial(self._finished, ended))
+        op = FinishRun(self.run.key, self.run.epoch, *end, at, rewind, respect_cancel)
+        self.host.on_run_busy(self)
+        self.host.writer.submit(op, partial(self._on_finished, ended))
 
-    def _finished(self, ended: Run, answer: Answer | BaseException) -> None:
-        if self.gone:
+    def _on_finished(self, ended: Run, answer: OpResult | BaseException) -> None:
+        if self.is_closed:
             return
-        if answer in (Verdict.DONE, Verdict.TOLD):
-            self._leave(ended)
-            if answer is Verdict.TOLD:
-                self.host.nudge()
-        elif answer is Verdict.REFUSED:
+        if answer in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
+            self._close(ended)
+            if answer is OpStatus.DONE_NOTIFIED:
+                self.host.wake()
+        elif answer is OpStatus.REFUSED:
             # Somebody was told that the run will be cancelled: it must not be completed after that.
-            self._ending = False
-            self._cancel_asked = True
-            self._heed_cancel()
+            self._is_ending = False
+            self._is_cancel_requested = True
+            self._record_cancel()
         elif isinstance(answer, BaseException):
             unknown = StoreUnavailable(f"the end of run {self.run.id!r} could not be recorded: {answer!r}")
             log.error("%s; it is given back, and goes on from its journal", unknown)
             # It counts as a delivery, so that steps are not run again and again if this never works.
-            self._give_back(encode_error(unknown))
+            self._release(encode_error(unknown))
         else:
-            self.lose()
+            self.handle_claim_lost()
 
-    def lose(self) -> None:
+    def handle_claim_lost(self) -> None:
         """Somebody else holds the run: stop everything that is done for it here."""
-        if not self.gone:
+        if not self.is_closed:
             log.warning("run %r is held by another worker now; this one stops working on it", self.run.id)
-            self._leave(None)
+            self._close(None)
 
-    def release(self) -> None:
+    def unload(self) -> None:
         """This worker stops: leave memory; the store gives the run to another."""
-        if not self.gone:
-            self._leave(None)
+        if not self.is_closed:
+            self._close(None)
 
-    def stand_still(self) -> None:
+    def begin_disable(self) -> None:
         """The workflow was switched off: begin nothing more, and give the run back once what is in flight has ended."""
-        if self.gone or self.standing:
+        if self.is_closed or self.is_disabled:
             return
-        self.standing = True
-        self.steps.put_back_waiting()
-        if not self.is_begun:
-            self._give_back()
-        elif not (self.parking or self._ending):
-            self.rest()
+        self.is_disabled = True
+        self.steps.requeue_waiting()
+        if not self.is_started:
+            self._release()
+        elif not (self.is_parking or self._is_ending):
+            self.finish_turn()
 
-    def go_on(self) -> None:
+    def cancel_disable(self) -> None:
         """The workflow was switched on again, while something was in flight."""
-        self.standing = False
+        self.is_disabled = False
         if self._is_live():
-            self._act()
+            self._process_commands()
 
-    def _give_back(self, error: bytes | None = None) -> None:
-        self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch, error=error), self.host.given_back)
-        self._leave(None)
+    def _release(self, error: bytes | None = None) -> None:
+        self.host.writer.submit(ReleaseRun(self.run.key, self.run.epoch, error=error), self.host.on_released)
+        self._close(None)
 
     def abandon(self) -> None:
         """The event loop is gone: unwind the workflow's code, and touch nothing else."""
-        self.gone = True
-        if self.is_begun:
-            self.execution.leave()
+        self.is_closed = True
+        if self.is_started:
+            self.execution.unload()
 
-    def vanish(self) -> None:
+    def simulate_crash(self) -> None:
         """As ``abandon``, where the loop is still there: nothing of the run goes on."""
         self._timers.stop()
-        self.steps.cancel()
+        self.steps.cancel_all()
         self.abandon()
 
     @property
-    def in_flight(self) -> int:
+    def in_flight_count(self) -> int:
         """How many steps are running, outcomes are on their way to the store, and records wait to be seen."""
-        return len(self.steps.begun) + self.journal.on_its_way + len(self._inbox) + self._mid_turn + self.loading
+        return (
+            len(self.steps.started)
+            + self.recorder.pending_count
+            + len(self._inbox)
+            + self._is_mid_turn
+            + self.is_loading
+        )
 
-    def _leave(self, ended: Run | None) -> None:
-        self.gone = True
+    def _close(self, ended: Run | None) -> None:
+        self.is_closed = True
         self._timers.stop()
-        self.steps.cancel()
-        if self.is_begun:
-            self.execution.leave()
-        self.host.run_over(self, ended)
+        self.steps.cancel_all()
+        if self.is_started:
+            self.execution.unload()
+        self.host.on_run_closed(self, ended)
 
-    def _log_stray_errors(self) -> None:
-        errors, self.execution.stray_errors = self.execution.stray_errors, []
+    def _log_unhandled_errors(self) -> None:
+        errors, self.execution.unhandled_errors = self.execution.unhandled_errors, []
         for context in errors:
             log.error("run %r: %s", self.run.id, context.get("message"), exc_info=context.get("exception"))

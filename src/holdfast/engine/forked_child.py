@@ -30,37 +30,37 @@ from types import TracebackType
 from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+_guarded_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
 """How many engines run on each loop. An engine that was never closed must not keep its loop in memory."""
-_signals: list[int] = []
+_guarded_signals: list[int] = []
 """The signals that this process handles for an engine."""
 
 
 def guard_loop(loop: asyncio.AbstractEventLoop) -> None:
     """An engine runs on this loop: a forked child must not."""
-    _loops[loop] = _loops.get(loop, 0) + 1
+    _guarded_loops[loop] = _guarded_loops.get(loop, 0) + 1
 
 
-def release_loop(loop: asyncio.AbstractEventLoop) -> None:
+def unguard_loop(loop: asyncio.AbstractEventLoop) -> None:
     """It does not any more."""
-    engines = _loops.pop(loop, 0) - 1
+    engines = _guarded_loops.pop(loop, 0) - 1
     if engines > 0:
-        _loops[loop] = engines
+        _guarded_loops[loop] = engines
 
 
 @contextmanager
-def handling(signals: Collection[int]) -> Generator[None]:
+def guard_signals(signals: Collection[int]) -> Generator[None]:
     """While these signals are handled for an engine: a forked child is not to handle them so."""
-    _signals.extend(signals)
+    _guarded_signals.extend(signals)
     try:
         yield
     finally:
         for number in signals:
-            if number in _signals:
-                _signals.remove(number)
+            if number in _guarded_signals:
+                _guarded_signals.remove(number)
 
 
-class StepProcess:
+class ForkGuard:
     """Calls the function of a step inside this block; a child that it has forked ends where the block ends."""
 
     __slots__ = ("_pid", "_step")
@@ -75,16 +75,16 @@ class StepProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if os.getpid() != self._pid:
-            _end(f"step {self._step!r} forked this process, which returned from the step", error)
+            _exit_child(f"step {self._step!r} forked this process, which returned from the step", error)
 
 
-def _end(why: str, error: BaseException | None = None) -> NoReturn:
+def _exit_child(reason: str, error: BaseException | None = None) -> NoReturn:
     """End the process without running anything else of what it has inherited."""
     code: Any = 0 if error is None else 1
     with contextlib.suppress(BaseException):  # whatever an exception says, the process ends
         if error is None:
             advice = "End it with os._exit(), or start a program with subprocess instead."
-            sys.stderr.write(f"holdfast: {why}; it ends here. {advice}\n")
+            sys.stderr.write(f"holdfast: {reason}; it ends here. {advice}\n")
         elif not isinstance(error, SystemExit):
             traceback.print_exception(error)
         elif isinstance(error.code, int) or error.code is None:
@@ -97,50 +97,50 @@ def _end(why: str, error: BaseException | None = None) -> NoReturn:
     os._exit(code)
 
 
-def _come_to_loop() -> None:
-    _end("a process forked in a step came back to the event loop of its parent")
+def _exit_on_parent_loop() -> None:
+    _exit_child("a process forked in a step came back to the event loop of its parent")
 
 
-class _Masked(threading.local):
+class _SignalMask(threading.local):
     """The signals that were blocked in this thread before it forked."""
 
-    before: Collection[int] | None = None
+    previous: Collection[int] | None = None
 
 
-_masked = _Masked()
+_signal_mask = _SignalMask()
 
 
-def _hold_signals() -> None:
-    if _signals:
-        _masked.before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals)
+def _block_signals() -> None:
+    if _guarded_signals:
+        _signal_mask.previous = signal.pthread_sigmask(signal.SIG_BLOCK, _guarded_signals)
 
 
-def _let_signals_through() -> None:
-    before, _masked.before = _masked.before, None
+def _restore_signals() -> None:
+    before, _signal_mask.previous = _signal_mask.previous, None
     if before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _disown() -> None:
+def _detach_child() -> None:
     """In a forked child: leave the engine to the parent."""
-    for loop in list(_loops):
+    for loop in list(_guarded_loops):
         ready = getattr(loop, "_ready", None)
         if isinstance(ready, deque):
             # Before the callbacks that are ready already: they belong to other steps.
-            cast("deque[asyncio.Handle]", ready).appendleft(asyncio.Handle(_come_to_loop, (), loop))
+            cast("deque[asyncio.Handle]", ready).appendleft(asyncio.Handle(_exit_on_parent_loop, (), loop))
         else:  # a loop of another make; what is ready there cannot be taken from it
-            loop.call_soon(_come_to_loop)
-    if _loops:
+            loop.call_soon(_exit_on_parent_loop)
+    if _guarded_loops:
         with contextlib.suppress(ValueError):
             signal.set_wakeup_fd(-1)
-    for number in _signals:
+    for number in _guarded_signals:
         with contextlib.suppress(ValueError):
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
-    _loops.clear()
-    _signals.clear()
-    _let_signals_through()
+    _guarded_loops.clear()
+    _guarded_signals.clear()
+    _restore_signals()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_through, after_in_child=_disown)
+    os.register_at_fork(before=_block_signals, after_in_parent=_restore_signals, after_in_child=_detach_child)

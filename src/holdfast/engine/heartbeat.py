@@ -5,10 +5,10 @@ does two things. Every third of the lease it renews it, unless the loop is stuck
 half second it looks whether the loop answers, and whether one and the same turn of workflow code has occupied it since
 the last look.
 
-**Blocked workflow code.** A turn of a run takes microseconds; one that takes seconds is `time.sleep` or an endless
-loop in workflow code, and everything else in the process stands still. After ``WARN_AFTER`` seconds the place is
-logged. After ``INTERRUPT_AFTER`` an exception is raised in the workflow's code (``core.interruption``), so that the run
-fails with an error that names the line, and the worker lives on.
+**Blocked workflow code.** A turn of a run takes microseconds; one that takes seconds is `time.sleep` or an endless loop
+in workflow code, and everything else in the process stands still. After ``WARN_AFTER_S`` seconds the place is logged.
+After ``INTERRUPT_AFTER_S`` an exception is raised in the workflow's code (``core.interruption``), so that the run fails
+with an error that names the line, and the worker lives on.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from holdfast.core.source_location import user_frame
-from holdfast.engine.loop_watchdog import LoopWatch
+from holdfast.core.source_location import locate_user_code
+from holdfast.engine.loop_watchdog import LoopWatchdog
 from holdfast.errors import StoreError
 
 log = logging.getLogger("holdfast.engine")
 
-LOOK_EVERY = 0.5
-WARN_AFTER = 1.0
-INTERRUPT_AFTER = 10.0
+CHECK_INTERVAL_S = 0.5
+WARN_AFTER_S = 1.0
+INTERRUPT_AFTER_S = 10.0
 
 
 class Turn(NamedTuple):
     """Workflow code of a run that is occupying the loop right now."""
 
     run_id: str
-    since: float
+    started_at: float
 
 
-class Pulse:
+class Heartbeat:
     """Keeps the lease alive from a thread of its own."""
 
     def __init__(
         self,
         *,
-        lease: float,
+        lease_s: float,
         renew: Callable[[], bool],
         on_lost: Callable[[], None],
         interrupt: Callable[[Turn, str], bool],
-        interrupt_after: float = INTERRUPT_AFTER,
-        watch: LoopWatch,
+        interrupt_after_s: float = INTERRUPT_AFTER_S,
+        watchdog: LoopWatchdog,
         on_stuck: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
-        self._watch = watch
+        self._watchdog = watchdog
         self._on_stuck = on_stuck
-        self._interval = lease / 3
+        self._renew_interval_s = lease_s / 3
         self._renew = renew
         self._on_lost = on_lost
         self._interrupt = interrupt
-        self._interrupt_after = interrupt_after
-        self.loop_thread = threading.get_ident()
-        self._stop = threading.Event()
-        self.turn: Turn | None = None
-        self._interrupted: Turn | None = None
-        self._warned: Turn | None = None
-        self._failing = False
-        self._next_renewal = now() + self._interval
-        self._thread = threading.Thread(target=self._run, name="holdfast-pulse", daemon=True)
+        self._interrupt_after_s = interrupt_after_s
+        self.loop_thread_id = threading.get_ident()
+        self._stop_event = threading.Event()
+        self.current_turn: Turn | None = None
+        self._interrupted_turn: Turn | None = None
+        self._warned_turn: Turn | None = None
+        self._is_failing = False
+        self._next_renewal_at = now() + self._renew_interval_s
+        self._thread = threading.Thread(target=self._run, name="holdfast-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
@@ -76,78 +76,82 @@ class Pulse:
 
     def stop(self) -> None:
         """Stop beating, and wait for a beat under way."""
-        self._stop.set()
+        self._stop_event.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
 
     # Called on the loop's thread, around every turn of workflow code
 
-    def turn_begins(self, run_id: str) -> None:
+    def start_turn(self, run_id: str) -> None:
         """Workflow code starts to occupy the loop."""
-        self.turn = Turn(run_id, self._now())
+        self.current_turn = Turn(run_id, self._now())
 
-    def turn_ends(self) -> None:
+    def end_turn(self) -> None:
         """It is done."""
-        self.turn = None
+        self.current_turn = None
 
     # In the thread
 
     def _run(self) -> None:
-        while not self._stop.wait(self.until_next()):
+        while not self._stop_event.wait(self.get_wait_s()):
             self.beat()
 
-    def until_next(self) -> float:
+    def get_wait_s(self) -> float:
         """Seconds until the next beat."""
-        return max(0.01, min(LOOK_EVERY, self._next_renewal - self._now()))
+        return max(0.01, min(CHECK_INTERVAL_S, self._next_renewal_at - self._now()))
 
     def beat(self) -> None:
         """Look whether anything blocks the process, and renew the lease if it is time to."""
         try:
-            self._look()
-            if self._is_stuck():
-                self._next_renewal = self._now() + min(LOOK_EVERY, self._interval)
+            self._check_turn()
+            if self._poll_watchdog():
+                self._next_renewal_at = self._now() + min(CHECK_INTERVAL_S, self._renew_interval_s)
         except Exception:  # the stack of another thread is read while it changes; the lease is renewed all the same
             log.exception("looking for what blocks this process failed")
-        if self._now() < self._next_renewal:
+        if self._now() < self._next_renewal_at:
             return
-        self._next_renewal = self._now() + self._interval
+        self._next_renewal_at = self._now() + self._renew_interval_s
         try:
             if not self._renew():
                 self._on_lost()
-            self._failing = False
+            self._is_failing = False
         except StoreError as error:
-            if not self._failing:
+            if not self._is_failing:
                 log.warning("the lease could not be renewed; workers that reach the store may take over: %s", error)
-            self._failing = True
-            self._next_renewal = self._now() + min(1.0, self._interval)
+            self._is_failing = True
+            self._next_renewal_at = self._now() + min(1.0, self._renew_interval_s)
         except Exception:
             log.exception("renewing the lease failed")
 
-    def _is_stuck(self) -> bool:
+    def _poll_watchdog(self) -> bool:
         """Whether the loop has been blocked for so long that others are to take over."""
-        was_stuck = self._watch.is_stuck
-        self._watch.look(is_workflow=self.turn is not None)
-        if self._watch.is_stuck and not was_stuck:
+        was_stuck = self._watchdog.is_stuck
+        self._watchdog.poll(is_workflow=self.current_turn is not None)
+        if self._watchdog.is_stuck and not was_stuck:
             self._on_stuck()
-        return self._watch.is_stuck
+        return self._watchdog.is_stuck
 
-    def _look(self) -> None:
-        turn = self.turn
+    def _check_turn(self) -> None:
+        turn = self.current_turn
         if turn is None:
             return
-        lasted = self._now() - turn.since
-        if lasted > WARN_AFTER and self._warned is not turn:
-            self._warned = turn
-            place = self._place()
+        lasted = self._now() - turn.started_at
+        if lasted > WARN_AFTER_S and self._warned_turn is not turn:
+            self._warned_turn = turn
+            place = self._locate_user_code()
             log.warning(
                 "workflow code of run %r has blocked this process for %.1f s (%s): blocking work belongs in a step",
                 turn.run_id,
                 lasted,
                 place or "in no Python code",
             )
-        if lasted > self._interrupt_after and self._interrupted is not turn and self._interrupt(turn, self._place()):
-            self._interrupted = turn
+        if (
+            lasted > self._interrupt_after_s
+            and self._interrupted_turn is not turn
+            and self._interrupt(turn, self._locate_user_code())
+        ):
+            self._interrupted_turn = turn
 
-    def _place(self) -> str:
+    def _locate_user_code(self) -> str:
         frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-        return user_frame(frames.get(self.loop_thread))
+        return locate_user_code(frames.get(self.loop_thread_id))

@@ -12,24 +12,24 @@ from holdfast.core.patches import Patches
 from holdfast.core.records import Attempt
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import StepCall
-from holdfast.engine.journal_writer import Done, Writer
+from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.engine.membership import Membership
-from holdfast.engine.thread_pool import Threads
+from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.run_log import RunLog
-from holdfast.stores.change_feed import News
+from holdfast.stores.change_feed import ChangeFeed
 from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import Answer, Change, Link, NewRun, Op, Run, Verdict
+from holdfast.stores.operations import ClientOp, NewRun, Op, OpResult, OpStatus, Run, RunLink
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
-    from holdfast.engine.live_events import Account, Teller
-    from holdfast.engine.step_run import AroundStep
+    from holdfast.engine.live_events import LiveEventBuffer, LiveEventWriter
+    from holdfast.engine.step_run import StepInterceptor
 
 
-class Performs(Protocol):
+class OperationExecutor(Protocol):
     """What carries operations out in a store, one by one."""
 
-    async def perform(self, op: Op) -> Answer:
+    async def perform(self, op: Op) -> OpResult:
         """Carry it out, and return the answer."""
         ...
 
@@ -37,7 +37,7 @@ class Performs(Protocol):
 class StepEngine(Protocol):
     """What a step may need of the engine that carries it out: the same for all steps that it carries out."""
 
-    closers: list[Callable[[], Coroutine[Any, Any, None]]]
+    close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]]
     """Close what steps have opened for those that come after them: called when the engine closes."""
 
     @property
@@ -51,7 +51,7 @@ class StepEngine(Protocol):
         ...
 
     @property
-    def writer(self) -> Performs:
+    def writer(self) -> OperationExecutor:
         """The way to change something there."""
         ...
 
@@ -61,11 +61,11 @@ class StepEngine(Protocol):
         ...
 
 
-class Begun(Protocol):
+class StartedStep(Protocol):
     """A step command that a driver has begun."""
 
     command: Command
-    withdrawn: bool
+    is_withdrawn: bool
     """Nobody wants its outcome any more."""
     retry_at: float | None
     """When its next attempt is made, while it waits for that; ``None``: it does not wait."""
@@ -76,42 +76,42 @@ class Begun(Protocol):
         ...
 
     @property
-    def was_intended(self) -> bool:
+    def has_prior_intent(self) -> bool:
         """Whether a ``once`` step was about to start before, and may have."""
         ...
 
     def launch(self) -> None:
         """Begin."""
 
-    def cancel(self, *, lost: bool = False) -> None:
-        """Nobody wants the outcome any more; or (``lost``) the run is not held here any more."""
+    def cancel(self, *, detach: bool = False) -> None:
+        """Nobody wants the outcome any more; or (``detach``) the run is not held here any more."""
 
-    def note_intent(self) -> Attempt:
+    def make_intent(self) -> Attempt:
         """What is written before a ``once`` step starts."""
         ...
 
-    def note_no_intent(self) -> Attempt:
+    def make_intent_withdrawal(self) -> Attempt:
         """What is written when it does not start after all."""
         ...
 
-    def so_far(self) -> Attempt:
+    def to_attempt(self) -> Attempt:
         """What is known of it: the next attempt goes on from this."""
         ...
 
 
-class Alarms(Protocol):
+class RunTimers(Protocol):
     """When something of one run is due."""
 
-    deadline_sent: bool
+    is_deadline_recorded: bool
     """Whether it is recorded, or about to be, that the run's deadline has passed."""
 
-    def set_alarm(self) -> None:
+    def arm(self) -> None:
         """Be woken when the next one is due."""
 
     def stop(self) -> None:
         """Be woken no more."""
 
-    def next_due(self) -> float | None:
+    def get_next_due_at(self) -> float | None:
         """When the next one is due."""
         ...
 
@@ -120,26 +120,26 @@ class Alarms(Protocol):
         ...
 
 
-class Submits(Protocol):
+class OperationQueue(Protocol):
     """What takes operations, and answers later."""
 
-    def submit(self, op: Op, done: Done) -> None:
-        """Carry it out; ``done`` gets the answer, or why there is none."""
+    def submit(self, op: Op, on_answer: AnswerCallback) -> None:
+        """Carry it out; ``on_answer`` gets the answer, or why there is none."""
 
 
-class Tells(Protocol):
+class LiveEventSink(Protocol):
     """What tells others of commands in flight."""
 
-    def begin(self, account: Account, attempt: int, at: float) -> None:
+    def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
         """An attempt begins."""
 
-    def forget(self, account: Account) -> None:
+    def discard(self, buffer: LiveEventBuffer) -> None:
         """There is nothing more to tell of it."""
 
-    def tell_now(self, driver: Driver) -> None:
+    def flush_run(self, driver: Driver) -> None:
         """Hand in what has gathered of this run, without waiting."""
 
-    def tell_skipped(self, driver: Driver) -> None:
+    def write_skipped_steps(self, driver: Driver) -> None:
         """The code of this run has ended: write which steps it has skipped."""
 
 
@@ -147,12 +147,12 @@ class RunHost(Protocol):
     """What a driver needs of whoever holds its run."""
 
     loop: asyncio.AbstractEventLoop
-    worker: int
-    draining: bool
+    worker_id: int
+    is_draining: bool
     max_value: int
     """The largest value that is recorded, in bytes."""
     run_log: RunLog
-    execution: Callable[..., Execution]
+    execution_factory: Callable[..., Execution]
     """What a run in memory is made of: the core's own class, or a testing kit's, which looks on."""
 
     @property
@@ -161,68 +161,68 @@ class RunHost(Protocol):
         ...
 
     @property
-    def writer(self) -> Submits:
+    def writer(self) -> OperationQueue:
         """Where what happens goes to."""
         ...
 
     @property
-    def telling(self) -> Tells:
+    def live_events(self) -> LiveEventSink:
         """What tells others of commands in flight."""
         ...
 
     @property
-    def news(self) -> News:
+    def change_feed(self) -> ChangeFeed:
         """Who follows runs in this process."""
         ...
 
-    def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> Begun:
-        """What carries a step out; ``known`` is what is left of an earlier holder's attempts."""
+    def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> StartedStep:
+        """What carries a step out; ``earlier_attempt`` is what is left of an earlier holder's attempts."""
         ...
 
-    def timers(self, driver: Driver) -> Alarms:
+    def create_timers(self, driver: Driver) -> RunTimers:
         """What wakes a run when something is due."""
         ...
 
-    def patches(self, history: History) -> Patches:
+    def create_patches(self, history: History) -> Patches:
         """What a run with this history answers to code that asks which way to take."""
         ...
 
-    def run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""
 
-    def run_busy(self, driver: Driver) -> None:
+    def on_run_busy(self, driver: Driver) -> None:
         """The run does not, any more."""
 
-    def run_over(self, driver: Driver, run: Run | None) -> None:
-        """The driver is gone; ``run`` is the ended run, if it ended here."""
+    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
+        """The driver is gone; ``ended_run`` is the ended run, if it ended here."""
 
-    def given_back(self, answer: Answer | BaseException) -> None:
+    def on_released(self, answer: OpResult | BaseException) -> None:
         """The store has been asked to give a run to another worker, or to this one again."""
 
-    def run_refused_park(self, driver: Driver) -> None:
+    def on_park_refused(self, driver: Driver) -> None:
         """The store did not let the run leave memory: there is something to do for it."""
 
-    def turning(self, run_id: str | None) -> None:
+    def set_turn(self, run_id: str | None) -> None:
         """Workflow code of this run starts (or stops) to occupy the loop."""
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Look at once what there is to do."""
 
-    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
+    def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for a held one."""
 
 
-class Host(RunHost, Protocol):
+class StepHost(RunHost, Protocol):
     """What the journal engine is to the steps that it carries out itself, beside being their run's holder."""
 
     store: Store
     membership: Membership
     """Whether this worker may still begin something."""
-    threads: Threads
-    around_step: AroundStep | None
-    stragglers: set[asyncio.Task[Any]]
+    thread_pool: StepThreadPool
+    step_interceptor: StepInterceptor | None
+    lingering_tasks: set[asyncio.Task[Any]]
     """Steps that were cancelled and have not ended yet."""
-    closers: list[Callable[[], Coroutine[Any, Any, None]]]
+    close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]]
     """Close what steps have opened for those that come after them: called when the engine closes."""
 
     @property
@@ -231,12 +231,12 @@ class Host(RunHost, Protocol):
         ...
 
     @property
-    def writer(self) -> Writer:
+    def writer(self) -> JournalWriter:
         """The one place through which the engine writes."""
         ...
 
     @property
-    def telling(self) -> Teller:
+    def live_events(self) -> LiveEventWriter:
         """What tells others of commands in flight."""
         ...
 
@@ -244,6 +244,6 @@ class Host(RunHost, Protocol):
         """A run's row and journal, if there is such a run."""
         ...
 
-    async def change(self, op: Change) -> Verdict:
+    async def change_run(self, op: ClientOp) -> OpStatus:
         """Change another run from outside."""
         ...

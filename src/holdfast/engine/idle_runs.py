@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.engine.driver import PARK_AFTER, Driver
+from holdfast.engine.driver import PARK_AFTER_S, Driver
 
-MANY = 200
+MAX_IDLE_RUNS = 200
 """With more idle runs than this in memory, the oldest leave at once."""
 
-SWEEP_EVERY = 0.25
+SWEEP_INTERVAL_S = 0.25
 
 
 class IdleRuns:
@@ -24,60 +24,60 @@ class IdleRuns:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._since: dict[Driver, float] = {}
-        self._next_sweep: asyncio.TimerHandle | None = None
+        self._idle_since: dict[Driver, float] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
     def __contains__(self, driver: Driver) -> bool:
-        return driver in self._since
+        return driver in self._idle_since
 
     def __len__(self) -> int:
-        return len(self._since)
+        return len(self._idle_since)
 
     def add(self, driver: Driver) -> None:
         """The run has become idle (or still is)."""
-        if driver in self._since:
+        if driver in self._idle_since:
             return
-        self._since[driver] = self._now()
-        if len(self._since) > MANY:
-            self.sweep(at_once=len(self._since) - MANY)
+        self._idle_since[driver] = self._now()
+        if len(self._idle_since) > MAX_IDLE_RUNS:
+            self.sweep(min_count=len(self._idle_since) - MAX_IDLE_RUNS)
         if driver.is_isolated:
             asyncio.get_running_loop().call_soon(self.sweep)
-        if self._next_sweep is None:
-            self._next_sweep = asyncio.get_running_loop().call_later(SWEEP_EVERY, self._sweep_again)
+        if self._sweep_timer is None:
+            self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep_and_reschedule)
 
     def remove(self, driver: Driver) -> None:
         """The run is not idle, or not in memory, any more."""
-        self._since.pop(driver, None)
+        self._idle_since.pop(driver, None)
 
-    def sweep(self, at_once: int = 0) -> None:
-        """Park the runs that have been idle for a while, and the first ``at_once`` in any case."""
+    def sweep(self, min_count: int = 0) -> None:
+        """Park the runs that have been idle for a while, and the first ``min_count`` in any case."""
         now = self._now()
         ripe: list[Driver] = []
-        for driver, since in self._since.items():
-            has_waited = not 0 <= now - since < PARK_AFTER  # a clock that was set back must not keep it here
-            is_ripe = driver.run.limited or driver.is_isolated or has_waited or len(ripe) < at_once
+        for driver, since in self._idle_since.items():
+            has_waited = not 0 <= now - since < PARK_AFTER_S  # a clock that was set back must not keep it here
+            is_ripe = driver.run.is_limited or driver.is_isolated or has_waited or len(ripe) < min_count
             if is_ripe and driver.is_parkable(now):
                 ripe.append(driver)
         for driver in ripe:
-            del self._since[driver]
+            del self._idle_since[driver]
             driver.park()
 
     def park_all(self) -> None:
         """Park every idle run, however soon it is due."""
-        idle, self._since = list(self._since), {}
+        idle, self._idle_since = list(self._idle_since), {}
         for driver in idle:
             driver.park()
 
     def stop(self) -> None:
         """Park nothing more."""
-        self._since.clear()
-        if self._next_sweep is not None:
-            self._next_sweep.cancel()
+        self._idle_since.clear()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
 
-    def _sweep_again(self) -> None:
-        self._next_sweep = None
+    def _sweep_and_reschedule(self) -> None:
+        self._sweep_timer = None
         try:
             self.sweep()
         finally:
-            if self._since:
-                self._next_sweep = asyncio.get_running_loop().call_later(SWEEP_EVERY, self._sweep_again)
+            if self._idle_since:
+                self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep_and_reschedule)

@@ -6,10 +6,12 @@ what else it holds meanwhile:
 - **A worker that holds nothing** claims isolated runs before all others. It then takes nothing else, neither from the
   store nor from its own process, until each of them has recorded something, has parked or has ended; then it claims the
   next ones. So a worker that was just restarted tries the most suspicious runs first, and a death says something.
-- **That is bounded.** After ``rules.isolation_leases`` the worker takes other runs again, although an isolated one is
+- **That is bounded.** After ``rules.get_isolation_leases`` the worker takes other runs again, although an isolated
+  one is
   still in a long step. If the worker dies after that, the death does not count against the run. But its suspicion has
   risen, and each time the bound is twice as long, so that a run which kills its process late is found as well.
-- **A worker that is never empty** leaves isolated runs to others for ``rules.WAIT_LEASES``. Then it claims them too, a
+- **A worker that is never empty** leaves isolated runs to others for ``rules.ISOLATED_WAIT_LEASES``. Then it claims
+  them too, a
   group at a time, beside what it holds, so that they do not starve in a fleet that is always busy.
 """
 
@@ -26,17 +28,17 @@ from holdfast.stores import rules
 log = logging.getLogger("holdfast.engine")
 
 
-class RunHolder(Protocol):
+class IsolationHost(Protocol):
     """What isolation needs of the engine that holds runs."""
 
     clock: Clock
 
     @property
-    def is_free(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no run is in memory, and none is about to be."""
         ...
 
-    def drivers(self) -> list[Driver]:
+    def list_drivers(self) -> list[Driver]:
         """The drivers of all runs in memory."""
         ...
 
@@ -44,21 +46,21 @@ class RunHolder(Protocol):
 class Isolation:
     """The isolated runs that this worker holds, and until when it holds nothing else."""
 
-    def __init__(self, holder: RunHolder, lease: float) -> None:
-        self._holder = holder
-        self._lease = lease
+    def __init__(self, host: IsolationHost, lease_s: float) -> None:
+        self._host = host
+        self._lease_s = lease_s
         self._suspects: Sequence[Driver] = ()
         """Those that were claimed last."""
-        self._until = 0.0
+        self._wait_until = 0.0
         """Until when (monotonic) the worker waits for them to record something."""
         self._exclusive_until = 0.0
         """Until when it holds nothing but isolated runs."""
 
-    def suspects_after(self) -> float | None:
+    def get_suspect_delay_s(self) -> float | None:
         """Seconds for which isolated runs must have been due before this worker claims them; ``None``: it does not."""
         if self._is_waiting():
             return None
-        return 0.0 if self._holder.is_free or self._is_exclusive_period() else rules.WAIT_LEASES * self._lease
+        return 0.0 if self._host.is_idle or self._is_exclusive_period() else rules.ISOLATED_WAIT_LEASES * self._lease_s
 
     @property
     def is_exclusive(self) -> bool:
@@ -70,25 +72,25 @@ class Isolation:
         if not suspects:
             return
         self._suspects = suspects
-        self._until = self._now() + rules.isolation_leases(suspects[0].run.suspicion) * self._lease
-        if len(self._holder.drivers()) == len(suspects):
-            self._exclusive_until = self._until
+        self._wait_until = self._now() + rules.get_isolation_leases(suspects[0].run.suspicion) * self._lease_s
+        if len(self._host.list_drivers()) == len(suspects):
+            self._exclusive_until = self._wait_until
         log.warning(
             "workers died while they held %s %s; this worker %s until %s, for at most %g s",
             "run" if len(suspects) == 1 else "runs",
             ", ".join(repr(driver.run.id) for driver in suspects),
             "takes nothing else" if self.is_exclusive else "takes no other run like that",
             "it records something" if len(suspects) == 1 else "each of them has recorded something",
-            max(0.0, (self._exclusive_until if self.is_exclusive else self._until) - self._now()),
+            max(0.0, (self._exclusive_until if self.is_exclusive else self._wait_until) - self._now()),
         )
 
     def _is_waiting(self) -> bool:
-        return self._now() < self._until and any(one.is_isolated and not one.gone for one in self._suspects)
+        return self._now() < self._wait_until and any(one.is_isolated and not one.is_closed for one in self._suspects)
 
     def _is_exclusive_period(self) -> bool:
         return self._now() < self._exclusive_until and all(
-            rules.is_isolated(driver.run.suspicion) for driver in self._holder.drivers()
+            rules.is_isolated(driver.run.suspicion) for driver in self._host.list_drivers()
         )
 
     def _now(self) -> float:
-        return self._holder.clock.monotonic()
+        return self._host.clock.monotonic()

@@ -2,11 +2,11 @@
 
 One ``JournalEngine`` is one worker: it registers with the store, keeps its lease alive (``membership``), and executes
 runs of the workflows it knows. Runs come to it in two ways: somebody in this process starts one (it is created as
-already claimed, which saves a write), or ``_look`` claims one that is due in the store.
+already claimed, which saves a write), or ``_poll`` claims one that is due in the store.
 
-``_watch`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the next
-parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_look`` then
-takes what there is to take: runs to claim and signals for held runs (``claims``), ends of runs that somebody here
+``_run_polling`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the
+next parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_poll``
+then takes what there is to take: runs to claim and signals for held runs (``claims``), ends of runs that somebody here
 waits for.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.background_tasks import keep_running
-from holdfast.codec import LARGEST
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
@@ -31,33 +31,33 @@ from holdfast.engine.claims import Claims
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.heartbeat import INTERRUPT_AFTER, Pulse, Turn
+from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn
 from holdfast.engine.idle_runs import IdleRuns
-from holdfast.engine.journal_writer import Done, Writer
-from holdfast.engine.live_events import Teller
-from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatch
+from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
+from holdfast.engine.live_events import LiveEventWriter
+from holdfast.engine.loop_watchdog import MAX_BLOCKED_S, LoopWatchdog
 from holdfast.engine.membership import Membership
-from holdfast.engine.schedule_ticker import Ticker
-from holdfast.engine.step_run import AroundStep, StepRun
-from holdfast.engine.store_readiness import when_available
-from holdfast.engine.thread_pool import Threads
-from holdfast.engine.timers import Timers
+from holdfast.engine.schedule_ticker import ScheduleTicker
+from holdfast.engine.step_run import StepInterceptor, StepRun
+from holdfast.engine.store_readiness import retry_until_store_ready
+from holdfast.engine.thread_pool import StepThreadPool
+from holdfast.engine.timers import ClockTimers
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, StoreUnavailable, UsageError, WorkflowNeverYields
 from holdfast.run_log import RunLog
-from holdfast.stores.change_feed import News
-from holdfast.stores.contract import History, Reaped, Store
-from holdfast.stores.operations import Answer, Change, Link, NewRun, Run, StartRun, Verdict
-from holdfast.stores.run_waiters import Arrivals
+from holdfast.stores.change_feed import ChangeFeed
+from holdfast.stores.contract import History, ReapResult, Store
+from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink, StartRun
+from holdfast.stores.run_waiters import RunWaiters
 
 log = logging.getLogger("holdfast.engine")
 
-REAP_EVERY = 0.2
+REAP_INTERVAL_S = 0.2
 """Seconds between two looks at whether another worker has died."""
-LOOK_AFTER = 1.0
+FREED_SLOT_POLL_DELAY_S = 1.0
 """Seconds after which there is another look if runs have left since the last one. Their queue may have been given
 limits while they were held: then one of them has given up a place without our knowing."""
 
-STRAGGLER_PATIENCE = 1.0
+LINGERING_TASK_TIMEOUT_S = 1.0
 """Seconds that cancelled steps get to clean up when the engine closes."""
 
 
@@ -69,306 +69,316 @@ class JournalEngine:
         store: Store,
         definitions: Mapping[str, WorkflowDefinition],
         *,
-        lease: float = 10.0,
+        lease_s: float = 10.0,
         concurrency: int = 1000,
         queues: Collection[str] | None = None,
-        limits: Mapping[str, QueueLimits] | None = None,
+        queue_limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
         clock: Clock | None = None,
-        interrupt_after: float = INTERRUPT_AFTER,
+        interrupt_after_s: float = INTERRUPT_AFTER_S,
         max_blocked_s: float = MAX_BLOCKED_S,
-        max_value: int = LARGEST,
-        pulse: type[Pulse] = Pulse,
-        execution: Callable[..., Execution] = Execution,
-        around_step: AroundStep | None = None,
-        schedules: bool = True,
+        max_value: int = DEFAULT_MAX_VALUE_BYTES,
+        heartbeat_factory: type[Heartbeat] = Heartbeat,
+        execution_factory: Callable[..., Execution] = Execution,
+        step_interceptor: StepInterceptor | None = None,
+        fire_schedules: bool = True,
     ) -> None:
         self.store = store
         self.clock: Clock = clock or SystemClock(store.now)
-        self.draining = False
+        self.is_draining = False
         self.max_value = max_value
-        self.worker = 0
-        self.execution = execution
-        self.around_step = around_step
-        self.run_log = RunLog.of_store(store)
-        self.telling = Teller(self)
-        self.news = News()
-        self.stragglers: set[asyncio.Task[Any]] = set()
-        self.closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._loaded: set[Callable[[], None]] = set()
+        self.worker_id = 0
+        self.execution_factory = execution_factory
+        self.step_interceptor = step_interceptor
+        self.run_log = RunLog.from_store(store)
+        self.live_events = LiveEventWriter(self)
+        self.change_feed = ChangeFeed()
+        self.lingering_tasks: set[asyncio.Task[Any]] = set()
+        self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._loaded_imports: set[Callable[[], None]] = set()
         """What has been imported for workflows that need it."""
         self.loop: asyncio.AbstractEventLoop
-        self.writer: Writer
-        self.threads = Threads(threads)
+        self.writer: JournalWriter
+        self.thread_pool = StepThreadPool(threads)
         self._definitions = definitions
-        self._lease = lease
-        self._interrupt_after = interrupt_after
+        self._lease_s = lease_s
+        self._interrupt_after_s = interrupt_after_s
         self._max_blocked_s = max_blocked_s
         self.on_stuck: Callable[[], None] = lambda: None
         self._concurrency = concurrency
         served = None if queues is None else tuple(queues)
         self._drivers: dict[int, Driver] = {}
-        self._coming = 0
+        self._incoming_count = 0
         """Runs that are being started or claimed, and will be among the drivers in a moment."""
-        self._by_id: dict[str, Driver] = {}
-        self.membership = Membership(self, definitions, served, lease)
-        self._claims = Claims(self, definitions, served, lease)
-        self._ticker = Ticker(self, definitions if schedules else {})
-        self._announcements = Announcements(self, definitions, {} if limits is None else limits, self._ticker)
-        self._idle = IdleRuns(self.clock.now)
-        self._arrivals = Arrivals()
-        self._looking = asyncio.Lock()
-        self._nudged = False
-        self._some_left = False
+        self._drivers_by_run_id: dict[str, Driver] = {}
+        self.membership = Membership(self, definitions, served, lease_s)
+        self._claims = Claims(self, definitions, served, lease_s)
+        self._ticker = ScheduleTicker(self, definitions if fire_schedules else {})
+        self._announcements = Announcements(
+            self, definitions, {} if queue_limits is None else queue_limits, self._ticker
+        )
+        self._idle_runs = IdleRuns(self.clock.now)
+        self._arrivals = RunWaiters()
+        self._poll_lock = asyncio.Lock()
+        self._is_wake_scheduled = False
+        self._has_freed_slots = False
         """Runs have left memory since the last look."""
-        self._looked_at = 0.0
-        self._look_again = False
+        self._last_poll_at = 0.0
+        self._should_retry_poll = False
         """The last look failed: what it would have found is still there, and the store may tell of no new change."""
-        self._hurried = False
-        self._closed = False
-        self.refusal: StoreError | None = None
+        self._is_grace_skipped = False
+        self._is_closed = False
+        self.fatal_store_error: StoreError | None = None
         """Why this engine cannot use the store any more."""
-        self.on_refusal: Callable[[], object] = lambda: None
-        self._chores: set[asyncio.Task[Any]] = set()
-        self._make_pulse = pulse
-        self._pulse: Pulse
-        self._watcher: asyncio.Task[None] | None = None
+        self.on_fatal_store_error: Callable[[], object] = lambda: None
+        self._background_tasks: set[asyncio.Task[Any]] = set()
+        self._heartbeat_factory = heartbeat_factory
+        self._heartbeat: Heartbeat
+        self._poll_task: asyncio.Task[None] | None = None
 
     # Opening and closing
 
     async def open(self) -> None:
         """Connect, register as a worker, and begin to take runs."""
-        replay_logging.install()
+        replay_logging.install_filter()
         self.loop = asyncio.get_running_loop()
-        await when_available(self.store.open, self.clock)
-        self.writer = Writer(self.store, self.loop, self.clock)
+        await retry_until_store_ready(self.store.open, self.clock)
+        self.writer = JournalWriter(self.store, self.loop, self.clock)
         try:
-            await when_available(self.membership.register, self.clock)
+            await retry_until_store_ready(self.membership.register, self.clock)
         except BaseException:
             await self.store.close()
             raise
-        self._pulse = self._make_pulse(
-            lease=self._lease,
-            renew=self.membership.renew,
-            on_lost=self.membership.lost,
-            interrupt=self._interrupt,
-            interrupt_after=self._interrupt_after,
-            watch=LoopWatch(max_blocked_s=self._max_blocked_s, now=self.clock.monotonic),
+        self._heartbeat = self._heartbeat_factory(
+            lease_s=self._lease_s,
+            renew=self.membership.renew_lease,
+            on_lost=self.membership.on_lease_lost,
+            interrupt=self._interrupt_turn,
+            interrupt_after_s=self._interrupt_after_s,
+            watchdog=LoopWatchdog(max_blocked_s=self._max_blocked_s, now=self.clock.monotonic),
             on_stuck=lambda: self.on_stuck(),
             now=self.clock.monotonic,
         )
-        self._pulse.start()  # at once: a store that is waited for below must not cost the lease
+        self._heartbeat.start()  # at once: a store that is waited for below must not cost the lease
         try:
-            await when_available(self._announcements.announce, self.clock)
+            await retry_until_store_ready(self._announcements.announce, self.clock)
             # Before the first start: whether a run is an orphan depends on whether its starter is known to be dead.
-            await when_available(self._reap, self.clock)
+            await retry_until_store_ready(self._reap, self.clock)
         except BaseException:
-            self._pulse.stop()
+            self._heartbeat.stop()
             await self.store.close()
             raise
         forked_child.guard_loop(self.loop)
-        self._watcher = self.loop.create_task(self._watch(), name="holdfast-engine")
+        self._poll_task = self.loop.create_task(self._run_polling(), name="holdfast-engine")
 
-    async def close(self, grace: float = 0.0) -> None:
-        """Stop: steps in flight get ``grace`` seconds to end; then every run is handed over to other workers."""
-        if self._closed:
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Stop: steps in flight get ``grace_s`` seconds to end; then every run is handed over to other workers."""
+        if self._is_closed:
             return
-        self.draining = True
-        if self._watcher is None:  # never opened, or opening failed, and has cleaned up: that error must not be hidden
-            self._closed = True
-            self.threads.stop()
+        self.is_draining = True
+        if (
+            self._poll_task is None
+        ):  # never opened, or opening failed, and has cleaned up: that error must not be hidden
+            self._is_closed = True
+            self.thread_pool.stop()
             return
         for driver in list(self._drivers.values()):
-            driver.steps.put_back_waiting()
-        await self._wind_down(grace)
-        self._closed = True
-        self._idle.stop()
+            driver.steps.requeue_waiting()
+        await self._drain(grace_s)
+        self._is_closed = True
+        self._idle_runs.stop()
         try:
-            await self._hand_over()
+            await self._retire()
         finally:
-            forked_child.release_loop(self.loop)
+            forked_child.unguard_loop(self.loop)
             # Only now: a lease that passes while we hand over would make a death of it.
-            self._pulse.stop()
-        for error in await asyncio.gather(*(close() for close in self.closers), return_exceptions=True):
+            self._heartbeat.stop()
+        for error in await asyncio.gather(*(close() for close in self.close_callbacks), return_exceptions=True):
             if isinstance(error, Exception):
                 log.error("something that steps have left open could not be closed", exc_info=error)
         await self.store.close()
         closed = UsageError("the runtime was closed; the run goes on when a worker that knows it is open")
-        self._arrivals.give_up(closed)
-        self.news.tell_all(closed)
+        self._arrivals.fail_all(closed)
+        self.change_feed.notify_all(closed)
 
-    async def _hand_over(self) -> None:
+    async def _retire(self) -> None:
         """Let go of every run, and leave as a worker in good order."""
-        if self._watcher is not None and self._watcher is not asyncio.current_task():
-            self._watcher.cancel()
-        for chore in list(self._chores):
+        if self._poll_task is not None and self._poll_task is not asyncio.current_task():
+            self._poll_task.cancel()
+        for chore in list(self._background_tasks):
             chore.cancel()
-        self.telling.stop()
+        self.live_events.stop()
         await self.writer.flush()
         for driver in list(self._drivers.values()):
-            driver.release()
-        if self.stragglers:
-            await asyncio.wait(self.stragglers, timeout=STRAGGLER_PATIENCE)
+            driver.unload()
+        if self.lingering_tasks:
+            await asyncio.wait(self.lingering_tasks, timeout=LINGERING_TASK_TIMEOUT_S)
         self.writer.stop()
-        self.threads.stop()
-        if self.refusal is not None:
+        self.thread_pool.stop()
+        if self.fatal_store_error is not None:
             return  # it takes nothing, and others take over when this process lets go of its lock
         try:
-            await self.store.retire_worker(self.worker)
+            await self.store.retire_worker(self.worker_id)
         except StoreError as error:
             log.warning("could not hand over in good order; other workers take over when the lease ends: %s", error)
 
     def abandon(self) -> None:
         """The event loop is gone: let go of everything without it. Other workers take over as after a crash."""
-        forked_child.release_loop(self.loop)
-        self._closed = True
-        self.draining = True
-        self._idle.stop()
-        self.telling.stop()
-        self._pulse.stop()
-        self.threads.stop()
+        forked_child.unguard_loop(self.loop)
+        self._is_closed = True
+        self.is_draining = True
+        self._idle_runs.stop()
+        self.live_events.stop()
+        self._heartbeat.stop()
+        self.thread_pool.stop()
         for driver in list(self._drivers.values()):
             driver.abandon()
         self.store.abandon()
 
-    def vanish(self) -> list[asyncio.Task[Any]]:
+    def simulate_crash(self) -> list[asyncio.Task[Any]]:
         """For tests, on the loop: this worker's process is gone. Nothing of it does anything more, or is told why.
 
         Returns its tasks, which end in a moment. What its threads are doing cannot be stopped.
         """
         for driver in list(self._drivers.values()):
-            driver.vanish()
+            driver.simulate_crash()
         self.abandon()
-        tasks = [*self._chores, *self.writer.stop()]
-        if self._watcher is not None:
-            tasks.append(self._watcher)
+        tasks = [*self._background_tasks, *self.writer.stop()]
+        if self._poll_task is not None:
+            tasks.append(self._poll_task)
         for task in tasks:
             task.cancel()
-        return [*tasks, *self.stragglers]
+        return [*tasks, *self.lingering_tasks]
 
     @property
-    def in_flight(self) -> int:
+    def in_flight_count(self) -> int:
         """How many things are under way here that need nothing from outside but the time they take."""
-        return len(self._chores) + self.writer.is_busy + sum(driver.in_flight for driver in self._drivers.values())
+        return (
+            len(self._background_tasks)
+            + self.writer.is_busy
+            + sum(driver.in_flight_count for driver in self._drivers.values())
+        )
 
     def park_idle(self) -> None:
         """Let every run leave memory at once that waits for nothing but time and signals."""
-        self._idle.park_all()
+        self._idle_runs.park_all()
 
-    def hurry(self) -> None:
+    def skip_grace(self) -> None:
         """Let a ``close`` that is under way wait for nothing more that is in flight."""
-        self._hurried = True
+        self._is_grace_skipped = True
 
-    async def _wind_down(self, grace: float) -> None:
+    async def _drain(self, grace_s: float) -> None:
         """Let what is in flight end, without starting anything new."""
-        until = self.clock.monotonic() + grace
-        while not self._hurried and self.clock.monotonic() < until:
-            if not any(driver.in_flight for driver in self._drivers.values()):
+        until = self.clock.monotonic() + grace_s
+        while not self._is_grace_skipped and self.clock.monotonic() < until:
+            if not any(driver.in_flight_count for driver in self._drivers.values()):
                 return
             await self.clock.sleep(0.02)
 
     @property
     def is_closed(self) -> bool:
         """Whether this engine has let go of its runs."""
-        return self._closed
+        return self._is_closed
 
     @property
     def is_stopping(self) -> bool:
         """Whether it has let go of its runs, or is about to: the end of ``asyncio.run`` cancels all tasks at once."""
-        return self._closed or (self._watcher is not None and self._watcher.cancelling() > 0)
+        return self._is_closed or (self._poll_task is not None and self._poll_task.cancelling() > 0)
 
     # What the runtime asks for
 
-    async def start(self, new: NewRun, *, join_orphan: bool) -> Answer:
+    async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
         """Create a run, and begin to execute it here if this worker can."""
-        if self._announcements.lacks(new.workflow, new.version):
+        if self._announcements.has_pending(new.workflow, new.version):
             await self._announcements.announce()
-        return await self.writer.answer_to(partial(self._claims.start, StartRun(new, join_orphan=join_orphan)))
+        return await self.writer.await_answer(partial(self._claims.start_run, StartRun(new, join_orphan=join_orphan)))
 
-    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
+    def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for a held one, and execute it here if this worker can."""
-        self._claims.start(StartRun(new, link=link), done)
+        self._claims.start_run(StartRun(new, link=link), on_answer)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """A run's row and journal, if there is such a run."""
-        run = await self.store.get(run_id)
+        run = await self.store.get_run(run_id)
         if run is None:
             return None
-        [history] = await self.store.histories([run.key])
+        [history] = await self.store.get_histories([run.key])
         return run, history
 
-    async def change(self, op: Change) -> Verdict:
+    async def change_run(self, op: ClientOp) -> OpStatus:
         """Change a run from outside."""
         try:
             answer = await self.writer.perform(op)
         except Exception:
-            self._claims.doubt()
+            self._claims.note_unacknowledged()
             raise
-        assert isinstance(answer, Verdict)
-        self.news.tell_all()
-        self.nudge()
+        assert isinstance(answer, OpStatus)
+        self.change_feed.notify_all()
+        self.wake()
         return answer
 
     async def wait(self, run_id: str) -> Run:
         """The run's row, once it has ended, wherever that happens."""
-        if self.refusal is not None:
-            raise self.refusal
-        future = self._arrivals.expect(run_id)
+        if self.fatal_store_error is not None:
+            raise self.fatal_store_error
+        future = self._arrivals.add(run_id)
         try:
-            if run_id not in self._by_id:
-                run = await self.store.get(run_id)
+            if run_id not in self._drivers_by_run_id:
+                run = await self.store.get_run(run_id)
                 if run is None:
                     raise RunNotFound(f"there is no run {run_id!r} in {self.store.url}", run_id)
                 if run.state.is_terminal:
                     return run
             return await future
         finally:
-            self._arrivals.forget(run_id, future)
+            self._arrivals.remove(run_id, future)
 
     # Watching
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Something in this process changed what there is to do: look at once."""
-        if not self._nudged and not self._closed:
-            self._nudged = True
-            self.chore(self._look())
+        if not self._is_wake_scheduled and not self._is_closed:
+            self._is_wake_scheduled = True
+            self.run_in_background(self._poll())
 
-    async def _watch(self) -> None:
-        looking = keep_running(self._keep_looking, "looking for work", log, sleep=self.clock.sleep)
+    async def _run_polling(self) -> None:
+        looking = keep_running(self._poll_forever, "looking for work", log, sleep=self.clock.sleep)
         try:
             # In a task of its own: a timeout that expires there must not look as if this task was cancelled
             # (`is_stopping`).
             await self.loop.create_task(looking)
         except asyncio.CancelledError:
             # `asyncio.run` cancels every task when its main coroutine has ended: the moment to leave in good order.
-            if not self._closed:
+            if not self._is_closed:
                 await self.close()
             raise
 
-    async def _keep_looking(self) -> None:
+    async def _poll_forever(self) -> None:
         claims = self._claims
         failing = False
         changed = True
         while True:
             try:
                 reaped = await self._reap()
-                is_due = claims.is_due() or claims.in_doubt() or self._ticker.is_due()
-                if changed or self._look_again or reaped.workers or is_due or self._may_have_place():
-                    self._look_again = False
+                is_due = claims.is_due() or claims.is_check_due() or self._ticker.is_due()
+                if changed or self._should_retry_poll or reaped.worker_ids or is_due or self._should_poll_freed_slots():
+                    self._should_retry_poll = False
                     try:
-                        await self._look()
+                        await self._poll()
                     except BaseException:
-                        self._look_again = True  # until it has worked
+                        self._should_retry_poll = True  # until it has worked
                         raise
-                follows = bool(self.news) or bool(self._arrivals.awaited(except_for=self._by_id))
-                longest = self._ticker.until_due(claims.until_due(REAP_EVERY))
-                changed = await self.store.changed(longest, follows=follows)
+                follows = bool(self.change_feed) or bool(
+                    self._arrivals.list_awaited_ids(exclude=self._drivers_by_run_id)
+                )
+                longest = self._ticker.get_wait_s(claims.get_wait_s(REAP_INTERVAL_S))
+                changed = await self.store.wait_for_change(longest, follow_runs=follows)
                 if changed:
-                    self._ticker.tell()
-                    self.news.tell_all()
+                    self._ticker.notify_changed()
+                    self.change_feed.notify_all()
                 failing = False
             except SchemaTooNew as error:
-                self._give_up(error)
+                self._stop_on_newer_schema(error)
                 return
             except StoreError as error:
                 if not failing:
@@ -376,41 +386,41 @@ class JournalEngine:
                 failing = True
                 await self.clock.sleep(0.5)
 
-    async def _reap(self) -> Reaped:
+    async def _reap(self) -> ReapResult:
         """Find workers that have died, and free their runs."""
-        reaped = await self.store.reap(self.worker, self.membership.window())
+        reaped = await self.store.reap_dead_workers(self.worker_id, self.membership.get_lease_window())
         self.run_log.log_deaths(reaped)
         return reaped
 
-    def _give_up(self, error: SchemaTooNew) -> None:
+    def _stop_on_newer_schema(self, error: SchemaTooNew) -> None:
         """A newer Holdfast has migrated the store: nothing can be recorded here any more, so nothing is begun."""
         log.error("this worker drops its runs and stops: %s", error)
-        self.draining = True
-        self.refusal = error
+        self.is_draining = True
+        self.fatal_store_error = error
         for driver in list(self._drivers.values()):
-            driver.release()
-        self._arrivals.give_up(error)
-        self.news.tell_all(error)
-        self.on_refusal()
+            driver.unload()
+        self._arrivals.fail_all(error)
+        self.change_feed.notify_all(error)
+        self.on_fatal_store_error()
 
-    def _may_have_place(self) -> bool:
-        return self._some_left and self.clock.monotonic() - self._looked_at > LOOK_AFTER
+    def _should_poll_freed_slots(self) -> bool:
+        return self._has_freed_slots and self.clock.monotonic() - self._last_poll_at > FREED_SLOT_POLL_DELAY_S
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Take what there is to take."""
-        async with self._looking:
-            self._nudged = self._some_left = False
-            self._looked_at = self.clock.monotonic()
-            if self.draining:
+        async with self._poll_lock:
+            self._is_wake_scheduled = self._has_freed_slots = False
+            self._last_poll_at = self.clock.monotonic()
+            if self.is_draining:
                 return
             failed: list[Exception] = []
             for part in (
                 self._announcements.announce,
-                self._claims.look_for_unheld,
-                self._claims.take_due,
-                self._claims.fetch_news,
-                partial(self._arrivals.look, self.store, except_for=self._by_id),
-                self._ticker.look,
+                self._claims.release_unacknowledged,
+                self._claims.claim_due,
+                self._claims.fetch_changes,
+                partial(self._arrivals.poll, self.store, exclude=self._drivers_by_run_id),
+                self._ticker.fire_due,
             ):
                 try:
                     await part()
@@ -421,21 +431,21 @@ class JournalEngine:
             if failed:
                 raise failed[0]
 
-    def serves(self, workflow: str, queue: str | None) -> bool:
+    def can_serve(self, workflow: str, queue: str | None) -> bool:
         """Whether runs of this workflow are executed here, if they are in this queue (``None``: its own)."""
         known = [definition for definition in self._definitions.values() if definition.name == workflow]
-        return any(self._claims.serves(queue or definition.queue) for definition in known)
+        return any(self._claims.can_serve_queue(queue or definition.queue) for definition in known)
 
     # What claims ask for (see `claims.Holder`)
 
     @property
-    def room(self) -> int:
+    def free_slot_count(self) -> int:
         """How many more runs may be in memory."""
-        return self._concurrency - len(self._drivers) - self._coming
+        return self._concurrency - len(self._drivers) - self._incoming_count
 
-    def expect(self, runs: int) -> None:
+    def add_incoming(self, count: int) -> None:
         """So many runs will be in memory in a moment (or, if negative, will not)."""
-        self._coming += runs
+        self._incoming_count += count
 
     @property
     def is_empty(self) -> bool:
@@ -443,55 +453,55 @@ class JournalEngine:
         return not self._drivers
 
     @property
-    def is_free(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no run is in memory, and none is about to be."""
-        return not self._drivers and not self._coming
+        return not self._drivers and not self._incoming_count
 
-    def driver_of(self, key: int) -> Driver | None:
+    def get_driver(self, key: int) -> Driver | None:
         """The driver of a run that is in memory."""
         return self._drivers.get(key)
 
-    def drivers(self) -> list[Driver]:
+    def list_drivers(self) -> list[Driver]:
         """The drivers of all runs in memory."""
         return list(self._drivers.values())
 
-    def take(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+    def load_run(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
         """Take a run into memory that the store has given us."""
-        if run.owner != self.worker or self.membership.is_coming_back:
+        if run.owner != self.worker_id or self.membership.is_reregistering:
             return  # it was given to the worker that we were before we were declared dead, and is another's by now
         known = self._drivers.get(run.key)
         if known is not None and known.run.epoch == run.epoch:
             return  # both a claim and a parent that starts it again have been given it
-        if run.deliveries:
-            self.run_log.log_takeover(run, recorded=len(history.records))
+        if run.delivery_count:
+            self.run_log.log_takeover(run, record_count=len(history.records))
         driver = Driver(self, run, definition)
         self._drivers[run.key] = driver
-        self._by_id[run.id] = driver
-        is_loaded = definition.load is None or definition.load in self._loaded
-        if is_loaded and definition.ready is None:
-            self._begin(driver, history)
+        self._drivers_by_run_id[run.id] = driver
+        is_loaded = definition.load_imports is None or definition.load_imports in self._loaded_imports
+        if is_loaded and definition.prepare_run is None:
+            self._start_driver(driver, history)
             return
-        driver.loading = True
-        loading = self.loop.create_task(self._load_and_begin(definition, driver, history))
-        self.stragglers.add(loading)
-        loading.add_done_callback(self.stragglers.discard)
+        driver.is_loading = True
+        loading = self.loop.create_task(self._load_and_start(definition, driver, history))
+        self.lingering_tasks.add(loading)
+        loading.add_done_callback(self.lingering_tasks.discard)
 
-    def _begin(self, driver: Driver, history: History) -> None:
+    def _start_driver(self, driver: Driver, history: History) -> None:
         try:
-            driver.begin(history)
+            driver.start(history)
         except Exception as error:
             log.exception("run %r could not be taken up", driver.run.id)
             driver.fail(error)
 
-    async def _load_and_begin(self, definition: WorkflowDefinition, driver: Driver, history: History) -> None:
+    async def _load_and_start(self, definition: WorkflowDefinition, driver: Driver, history: History) -> None:
         """Begin when what the code needs has been imported (in a thread, for that may take seconds), or is there."""
-        load = definition.load
+        load = definition.load_imports
         try:
-            if load is not None and load not in self._loaded:
+            if load is not None and load not in self._loaded_imports:
                 await asyncio.to_thread(load)
-                self._loaded.add(load)
-            if definition.ready is not None:
-                await definition.ready(driver.run)
+                self._loaded_imports.add(load)
+            if definition.prepare_run is not None:
+                await definition.prepare_run(driver.run)
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and self.is_stopping:
                 raise
@@ -499,112 +509,114 @@ class JournalEngine:
             driver.fail(error)
             return
         finally:
-            driver.loading = False
-        if not driver.gone:
-            self._begin(driver, history)
+            driver.is_loading = False
+        if not driver.is_closed:
+            self._start_driver(driver, history)
 
-    def ended_unread(self, run: Run) -> None:
+    def on_unloaded_run_ended(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
-        self._arrivals.arrived(run)
-        self.nudge()  # somebody here may have been waiting for it
+        self._arrivals.resolve(run)
+        self.wake()  # somebody here may have been waiting for it
 
     # What drivers ask for and tell (see `hosting.RunHost`)
 
-    def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> StepRun:
+    def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> StepRun:
         """What carries a step out."""
-        return StepRun(self, driver, command, known)
+        return StepRun(self, driver, command, earlier_attempt)
 
-    def timers(self, driver: Driver) -> Timers:
+    def create_timers(self, driver: Driver) -> ClockTimers:
         """What wakes a run when something is due."""
-        return Timers(driver)
+        return ClockTimers(driver)
 
-    def patches(self, history: History) -> Patches:
+    def create_patches(self, history: History) -> Patches:
         """What a run with this journal answers to code that asks which way to take."""
         told = (signal.position for signal in history.signals if signal.position is not None)
         return Patches(history.records, [*history.attempts, *history.links, *told])
 
-    def run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, driver: Driver) -> None:
         """The run waits for nothing but time and signals."""
-        self.telling.rest()
-        if not self._closed:
-            self._idle.add(driver)
+        self.live_events.stop_timer_if_idle()
+        if not self._is_closed:
+            self._idle_runs.add(driver)
 
-    def run_busy(self, driver: Driver) -> None:
+    def on_run_busy(self, driver: Driver) -> None:
         """The run does not, any more."""
-        self._idle.remove(driver)
+        self._idle_runs.remove(driver)
 
-    def run_over(self, driver: Driver, run: Run | None) -> None:
+    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
         """The driver is gone."""
-        self._idle.remove(driver)
-        self.telling.rest()
-        self.news.tell(driver.run.id)
+        self._idle_runs.remove(driver)
+        self.live_events.stop_timer_if_idle()
+        self.change_feed.notify(driver.run.id)
         if self._drivers.get(driver.run.key) is driver:
             del self._drivers[driver.run.key]
-            del self._by_id[driver.run.id]
-        if run is not None:
-            if not driver.has_fault:
-                self.run_log.log_end(run)
-            self._arrivals.arrived(run)
-        elif driver.wakes_at is not None:
-            self._claims.wake_at(driver.wakes_at)
-        elif not driver.parking:
-            self.nudge()  # it may have ended elsewhere, and somebody here may wait for that
-        self._some_left = True
-        if self._claims.starved or driver.run.limited:
+            del self._drivers_by_run_id[driver.run.id]
+        if ended_run is not None:
+            if not driver.has_fatal_error:
+                self.run_log.log_end(ended_run)
+            self._arrivals.resolve(ended_run)
+        elif driver.wake_at is not None:
+            self._claims.note_wake_at(driver.wake_at)
+        elif not driver.is_parking:
+            self.wake()  # it may have ended elsewhere, and somebody here may wait for that
+        self._has_freed_slots = True
+        if self._claims.is_starved or driver.run.is_limited:
             # There is room here, or a place in its queue, and nobody tells us of what we write ourselves.
-            self._claims.starved = False
-            self.nudge()
+            self._claims.is_starved = False
+            self.wake()
 
-    def given_back(self, answer: Answer | BaseException) -> None:
+    def on_released(self, answer: OpResult | BaseException) -> None:
         """The store has been asked to give a run to another worker, or to this one again."""
-        self._claims.given_back(answer)
+        self._claims.on_released(answer)
 
-    def run_refused_park(self, driver: Driver) -> None:
+    def on_park_refused(self, driver: Driver) -> None:
         """The store did not let the run leave memory: what it waits for may be there, unseen."""
-        self.nudge()
+        self.wake()
 
-    def turning(self, run_id: str | None) -> None:
+    def set_turn(self, run_id: str | None) -> None:
         """Workflow code starts or stops to occupy the loop."""
         if run_id is None:
-            self._pulse.turn_ends()
+            self._heartbeat.end_turn()
         else:
-            self._pulse.turn_begins(run_id)
+            self._heartbeat.start_turn(run_id)
 
     # What membership asks for (see `membership.Member`)
 
-    def came_back(self) -> None:
+    def on_reregistered(self) -> None:
         """It is another worker now: what it has announced is to be announced again."""
-        self._announcements.begin_anew()
-        self.nudge()
+        self._announcements.reset()
+        self.wake()
 
-    def chore(self, coro: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, coro: Coroutine[Any, Any, None]) -> None:
         """Do something on the side, and see to its errors."""
         task = self.loop.create_task(coro)
-        self._chores.add(task)
-        task.add_done_callback(self._chore_done)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_done)
 
-    def _chore_done(self, task: asyncio.Task[Any]) -> None:
-        self._chores.discard(task)
-        self._nudged = False
+    def _on_background_done(self, task: asyncio.Task[Any]) -> None:
+        self._background_tasks.discard(task)
+        self._is_wake_scheduled = False
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._look_again = True
+            self._should_retry_poll = True
             is_known = isinstance(error, StoreError)
             log.warning("looking for work failed; it is tried again: %s", error, exc_info=None if is_known else error)
 
     # What the pulse tells, from its thread
 
-    def _interrupt(self, turn: Turn, place: str) -> bool:
+    def _interrupt_turn(self, turn: Turn, location: str) -> bool:
         """Fail a run whose code blocks the process; false if its turn has ended meanwhile."""
-        driver = self._by_id.get(turn.run_id)
-        if driver is None or not driver.is_begun:
+        driver = self._drivers_by_run_id.get(turn.run_id)
+        if driver is None or not driver.is_started:
             return False
         loop = driver.execution.loop
         never_yields = WorkflowNeverYields(
-            f"run {turn.run_id!r}: workflow code blocked its process for {self._interrupt_after:g} s"
-            f"{f' (at {place})' if place else ''}. Workflow code may not block: do this in a step."
+            f"run {turn.run_id!r}: workflow code blocked its process for {self._interrupt_after_s:g} s"
+            f"{f' (at {location})' if location else ''}. Workflow code may not block: do this in a step."
         )
 
         def poison() -> None:
-            loop.poison = loop.poison or never_yields
+            loop.fatal_error = loop.fatal_error or never_yields
 
-        return loop.window.interrupt(self._pulse.loop_thread, lambda: self._pulse.turn is turn, poison)
+        return loop.interrupt_window.interrupt(
+            self._heartbeat.loop_thread_id, lambda: self._heartbeat.current_turn is turn, poison
+        )

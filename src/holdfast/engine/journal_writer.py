@@ -31,12 +31,12 @@ from holdfast.stores.approvals import AnswerApproval
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
-    Answer,
     AppendRecord,
     AwaitRun,
     CancelRun,
     ForkRun,
     Op,
+    OpResult,
     PauseRun,
     ReopenRun,
     ResumeRun,
@@ -47,21 +47,21 @@ from holdfast.stores.operations import (
 
 log = logging.getLogger("holdfast.engine")
 
-Done = Callable[[Answer | BaseException], None]
+AnswerCallback = Callable[[OpResult | BaseException], None]
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
+MIN_PAUSE_S = 0.05
+MAX_PAUSE_S = 2.0
 
 MAX_TRIES = 10
 """Tries of an operation that fails alone, in an unknown way. With the pauses between them they take about 11 s."""
 
-_ASKED_BY_PEOPLE = (
+_CLIENT_OPERATIONS = (
     *(StartRun, SendSignal, CancelRun, PauseRun, ResumeRun, ReopenRun, SetBudget, ForkRun, AnswerApproval),
     *(PutMemory, DeleteMemory),
 )
 
 
-def asked_by_people(op: Op) -> bool:
+def is_client_operation(op: Op) -> bool:
     """Whether the caller is told of a failure instead of being kept waiting.
 
     A run that starts another one, or cancels one that it has started, is kept waiting: it must not lose its place.
@@ -70,57 +70,57 @@ def asked_by_people(op: Op) -> bool:
         return op.link is None
     if isinstance(op, CancelRun):
         return op.seed is None
-    return isinstance(op, _ASKED_BY_PEOPLE)
+    return isinstance(op, _CLIENT_OPERATIONS)
 
 
-def run_of(op: Op) -> int | str | None:
+def get_run_key(op: Op) -> int | str | None:
     """The key of the held run that hands this operation in; ``None`` for what people ask for.
 
     A run that cancels one that it has started does not say who it is: then it is the id of the other.
     """
-    if asked_by_people(op):
+    if is_client_operation(op):
         return None
     if isinstance(op, StartRun | AwaitRun):
-        return op.link.parent if op.link is not None else None
+        return op.link.parent_key if op.link is not None else None
     return op.run_id if isinstance(op, CancelRun) else getattr(op, "key", None)
 
 
-class Writer:
+class JournalWriter:
     """The one place through which an engine writes journals."""
 
     def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._store = store
         self._loop = loop
         self._clock = clock
-        self._queue: list[tuple[Op, Done]] = []
-        self._pump: asyncio.Task[None] | None = None
-        self._pause = 0.0
-        self._asked = asyncio.Event()
-        self._deferred: dict[int | str, list[tuple[Op, Done]]] = {}
+        self._queue: list[tuple[Op, AnswerCallback]] = []
+        self._drain_task: asyncio.Task[None] | None = None
+        self._pause_s = 0.0
+        self._client_waiting = asyncio.Event()
+        self._deferred: dict[int | str, list[tuple[Op, AnswerCallback]]] = {}
         """By run, in order: operations that wait for the next try of the first of them."""
-        self._tries: Counter[int | str] = Counter()
+        self._try_counts: Counter[int | str] = Counter()
         """By run: how often the operation that is deferred has failed."""
-        self._waits: set[asyncio.Task[None]] = set()
+        self._retry_tasks: set[asyncio.Task[None]] = set()
         self._unrecordable: dict[int | str, Exception] = {}
         """By run: why a record of the batch at hand could not be recorded."""
 
-    def submit(self, op: Op, done: Done) -> None:
-        """Commit ``op`` with whatever else is ready; ``done`` gets the store's answer, or why there is none."""
-        self._queue.append((op, done))
-        if not self._is_pumping:
-            self._begin()
-        elif asked_by_people(op):
-            self._asked.set()
+    def submit(self, op: Op, on_answer: AnswerCallback) -> None:
+        """Commit ``op`` with whatever else is ready; ``on_answer`` gets the store's answer, or why there is none."""
+        self._queue.append((op, on_answer))
+        if not self._is_draining:
+            self._start_drain()
+        elif is_client_operation(op):
+            self._client_waiting.set()
 
-    async def perform(self, op: Op) -> Answer:
+    async def perform(self, op: Op) -> OpResult:
         """Commit ``op`` and return the store's answer."""
-        return await self.answer_to(partial(self.submit, op))
+        return await self.await_answer(partial(self.submit, op))
 
-    async def answer_to(self, submit: Callable[[Done], None]) -> Answer:
+    async def await_answer(self, submit: Callable[[AnswerCallback], None]) -> OpResult:
         """The store's answer to what ``submit`` hands in."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[OpResult] = self._loop.create_future()
 
-        def done(answer: Answer | BaseException) -> None:
+        def done(answer: OpResult | BaseException) -> None:
             if future.done():
                 return
             if isinstance(answer, BaseException):
@@ -134,9 +134,9 @@ class Writer:
     async def flush(self) -> None:
         """Wait until everything submitted so far has been answered, or has failed once more."""
         for key in list(self._deferred):
-            self._hand_in_again(key)
-        while (self._queue or self._is_pumping) and not self._pause:
-            pump = self._pump if self._is_pumping else self._begin()
+            self._resubmit(key)
+        while (self._queue or self._is_draining) and not self._pause_s:
+            pump = self._drain_task if self._is_draining else self._start_drain()
             assert pump is not None
             await asyncio.wait([pump], timeout=0.05)
 
@@ -147,7 +147,7 @@ class Writer:
         """
         self._queue.clear()
         self._deferred.clear()
-        tasks = [*self._waits] if self._pump is None else [self._pump, *self._waits]
+        tasks = [*self._retry_tasks] if self._drain_task is None else [self._drain_task, *self._retry_tasks]
         for task in tasks:
             task.cancel()
         return tasks
@@ -155,136 +155,136 @@ class Writer:
     @property
     def is_busy(self) -> bool:
         """Whether anything is on its way to the store."""
-        return bool(self._queue or self._deferred) or self._is_pumping
+        return bool(self._queue or self._deferred) or self._is_draining
 
     @property
-    def _is_pumping(self) -> bool:
+    def _is_draining(self) -> bool:
         # Asked of the task itself: one that is cancelled before its first turn (the end of `asyncio.run`) has no chance
         # to say that it has ended.
-        return self._pump is not None and not self._pump.done()
+        return self._drain_task is not None and not self._drain_task.done()
 
-    def _begin(self) -> asyncio.Task[None]:
+    def _start_drain(self) -> asyncio.Task[None]:
         # It begins with the loop's next turn, so that every outcome of this turn shares the commit. Hence not
         # `create_task`, which a loop with an eager task factory would begin at once.
-        self._pump = pump = asyncio.Task(self._drain(), loop=self._loop)
+        self._drain_task = pump = asyncio.Task(self._drain(), loop=self._loop)
         return pump
 
     async def _drain(self) -> None:
         while self._queue:
             batch, self._queue = self._queue, []
             self._unrecordable.clear()
-            if batch := self._let_through(batch):
+            if batch := self._admit(batch):
                 await self._commit(batch)
 
-    async def _commit(self, batch: list[tuple[Op, Done]]) -> None:
+    async def _commit(self, batch: list[tuple[Op, AnswerCallback]]) -> None:
         try:
             answers = await self._store.commit([op for op, _ in batch])
             if len(answers) != len(batch):
                 raise AssertionError(f"the store gave {len(answers)} answers to {len(batch)} operations")
         except asyncio.CancelledError:
             # `asyncio.run` cancels every task at its end, and `close` then flushes: this is handed in once more.
-            self._queue[:0] = [one for one in batch if not _tell_if_unrepeatable(*one)]
+            self._queue[:0] = [one for one in batch if not _reject_unrepeatable(*one)]
             raise
         except StoreError as error:
-            await self._hold(batch, error)
+            await self._handle_store_failure(batch, error)
             return
         except Exception as error:
-            await self._isolate(batch, error)
+            await self._commit_one_by_one(batch, error)
             return
-        if self._pause:
+        if self._pause_s:
             log.warning("the store takes writes again; runs go on")
-            self._pause = 0.0
+            self._pause_s = 0.0
         for (op, done), answer in zip(batch, answers, strict=True):
-            if self._tries and (key := run_of(op)) is not None:
-                self._tries.pop(key, None)
-            _tell(done, answer)
+            if self._try_counts and (key := get_run_key(op)) is not None:
+                self._try_counts.pop(key, None)
+            _answer(done, answer)
 
-    async def _hold(self, batch: list[tuple[Op, Done]], error: StoreError) -> None:
+    async def _handle_store_failure(self, batch: list[tuple[Op, AnswerCallback]], error: StoreError) -> None:
         """The store failed: tell those who asked, keep the runs' operations for the next try, and wait a while."""
-        held: list[tuple[Op, Done]] = []
+        held: list[tuple[Op, AnswerCallback]] = []
         for op, done in batch:
-            if asked_by_people(op):
-                _tell(done, error)
+            if is_client_operation(op):
+                _answer(done, error)
             else:
                 held.append((op, done))
         self._queue[:0] = held
         if not held:
             return
-        if not self._pause:
+        if not self._pause_s:
             log.warning("the store does not take writes, runs wait until it does: %s", error)
-        self._pause = min(LONGEST_PAUSE, self._pause * 2 or FIRST_PAUSE)
-        await self._rest(self._pause)
+        self._pause_s = min(MAX_PAUSE_S, self._pause_s * 2 or MIN_PAUSE_S)
+        await self._back_off(self._pause_s)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _back_off(self, seconds: float) -> None:
         """Let time pass, but no longer than until somebody asks who is not to be kept waiting."""
-        self._asked.clear()
-        if any(asked_by_people(op) for op, _ in self._queue):
+        self._client_waiting.clear()
+        if any(is_client_operation(op) for op, _ in self._queue):
             return  # they came while the store was failing
-        ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._asked.wait())]
+        ends = [self._loop.create_task(end) for end in (self._clock.sleep(seconds), self._client_waiting.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for end in ends:
                 end.cancel()
 
-    async def _isolate(self, batch: list[tuple[Op, Done]], error: Exception) -> None:
+    async def _commit_one_by_one(self, batch: list[tuple[Op, AnswerCallback]], error: Exception) -> None:
         """The commit failed in a way that no store should: find the operations that fail alone."""
         if len(batch) == 1:
             self._defer(batch[0], error)
             return
         for at, one in enumerate(batch, 1):
-            if not self._let_through([one]):
+            if not self._admit([one]):
                 continue
             try:
                 await self._commit([one])
             except asyncio.CancelledError:
-                self._queue_behind(one, batch[at:])  # it may have been put back to be handed in again
+                self._requeue_after(one, batch[at:])  # it may have been put back to be handed in again
                 raise
             if one in self._queue:  # the store is gone as well: what comes after it must not overtake it
-                self._queue_behind(one, batch[at:])
+                self._requeue_after(one, batch[at:])
                 return
 
-    def _queue_behind(self, one: tuple[Op, Done], rest: list[tuple[Op, Done]]) -> None:
+    def _requeue_after(self, one: tuple[Op, AnswerCallback], rest: list[tuple[Op, AnswerCallback]]) -> None:
         """Hand in the rest of a batch again, after this operation if that is to be handed in again."""
         # It need not be the first: what was deferred comes to the front, too.
         behind = self._queue.index(one) + 1 if one in self._queue else 0
-        self._queue[behind:behind] = self._let_through(rest)
+        self._queue[behind:behind] = self._admit(rest)
 
     # Operations whose commit failed alone, in an unknown way
 
-    def _defer(self, one: tuple[Op, Done], error: Exception) -> None:
-        what, key = type(one[0]).__name__, run_of(one[0])
+    def _defer(self, one: tuple[Op, AnswerCallback], error: Exception) -> None:
+        what, key = type(one[0]).__name__, get_run_key(one[0])
         if key is None:
-            _tell(one[1], error)
+            _answer(one[1], error)
             return
-        self._tries[key] += 1
-        if self._tries[key] >= MAX_TRIES or isinstance(error, CodecError):
+        self._try_counts[key] += 1
+        if self._try_counts[key] >= MAX_TRIES or isinstance(error, CodecError):
             log.error("%s could not be committed", what, exc_info=error)
-            self._tell_unrecordable(one, key, error)
+            self._reject_unrecordable(one, key, error)
             return
-        if self._tries[key] == 1:
+        if self._try_counts[key] == 1:
             log.warning("%s could not be committed; trying again: %r", what, error)
         self._deferred[key] = [one]
-        task = self._loop.create_task(self._wait_for_next_try(key))
-        self._waits.add(task)
-        task.add_done_callback(self._waits.discard)
+        task = self._loop.create_task(self._wait_and_resubmit(key))
+        self._retry_tasks.add(task)
+        task.add_done_callback(self._retry_tasks.discard)
 
-    def _tell_unrecordable(self, one: tuple[Op, Done], key: int | str, error: Exception) -> None:
+    def _reject_unrecordable(self, one: tuple[Op, AnswerCallback], key: int | str, error: Exception) -> None:
         op, done = one
-        del self._tries[key]
+        del self._try_counts[key]
         if isinstance(op, AppendRecord):
             self._unrecordable[key] = error
-            self._queue = self._let_through(self._queue)
-        _tell(done, error)
+            self._queue = self._admit(self._queue)
+        _answer(done, error)
 
-    def _let_through(self, batch: list[tuple[Op, Done]]) -> list[tuple[Op, Done]]:
+    def _admit(self, batch: list[tuple[Op, AnswerCallback]]) -> list[tuple[Op, AnswerCallback]]:
         """Those that follow neither an operation that is deferred nor a record that could not be recorded."""
         if not (self._deferred or self._unrecordable):
             return batch
-        free: list[tuple[Op, Done]] = []
-        refused: list[tuple[Done, Exception]] = []
+        free: list[tuple[Op, AnswerCallback]] = []
+        refused: list[tuple[AnswerCallback, Exception]] = []
         for op, done in batch:
-            key = self._starter_of(op) or run_of(op)
+            key = self._find_starter(op) or get_run_key(op)
             if key in self._deferred:
                 self._deferred[key].append((op, done))
             elif key in self._unrecordable:
@@ -292,10 +292,10 @@ class Writer:
             else:
                 free.append((op, done))
         for done, error in refused:
-            self._loop.call_soon(_tell, done, error)  # not now: whoever is told hands in something more
+            self._loop.call_soon(_answer, done, error)  # not now: whoever is told hands in something more
         return free
 
-    def _starter_of(self, cancel: Op) -> int | str | None:
+    def _find_starter(self, cancel: Op) -> int | str | None:
         """The run that has not yet been able to start the one that it cancels."""
         if isinstance(cancel, CancelRun) and cancel.seed is not None:
             for key, waiting in self._deferred.items():
@@ -303,26 +303,26 @@ class Writer:
                     return key
         return None
 
-    async def _wait_for_next_try(self, key: int | str) -> None:
-        await self._clock.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._tries[key] - 1)))
-        self._hand_in_again(key)
+    async def _wait_and_resubmit(self, key: int | str) -> None:
+        await self._clock.sleep(min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (self._try_counts[key] - 1)))
+        self._resubmit(key)
 
-    def _hand_in_again(self, key: int | str) -> None:
+    def _resubmit(self, key: int | str) -> None:
         self._queue[:0] = self._deferred.pop(key, ())
-        if self._queue and not self._is_pumping:
-            self._begin()
+        if self._queue and not self._is_draining:
+            self._start_drain()
 
 
-def _tell_if_unrepeatable(op: Op, done: Done) -> bool:
+def _reject_unrepeatable(op: Op, on_answer: AnswerCallback) -> bool:
     """Answer an operation that would take effect twice if it were handed in again; true when it was one."""
-    if not (isinstance(op, SendSignal) and op.dedup is None):
+    if not (isinstance(op, SendSignal) and op.dedup_key is None):
         return False
-    _tell(done, StoreUnavailable(f"the process stopped while a signal to run {op.run_id!r} was being written"))
+    _answer(on_answer, StoreUnavailable(f"the process stopped while a signal to run {op.run_id!r} was being written"))
     return True
 
 
-def _tell(done: Done, answer: Answer | BaseException) -> None:
+def _answer(on_answer: AnswerCallback, answer: OpResult | BaseException) -> None:
     try:
-        done(answer)
+        on_answer(answer)
     except Exception:  # a defect of ours in one run must not stop the others
         log.exception("taking the answer to a commit failed")

@@ -4,7 +4,7 @@ An async step that never awaits (an endless loop, a blocking call in place of an
 itself. Meanwhile nothing else in the process happens: no other step, no timeout, no commit, no answer to SIGTERM. A
 step cannot be interrupted from outside without breaking whatever library it is in, so:
 
-- after ``WARN_AFTER`` seconds the place is logged, and again after four times as long, and so on;
+- after ``WARN_AFTER_S`` seconds the place is logged, and again after four times as long, and so on;
 - after ``max_blocked_s`` the loop is *stuck*: the worker no longer renews its lease, and others take its runs over as
   after a death. If the loop runs again after that, the worker finds that it was declared dead, and begins anew.
 
@@ -12,7 +12,7 @@ A loop that does not run at all, as between two calls of ``run_until_complete``,
 logged. But its runs do not continue either, so others take them over after the same time.
 
 Every look asks the loop to answer. A process that stands still as a whole (SIGSTOP, a machine that sleeps) is not
-blocked by a step, so a look counts as at most ``MAX_LOOK`` seconds, however long ago the last one was.
+blocked by a step, so a look counts as at most ``MAX_POLL_GAP_S`` seconds, however long ago the last one was.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from holdfast.core.source_location import user_stack
-from holdfast.engine.attempts import in_time
-from holdfast.engine.step_context import StepContext, current
+from holdfast.core.source_location import format_user_stack
+from holdfast.engine.attempts import run_with_timeout
+from holdfast.engine.step_context import StepContext, current_context
 
 log = logging.getLogger("holdfast.engine")
 
-WARN_AFTER = 1.0
+WARN_AFTER_S = 1.0
 MAX_BLOCKED_S = 60.0
-MAX_LOOK = 2.0
+MAX_POLL_GAP_S = 2.0
 
 
-class LoopWatch:
-    """Watches the running event loop, by which it is made; ``look`` is called in another thread, again and again."""
+class LoopWatchdog:
+    """Watches the running event loop, by which it is made; ``poll`` is called in another thread, again and again."""
 
     def __init__(self, *, max_blocked_s: float = MAX_BLOCKED_S, now: Callable[[], float] = time.monotonic) -> None:
         self.is_stuck = False
@@ -47,28 +47,28 @@ class LoopWatch:
         self._max_blocked_s = max_blocked_s
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._is_asked = False
+        self._thread_id = threading.get_ident()
+        self._is_probe_pending = False
         """The loop was asked to answer, and has not."""
         self._blocked_s = 0.0
-        self._warn_after = WARN_AFTER
+        self._warn_after_s = WARN_AFTER_S
         self._has_warned = False
-        self._looked_at = now()
+        self._last_poll_at = now()
 
-    def look(self, *, is_workflow: bool = False) -> None:
+    def poll(self, *, is_workflow: bool = False) -> None:
         """See whether the loop has answered.
 
         ``is_workflow``: it is workflow code that occupies it (see ``heartbeat``).
         """
         now = self._now()
-        passed, self._looked_at = now - self._looked_at, now
-        if not self._is_asked:
-            self._note_running()
-            self._ask()
+        passed, self._last_poll_at = now - self._last_poll_at, now
+        if not self._is_probe_pending:
+            self._reset()
+            self._send_probe()
             return
-        self._blocked_s += min(passed, MAX_LOOK)
-        if self._blocked_s >= self._warn_after:
-            self._warn_after = max(self._warn_after, self._blocked_s) * 4
+        self._blocked_s += min(passed, MAX_POLL_GAP_S)
+        if self._blocked_s >= self._warn_after_s:
+            self._warn_after_s = max(self._warn_after_s, self._blocked_s) * 4
             if not is_workflow and self._loop.is_running():
                 self._warn()
         if self._blocked_s >= self._max_blocked_s and not self.is_stuck:
@@ -79,50 +79,50 @@ class LoopWatch:
                 self._blocked_s,
             )
 
-    def _note_running(self) -> None:
+    def _reset(self) -> None:
         if self._has_warned:
             log.warning("the event loop runs again, after %.0f s", self._blocked_s)
-        self._blocked_s, self._warn_after, self._has_warned, self.is_stuck = 0.0, WARN_AFTER, False, False
+        self._blocked_s, self._warn_after_s, self._has_warned, self.is_stuck = 0.0, WARN_AFTER_S, False, False
 
-    def _ask(self) -> None:
-        self._is_asked = True
+    def _send_probe(self) -> None:
+        self._is_probe_pending = True
         try:
-            self._loop.call_soon_threadsafe(self._answer)
+            self._loop.call_soon_threadsafe(self._on_probe)
         except RuntimeError:
-            self._is_asked = False  # the loop has closed: nobody is blocked
+            self._is_probe_pending = False  # the loop has closed: nobody is blocked
 
-    def _answer(self) -> None:
-        self._is_asked = False
+    def _on_probe(self) -> None:
+        self._is_probe_pending = False
 
     def _warn(self) -> None:
         self._has_warned = True
-        frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
+        frame = sys._current_frames().get(self._thread_id)  # pyright: ignore[reportPrivateUsage]
         log.warning(
             "%s has blocked the event loop of this process for %.0f s, and nothing else in it goes on. Blocking code "
             "belongs in a step that is a plain function (`def`), which runs in a thread. It is here:\n%s",
-            _step_in(frame) or _maker_of(asyncio.current_task(self._loop)),
+            _find_step(frame) or _describe_task(asyncio.current_task(self._loop)),
             self._blocked_s,
-            user_stack(frame),
+            format_user_stack(frame),
         )
 
 
-def _step_in(frame: FrameType | None) -> str:
+def _find_step(frame: FrameType | None) -> str:
     """The step whose task is running, from the stack of the loop's thread."""
     while frame is not None:
-        if frame.f_code is in_time.__code__:
-            return _in_words(frame.f_locals["step"].name, frame.f_locals["run_id"])
+        if frame.f_code is run_with_timeout.__code__:
+            return _describe_step(frame.f_locals["step"].name, frame.f_locals["run_id"])
         frame = frame.f_back
     return ""
 
 
-def _maker_of(task: asyncio.Task[Any] | None) -> str:
+def _describe_task(task: asyncio.Task[Any] | None) -> str:
     """The step that made the task which is running, or the task itself: Python 3.11 does not tell its context."""
     if task is None:
         return "a callback"
     context = getattr(task, "get_context", contextvars.Context)()
-    made_by: StepContext | None = context.get(current)
-    return f"task {task.get_name()!r}" if made_by is None else _in_words(made_by.name, made_by.run_id)
+    made_by: StepContext | None = context.get(current_context)
+    return f"task {task.get_name()!r}" if made_by is None else _describe_step(made_by.name, made_by.run_id)
 
 
-def _in_words(step: str, run_id: str) -> str:
+def _describe_step(step: str, run_id: str) -> str:
     return f"step {step!r} of run {run_id!r}"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Signal
-from holdfast.stores.approvals import answer_name, is_answer
+from holdfast.core.records import RecordKind, Signal
+from holdfast.stores.approvals import is_answer, make_answer_name
 
 
 class Mailbox:
@@ -16,39 +16,39 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._signals: dict[str, deque[Signal]] = {}
-        self._ends: dict[int, Signal] = {}
+        self._child_ends: dict[int, Signal] = {}
         self._answers: dict[int, Signal] = {}
         """The newest at each position; older ones were given to questions that nobody asks there any more."""
-        self._last = 0
-        self._answered: set[int] = set()
+        self._last_signal_id = 0
+        self._resolved_positions: set[int] = set()
         """Positions of waits for which a record is on its way."""
 
     def add(self, signals: Sequence[Signal]) -> None:
         """What is in the store for this run; what is known already is passed over."""
         for signal in signals:
-            if signal.id <= self._last:
+            if signal.id <= self._last_signal_id:
                 continue
-            self._last = signal.id
+            self._last_signal_id = signal.id
             if signal.position is None:
                 self._signals.setdefault(signal.name, deque()).append(signal)
             elif is_answer(signal.name):
                 self._answers[signal.position] = signal
             else:
-                self._ends[signal.position] = signal
+                self._child_ends[signal.position] = signal
 
-    def answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
+    def take_answers(self, execution: Execution) -> Iterator[tuple[Command, Signal]]:
         """The waits that can be answered, each with its answer: the oldest signal goes to the oldest wait."""
-        for sent in (self._ends, self._answers) if self._ends or self._answers else ():
-            for position in [position for position in sent if position in execution.open]:
-                command = execution.open[position]
-                if self._is_for(sent[position], command) and self._take(position):
+        for sent in (self._child_ends, self._answers) if self._child_ends or self._answers else ():
+            for position in [position for position in sent if position in execution.open_commands]:
+                command = execution.open_commands[position]
+                if self._is_addressed_to(sent[position], command) and self._mark_resolved(position):
                     yield command, sent.pop(position)
         if not self._signals:
             return
-        for command in list(execution.open.values()):
-            if command.kind is not Kind.SIGNAL or not (waiting := self._signals.get(command.name)):
+        for command in list(execution.open_commands.values()):
+            if command.kind is not RecordKind.SIGNAL or not (waiting := self._signals.get(command.name)):
                 continue
-            if self._take(command.position):
+            if self._mark_resolved(command.position):
                 signal = waiting.popleft()
                 if not waiting:
                     del self._signals[command.name]
@@ -57,18 +57,18 @@ class Mailbox:
     def has_answer(self, command: Command) -> bool:
         """Whether what this command waits for, the end of a run or an answer, is here or on its way to the journal."""
         position = command.position
-        sent = (self._answers if command.kind is Kind.APPROVAL else self._ends).get(position)
-        return position in self._answered or (sent is not None and self._is_for(sent, command))
+        sent = (self._answers if command.kind is RecordKind.APPROVAL else self._child_ends).get(position)
+        return position in self._resolved_positions or (sent is not None and self._is_addressed_to(sent, command))
 
     @staticmethod
-    def _is_for(sent: Signal, command: Command) -> bool:
+    def _is_addressed_to(signal: Signal, command: Command) -> bool:
         """Whether the command at this place waits for it: a deploy or a retry may have put another command there."""
-        if is_answer(sent.name):
-            return command.kind is Kind.APPROVAL and sent.name == answer_name(command.call.id)
-        return command.kind is Kind.CHILD
+        if is_answer(signal.name):
+            return command.kind is RecordKind.APPROVAL and signal.name == make_answer_name(command.call.id)
+        return command.kind is RecordKind.CHILD
 
-    def _take(self, position: int) -> bool:
-        if position in self._answered:
+    def _mark_resolved(self, position: int) -> bool:
+        if position in self._resolved_positions:
             return False
-        self._answered.add(position)
+        self._resolved_positions.add(position)
         return True

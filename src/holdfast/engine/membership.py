@@ -6,7 +6,7 @@ what follows is done on the loop: every run is dropped, for others hold them by 
 Until then it takes up nothing, and from then on it is another worker, with another number.
 
 Renewals also show whether the store can be written. Only while they go through may this worker count the leases of
-others (``window``; see ``stores.leases``).
+others (``get_lease_window``; see ``stores.leases``).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
 from holdfast.stores.contract import NewWorker, Store
-from holdfast.stores.leases import Contact, LeaseWindow
+from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
 
 log = logging.getLogger("holdfast.engine")
 
-TRY_AGAIN = 0.5
+REGISTER_RETRY_DELAY_S = 0.5
 """Seconds after which a registration that the store did not take is tried again."""
 
 
-class Member(Protocol):
+class MembershipHost(Protocol):
     """What membership needs of the engine that is the worker."""
 
     store: Store
     clock: Clock
-    worker: int
+    worker_id: int
     loop: asyncio.AbstractEventLoop
 
     @property
@@ -46,14 +46,14 @@ class Member(Protocol):
         """Whether it has let go of its runs."""
         ...
 
-    def drivers(self) -> list[Driver]:
+    def list_drivers(self) -> list[Driver]:
         """The drivers of all runs in memory."""
         ...
 
-    def chore(self, coro: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, coro: Coroutine[Any, Any, None]) -> None:
         """Do something on the side, and see to its errors."""
 
-    def came_back(self) -> None:
+    def on_reregistered(self) -> None:
         """It is another worker now: what it has announced is to be announced again."""
 
 
@@ -62,90 +62,90 @@ class Membership:
 
     def __init__(
         self,
-        member: Member,
+        host: MembershipHost,
         definitions: Mapping[str, WorkflowDefinition],
         queues: tuple[str, ...] | None,
-        lease: float,
+        lease_s: float,
     ) -> None:
-        self.is_coming_back = False
+        self.is_reregistering = False
         """It was declared dead, and has not registered since: what the store still gives it is another's by now."""
-        self._member = member
+        self._host = host
         self._definitions = definitions
         self._queues = queues
-        self._lease = lease
-        self._trusted_until = 0.0
+        self._lease_s = lease_s
+        self._lease_valid_until = 0.0
         """Until when (monotonic) nobody can have declared this worker dead, as far as it knows."""
-        self._lost = 0
+        self._lost_worker_id = 0
         """The worker that the last renewal found to be declared dead."""
         # Renewals are a third of a lease apart. A gap of half a lease leaves others the rest of theirs to renew.
-        self._contact = Contact(member.store.now, member.clock.monotonic, max_gap=lease / 2)
+        self._contact = LeaseWindowTracker(host.store.now, host.clock.monotonic, max_gap_s=lease_s / 2)
 
     async def register(self) -> None:
         """Become a worker."""
-        member, host, pid = self._member, socket.gethostname(), os.getpid()
+        member, host, pid = self._host, socket.gethostname(), os.getpid()
         me = NewWorker(f"{host}:{pid}", host, pid, tuple(self._definitions), self._queues)
         asked = member.clock.monotonic()
-        member.worker = await member.store.register_worker(me, self._lease)
-        self._trusted_until = asked + self._lease
-        self._contact.made(asked)
+        member.worker_id = await member.store.register_worker(me, self._lease_s)
+        self._lease_valid_until = asked + self._lease_s
+        self._contact.note_success(asked)
 
-    def window(self) -> LeaseWindow:
+    def get_lease_window(self) -> LeaseWindow:
         """The time in which the leases of other workers count."""
-        return self._contact.window()
+        return self._contact.get_window()
 
-    def holds_lease(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether nobody else can hold this worker's runs yet. Called from any thread.
 
         After a long pause (SIGSTOP, a machine that stood still) somebody may have carried out what this worker is about
         to do. The next renewal, which is due at once, tells.
         """
-        return self._member.clock.monotonic() < self._trusted_until
+        return self._host.clock.monotonic() < self._lease_valid_until
 
     # In the pulse's thread
 
-    def renew(self) -> bool:
+    def renew_lease(self) -> bool:
         """Renew the lease; false when this worker was declared dead."""
-        worker, asked = self._member.worker, self._member.clock.monotonic()
+        worker, asked = self._host.worker_id, self._host.clock.monotonic()
         try:
-            held = self._member.store.renew_lease(worker, self._lease)
+            held = self._host.store.renew_lease(worker, self._lease_s)
         except BaseException:
-            self._contact.lost()
+            self._contact.note_failure()
             raise
-        self._contact.made(asked)
+        self._contact.note_success(asked)
         if held:
-            self._trusted_until = asked + self._lease
+            self._lease_valid_until = asked + self._lease_s
         else:
-            self._lost = worker
+            self._lost_worker_id = worker
         return held
 
-    def lost(self) -> None:
+    def on_lease_lost(self) -> None:
         """A renewal has found this worker declared dead: see to it, on the loop."""
         try:
-            self._member.loop.call_soon_threadsafe(self._declared_dead)
+            self._host.loop.call_soon_threadsafe(self._on_declared_dead)
         except RuntimeError:
             pass  # the loop has closed; there is nothing left to tell
 
     # On the loop
 
-    def _declared_dead(self) -> None:
+    def _on_declared_dead(self) -> None:
         """Other workers hold our runs now: drop them, and come back as a new worker."""
-        member = self._member
-        if member.is_closed or self.is_coming_back or self._lost != member.worker:
+        member = self._host
+        if member.is_closed or self.is_reregistering or self._lost_worker_id != member.worker_id:
             return  # told before: renewals fail until there is a new registration
-        self.is_coming_back = True
+        self.is_reregistering = True
         log.warning("this worker was declared dead (its lease passed); it drops its runs and registers anew")
-        for driver in member.drivers():
-            driver.lose()
-        member.chore(self._come_back())
+        for driver in member.list_drivers():
+            driver.handle_claim_lost()
+        member.run_in_background(self._reregister())
 
-    async def _come_back(self) -> None:
+    async def _reregister(self) -> None:
         try:
             while True:
                 try:
                     await self.register()
                     break
                 except StoreError:
-                    await self._member.clock.sleep(TRY_AGAIN)
+                    await self._host.clock.sleep(REGISTER_RETRY_DELAY_S)
         finally:
-            self.is_coming_back = False
-        self._member.came_back()
+            self.is_reregistering = False
+        self._host.on_reregistered()

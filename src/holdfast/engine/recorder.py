@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.admission.usage import Usage
-from holdfast.core.commands import UNREAD
-from holdfast.core.records import Attempt, Kind, Record
+from holdfast.core.commands import UNDECODED
+from holdfast.core.records import Attempt, Record, RecordKind
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Answer, AppendRecord, NoteAttempt, Verdict
+from holdfast.stores.operations import AppendRecord, OpResult, OpStatus, SaveAttempt
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -22,31 +22,31 @@ class Recorder:
 
     def __init__(self, driver: Driver) -> None:
         self.next_seq = 0
-        self.on_its_way = 0
+        self.pending_count = 0
         """Operations that have not been answered yet."""
-        self.expected: Counter[int] = Counter()
+        self.expected_positions: Counter[int] = Counter()
         """Positions of commands whose outcomes are on their way to the store, or may be recorded later."""
         self._driver = driver
-        self._reset_deliveries = driver.run.has_deaths
+        self._should_reset_delivery_count = driver.run.has_worker_deaths
 
     def record(
         self,
-        kind: Kind,
+        kind: RecordKind,
         position: int,
         name: str,
         *,
         ok: bool = True,
         payload: bytes | None = None,
-        value: Any = UNREAD,
+        value: Any = UNDECODED,
         at: float | None = None,
         started_at: float | None = None,
         attempts: int = 1,
         preview: str = "",
-        noted: bool = False,
-        consume: int | None = None,
-        used: Usage | None = None,
+        has_attempt_row: bool = False,
+        consumed_signal_id: int | None = None,
+        usage: Usage | None = None,
         model: str = "",
-        memory: MemoryChange | None = None,
+        memory_change: MemoryChange | None = None,
     ) -> None:
         """Append an outcome to the journal; the workflow sees it when it is durable."""
         run, host = self._driver.run, self._driver.host
@@ -61,57 +61,61 @@ class Recorder:
             now if at is None else at,
             now if started_at is None else started_at,
             attempts,
-            host.worker,
+            host.worker_id,
             run.epoch,
             preview,
         )
         self.next_seq += 1
-        reset, self._reset_deliveries = self._reset_deliveries, False
-        then = partial(self._driver.recorded, record, value)
-        told = position in self._driver.told and kind.has_position
+        reset, self._should_reset_delivery_count = self._should_reset_delivery_count, False
+        then = partial(self._driver.on_recorded, record, value)
+        told = position in self._driver.live_event_positions and kind.has_position
         if told:
-            self._driver.told.remove(position)
-        op = AppendRecord(run.key, record, consume, noted, reset, used, memory, told, model)
+            self._driver.live_event_positions.remove(position)
+        op = AppendRecord(
+            run.key, record, consumed_signal_id, has_attempt_row, reset, usage, memory_change, told, model
+        )
         self._submit(op, then, position if kind.has_position else None)
 
-    def note(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
+    def save_attempt(self, attempt: Attempt, on_durable: Callable[[], None] | None = None) -> None:
         """Keep what is known of a step in flight."""
         run = self._driver.run
-        self._submit(NoteAttempt(run.key, run.epoch, attempt), then)
+        self._submit(SaveAttempt(run.key, run.epoch, attempt), on_durable)
 
-    def expect(self, position: int | None = None) -> None:
+    def add_pending(self, position: int | None = None) -> None:
         """Something else of this run is on its way to the store; or what comes of the command at this position."""
-        self.on_its_way += 1
+        self.pending_count += 1
         if position is not None:
-            self.expected[position] += 1
-        self._driver.host.run_busy(self._driver)
+            self.expected_positions[position] += 1
+        self._driver.host.on_run_busy(self._driver)
 
-    def answered(self, position: int | None = None) -> None:
+    def remove_pending(self, position: int | None = None) -> None:
         """It has been answered."""
-        self.on_its_way -= 1
+        self.pending_count -= 1
         if position is not None:
-            self.expected[position] -= 1
-            if not self.expected[position]:
-                del self.expected[position]
-        if news := self._driver.host.news:
-            news.tell(self._driver.run.id)
+            self.expected_positions[position] -= 1
+            if not self.expected_positions[position]:
+                del self.expected_positions[position]
+        if news := self._driver.host.change_feed:
+            news.notify(self._driver.run.id)
 
     def _submit(
-        self, op: AppendRecord | NoteAttempt, then: Callable[[], None] | None, position: int | None = None
+        self, op: AppendRecord | SaveAttempt, on_durable: Callable[[], None] | None, position: int | None = None
     ) -> None:
-        self.expect(position)
-        self._driver.host.writer.submit(op, partial(self._committed, then, position))
+        self.add_pending(position)
+        self._driver.host.writer.submit(op, partial(self._on_committed, on_durable, position))
 
-    def _committed(self, then: Callable[[], None] | None, position: int | None, answer: Answer | BaseException) -> None:
+    def _on_committed(
+        self, on_durable: Callable[[], None] | None, position: int | None, answer: OpResult | BaseException
+    ) -> None:
         driver = self._driver
-        self.answered(position)
-        if driver.gone:
+        self.remove_pending(position)
+        if driver.is_closed:
             return
         if isinstance(answer, BaseException):
             driver.fail(answer)
-        elif answer is not Verdict.DONE:
-            driver.lose()
-        elif then is not None:
-            then()
+        elif answer is not OpStatus.DONE:
+            driver.handle_claim_lost()
+        elif on_durable is not None:
+            on_durable()
         else:
-            driver.rest()
+            driver.finish_turn()

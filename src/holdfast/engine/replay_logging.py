@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.core.loop import running_loop
+from holdfast.core.loop import get_run_loop
 
 _is_installed = False
 
 
-def install() -> None:
+def install_filter() -> None:
     """Wrap ``Logger.handle``, once in a process: other libraries may wrap it too, before and after."""
     global _is_installed
     if _is_installed:
@@ -22,8 +22,8 @@ def install() -> None:
     handle = logging.Logger.handle
 
     def handle_unless_replaying(self: logging.Logger, record: logging.LogRecord) -> None:
-        loop = running_loop()
-        if loop is None or not loop.is_silent:
+        loop = get_run_loop()
+        if loop is None or not loop.is_logging_suppressed:
             handle(self, record)
 
     logging.Logger.handle = handle_unless_replaying

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.codec import describe_error, encode_error, message_of
-from holdfast.core.execution import Ending
+from holdfast.codec import encode_error, get_error_message, read_error_info
+from holdfast.core.execution import ExecutionResult
 from holdfast.core.states import RunState
 from holdfast.errors import CompensationFailed
 
 
-class End(NamedTuple):
+class RunOutcome(NamedTuple):
     """What is written of the end of a run."""
 
     state: RunState
@@ -18,24 +18,24 @@ class End(NamedTuple):
     error: bytes | None
 
 
-def end_of(ending: Ending, run_id: str) -> End:
+def make_run_outcome(result: ExecutionResult, run_id: str) -> RunOutcome:
     """The end of a run whose code has ended so; its value is encoded already."""
-    if ending.error is None:
-        return End(RunState.COMPLETED, ending.value, None)
-    if ending.not_undone is not None:
-        return End(RunState.FAILED, None, encode_error(_not_undone(ending, run_id)))
-    if ending.is_cancelled:
-        return End(RunState.CANCELLED, None, None)
-    return End(RunState.FAILED, None, encode_error(ending.error))
+    if result.error is None:
+        return RunOutcome(RunState.COMPLETED, result.value, None)
+    if result.failed_compensation is not None:
+        return RunOutcome(RunState.FAILED, None, encode_error(_make_compensation_error(result, run_id)))
+    if result.is_cancelled:
+        return RunOutcome(RunState.CANCELLED, None, None)
+    return RunOutcome(RunState.FAILED, None, encode_error(result.error))
 
 
-def _not_undone(ending: Ending, run_id: str) -> CompensationFailed:
-    assert ending.not_undone is not None
-    step, record = ending.not_undone
-    why = describe_error(record.payload or b"null")
-    assert ending.error is not None
-    said = f"failed ({type(ending.error).__name__}: {message_of(ending.error)})"
-    first = "was cancelled" if ending.is_cancelled else said
+def _make_compensation_error(result: ExecutionResult, run_id: str) -> CompensationFailed:
+    assert result.failed_compensation is not None
+    step, record = result.failed_compensation
+    why = read_error_info(record.payload or b"null")
+    assert result.error is not None
+    said = f"failed ({type(result.error).__name__}: {get_error_message(result.error)})"
+    first = "was cancelled" if result.is_cancelled else said
     error = CompensationFailed(
         f"run {run_id!r} {first}, and step {step!r} could not be undone: its compensation {record.name!r} failed with "
         f"{why.type.rpartition('.')[2]}: {why.message}. What was recorded before {step!r} has not been undone either. "
@@ -43,5 +43,5 @@ def _not_undone(ending: Ending, run_id: str) -> CompensationFailed:
         step,
         record.name,
     )
-    error.__cause__ = ending.error
+    error.__cause__ = result.error
     return error

@@ -1,9 +1,9 @@
 """An attempt of a transactional step: begin, let the step work, encode what it returned, commit both together.
 
 What went wrong because of the database, and not because of the step (a connection that was cut, a full disk), is no
-failed attempt: ``Interrupted`` is raised, nothing of it stays, and the step is run again without using up a retry. The
-same holds for a commit of which nobody knows the outcome, once it is found that nothing was committed; until then,
-the step waits.
+failed attempt: ``AttemptInterrupted`` is raised, nothing of it stays, and the step is run again without using up a
+retry. The same holds for a commit of which nobody knows the outcome, once it is found that nothing was committed; until
+then, the step waits.
 
 Once the commit is on its way, it is not stopped any more: whoever gives up the step at that moment leaves it to end by
 itself.
@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from holdfast.background_tasks import forget_cancel_requests
-from holdfast.codec import check_size
+from holdfast.codec import validate_size
 from holdfast.core.records import Attempt
-from holdfast.engine.journal_writer import FIRST_PAUSE, LONGEST_PAUSE
+from holdfast.engine.journal_writer import MAX_PAUSE_S, MIN_PAUSE_S
 from holdfast.errors import StepTimedOut, StoreError, StoreUnavailable
-from holdfast.stores.operations import Verdict
+from holdfast.stores.operations import OpStatus
 from holdfast.stores.step_transactions import StepTransaction
 
 if TYPE_CHECKING:
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.engine")
 
-MOST_INTERRUPTIONS = 8
+MAX_INTERRUPTIONS = 8
 """So often a step is run again because of the database; then that counts as its failure."""
 
 
-class Interrupted(Exception):
+class AttemptInterrupted(Exception):
     """The database has ended an attempt, and nothing of it stays. The cause tells why."""
 
 
-async def in_transaction(
-    run: StepRun, context: StepContext, number: int, call: Callable[[], Coroutine[Any, Any, Any]]
+async def run_in_transaction(
+    step_run: StepRun, context: StepContext, attempt_number: int, call: Callable[[], Coroutine[Any, Any, Any]]
 ) -> tuple[bytes, Any]:
     """Make an attempt, and return the encoded value, which is committed, and the value decoded from it."""
-    transaction = await _begun(run, number)
-    context.lend(transaction.connection)
+    transaction = await _begin_transaction(step_run, attempt_number)
+    context.set_connection(transaction.connection)
     try:
         value = await call()
         what = f"the output of step {context.name!r}"
-        payload, decoded = run.call.step.output.record(value, what)
-        check_size(payload, what, run.host.max_value)
+        payload, decoded = step_run.call.step.output_codec.round_trip(value, what)
+        validate_size(payload, what, step_run.host.max_value)
         await forget_cancel_requests()
-        if run.is_called_off:
+        if step_run.is_cancelled:
             raise asyncio.CancelledError
     except (asyncio.CancelledError, StepTimedOut):
         # A plain function may still be at work in its thread.
@@ -60,75 +60,78 @@ async def in_transaction(
         was_lost = transaction.is_lost and isinstance(error, Exception)
         await transaction.roll_back()
         if was_lost:
-            raise Interrupted from error
+            raise AttemptInterrupted from error
         raise
     finally:
-        context.lend(None)
-    await _committed(run, context, transaction, payload)
+        context.set_connection(None)
+    await _commit_shielded(step_run, context, transaction, payload)
     return payload, decoded
 
 
-async def _begun(run: StepRun, number: int) -> StepTransaction:
+async def _begin_transaction(step_run: StepRun, attempt_number: int) -> StepTransaction:
     """The transaction; a store that cannot be had is waited for, as by everything that a run does."""
-    host, step = run.host, run.call.step
+    host, step = step_run.host, step_run.call.step
     pause = 0.0
     while True:
-        attempt = Attempt(run.command.position, number, at=host.clock.now(), name=step.name)
+        attempt = Attempt(step_run.command.position, attempt_number, at=host.clock.now(), name=step.name)
         try:
-            transaction = await host.store.begin_step(
-                run.driver.run, attempt, plain=not step.is_async, limit=step.timeout
+            transaction = await host.store.begin_step_transaction(
+                step_run.driver.run, attempt, is_sync=not step.is_async, timeout_s=step.timeout_s
             )
         except StoreError as error:
             if not pause:
-                log.warning("step %r of run %r waits for its transaction: %s", step.name, run.driver.run.id, error)
-            pause = min(LONGEST_PAUSE, pause * 2 or FIRST_PAUSE)
+                log.warning("step %r of run %r waits for its transaction: %s", step.name, step_run.driver.run.id, error)
+            pause = min(MAX_PAUSE_S, pause * 2 or MIN_PAUSE_S)
             await host.clock.sleep(pause)
             continue
         if transaction is None:
-            run.lose()
+            step_run.raise_claim_lost()
         return transaction
 
 
-async def _committed(run: StepRun, context: StepContext, transaction: StepTransaction, payload: bytes) -> None:
+async def _commit_shielded(
+    step_run: StepRun, context: StepContext, transaction: StepTransaction, payload: bytes
+) -> None:
     """See to it that it is committed, or known not to be."""
-    host = run.host
-    committing = host.loop.create_task(_commit(run, transaction, payload))
-    host.stragglers.add(committing)
-    committing.add_done_callback(host.stragglers.discard)
-    run.is_committing = True
+    host = step_run.host
+    committing = host.loop.create_task(_commit_with_retries(step_run, transaction, payload))
+    host.lingering_tasks.add(committing)
+    committing.add_done_callback(host.lingering_tasks.discard)
+    step_run.is_committing = True
     try:
         while not committing.done():
             try:
                 await asyncio.shield(committing)
             except asyncio.CancelledError:
-                if run.is_called_off:
+                if step_run.is_cancelled:
                     raise
                 await forget_cancel_requests()  # it may be committed: what the step left behind does not stop that
     finally:
-        run.is_committing = False
+        step_run.is_committing = False
     verdict = committing.result()
-    if verdict is Verdict.FENCED:
-        run.lose()
-    if verdict is not Verdict.DONE:
-        raise Interrupted from StoreUnavailable(
-            f"the database has ended the transaction of step {context.name!r} of run {run.driver.run.id!r} when it was "
+    if verdict is OpStatus.FENCED:
+        step_run.raise_claim_lost()
+    if verdict is not OpStatus.DONE:
+        raise AttemptInterrupted from StoreUnavailable(
+            f"the database has ended the transaction of step {context.name!r} of run {step_run.driver.run.id!r} when "
+            "it was "
             f"to be committed; nothing of it stays"
         )
 
 
-async def _commit(run: StepRun, transaction: StepTransaction, payload: bytes) -> Verdict:
+async def _commit_with_retries(step_run: StepRun, transaction: StepTransaction, payload: bytes) -> OpStatus:
     pause = 0.0
     while True:
         try:
             return await transaction.commit(payload)
         except StoreError as error:
-            if run.driver.gone or (run.withdrawn and not run.call.is_undoable):
+            if step_run.driver.is_closed or (step_run.is_withdrawn and not step_run.call.has_compensation):
                 await transaction.roll_back()  # it may not even have been tried, and be open
-                return Verdict.FENCED  # nobody waits for the outcome; whoever takes the run up finds it
+                return OpStatus.FENCED  # nobody waits for the outcome; whoever takes the run up finds it
             if not pause:
                 log.warning(
                     "whether step %r of run %r was committed will be known when the store answers: %s",
-                    run.call.step.name, run.driver.run.id, error,
+                    step_run.call.step.name, step_run.driver.run.id, error,
                 )  # fmt: skip
-            pause = min(LONGEST_PAUSE, pause * 2 or FIRST_PAUSE)
-            await run.host.clock.sleep(pause)
+            pause = min(MAX_PAUSE_S, pause * 2 or MIN_PAUSE_S)
+            await step_run.host.clock.sleep(pause)

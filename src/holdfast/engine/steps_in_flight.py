@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.admission.usage import Usage
-from holdfast.codec import encode_error, preview
+from holdfast.codec import encode_error, preview_arguments
 from holdfast.core.commands import Command
-from holdfast.core.records import Attempt, Kind
+from holdfast.core.records import Attempt, RecordKind
 from holdfast.core.states import Effect
-from holdfast.engine.host import Begun
+from holdfast.engine.host import StartedStep
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.rules import unknown_outcome
+from holdfast.stores.rules import make_unknown_outcome_error
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -31,88 +31,90 @@ class StepsInFlight:
     """What a driver knows of the steps that its run has begun."""
 
     def __init__(self, driver: Driver) -> None:
-        self.begun: dict[int, Begun] = {}
+        self.started: dict[int, StartedStep] = {}
         """By position."""
-        self.known: dict[int, Attempt] = {}
+        self.earlier_attempts: dict[int, Attempt] = {}
         """What is left of earlier attempts, by position, until the step is begun here (again)."""
         self._driver = driver
 
     @property
-    def at_work(self) -> bool:
+    def has_running_attempt(self) -> bool:
         """Whether an attempt is being made, and not only waited for."""
-        return any(step.retry_at is None for step in self.begun.values())
+        return any(step.retry_at is None for step in self.started.values())
 
     @property
-    def waiting(self) -> list[tuple[float, str]]:
+    def waiting_retries(self) -> list[tuple[float, str]]:
         """When the next attempts are made, the earliest first, and of which steps."""
-        return sorted((step.retry_at, step.command.name) for step in self.begun.values() if step.retry_at is not None)
+        return sorted((step.retry_at, step.command.name) for step in self.started.values() if step.retry_at is not None)
 
     def start(self, command: Command) -> None:
         """Begin a step."""
-        step = self._driver.host.step_run(self._driver, command, self.known.pop(command.position, None))
-        if step.was_intended:
-            self._record_unknown(step)
+        step = self._driver.host.create_step(self._driver, command, self.earlier_attempts.pop(command.position, None))
+        if step.has_prior_intent:
+            self._record_unknown_outcome(step)
             return
-        self.begun[command.position] = step
+        self.started[command.position] = step
         if step.call.step.effect is not Effect.ONCE or step.retry_at is not None:
             step.launch()
         else:
             self.launch_once(step)
 
-    def launch_once(self, step: Begun) -> None:
+    def launch_once(self, step: StartedStep) -> None:
         """Launch an attempt of a ``once`` step, as soon as its intent is durable."""
-        self._driver.journal.note(step.note_intent(), partial(self._intent_noted, step))
+        self._driver.recorder.save_attempt(step.make_intent(), partial(self._on_intent_saved, step))
 
-    def _intent_noted(self, step: Begun) -> None:
+    def _on_intent_saved(self, step: StartedStep) -> None:
         driver = self._driver
-        if step.withdrawn:
-            driver.rest()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
-        elif driver.is_halted or driver.host.draining:
-            self.not_begun(step)
+        if step.is_withdrawn:
+            driver.finish_turn()  # the workflow may have ended meanwhile, and its end waits for nothing but this note
+        elif driver.is_halted or driver.host.is_draining:
+            self.cancel_start(step)
         else:
             step.launch()
 
-    def not_begun(self, step: Begun) -> None:
+    def cancel_start(self, step: StartedStep) -> None:
         """A step does not begin after all, because nothing more is to be begun here for now."""
-        known = step.note_no_intent()
-        self._put_back(step, known)
+        known = step.make_intent_withdrawal()
+        self._requeue(step, known)
         if step.call.is_once:
-            self._driver.journal.note(known)  # the intent is durable
+            self._driver.recorder.save_attempt(known)  # the intent is durable
         else:
-            self._driver.rest()
+            self._driver.finish_turn()
 
-    def _record_unknown(self, step: Begun) -> None:
+    def _record_unknown_outcome(self, step: StartedStep) -> None:
         command, call = step.command, step.call
-        self._driver.journal.record(
+        self._driver.recorder.record(
             command.kind,
             command.position,
             command.name,
             ok=False,
-            payload=encode_error(unknown_outcome(self._driver.run.id, command.name)),
-            noted=True,
-            preview=preview(call.step.parameters, call.args, call.kwargs),  # somebody has to find out what came of it
+            payload=encode_error(make_unknown_outcome_error(self._driver.run.id, command.name)),
+            has_attempt_row=True,
+            preview=preview_arguments(
+                call.step.parameters, call.args, call.kwargs
+            ),  # somebody has to find out what came of it
         )
 
-    def settled(
+    def record_outcome(
         self,
-        step: Begun,
+        step: StartedStep,
         *,
         ok: bool,
         payload: bytes,
         value: Any,
         started_at: float,
         attempts: int,
-        used: Usage | None,
+        usage: Usage | None,
         model: str,
-        memory: MemoryChange | None,
+        memory_change: MemoryChange | None,
         preview: str,
-        noted: bool,
+        has_attempt_row: bool,
     ) -> None:
         """A step has its outcome: record it."""
         command = step.command
-        if self._driver.gone or self.begun.pop(command.position, None) is None:
+        if self._driver.is_closed or self.started.pop(command.position, None) is None:
             return
-        self._driver.journal.record(
+        self._driver.recorder.record(
             command.kind,
             command.position,
             command.name,
@@ -121,51 +123,51 @@ class StepsInFlight:
             value=value,
             started_at=started_at,
             attempts=attempts,
-            used=used,
+            usage=usage,
             model=model,
-            memory=memory,
+            memory_change=memory_change,
             preview=preview,
-            noted=noted,
+            has_attempt_row=has_attempt_row,
         )
 
-    def record_kept_outcomes(self) -> None:
+    def record_committed_outcomes(self) -> None:
         """Record what transactional steps of an earlier holder have done that the workflow then cancelled.
 
         What they did was committed with their outcome, and only the record is missing: it has to be undone.
         """
         driver = self._driver
-        for position, known in list(self.known.items()):
-            if known.outcome is not None and driver.execution.may_have_to_undo(position, known.name):
-                del self.known[position]
-                driver.journal.record(
-                    Kind.STEP,
+        for position, known in list(self.earlier_attempts.items()):
+            if known.outcome is not None and driver.execution.is_cancelled_step(position, known.name):
+                del self.earlier_attempts[position]
+                driver.recorder.record(
+                    RecordKind.STEP,
                     position,
                     known.name,
                     payload=known.outcome,
                     started_at=known.at,
                     attempts=known.attempt,
-                    noted=True,
+                    has_attempt_row=True,
                 )
 
-    def left(self, step: Begun) -> None:
+    def postpone(self, step: StartedStep) -> None:
         """A step makes no further attempt for now, and has no outcome."""
-        if not self._driver.gone and step.command.position in self.begun:
-            self._put_back(step, step.so_far())
-            self._driver.rest()
+        if not self._driver.is_closed and step.command.position in self.started:
+            self._requeue(step, step.to_attempt())
+            self._driver.finish_turn()
 
-    def put_back_waiting(self) -> None:
+    def requeue_waiting(self) -> None:
         """Let those that wait for their next attempt not make it for now."""
-        for step in [step for step in self.begun.values() if step.retry_at is not None]:
-            self._put_back(step, step.so_far())
-            step.cancel(lost=True)
+        for step in [step for step in self.started.values() if step.retry_at is not None]:
+            self._requeue(step, step.to_attempt())
+            step.cancel(detach=True)
 
-    def _put_back(self, step: Begun, known: Attempt) -> None:
-        del self.begun[step.command.position]
-        self.known[step.command.position] = known
-        self._driver.put_back(step.command)
+    def _requeue(self, step: StartedStep, attempt: Attempt) -> None:
+        del self.started[step.command.position]
+        self.earlier_attempts[step.command.position] = attempt
+        self._driver.requeue(step.command)
 
-    def cancel(self) -> None:
+    def cancel_all(self) -> None:
         """The run is not held here any more: nobody wants their outcomes."""
-        begun, self.begun = self.begun, {}
+        begun, self.started = self.started, {}
         for step in begun.values():
-            step.cancel(lost=True)
+            step.cancel(detach=True)

@@ -20,20 +20,20 @@ from holdfast.errors import StoreFull, StoreLocked, StoreUnavailable
 
 log = logging.getLogger("holdfast.engine")
 
-OPENING_PATIENCE = 30.0
+LOCKED_TIMEOUT_S = 30.0
 """Seconds after which whoever starts is told that the store is locked. The store waits a while by itself each time."""
-REACHING_PATIENCE = 10.0
+UNREACHABLE_TIMEOUT_S = 10.0
 """Seconds after which whoever starts is told that the store cannot be reached."""
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 1.0
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 1.0
 
 
-async def when_available(action: Callable[[], Awaitable[object]], clock: Clock) -> None:
+async def retry_until_store_ready(action: Callable[[], Awaitable[object]], clock: Clock) -> None:
     """Do ``action``, again while another process holds the store's lock, or it cannot be reached.
 
     To do it twice must be harmless: a server that could not answer may have done it.
     """
-    began, pause, told = clock.monotonic(), FIRST_PAUSE, ""
+    began, pause, told = clock.monotonic(), MIN_PAUSE_S, ""
     while True:
         try:
             await action()
@@ -41,11 +41,11 @@ async def when_available(action: Callable[[], Awaitable[object]], clock: Clock) 
         except StoreFull:
             raise
         except StoreUnavailable as error:
-            patience = OPENING_PATIENCE if isinstance(error, StoreLocked) else REACHING_PATIENCE
+            patience = LOCKED_TIMEOUT_S if isinstance(error, StoreLocked) else UNREACHABLE_TIMEOUT_S
             if clock.monotonic() >= began + patience:
                 raise
             if str(error) != told:
                 told = str(error)
                 log.warning("waiting for the store: %s", error)
         await clock.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = min(pause * 2, MAX_PAUSE_S)

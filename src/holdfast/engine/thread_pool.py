@@ -13,20 +13,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 
-class Threads:
+class StepThreadPool:
     """A bounded number of threads."""
 
-    def __init__(self, size: int) -> None:
-        self._pool = ThreadPoolExecutor(size, thread_name_prefix="holdfast-step")
-        self._free = asyncio.Semaphore(size)
+    def __init__(self, max_threads: int) -> None:
+        self._pool = ThreadPoolExecutor(max_threads, thread_name_prefix="holdfast-step")
+        self._free_slots = asyncio.Semaphore(max_threads)
 
     async def reserve(self) -> None:
         """Wait until a thread is free, and keep it for the ``run`` that must follow at once."""
-        await self._free.acquire()
+        await self._free_slots.acquire()
 
-    def waive(self) -> None:
+    def release(self) -> None:
         """Give a thread back that was reserved, and is not needed after all."""
-        self._free.release()
+        self._free_slots.release()
 
     async def run(self, call: Callable[[], Any]) -> Any:
         """Call it in the reserved thread."""
@@ -34,7 +34,7 @@ class Threads:
 
         def give_back(_: Future[Any]) -> None:
             try:
-                loop.call_soon_threadsafe(self._free.release)
+                loop.call_soon_threadsafe(self._free_slots.release)
             except RuntimeError:
                 pass  # the loop has closed meanwhile: nobody reserves threads any more
 

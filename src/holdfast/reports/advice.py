@@ -4,70 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.reports.formatting import command, counted, listed, one_line
-from holdfast.reports.run_usage import shares
-from holdfast.reports.summary import Course
-from holdfast.reports.types import Advice, Story
+from holdfast.reports.formatting import format_command, format_count, format_list, to_one_line
+from holdfast.reports.run_usage import list_budget_limits
+from holdfast.reports.summary import JournalStats
+from holdfast.reports.types import Advice, RunReport
 from holdfast.services.stalls import Stall
 from holdfast.stores.contract import RunUsage
 from holdfast.stores.rules import REOPENABLE
 
 
-def advise(story: Story, course: Course, stall: Stall | None) -> tuple[Advice, ...]:
+def build_advice(report: RunReport, stats: JournalStats, stall: Stall | None) -> tuple[Advice, ...]:
     """What to do now."""
-    return (*_after_its_end(story, course), *_for_people(story), *_for_budgets(story), *_to_go_on(stall))
+    return (
+        *_advise_after_failure(report, stats),
+        *_advise_approvals(report),
+        *_advise_budgets(report),
+        *_advise_stall(stall),
+    )
 
 
-def _after_its_end(story: Story, course: Course) -> Iterator[Advice]:
+def _advise_after_failure(report: RunReport, stats: JournalStats) -> Iterator[Advice]:
     """What lets a run go on that has ended without a result."""
-    if story.retry is None:
+    if report.retry is None:
         return
-    for number, name in course.unknown if story.retry.possible else ():
-        settle = command("settle", story.id, str(number))
+    for number, name in stats.unknown_steps if report.retry.is_possible else ():
+        settle = format_command("settle", report.id, str(number))
         yield Advice(
-            f"nobody knows whether step {number} ({one_line(name)}) happened: find out. If it did, `{settle} --output "
+            f"nobody knows whether step {number} ({to_one_line(name)}) happened: find out. If it did, `{settle} "
+            "--output "
             f"JSON` says what it returned; if not, `{settle} --did-not-happen` runs it again",
             "settle",
         )
-    if story.retry.possible:
-        yield Advice(story.retry.message, "run_again" if story.retry.needs_run_again else "retry")
+    if report.retry.is_possible:
+        yield Advice(report.retry.message, "run_again" if report.retry.needs_run_again else "retry")
     else:
-        yield Advice(f"a retry is {story.retry.message}", None)
-    if story.state in REOPENABLE and course.forkable:
-        fork = command("fork", story.id, "--at", "STEP")
+        yield Advice(f"a retry is {report.retry.message}", None)
+    if report.state in REOPENABLE and stats.is_forkable:
+        fork = format_command("fork", report.id, "--at", "STEP")
         yield Advice(f"`{fork}` goes on from one of its steps in a new run", "fork")
 
 
-def _for_people(story: Story) -> Iterator[Advice]:
-    if not (questions := story.questions):
+def _advise_approvals(report: RunReport) -> Iterator[Advice]:
+    if not (questions := report.open_approvals):
         return
-    asked = f"“{one_line(questions[0].question, 120)}”"
-    more = f" and {counted(len(questions) - 1, 'more question')}" if len(questions) > 1 else ""
-    yield Advice(f"it waits for an answer to {asked}{more}: `{command('approvals', story.id)}`", "approve")
+    asked = f"“{to_one_line(questions[0].question, 120)}”"
+    more = f" and {format_count(len(questions) - 1, 'more question')}" if len(questions) > 1 else ""
+    yield Advice(f"it waits for an answer to {asked}{more}: `{format_command('approvals', report.id)}`", "approve")
 
 
-def _for_budgets(story: Story) -> Iterator[Advice]:
-    if story.short_of is not None:
-        yield Advice(_higher_budget(story), "budget")
-    elif short := [one.id for one in story.children if one.short]:
+def _advise_budgets(report: RunReport) -> Iterator[Advice]:
+    if report.budget_refusal is not None:
+        yield Advice(_describe_budget_raise(report), "budget")
+    elif short := [one.id for one in report.related_runs if one.is_waiting_for_budget]:
         wait = "waits" if len(short) == 1 else "wait"
-        runs = listed([f"run {run_id!r}" for run_id in short])
-        yield Advice(f"{runs} {wait} for a higher budget: `{command('show', short[0])}` tells for which", None)
+        runs = format_list([f"run {run_id!r}" for run_id in short])
+        yield Advice(f"{runs} {wait} for a higher budget: `{format_command('show', short[0])}` tells for which", None)
 
 
-def _higher_budget(story: Story) -> str:
+def _describe_budget_raise(report: RunReport) -> str:
     """What lets a run go on whose next model call was refused."""
-    assert story.short_of is not None
-    whose, limit = story.short_of.run, story.short_of.limit
-    over = next((one.usage for one in story.budgets if one.run == whose), RunUsage())
-    short = next((one for one in shares(over) if one.name == limit), None)
+    assert report.budget_refusal is not None
+    whose, limit = report.budget_refusal.run_id, report.budget_refusal.limit
+    over = next((one.run_usage for one in report.budgets if one.run_id == whose), RunUsage())
+    short = next((one for one in list_budget_limits(over) if one.name == limit), None)
     if short is None:
-        return f"run {story.id!r} waits for a higher budget: `{command('budget', whose)}` tells which"
-    given = command("budget", whose, f"--{short.name}", short.enough)
-    through = "" if whose == story.id else f" of run {whose!r}, which is above it"
-    return f"run {story.id!r} waits for a higher budget{through}: `{given}` gives it more, and lets it go on"
+        return f"run {report.id!r} waits for a higher budget: `{format_command('budget', whose)}` tells which"
+    given = format_command("budget", whose, f"--{short.name}", short.suggested_limit)
+    through = "" if whose == report.id else f" of run {whose!r}, which is above it"
+    return f"run {report.id!r} waits for a higher budget{through}: `{given}` gives it more, and lets it go on"
 
 
-def _to_go_on(stall: Stall | None) -> Iterator[Advice]:
+def _advise_stall(stall: Stall | None) -> Iterator[Advice]:
     if stall is not None:
-        yield Advice(stall.advice, stall.does)
+        yield Advice(stall.advice, stall.action)

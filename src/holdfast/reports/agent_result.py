@@ -14,8 +14,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from holdfast.admission.usage import Usage
-from holdfast.codec import ValueCodec, to_plain
-from holdfast.codec.formatting import begin
+from holdfast.codec import ValueCodec, decode_plain
+from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import UnreadableRecord, UnrecordableValue, UsageError
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FINISHED = "stop"
+FINISH_STOP = "stop"
 """The finish reason of an answer that is whole."""
 
-MARK = b'{"$agent":1,'
+AGENT_RESULT_PREFIX = b'{"$agent":1,'
 """How every recorded result begins."""
-_OUTPUT = b',"output":'
+_OUTPUT_KEY = b',"output":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class AgentResult(Generic[T]):
     usage: Usage
     """What its model calls have used, with those of its sub-agents."""
     run_id: str
-    finish_reason: str = FINISHED
+    finish_reason: str = FINISH_STOP
     """Why the model stopped: ``stop``; ``length``, if the answer was cut off at the limit of tokens; or
     ``content_filter``, if the provider's filter, or the model itself, cut it off."""
     refusal: str = ""
     """The words in which the model refuses to answer, or to go on, if it does and says so."""
-    said: Sequence[ModelMessage] | None = field(default=None, repr=False, compare=False)
-    earlier: int = field(default=0, repr=False, compare=False)
+    loaded_messages: Sequence[ModelMessage] | None = field(default=None, repr=False, compare=False)
+    history_count: int = field(default=0, repr=False, compare=False)
     """How many of the messages came before this run."""
 
     @property
@@ -57,82 +57,82 @@ class AgentResult(Generic[T]):
     @property
     def messages(self) -> list[ModelMessage]:
         """The whole conversation, to be read, or to be handed to another run as ``message_history``."""
-        if self.said is None:
+        if self.loaded_messages is None:
             raise UsageError(
                 f"the messages of run {self.run_id!r} were not loaded with its result: they are after `await "
                 f"agent.run(...)` and `await handle.result()` outside workflow code"
             )
-        return list(self.said)
+        return list(self.loaded_messages)
 
     @property
     def new_messages(self) -> list[ModelMessage]:
         """The messages of this run alone."""
-        return self.messages[self.earlier :]
+        return self.messages[self.history_count :]
 
 
 class AgentResultCodec(ValueCodec):
     """Records the result of an agent whose answers have a codec of their own."""
 
-    __slots__ = ("_output",)
+    __slots__ = ("_output_codec",)
 
-    def __init__(self, output: ValueCodec) -> None:
+    def __init__(self, output_codec: ValueCodec) -> None:
         self.annotation = AgentResult
-        self._output = output
+        self._output_codec = output_codec
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the result as it will be read from them."""
         if not isinstance(value, AgentResult):
-            raise UnrecordableValue(f"{begin(what)} is not the result of an agent, but {type(value)}.")
+            raise UnrecordableValue(f"{capitalize_first(subject)} is not the result of an agent, but {type(value)}.")
         result = cast("AgentResult[Any]", value)
-        inner = self._output.encode(result.output, what)
+        inner = self._output_codec.encode(result.output, subject)
         used = {name: amount for name, amount in asdict(result.usage).items() if amount}
         told: dict[str, Any] = {"run_id": result.run_id, "usage": used}
-        if result.finish_reason != FINISHED:
+        if result.finish_reason != FINISH_STOP:
             told["finish_reason"] = result.finish_reason
         if result.refusal:
             told["refusal"] = result.refusal
         head = json.dumps(told, separators=(",", ":"), ensure_ascii=False)
-        data = MARK + head[1:-1].encode() + _OUTPUT
+        data = AGENT_RESULT_PREFIX + head[1:-1].encode() + _OUTPUT_KEY
         try:
             json.loads(inner)
         except ValueError:  # not every codec writes JSON
             inner = json.dumps({"$bytes": inner.decode()}).encode()
         data += inner + b"}"
-        return data, self.decode(data, what)
+        return data, self.decode(data, subject)
 
-    def decode(self, data: bytes, what: str) -> AgentResult[Any]:
+    def decode(self, data: bytes, subject: str) -> AgentResult[Any]:
         """The result, with the answer in its declared type."""
-        result = _read(data, lambda inner: self._output.decode(inner, what))
+        result = _decode_agent_result(data, lambda inner: self._output_codec.decode(inner, subject))
         if result is None:
-            raise UnreadableRecord(f"{begin(what)} is not the result of an agent.")
+            raise UnreadableRecord(f"{capitalize_first(subject)} is not the result of an agent.")
         return result
 
 
 def is_agent_result(payload: bytes) -> bool:
     """Whether this is the recorded result of an agent."""
-    return payload.startswith(MARK)
+    return payload.startswith(AGENT_RESULT_PREFIX)
 
 
-def plain_result(payload: bytes) -> Any:
+def decode_plain_result(payload: bytes) -> Any:
     """The result of any run, for whoever has not its code: plain data, or an ``AgentResult`` with plain data in it."""
-    result = _read(payload, to_plain)
-    return to_plain(payload) if result is None else result
+    result = _decode_agent_result(payload, decode_plain)
+    return decode_plain(payload) if result is None else result
 
 
-def plain_output(payload: bytes) -> Any:
+def decode_plain_output(payload: bytes) -> Any:
     """The output of any run as plain data: of an agent, its answer."""
-    result = _read(payload, to_plain)
-    return to_plain(payload) if result is None else result.output
+    result = _decode_agent_result(payload, decode_plain)
+    return decode_plain(payload) if result is None else result.output
 
 
-def _read(payload: bytes, output: Callable[[bytes], Any]) -> AgentResult[Any] | None:
+def _decode_agent_result(payload: bytes, decode_output: Callable[[bytes], Any]) -> AgentResult[Any] | None:
     if not is_agent_result(payload):
         return None
     # Only numbers and texts come before it, in which a quote is escaped, so this is where it begins.
-    head, _, inner = payload[:-1].partition(_OUTPUT)
+    head, _, inner = payload[:-1].partition(_OUTPUT_KEY)
     told: dict[str, Any] = json.loads(head + b"}")
     if inner.startswith(b'{"$bytes":'):
         inner = json.loads(inner)["$bytes"].encode()
     known = {name: amount for name, amount in told["usage"].items() if name in Usage.__dataclass_fields__}
-    ended = told.get("finish_reason", FINISHED), told.get("refusal", "")
-    return AgentResult(output(inner), Usage(**known), told["run_id"], *ended)
+    ended = told.get("finish_reason", FINISH_STOP), told.get("refusal", "")
+    return AgentResult(decode_output(inner), Usage(**known), told["run_id"], *ended)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast.codec import describe_error
+from holdfast.codec import read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.services.lookup import find_run
-from holdfast.services.timestamps import moment
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
 
@@ -34,35 +34,35 @@ class DeadRun:
     id: str
     workflow: str
     since: datetime
-    deaths: int
+    death_count: int
     """Workers that died while they held nothing but this run, without anything new recorded."""
     worker: str
     """The last of them."""
     reason: str
     in_flight: tuple[StepInFlight, ...]
     """What it was doing. A step that kills its worker within a tenth of a second may not be known."""
-    records: int
+    record_count: int
     """How many are in its journal."""
-    last_recorded: str
+    last_step_name: str
     """The name of the last step that was recorded, or ``""``."""
     parent: str | None
 
 
-async def dead_runs(store: Store, workflow: str | None, limit: int, before: str | None = None) -> list[DeadRun]:
+async def list_dead_runs(store: Store, workflow: str | None, limit: int, before: str | None = None) -> list[DeadRun]:
     """Dead runs, those that were created last first. Raises ``RunNotFound`` for a ``before`` that is not there."""
     last = None if before is None else (await find_run(store, before)).key
     where = RunFilter(states=[RunState.DEAD], workflow=workflow)
-    found = [await _told(store, run) for run in await store.list_runs(where, limit=limit, before=last)]
+    found = [await _read_dead_run(store, run) for run in await store.list_runs(where, limit=limit, before_key=last)]
     return [one for one in found if one is not None]
 
 
-async def _told(store: Store, run: Run) -> DeadRun | None:
+async def _read_dead_run(store: Store, run: Run) -> DeadRun | None:
     # A dead run may have a long journal: no more of it is read than what is told.
-    first = await store.outline(run.id, limit=1, whole=False)
+    first = await store.get_journal_page(run.id, limit=1, include_large_payloads=False)
     if first is None:
         return None  # it was deleted meanwhile
-    newest = max((part.last for part in first.parts), default=-1)
-    last = await store.outline(run.id, newest - 1, 1, whole=False) or first
+    newest = max((part.last_seq for part in first.segments), default=-1)
+    last = await store.get_journal_page(run.id, newest - 1, 1, include_large_payloads=False) or first
     error = run.error or b""
     try:
         told: Any = json.loads(error)
@@ -71,26 +71,26 @@ async def _told(store: Store, run: Run) -> DeadRun | None:
     except (ValueError, AttributeError, KeyError, TypeError):  # it was written before that was noted
         worker, doing = "", []
     try:
-        reason = describe_error(error).message
+        reason = read_error_info(error).message
     except CodecError as problem:
         reason = str(problem)
-    steps = {step[0]: _step(*step) for step in doing}
+    steps = {step[0]: _make_step_in_flight(*step) for step in doing}
     for position, attempt in first.attempts.items():
         if position not in steps and attempt.outcome is None:
-            steps[position] = _step(position, attempt.name, attempt.attempt, attempt.at)
+            steps[position] = _make_step_in_flight(position, attempt.name, attempt.attempt, attempt.at)
     return DeadRun(
         id=run.id,
         workflow=run.workflow,
-        since=moment(run.finished_at or 0.0),
-        deaths=run.deliveries,
+        since=to_datetime(run.finished_at or 0.0),
+        death_count=run.delivery_count,
         worker=worker,
         reason=reason,
         in_flight=tuple(step for _, step in sorted(steps.items())),
-        records=sum(part.records for part in first.parts),
-        last_recorded=last.records[-1].name if last.records else "",
+        record_count=sum(part.record_count for part in first.segments),
+        last_step_name=last.records[-1].name if last.records else "",
         parent=run.parent or None,
     )
 
 
-def _step(position: int, name: str, attempt: int, at: float) -> StepInFlight:
-    return StepInFlight(name, position + 1, attempt, moment(at) if at else None)
+def _make_step_in_flight(position: int, name: str, attempt: int, at: float) -> StepInFlight:
+    return StepInFlight(name, position + 1, attempt, to_datetime(at) if at else None)

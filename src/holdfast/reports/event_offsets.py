@@ -18,67 +18,69 @@ from pydantic_core import from_json, to_json
 from holdfast.errors import UsageError
 from holdfast.stores.operations import Run
 
-_FORMAT = 1
+_FORMAT_VERSION = 1
 
 
-class Seen(NamedTuple):
+class SeenText(NamedTuple):
     """What a reader has seen of an answer in flight."""
 
     part: str
     """Of which attempt, and which request of it: see ``engine.live_events``."""
-    characters: int = 0
-    check: int = 0
+    char_count: int = 0
+    checksum: int = 0
     """A sum over them, by which a text is known to begin with them."""
 
-    def and_then(self, text: str) -> Seen:
+    def extend(self, text: str) -> SeenText:
         """With a further piece."""
-        return Seen(self.part, self.characters + len(text), _sum(text, self.check))
+        return SeenText(self.part, self.char_count + len(text), _checksum_text(text, self.checksum))
 
-    def begins(self, text: str) -> bool:
+    def is_prefix_of(self, text: str) -> bool:
         """Whether the text begins with what was seen."""
-        return self.characters <= len(text) and _sum(text[: self.characters]) == self.check
+        return self.char_count <= len(text) and _checksum_text(text[: self.char_count]) == self.checksum
 
 
 @dataclass(slots=True)
-class Cursor:
+class EventCursor:
     """How far a reader has come."""
 
     seq: int = -1
     """The last record that it was told of."""
-    notice: int = 0
+    live_event_number: int = 0
     """The last notice."""
-    ended: bool = False
+    has_ended: bool = False
     """It was told that the run has ended."""
-    seen: dict[int, Seen] = field(default_factory=dict[int, Seen])
+    seen_texts: dict[int, SeenText] = field(default_factory=dict[int, SeenText])
     """By the position of the command in flight."""
 
-    def offset(self, run: Run) -> str:
+    def encode(self, run: Run) -> str:
         """As a text."""
-        seen = [[position, *one] for position, one in self.seen.items()]
-        data = to_json([_FORMAT, _mark_of(run), self.seq, self.notice, int(self.ended), seen])
+        seen = [[position, *one] for position, one in self.seen_texts.items()]
+        data = to_json(
+            [_FORMAT_VERSION, _checksum_run(run), self.seq, self.live_event_number, int(self.has_ended), seen]
+        )
         return urlsafe_b64encode(data + zlib.crc32(data).to_bytes(4)).decode().rstrip("=")
 
 
-def cursor_of(offset: str | None, run: Run) -> Cursor:
+def decode_cursor(offset: str | None, run: Run) -> EventCursor:
     """From the text; from the beginning, if there is none. Raises ``UsageError`` for one that is no offset."""
     if offset is None:
-        return Cursor()
-    number, *rest = _read(offset)
-    if number > _FORMAT:
+        return EventCursor()
+    number, *rest = _decode_offset(offset)
+    if number > _FORMAT_VERSION:
         raise UsageError(
             f"the offset {offset!r} was given out by a newer version of Holdfast: upgrade this one, or read from the "
             f"beginning"
         )
     mark, seq, notice, ended, seen = rest
-    if mark != _mark_of(run):
+    if mark != _checksum_run(run):
         raise UsageError(
             f"the offset {offset!r} is that of another run than {run.id!r}: go on with an offset that events of this "
             f"run had, or read from the beginning"
         )
-    return Cursor(seq, notice, bool(ended), {position: Seen(*one) for position, *one in seen})
+    return EventCursor(seq, notice, bool(ended), {position: SeenText(*one) for position, *one in seen})
 
 
-def _read(offset: Any) -> list[Any]:
+def _decode_offset(offset: Any) -> list[Any]:
     try:
         padded = offset + "=" * (-len(offset) % 4)
         data = urlsafe_b64decode(padded.encode("ascii"))
@@ -92,10 +94,10 @@ def _read(offset: Any) -> list[Any]:
     )
 
 
-def _mark_of(run: Run) -> int:
+def _checksum_run(run: Run) -> int:
     """By which an offset of another run is known: no two runs have the same seed."""
     return zlib.crc32(run.id.encode() + run.seed)
 
 
-def _sum(text: str, before: int = 0) -> int:
-    return zlib.crc32(text.encode(errors="surrogatepass"), before)
+def _checksum_text(text: str, start: int = 0) -> int:
+    return zlib.crc32(text.encode(errors="surrogatepass"), start)

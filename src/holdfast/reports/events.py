@@ -25,36 +25,46 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from holdfast.codec import refuse_sealed, to_plain
-from holdfast.core.execution import current_execution
-from holdfast.core.records import Kind, Record
+from holdfast.codec import check_decrypted, decode_plain
+from holdfast.core.execution import get_current_execution
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import CodecError, RunNotFound, StoreUnavailable, UsageError
-from holdfast.reports.agent_result import plain_output
-from holdfast.reports.event_offsets import Cursor, Seen, cursor_of
-from holdfast.reports.formatting import jsonable
-from holdfast.reports.plans import plan_in
-from holdfast.reports.recorded_reply import PlainReply, reply_of
-from holdfast.reports.recorded_values import error_of, failure_of
-from holdfast.reports.types import Fault
+from holdfast.reports.agent_result import decode_plain_output
+from holdfast.reports.event_offsets import EventCursor, SeenText, decode_cursor
+from holdfast.reports.formatting import value_to_json
+from holdfast.reports.plans import plan_from_record
+from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
+from holdfast.reports.recorded_values import decode_recorded_error, get_record_error
+from holdfast.reports.types import RecordedError
 from holdfast.services.lookup import find_run
-from holdfast.services.thread_offload import Work, off_loop
-from holdfast.services.timestamps import moment
+from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.change_feed import Bell, News
+from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
-from holdfast.stores.live_events import ASKED, BEGUN, DELIVERED, REMINDED, REOPENED, RETURNED, TEXT, WITHDRAWN, Feed
-from holdfast.stores.operations import Notice, Run
+from holdfast.stores.live_events import (
+    APPROVAL_REMINDED,
+    APPROVAL_REQUESTED,
+    APPROVAL_WITHDRAWN,
+    DELIVERED,
+    REOPENED,
+    RETURNED,
+    STARTED,
+    TEXT,
+    RunUpdates,
+)
+from holdfast.stores.operations import LiveEvent, Run
 
-POLL = 0.5
+POLL_INTERVAL_S = 0.5
 """Seconds after which the store is asked again although nothing told of a change."""
 
-GATHER = 0.05
+MIN_POLL_INTERVAL_S = 0.05
 """Seconds between two looks at a run: on a busy store something is new all the time, mostly of other runs."""
 
-PAGE = 200
+PAGE_SIZE = 200
 """So many records, and as many notices, are read at once."""
 
-COMPACTION = "compaction"
+COMPACTION_STEP = "compaction"
 """The step by which an agent sums up what was said: see ``agents.compaction``."""
 
 
@@ -65,7 +75,7 @@ class Event:
     offset: str
     """Where to go on behind this event: hand it to ``events(after=...)``. Keep it as it is."""
     kind: str
-    """``begun``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
+    """``started``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
     ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``delivered``,
     ``returned``, ``reopened`` or ``ended``."""
     at: datetime
@@ -79,7 +89,7 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict[str, Any])
     """What else there is to tell, as plain data."""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """For programs, under stable names."""
         return {
             "offset": self.offset,
@@ -93,73 +103,80 @@ class Event:
         }
 
 
-class Source(Protocol):
+class EventSource(Protocol):
     """Where events are read from."""
 
     async def store(self) -> Store:
         """The store, open."""
         ...
 
-    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
         """A bell that rings whenever something may be new of this run."""
         ...
 
 
 async def read_events(
-    source: Source, run_id: str, after: str | None = None, *, follow: bool = True, work: Work = off_loop
+    source: EventSource,
+    run_id: str,
+    after: str | None = None,
+    *,
+    follow: bool = True,
+    runner: OffLoopRunner = run_off_loop,
 ) -> AsyncGenerator[Event]:
     """The events of a run behind the offset ``after``, until it has ended; without ``follow``, those that are there.
 
-    ``work`` decodes large values.
+    ``runner`` decodes large values.
     """
-    refuse_in_workflow(run_id)
+    check_not_in_workflow(run_id)
     store = await source.store()
     run = await find_run(store, run_id)
-    reader = Reader(run, cursor_of(after, run))
-    with source.listen(run_id) as bell:
+    reader = EventReader(run, decode_cursor(after, run))
+    with source.subscribe(run_id) as bell:
         while True:
             bell.clear()
             try:
-                feed = await store.feed(run_id, reader.cursor.seq, reader.cursor.notice, PAGE)
+                feed = await store.get_run_updates(
+                    run_id, reader.cursor.seq, reader.cursor.live_event_number, PAGE_SIZE
+                )
             except StoreUnavailable:
                 if not follow:
                     raise
-                await bell.wait(POLL)  # the store may be back in a moment, and the reader has its place
+                await bell.wait(POLL_INTERVAL_S)  # the store may be back in a moment, and the reader has its place
                 continue
             if feed is None:
                 raise RunNotFound(f"run {run_id!r} is not in {store.url} any more", run_id)
-            taken, size = reader.take(feed), largest_value(feed)
-            while (event := await work(size, lambda taken=taken: next(taken, None))) is not None:
-                yield await asked_in(store, event)
-            if reader.is_behind:
+            taken, size = reader.iter_events(feed), get_max_value_bytes(feed)
+            while (event := await runner(size, lambda taken=taken: next(taken, None))) is not None:
+                yield await add_approval_details(store, event)
+            if reader.has_more:
                 continue
-            if reader.cursor.ended or not follow:
+            if reader.cursor.has_ended or not follow:
                 return
             looked = asyncio.get_running_loop().time()
-            await bell.wait(POLL)
-            await asyncio.sleep(GATHER - (asyncio.get_running_loop().time() - looked))
+            await bell.wait(POLL_INTERVAL_S)
+            await asyncio.sleep(MIN_POLL_INTERVAL_S - (asyncio.get_running_loop().time() - looked))
 
 
-def largest_value(feed: Feed) -> int:
+def get_max_value_bytes(feed: RunUpdates) -> int:
     """Bytes of the largest value in what was read."""
     return max(len(feed.run.output or b""), *(len(one.payload or b"") for one in feed.records), 0)
 
 
-def refuse_in_workflow(run_id: str) -> None:
+def check_not_in_workflow(run_id: str) -> None:
     """Nobody follows a run in workflow code. Raises ``UsageError``."""
-    if current_execution() is not None:
+    if get_current_execution() is not None:
         raise UsageError(
             f"the events of run {run_id!r} were asked for in workflow code, where they would differ on replay: follow "
             f"a run from a step, or from outside"
         )
 
 
-async def events_so_far(store: Store, run_id: str, after: str | None = None) -> list[Event]:
+async def list_events(store: Store, run_id: str, after: str | None = None) -> list[Event]:
     """The events of a run behind an offset that are there now, from a store that is open."""
-    return [event async for event in read_events(_Still(store), run_id, after, follow=False)]
+    return [event async for event in read_events(_StaticSource(store), run_id, after, follow=False)]
 
 
-class _Still:
+class _StaticSource:
     """A store that nobody waits for."""
 
     def __init__(self, store: Store) -> None:
@@ -168,23 +185,23 @@ class _Still:
     async def store(self) -> Store:
         return self._store
 
-    def listen(self, run_id: str) -> AbstractContextManager[Bell]:
-        return News().listen(run_id)
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
+        return ChangeFeed().subscribe(run_id)
 
 
-async def asked_in(store: Store, event: Event) -> Event:
+async def add_approval_details(store: Store, event: Event) -> Event:
     """An event; of an approval, with what is asked."""
     if event.kind != "approval" or event.data["state"] in ("withdrawn", "answered"):
         return event
-    found = await store.approvals(ApprovalFilter(id_prefix=event.data["id"], only_open=False), limit=1)
-    return replace(event, data=_asked(found[0]) | event.data) if found else event
+    found = await store.list_approvals(ApprovalFilter(id_prefix=event.data["id"], only_open=False), limit=1)
+    return replace(event, data=_approval_to_json(found[0]) | event.data) if found else event
 
 
-def _asked(approval: Approval) -> dict[str, Any]:
-    question = approval.question
+def _approval_to_json(approval: Approval) -> dict[str, Any]:
+    question = approval.request
     return {
-        "question": question.text,
-        "asked_of": approval.asked_of,
+        "question": question.question,
+        "assignee": approval.assignee,
         "choices": list(question.choices),
         "tool": question.tool,
         "arguments": json.loads(question.arguments) if question.arguments else None,
@@ -192,140 +209,140 @@ def _asked(approval: Approval) -> dict[str, Any]:
     }
 
 
-class Reader:
+class EventReader:
     """Makes events of what is read from the store, and knows how far it has come."""
 
-    def __init__(self, run: Run, cursor: Cursor, page: int = PAGE) -> None:
+    def __init__(self, run: Run, cursor: EventCursor, page_size: int = PAGE_SIZE) -> None:
         self.cursor = cursor
-        self.is_behind = True
+        self.has_more = True
         """Whether there is more to read at once."""
         self._run = run
-        self._page = page
+        self._page_size = page_size
 
-    def take(self, feed: Feed) -> Iterator[Event]:
+    def iter_events(self, feed: RunUpdates) -> Iterator[Event]:
         """The events in what was read behind the cursor; each moves the cursor, so take one at a time."""
         self._run = feed.run
-        more_records, more_notices = len(feed.records) >= self._page, len(feed.notices) >= self._page
-        records, notices = list(feed.records), list(feed.notices)
-        places = _barriers(notices)
-        self.is_behind = True
+        more_records, more_notices = len(feed.records) >= self._page_size, len(feed.live_events) >= self._page_size
+        records, notices = list(feed.records), list(feed.live_events)
+        places = _find_barriers(notices)
+        self.has_more = True
         while records or notices:
             if not records and more_records:
                 return  # what comes next may be earlier than these notices
             if not notices and more_notices:
                 return
-            if notices and (not records or _comes_first(notices[0][1], places[0], records[0])):
+            if notices and (not records or _is_before(notices[0][1], places[0], records[0])):
                 number, notice = notices.pop(0)
                 places.pop(0)
                 seq = self.cursor.seq
-                yield from self._of_notice(number, notice)
+                yield from self._from_live_event(number, notice)
                 if self.cursor.seq < seq:
                     return  # a retry has taken back what this reader had seen: what is there now comes next
             else:
-                yield from self._of_record(records.pop(0))
+                yield from self._from_record(records.pop(0))
         if more_records or more_notices:
             return
-        self.is_behind = False
-        if feed.run.state.is_terminal and not self.cursor.ended:
-            yield from self._of_end(feed.run)
+        self.has_more = False
+        if feed.run.state.is_terminal and not self.cursor.has_ended:
+            yield from self._from_run_end(feed.run)
 
     # What is in flight
 
-    def _of_notice(self, number: int, notice: Notice) -> Iterator[Event]:
-        refuse_sealed(notice.data, f"what a step of run {self._run.id!r} has told")
-        data = json.loads(notice.data)
-        position, at = notice.position, notice.at
-        if notice.kind in (BEGUN, TEXT):
-            seen = self.cursor.seen.get(position)
-            if seen is not None and seen.part != notice.part:
-                yield from self._retracted(position, at)
-        if notice.kind == TEXT:
-            seen = self.cursor.seen.get(position, Seen(notice.part))
-            self.cursor.notice = number
-            if seen.characters == notice.number:
-                self.cursor.seen[position] = seen.and_then(data)
-                yield self._event("text", at, position, "", text=data)
+    def _from_live_event(self, number: int, live_event: LiveEvent) -> Iterator[Event]:
+        check_decrypted(live_event.data, f"what a step of run {self._run.id!r} has told")
+        data = json.loads(live_event.data)
+        position, at = live_event.position, live_event.at
+        if live_event.kind in (STARTED, TEXT):
+            seen = self.cursor.seen_texts.get(position)
+            if seen is not None and seen.part != live_event.stream:
+                yield from self._retract(position, at)
+        if live_event.kind == TEXT:
+            seen = self.cursor.seen_texts.get(position, SeenText(live_event.stream))
+            self.cursor.live_event_number = number
+            if seen.char_count == live_event.number:
+                self.cursor.seen_texts[position] = seen.extend(data)
+                yield self._make_event("text", at, position, "", text=data)
             return
-        self.cursor.notice = number
-        if notice.kind == BEGUN:
+        self.cursor.live_event_number = number
+        if live_event.kind == STARTED:
             name = data.pop("name")
-            yield self._event("begun", at, position, name, data)
-        elif notice.kind in (ASKED, WITHDRAWN):
-            yield self._event("approval", at, position, "approval", {"state": notice.kind, "id": data})
-        elif notice.kind == REMINDED:
-            yield self._event("approval", at, position, "approval", {"state": notice.kind, **data})
-        elif notice.kind in (DELIVERED, RETURNED):
-            yield self._event(notice.kind, at, None, "", data)
-        elif notice.kind == REOPENED:
-            self.cursor.ended = False
+            yield self._make_event("started", at, position, name, data)
+        elif live_event.kind in (APPROVAL_REQUESTED, APPROVAL_WITHDRAWN):
+            yield self._make_event("approval", at, position, "approval", {"state": live_event.kind, "id": data})
+        elif live_event.kind == APPROVAL_REMINDED:
+            yield self._make_event("approval", at, position, "approval", {"state": live_event.kind, **data})
+        elif live_event.kind in (DELIVERED, RETURNED):
+            yield self._make_event(live_event.kind, at, None, "", data)
+        elif live_event.kind == REOPENED:
+            self.cursor.has_ended = False
             self.cursor.seq = min(self.cursor.seq, data)
-            yield self._event("reopened", at, None, "")
+            yield self._make_event("reopened", at, None, "")
 
-    def _retracted(self, position: int, at: float) -> Iterator[Event]:
+    def _retract(self, position: int, at: float) -> Iterator[Event]:
         """What was seen of this answer is void."""
-        seen = self.cursor.seen.pop(position)
-        if seen.characters:
-            yield self._event("retracted", at, position, "", {"characters": seen.characters})
+        seen = self.cursor.seen_texts.pop(position)
+        if seen.char_count:
+            yield self._make_event("retracted", at, position, "", {"characters": seen.char_count})
 
     # What is recorded
 
-    def _of_record(self, record: Record) -> Iterator[Event]:
-        refuse_sealed(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
-        reply = reply_of(record)
-        if reply is not None and record.name != COMPACTION:
-            yield from self._of_answer(record, reply)
+    def _from_record(self, record: Record) -> Iterator[Event]:
+        check_decrypted(record.payload or b"", f"record {record.seq} of run {self._run.id!r}")
+        reply = reply_from_record(record)
+        if reply is not None and record.name != COMPACTION_STEP:
+            yield from self._from_model_reply(record, reply)
             return
-        if record.kind.has_position and (seen := self.cursor.seen.get(record.position)) is not None:
+        if record.kind.has_position and (seen := self.cursor.seen_texts.get(record.position)) is not None:
             if record.ok and seen.part.startswith(f"{record.epoch}.{record.attempts}."):
-                del self.cursor.seen[record.position]  # what a step has said itself, on its way to this outcome
+                del self.cursor.seen_texts[record.position]  # what a step has said itself, on its way to this outcome
             else:
-                yield from self._retracted(record.position, record.at)
+                yield from self._retract(record.position, record.at)
         self.cursor.seq = record.seq
         if reply is not None:
-            yield self._told(record, "compacted", _data_of(reply), text=reply.text)
-        elif (plan := plan_in(record)) is not None:
+            yield self._make_record_event(record, "compacted", _reply_to_json(reply), text=reply.text)
+        elif (plan := plan_from_record(record)) is not None:
             items = [{"task": item.task, "status": item.status} for item in plan]
-            yield self._told(record, "plan", {"plan": items})
-        elif record.kind is Kind.APPROVAL:
-            yield self._told(
-                record, "approval", {"state": "answered", "id": record.preview, **(_plain(record.payload) or {})}
-            )
+            yield self._make_record_event(record, "plan", {"plan": items})
+        elif record.kind is RecordKind.APPROVAL:
+            answered: dict[str, Any] = _decode_json(record.payload) or {}
+            answer = {"state": "answered", "id": record.preview, **answered}
+            yield self._make_record_event(record, "approval", answer)
         else:
-            yield self._told(record, record.kind.label, _outcome(record))
+            yield self._make_record_event(record, record.kind.label, _outcome_to_json(record))
 
-    def _of_answer(self, record: Record, reply: PlainReply) -> Iterator[Event]:
+    def _from_model_reply(self, record: Record, reply: RecordedReply) -> Iterator[Event]:
         """A model's answer: first what the reader lacks of its text."""
-        position, part = record.position, f"{record.epoch}.{record.attempts}.{len(reply.failed)}"
-        seen = self.cursor.seen.get(position)
-        if seen is not None and (seen.part != part or not seen.begins(reply.text)):
-            yield from self._retracted(position, record.at)
+        position, part = record.position, f"{record.epoch}.{record.attempts}.{len(reply.failed_models)}"
+        seen = self.cursor.seen_texts.get(position)
+        if seen is not None and (seen.part != part or not seen.is_prefix_of(reply.text)):
+            yield from self._retract(position, record.at)
             seen = None
-        seen = seen or Seen(part)
-        rest = reply.text[seen.characters :]
+        seen = seen or SeenText(part)
+        rest = reply.text[seen.char_count :]
         if rest:
-            self.cursor.seen[position] = seen.and_then(rest)
-            yield self._event("text", record.at, position, "", text=rest)
-        self.cursor.seen.pop(position, None)
+            self.cursor.seen_texts[position] = seen.extend(rest)
+            yield self._make_event("text", record.at, position, "", text=rest)
+        self.cursor.seen_texts.pop(position, None)
         self.cursor.seq = record.seq
-        yield self._told(record, "answered", _data_of(reply), text=reply.text)
+        yield self._make_record_event(record, "answered", _reply_to_json(reply), text=reply.text)
 
-    def _of_end(self, run: Run) -> Iterator[Event]:
+    def _from_run_end(self, run: Run) -> Iterator[Event]:
         at = run.created_at if run.finished_at is None else run.finished_at
-        for position in list(self.cursor.seen):
-            yield from self._retracted(position, at)  # nobody will record it
-        self.cursor.ended = True
+        for position in list(self.cursor.seen_texts):
+            yield from self._retract(position, at)  # nobody will record it
+        self.cursor.has_ended = True
         data: dict[str, Any] = {"state": run.state.value}
         if run.error is not None:
-            data["error"] = _in_short(error_of(run.error))
+            data["error"] = _summarize_error(decode_recorded_error(run.error))
         elif run.output is not None:
-            data["output"] = _output(run.output)
-        yield self._event("ended", at, None, "", data)
+            data["output"] = _decode_output(run.output)
+        yield self._make_event("ended", at, None, "", data)
 
-    def _told(self, record: Record, kind: str, data: dict[str, Any] | None, *, text: str = "") -> Event:
+    def _make_record_event(self, record: Record, kind: str, data: dict[str, Any] | None, *, text: str = "") -> Event:
         position = record.position if record.kind.has_position else None
-        return self._event(kind, record.at, position, record.name, data, text=text)
+        return self._make_event(kind, record.at, position, record.name, data, text=text)
 
-    def _event(
+    def _make_event(
         self,
         kind: str,
         at: float,
@@ -336,9 +353,9 @@ class Reader:
         text: str = "",
     ) -> Event:
         return Event(
-            offset=self.cursor.offset(self._run),
+            offset=self.cursor.encode(self._run),
             kind=kind,
-            at=moment(at),
+            at=to_datetime(at),
             run_id=self._run.id,
             step=None if position is None else position + 1,
             name=name,
@@ -350,11 +367,11 @@ class Reader:
 # In which order
 
 
-def _barriers(notices: Sequence[tuple[int, Notice]]) -> list[int | None]:
+def _find_barriers(live_events: Sequence[tuple[int, LiveEvent]]) -> list[int | None]:
     """For each notice of a retry, the last record that comes before it: one that all later retries have kept, too."""
     places: list[int | None] = []
     least: int | None = None
-    for _, notice in reversed(notices):
+    for _, notice in reversed(live_events):
         if notice.kind == REOPENED:
             kept = json.loads(notice.data)
             least = kept if least is None else min(least, kept)
@@ -362,60 +379,60 @@ def _barriers(notices: Sequence[tuple[int, Notice]]) -> list[int | None]:
     return places[::-1]
 
 
-def _comes_first(notice: Notice, kept: int | None, record: Record) -> bool:
-    """Whether the notice comes before the record. ``kept`` is of the next retry, if one is among the notices."""
-    if kept is not None and record.seq > kept:
+def _is_before(live_event: LiveEvent, kept_seq: int | None, record: Record) -> bool:
+    """Whether the notice comes before the record. ``kept_seq`` is of the next retry, if one is among the notices."""
+    if kept_seq is not None and record.seq > kept_seq:
         return True  # a retry was made before this was recorded
-    if notice.kind == REOPENED:
+    if live_event.kind == REOPENED:
         return False
-    return notice.at < record.at
+    return live_event.at < record.at
 
 
 # What there is to tell
 
 
-def _data_of(reply: PlainReply) -> dict[str, Any]:
-    data = reply.as_json()
+def _reply_to_json(reply: RecordedReply) -> dict[str, Any]:
+    data = reply.to_json()
     del data["text"]  # it is the event's own
     return data
 
 
-def _outcome(record: Record) -> dict[str, Any]:
-    if record.kind in (Kind.TIMER, Kind.DEADLINE, Kind.CANCEL, Kind.PATCH):
+def _outcome_to_json(record: Record) -> dict[str, Any]:
+    if record.kind in (RecordKind.TIMER, RecordKind.DEADLINE, RecordKind.CANCEL, RecordKind.PATCH):
         return {}
-    if record.kind is Kind.SIGNAL:
-        return {"value": _plain(record.payload)}
-    is_run = record.kind in (Kind.CHILD, Kind.START)
+    if record.kind is RecordKind.SIGNAL:
+        return {"value": _decode_json(record.payload)}
+    is_run = record.kind in (RecordKind.CHILD, RecordKind.START)
     told = {"run": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
     data: dict[str, Any] = {"ok": record.ok, **told}
     if not record.ok:
-        return data | {"error": failure_in(record)}
-    if record.kind is Kind.START:
+        return data | {"error": record_error_to_json(record)}
+    if record.kind is RecordKind.START:
         return data  # what it comes to, nobody waits for
-    return data | {"value": _output(record.payload or b"null") if is_run else _plain(record.payload)}
+    return data | {"value": _decode_output(record.payload or b"null") if is_run else _decode_json(record.payload)}
 
 
-def _plain(payload: bytes | None) -> Any:
-    return jsonable(_or_none(to_plain, payload or b"null"))
+def _decode_json(payload: bytes | None) -> Any:
+    return value_to_json(_try_decode(decode_plain, payload or b"null"))
 
 
-def _output(payload: bytes) -> Any:
+def _decode_output(payload: bytes) -> Any:
     """The output of a run: of an agent, its answer."""
-    return jsonable(_or_none(plain_output, payload))
+    return value_to_json(_try_decode(decode_plain_output, payload))
 
 
-def failure_in(record: Record) -> dict[str, str]:
+def record_error_to_json(record: Record) -> dict[str, str]:
     """The type and the message of what a record that is not ``ok`` tells."""
-    return _in_short(failure_of(record))
+    return _summarize_error(get_record_error(record))
 
 
-def _in_short(fault: Fault | None) -> dict[str, str]:
-    return {"type": "", "message": ""} if fault is None else {"type": fault.type, "message": fault.message}
+def _summarize_error(error: RecordedError | None) -> dict[str, str]:
+    return {"type": "", "message": ""} if error is None else {"type": error.type, "message": error.message}
 
 
-def _or_none(read: Callable[[bytes], Any], payload: bytes) -> Any:
+def _try_decode(decode: Callable[[bytes], Any], payload: bytes) -> Any:
     """What is recorded; ``None`` for what this version cannot read: it stops nobody from following the run."""
     try:
-        return read(payload)
+        return decode(payload)
     except (CodecError, ValueError, KeyError, TypeError):
         return None

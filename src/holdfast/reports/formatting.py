@@ -6,25 +6,25 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.codec import shown_text
-from holdfast.services.timestamps import moment
+from holdfast.codec import mask_encrypted_text
+from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import to_wire
 
 
-def jsonable(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
     """A recorded value as JSON can say it: what JSON has no form for, in words."""
     return to_wire(value, tagged=False)
 
 
-def duration(seconds: float) -> str:
+def format_duration(duration_s: float) -> str:
     """A span of time, as exact as one wants to know it."""
-    if seconds < 0.00995:
-        return f"{max(0.0, seconds) * 1000:.1f} ms"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    whole = round(seconds)
+    if duration_s < 0.00995:
+        return f"{max(0.0, duration_s) * 1000:.1f} ms"
+    if duration_s < 0.9995:
+        return f"{duration_s * 1000:.0f} ms"
+    if duration_s < 59.95:
+        return f"{duration_s:.2f} s" if duration_s < 9.995 else f"{duration_s:.1f} s"
+    whole = round(duration_s)
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     if whole < 86400:
@@ -32,42 +32,44 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def iso(at: float | None) -> str | None:
+def format_iso(timestamp: float | None) -> str | None:
     """A moment, for programs."""
-    return None if at is None else moment(at).isoformat()
+    return None if timestamp is None else to_datetime(timestamp).isoformat()
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Recorded text, with whatever could steer a terminal made visible, and what is sealed in it told."""
-    text = shown_text(text).expandtabs(4)
+    text = mask_encrypted_text(text).expandtabs(4)
     return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
-def one_line(text: str, limit: int | None = None) -> str:
-    """Recorded text on one line, cut at ``limit`` characters."""
-    line = printable(" ".join(text.split()))
-    return line if limit is None or len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+def to_one_line(text: str, max_chars: int | None = None) -> str:
+    """Recorded text on one line, cut at ``max_chars`` characters."""
+    line = make_printable(" ".join(text.split()))
+    return line if max_chars is None or len(line) <= max_chars else line[: max(max_chars - 1, 0)] + "…"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """``1 run``, ``2 runs``, ``1,000 runs``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def listed(words: Sequence[str], most: int = 4) -> str:
+def format_list(words: Sequence[str], max_items: int = 4) -> str:
     """``a, b and c``; of many, the first few, and how many more."""
-    shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1:,} more"]
+    shown = (
+        list(words) if len(words) <= max_items else [*words[: max_items - 1], f"{len(words) - max_items + 1:,} more"]
+    )
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def bytes_in_words(many: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if many >= unit:
-            return f"{many / unit:.1f}".removesuffix(".0") + f" {name}"
-    return counted(many, "byte")
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
+    return format_count(count, "byte")
 
 
-def command(*words: str) -> str:
+def format_command(*words: str) -> str:
     """A command to be copied into a shell."""
     return shlex.join(["holdfast", *words])

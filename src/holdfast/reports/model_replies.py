@@ -5,65 +5,78 @@ from __future__ import annotations
 from typing import Any, cast
 
 from holdfast.codec import decode_error
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import BudgetExceeded, CodecError, ContextFull
-from holdfast.reports.formatting import counted, one_line
-from holdfast.reports.recorded_reply import ANSWER, MODEL_CALL, WRAPPED, Compacted, FailedModel, PlainReply
+from holdfast.reports.formatting import format_count, to_one_line
+from holdfast.reports.recorded_reply import (
+    ANSWER_ARGUMENT,
+    ANSWER_TOOL,
+    MODEL_CALL_STEP,
+    FailedModel,
+    RecordedCompaction,
+    RecordedReply,
+)
 
 
-def is_turn(record: Record) -> bool:
+def is_agent_model_call(record: Record) -> bool:
     """Whether it is a model call of an agent; that of an ``@llm_step`` has the step's name."""
-    return record.kind is Kind.STEP and record.name == MODEL_CALL
+    return record.kind is RecordKind.STEP and record.name == MODEL_CALL_STEP
 
 
-def is_final(reply: PlainReply) -> bool:
+def is_final_reply(reply: RecordedReply) -> bool:
     """Whether this answer is the agent's."""
-    if reply.complaint is not None or reply.compaction is not None:
+    if reply.feedback is not None or reply.compaction is not None:
         return False
-    return not reply.calls or any(call.name == ANSWER for call in reply.calls)
+    return not reply.tool_calls or any(call.name == ANSWER_TOOL for call in reply.tool_calls)
 
 
-def answer_in(reply: PlainReply) -> Any:
+def extract_answer(reply: RecordedReply) -> Any:
     """The value of a final answer: a text, or what the tool was called with that stands for the answer."""
-    given = next((call for call in reply.calls if call.name == ANSWER), None)
+    given = next((call for call in reply.tool_calls if call.name == ANSWER_TOOL), None)
     if given is None:
         return reply.text
     arguments = cast("dict[str, Any]", given.arguments)
-    return arguments[WRAPPED] if list(arguments) == [WRAPPED] else arguments
+    return arguments[ANSWER_ARGUMENT] if list(arguments) == [ANSWER_ARGUMENT] else arguments
 
 
-def failed_in_words(model: FailedModel) -> str:
+def describe_failed_model(model: FailedModel) -> str:
     """Who gave no answer, and why."""
-    tried = f" in {counted(model.attempts, 'attempt')}" if model.attempts > 1 else ""
-    return one_line(f"{model.model} gave no answer{tried}: {model.error}")
+    tried = f" in {format_count(model.attempts, 'attempt')}" if model.attempts > 1 else ""
+    return to_one_line(f"{model.model} gave no answer{tried}: {model.error}")
 
 
-def compacted_in_words(done: Compacted) -> str:
+def describe_compaction(compaction: RecordedCompaction) -> str:
     """What a compaction has done to the conversation."""
-    cut = "" if done.excerpt is None else f"results of tools were cut to {done.excerpt:,} characters"
-    if not done.summarised:
+    cut = (
+        ""
+        if compaction.max_result_length is None
+        else f"results of tools were cut to {compaction.max_result_length:,} characters"
+    )
+    if not compaction.summarized_count:
         return cut or "nothing was left to compact"
-    told = f"{counted(done.summarised, 'message')} summarised, the newest {done.kept:,} kept"
+    told = (
+        f"{format_count(compaction.summarized_count, 'message')} summarised, the newest {compaction.kept_count:,} kept"
+    )
     return f"{told}; {cut}" if cut else told
 
 
 # Calls that were not made
 
 
-def refusal_of(record: Record) -> BudgetExceeded | None:
+def decode_budget_exceeded(record: Record) -> BudgetExceeded | None:
     """Why a model call was not made, if a budget did not allow it."""
-    error = _error_of(record)
+    error = _decode_step_error(record)
     return error if isinstance(error, BudgetExceeded) else None
 
 
-def fullness_of(record: Record) -> ContextFull | None:
+def decode_context_full(record: Record) -> ContextFull | None:
     """Why a model call was not made, or not answered, if the conversation had to be compacted first."""
-    error = _error_of(record) if is_turn(record) else None
+    error = _decode_step_error(record) if is_agent_model_call(record) else None
     return error if isinstance(error, ContextFull) else None
 
 
-def _error_of(record: Record) -> Exception | None:
-    if record.ok or record.kind is not Kind.STEP or record.payload is None:
+def _decode_step_error(record: Record) -> Exception | None:
+    if record.ok or record.kind is not RecordKind.STEP or record.payload is None:
         return None
     try:
         return decode_error(record.payload, ())
@@ -71,12 +84,12 @@ def _error_of(record: Record) -> Exception | None:
         return None
 
 
-def reason_of(refusal: BudgetExceeded) -> str:
+def format_refusal_reason(refusal: BudgetExceeded) -> str:
     """Which budget it was, without what to do about it: that is another thing once somebody has done it."""
-    return reason_in(str(refusal))
+    return parse_refusal_reason(str(refusal))
 
 
-def reason_in(message: str) -> str:
+def parse_refusal_reason(message: str) -> str:
     """The same, from its message."""
     told = message.partition(" The run waits: ")[0].rstrip(".")
     return told.partition("was not made: ")[2] or told

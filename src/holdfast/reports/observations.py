@@ -11,18 +11,18 @@ import json
 import re
 from typing import Any, cast
 
-from holdfast.codec import describe_error
-from holdfast.codec.formatting import cut
+from holdfast.codec import read_error_info
+from holdfast.codec.formatting import truncate
 from holdfast.core.states import RunState
 from holdfast.services.approvals import Answer
 
-LONGEST = 2000
+MAX_MESSAGE_LENGTH = 2000
 """The most characters of an exception's message that a model is shown."""
 
-TO_BE_CORRECTED = frozenset(
+CORRECTABLE_ERRORS = frozenset(
     {
         "holdfast.errors.ModelRetry",
-        "holdfast.errors.ArgumentsRefused",
+        "holdfast.errors.InvalidToolArguments",
         "holdfast.errors.UnknownTool",
         "holdfast.errors.PathRefused",
         "pydantic_ai.exceptions.ModelRetry",
@@ -30,18 +30,18 @@ TO_BE_CORRECTED = frozenset(
 )
 """Their messages are written for the model, which is to call again, otherwise."""
 
-_TIME_OUT = re.compile(r"time-out of (\S+) s")
+_TIMEOUT_PATTERN = re.compile(r"time-out of (\S+) s")
 
 
-def observation_of_failure(payload: bytes, tool: str) -> str:
+def describe_tool_failure(payload: bytes, tool: str) -> str:
     """A recorded failure of a tool's step in words for the model."""
-    error = describe_error(payload)
-    message = cut(error.message, LONGEST)
-    if error.type in TO_BE_CORRECTED:
+    error = read_error_info(payload)
+    message = truncate(error.message, MAX_MESSAGE_LENGTH)
+    if error.type in CORRECTABLE_ERRORS:
         return message
     match error.type:
         case "holdfast.errors.StepTimedOut":
-            limit = _TIME_OUT.search(error.message)
+            limit = _TIMEOUT_PATTERN.search(error.message)
             longer = f"longer than its time-out of {limit[1]} seconds" if limit else "too long"
             return f"The tool {tool!r} took {longer}, and was given up. It may have done a part of its work."
         case "holdfast.errors.StepOutcomeUnknown":
@@ -55,31 +55,33 @@ def observation_of_failure(payload: bytes, tool: str) -> str:
                 f"Do not call it again in the same way."
             )
         case _:
-            return f"The tool {tool!r} failed: {_told(error.type, message)}"
+            return f"The tool {tool!r} failed: {_format_error(error.type, message)}"
 
 
-def observation_of_denial(tool: str, answer: Answer | None, within: float) -> str:
+def describe_denial(tool: str, answer: Answer | None, timeout_s: float) -> str:
     """A call that was not made, in words for the model: a person said no, or nobody answered in so many seconds."""
     if answer is None:
         return (
             f"The tool {tool!r} was not called: it needs the approval of a person, and nobody answered within "
-            f"{_duration(within)}. Go on without it, or say that it could not be done."
+            f"{_format_duration(timeout_s)}. Go on without it, or say that it could not be done."
         )
-    why = f" The reason: {cut(answer.reason, LONGEST)}" if answer.reason else ""
+    why = f" The reason: {truncate(answer.reason, MAX_MESSAGE_LENGTH)}" if answer.reason else ""
     return (
-        f"The tool {tool!r} was not called: {answer.by or 'a person'} denied the call.{why}\n"
+        f"The tool {tool!r} was not called: {answer.answered_by or 'a person'} denied the call.{why}\n"
         f"Do not call it again in the same way."
     )
 
 
-def failure_of_child(payload: bytes, agent: str) -> str:
+def describe_child_failure(payload: bytes, agent: str) -> str:
     """A recorded failure of a sub-agent's run in words for the model."""
     failure = cast("dict[str, Any]", json.loads(payload)) if payload[:1] == b"{" else {}
     if "child" not in failure:
         # It was not even started.
-        error = describe_error(payload)
-        return f"The sub-agent {agent!r} failed: {_told(error.type, cut(error.message, LONGEST))}"
-    state, reason = str(failure["state"]), _reason(failure["error"])
+        error = read_error_info(payload)
+        return (
+            f"The sub-agent {agent!r} failed: {_format_error(error.type, truncate(error.message, MAX_MESSAGE_LENGTH))}"
+        )
+    state, reason = str(failure["state"]), _format_reason(failure["error"])
     match state:
         case RunState.CANCELLED:
             return f"The sub-agent {agent!r} was cancelled{reason}"
@@ -89,21 +91,21 @@ def failure_of_child(payload: bytes, agent: str) -> str:
             return f"The sub-agent {agent!r} failed{reason}"
 
 
-def _reason(error: str | None) -> str:
+def _format_reason(error: str | None) -> str:
     if error is None or error == "null":
         return "."
-    info = describe_error(error.encode())
-    return f": {_told(info.type, cut(info.message, LONGEST))}"
+    info = read_error_info(error.encode())
+    return f": {_format_error(info.type, truncate(info.message, MAX_MESSAGE_LENGTH))}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds and not seconds % size:
             return f"{seconds / size:g} {unit}{'' if seconds == size else 's'}"
     return f"{seconds:g} seconds"
 
 
-def _told(kind: str, message: str) -> str:
+def _format_error(kind: str, message: str) -> str:
     """``ValueError: no``. An exception that could not be rebuilt says itself which it was."""
     name = kind.rpartition(".")[2]
     if kind == "holdfast.errors.StepFailed":

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, get_args, overload
 
-from holdfast.codec import to_plain
-from holdfast.core.records import Kind, Record
+from holdfast.codec import decode_plain
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import CodecError
 from holdfast.stores.operations import Run
 
-PLAN = "write_plan"
+PLAN_TOOL = "write_plan"
 """The tool by which a model writes its plan, and thus the name of the records that hold one."""
 
-Status = Literal["open", "working", "done", "dropped"]
+PlanStatus = Literal["open", "working", "done", "dropped"]
 
-_STATUSES: tuple[str, ...] = get_args(Status)
-_LEFT = ("open", "working")
+_STATUSES: tuple[str, ...] = get_args(PlanStatus)
+_REMAINING_STATUSES = ("open", "working")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +29,28 @@ class PlanItem:
     """One task of a plan."""
 
     task: str
-    status: Status = "open"
+    status: PlanStatus = "open"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Sequence[PlanItem]):
     """What an agent means to do, and how far it is: a sequence of items, each with a ``task`` and a ``status``.
 
-    A status is ``open``, ``working``, ``done`` or ``dropped``. A run that has written no plan has an empty one.
+    A status is ``open``, ``working``, ``done`` or ``dropped``. A run that has written no plan has an empty
+    one.
     """
 
     items: tuple[PlanItem, ...] = ()
 
     @property
-    def done(self) -> int:
+    def done_count(self) -> int:
         """How many items are done."""
         return sum(item.status == "done" for item in self.items)
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """How many items are left: open, or being worked on."""
-        return len(self.left)
+        return len(self.remaining)
 
     @property
     def working(self) -> PlanItem | None:
@@ -57,9 +58,9 @@ class Plan(Sequence[PlanItem]):
         return next((item for item in self.items if item.status == "working"), None)
 
     @property
-    def left(self) -> list[PlanItem]:
+    def remaining(self) -> list[PlanItem]:
         """The items that are open, or being worked on."""
-        return [item for item in self.items if item.status in _LEFT]
+        return [item for item in self.items if item.status in _REMAINING_STATUSES]
 
     @overload
     def __getitem__(self, index: int) -> PlanItem: ...
@@ -75,7 +76,7 @@ class Plan(Sequence[PlanItem]):
         return f"Plan({', '.join(f'{item.status}: {item.task!r}' for item in self.items)})"
 
 
-class Records(Protocol):
+class RecordReader(Protocol):
     """Who can look up records of a run."""
 
     async def read(self, run_id: str) -> Run:
@@ -87,39 +88,39 @@ class Records(Protocol):
         ...
 
 
-async def read_plan(link: Records, run_id: str) -> Plan:
+async def read_plan(reader: RecordReader, run_id: str) -> Plan:
     """The plan of a run as it is now, empty if it has none. Raises ``RunNotFound``."""
-    record = await link.last_record(run_id, PLAN)
+    record = await reader.last_record(run_id, PLAN_TOOL)
     if record is None:
-        await link.read(run_id)
+        await reader.read(run_id)
         return Plan()
-    return plan_in(record) or Plan()
+    return plan_from_record(record) or Plan()
 
 
-def plan_of(records: Sequence[Record]) -> Plan:
+def find_plan(records: Sequence[Record]) -> Plan:
     """The plan that a whole journal tells of: the same as ``read_plan`` finds."""
-    newest = next((one for one in reversed(records) if one.name == PLAN and one.ok), None)
-    return Plan() if newest is None else plan_in(newest) or Plan()
+    newest = next((one for one in reversed(records) if one.name == PLAN_TOOL and one.ok), None)
+    return Plan() if newest is None else plan_from_record(newest) or Plan()
 
 
-def plan_in(record: Record) -> Plan | None:
+def plan_from_record(record: Record) -> Plan | None:
     """The plan that a record holds; ``None`` if it holds none: a workflow may have a step of this name, too."""
-    if record.name != PLAN or not record.ok or record.kind is not Kind.STEP:
+    if record.name != PLAN_TOOL or not record.ok or record.kind is not RecordKind.STEP:
         return None
     try:
-        given: Any = to_plain(record.payload or b"null")
+        given: Any = decode_plain(record.payload or b"null")
     except CodecError:
         return None
     if not isinstance(given, list) or not given:
         return None
-    found = [_item(one) for one in cast("list[Any]", given)]
+    found = [_parse_item(one) for one in cast("list[Any]", given)]
     items = tuple(item for item in found if item is not None)
     return Plan(items) if len(items) == len(found) else None
 
 
-def _item(given: Any) -> PlanItem | None:
-    if not isinstance(given, dict):
+def _parse_item(data: Any) -> PlanItem | None:
+    if not isinstance(data, dict):
         return None
-    task: Any = cast("dict[str, Any]", given).get("task")
-    status: Any = cast("dict[str, Any]", given).get("status")
+    task: Any = cast("dict[str, Any]", data).get("task")
+    status: Any = cast("dict[str, Any]", data).get("status")
     return PlanItem(task, status) if isinstance(task, str) and status in _STATUSES else None

@@ -13,24 +13,24 @@ from typing import Any
 from pydantic_core import from_json
 
 from holdfast.admission.usage import Usage
-from holdfast.codec.formatting import begin
-from holdfast.core.records import Kind, Record
+from holdfast.codec.formatting import capitalize_first
+from holdfast.core.records import Record, RecordKind
 from holdfast.errors import CodecError, UnreadableRecord
 
-FORMAT = 1
+FORMAT_VERSION = 1
 """The number of the envelope. A reader knows all numbers up to its own."""
 
-MODEL_CALL = "model call"
+MODEL_CALL_STEP = "model call"
 """The name of the step by which an agent asks a model. No tool can have it, because of the space."""
-INSTRUCTIONS = "instructions"
+INSTRUCTIONS_STEP = "instructions"
 """The step that asks a function for an agent's instructions."""
-ANSWER = "final_result"
+ANSWER_TOOL = "final_result"
 """The tool that stands for the answer, where an answer is no text."""
-WRAPPED = "response"
+ANSWER_ARGUMENT = "response"
 """The one argument of an answer that is no object: see ``agents.output``."""
 
-_MARK = b'{"$model":'
-USAGE = tuple(field.name for field in fields(Usage))
+_ENVELOPE_PREFIX = b'{"$model":'
+USAGE_FIELDS = tuple(field.name for field in fields(Usage))
 """What of the usage is recorded."""
 
 
@@ -45,7 +45,7 @@ class FailedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainCall:
+class RecordedToolCall:
     """A call that a model asked for."""
 
     name: str
@@ -65,80 +65,80 @@ class PlainCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class RecordedCompaction:
     """What a summary stands for: see ``agents.compaction``."""
 
-    summarised: int
+    summarized_count: int
     """How many of the oldest messages it is in place of; 0: only results of tools were cut."""
-    kept: int
+    kept_count: int
     """How many of the newest messages are sent beside it."""
-    answers: int
+    answer_count: int
     """How many answers of the model are summarised, also those that an earlier summary stood for."""
-    excerpt: int | None = None
+    max_result_length: int | None = None
     """To how many characters the results of tools are cut in the messages that are kept; ``None``: not at all."""
 
 
-COMPACTION = tuple(field.name for field in fields(Compacted))
+COMPACTION_FIELDS = tuple(field.name for field in fields(RecordedCompaction))
 """What of a compaction is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlainReply:
+class RecordedReply:
     """What can be told of a recorded answer without the model library."""
 
     model: str
     text: str
     thinking: str
-    calls: tuple[PlainCall, ...]
+    tool_calls: tuple[RecordedToolCall, ...]
     usage: Usage
-    failed: tuple[FailedModel, ...] = ()
-    complaint: str | None = None
-    compaction: Compacted | None = None
+    failed_models: tuple[FailedModel, ...] = ()
+    feedback: str | None = None
+    compaction: RecordedCompaction | None = None
     finish_reason: str | None = None
     """Why the model stopped, as the provider says it: ``stop``, ``length``, ``content_filter``, ``tool_call``."""
     refusal: str = ""
     """The words in which the model refuses to answer, or to go on."""
-    continues: bool = False
+    is_continued: bool = False
     """It was cut off, and the next answer goes on with it."""
 
     @property
-    def cut_off(self) -> str:
+    def cut_off_reason(self) -> str:
         """How the answer was cut off, in words; ``""`` if it was not."""
         if self.finish_reason == "length":
             told = "cut off at the limit of tokens"
-            return f"{told}; the model was asked to continue" if self.continues else told
+            return f"{told}; the model was asked to continue" if self.is_continued else told
         if self.finish_reason == "content_filter":
             return f"cut off by the content filter{f': {self.refusal}' if self.refusal else ''}"
         return ""
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Who answered, what it said, and what it took, under stable names."""
         return {
             "model": self.model,
             "text": self.text,
             "thinking": self.thinking,
-            "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in self.calls],
-            "complaint": self.complaint,
-            "failed": [asdict(model) for model in self.failed],
-            "usage": usage_as_json(self.usage),
+            "tool_calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in self.tool_calls],
+            "feedback": self.feedback,
+            "failed_models": [asdict(model) for model in self.failed_models],
+            "usage": usage_to_json(self.usage),
             "compaction": None if self.compaction is None else asdict(self.compaction),
             "finish_reason": self.finish_reason,
             "refusal": self.refusal,
-            "continues": self.continues,
+            "is_continued": self.is_continued,
         }
 
 
-def plain_reply(payload: bytes) -> PlainReply | None:
+def decode_reply(payload: bytes) -> RecordedReply | None:
     """What can be read of a recorded answer without the model library; ``None`` if the payload is none.
 
     Raises ``UnreadableRecord`` for an answer that a newer version has recorded in another format.
     """
-    envelope = open_envelope(payload, "a recorded answer")
+    envelope = decode_envelope(payload, "a recorded answer")
     if envelope is None:
         return None
     texts: list[str] = []
     thoughts: list[str] = []
-    calls: list[PlainCall] = []
+    calls: list[RecordedToolCall] = []
     after_text = False
     try:
         for part in envelope["message"]["parts"]:
@@ -149,89 +149,94 @@ def plain_reply(payload: bytes) -> PlainReply | None:
             elif "thinking" in part:
                 thoughts.append(part["thinking"])
             elif "call" in part:
-                calls.append(_plain_call(part))
+                calls.append(_tool_call_from_part(part))
             after_text = "text" in part
-        return PlainReply(
+        return RecordedReply(
             envelope["model"],
             "\n\n".join(texts),
             "\n\n".join(thoughts),
             tuple(calls),
-            usage_in(envelope),
-            failed_in(envelope),
-            envelope.get("complaint"),
-            compaction_in(envelope),
+            usage_from_envelope(envelope),
+            failed_models_from_envelope(envelope),
+            envelope.get("feedback"),
+            compaction_from_envelope(envelope),
             envelope["message"].get("finish_reason"),
-            _refusal_in(envelope["message"]),
-            bool(envelope.get("continues")),
+            _get_refusal(envelope["message"]),
+            bool(envelope.get("is_continued")),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableRecord(f"A recorded answer cannot be read: {error!r}.") from error
 
 
-def reply_of(record: Record) -> PlainReply | None:
+def reply_from_record(record: Record) -> RecordedReply | None:
     """The recorded answer of a model, if that is what the record is, and if this version can read it."""
-    if not record.ok or record.kind is not Kind.STEP or record.payload is None:
+    if not record.ok or record.kind is not RecordKind.STEP or record.payload is None:
         return None
     try:
-        return plain_reply(record.payload)
+        return decode_reply(record.payload)
     except CodecError:
         return None
 
 
-def usage_as_json(used: Usage) -> dict[str, Any]:
+def usage_to_json(usage: Usage) -> dict[str, Any]:
     """What was used, under stable names. ``usd`` is null where no price is known."""
     return {
-        "calls": used.calls,
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cached_tokens": used.cached_tokens,
-        "usd": None if used.cost is None else float(used.cost),
-        "unpriced": used.unpriced,
-        "seconds": round(used.seconds, 6),
+        "calls": usage.calls,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "usd": None if usage.cost is None else float(usage.cost),
+        "unpriced": usage.unpriced,
+        "seconds": round(usage.seconds, 6),
     }
 
 
-def _refusal_in(message: Mapping[str, Any]) -> str:
+def _get_refusal(message: Mapping[str, Any]) -> str:
     details: dict[str, Any] = message.get("provider_details") or {}
     return str(details.get("refusal") or "")
 
 
-def _plain_call(part: Mapping[str, Any]) -> PlainCall:
+def _tool_call_from_part(part: Mapping[str, Any]) -> RecordedToolCall:
     fields = part.get("other", part)
-    return PlainCall(part["call"], fields.get("args"), fields["tool_call_id"])
+    return RecordedToolCall(part["call"], fields.get("args"), fields["tool_call_id"])
 
 
 # The envelope
 
 
-def open_envelope(data: bytes, what: str) -> dict[str, Any] | None:
+def decode_envelope(data: bytes, subject: str) -> dict[str, Any] | None:
     """The envelope, if that is what it is."""
-    if not data.startswith(_MARK):
+    if not data.startswith(_ENVELOPE_PREFIX):
         return None
     try:
         envelope = from_json(data)
     except ValueError as error:
-        raise UnreadableRecord(f"{begin(what)} cannot be read: {error}.") from error
-    if (number := envelope["$model"]) > FORMAT:
+        raise UnreadableRecord(f"{capitalize_first(subject)} cannot be read: {error}.") from error
+    if (number := envelope["$model"]) > FORMAT_VERSION:
         raise UnreadableRecord(
-            f"{begin(what)} was recorded in format {number}, by a newer version of Holdfast; this one knows formats "
-            f"up to {FORMAT}. Upgrade Holdfast: `pip install --upgrade holdfast-agents`."
+            f"{capitalize_first(subject)} was recorded in format {number}, by a newer version of Holdfast; this one "
+            "knows formats "
+            f"up to {FORMAT_VERSION}. Upgrade Holdfast: `pip install --upgrade holdfast-agents`."
         )
     return envelope
 
 
-def usage_in(envelope: Mapping[str, Any]) -> Usage:
+def usage_from_envelope(envelope: Mapping[str, Any]) -> Usage:
     """What the call has used."""
     recorded = envelope["usage"]
-    return Usage(**{name: recorded[name] for name in USAGE if name in recorded})
+    return Usage(**{name: recorded[name] for name in USAGE_FIELDS if name in recorded})
 
 
-def failed_in(envelope: Mapping[str, Any]) -> tuple[FailedModel, ...]:
+def failed_models_from_envelope(envelope: Mapping[str, Any]) -> tuple[FailedModel, ...]:
     """The models that were asked before the one that answered."""
-    return tuple(FailedModel(one["model"], one["error"], one["attempts"]) for one in envelope.get("failed", ()))
+    return tuple(FailedModel(one["model"], one["error"], one["attempts"]) for one in envelope.get("failed_models", ()))
 
 
-def compaction_in(envelope: Mapping[str, Any]) -> Compacted | None:
+def compaction_from_envelope(envelope: Mapping[str, Any]) -> RecordedCompaction | None:
     """What the answer stands for, if it is a summary."""
     recorded = envelope.get("compaction")
-    return None if recorded is None else Compacted(**{name: recorded[name] for name in COMPACTION if name in recorded})
+    return (
+        None
+        if recorded is None
+        else RecordedCompaction(**{name: recorded[name] for name in COMPACTION_FIELDS if name in recorded})
+    )

@@ -5,51 +5,51 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.codec import describe_error
-from holdfast.core.records import Kind, Record
+from holdfast.codec import read_error_info
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
-from holdfast.reports.agent_result import plain_output
-from holdfast.reports.tool_results import is_tool_result, plain_tool_result
-from holdfast.reports.types import Fault, Unreadable
+from holdfast.reports.agent_result import decode_plain_output
+from holdfast.reports.tool_results import decode_plain_tool_result, has_files
+from holdfast.reports.types import RecordedError, UnreadableValue
 
-LARGE = 16 * 1024
+MAX_PRINTED_BYTES = 16 * 1024
 """Values above this size, in bytes, are not printed for people."""
 
 
-def error_of(data: bytes | None) -> Fault | None:
+def decode_recorded_error(data: bytes | None) -> RecordedError | None:
     """The recorded error, if there is one."""
     if data is None:
         return None
     try:
-        info = describe_error(data)
+        info = read_error_info(data)
     except CodecError as error:
-        return Fault("holdfast.errors.UnreadableRecord", str(error), "")
-    return Fault(info.type, info.message, info.traceback)
+        return RecordedError("holdfast.errors.UnreadableRecord", str(error), "")
+    return RecordedError(info.type, info.message, info.traceback)
 
 
-def failure_of(record: Record) -> Fault | None:
+def get_record_error(record: Record) -> RecordedError | None:
     """What a record failed with, if it did. Of another run, that is the error which that one ended with."""
     if record.ok:
         return None
-    if record.kind is not Kind.CHILD or record.payload is None:
-        return error_of(record.payload)
+    if record.kind is not RecordKind.CHILD or record.payload is None:
+        return decode_recorded_error(record.payload)
     try:
         told: Any = json.loads(record.payload)
         run_id, state, error = told["child"], RunState(told["state"]), told["error"]
     except (ValueError, TypeError, KeyError):
-        return error_of(record.payload)  # it was not the run that failed, but its start
-    if error not in (None, "null") and (fault := error_of(error.encode())) is not None:
+        return decode_recorded_error(record.payload)  # it was not the run that failed, but its start
+    if error not in (None, "null") and (fault := decode_recorded_error(error.encode())) is not None:
         return fault
     name = "RunDead" if state is RunState.DEAD else "RunCancelled" if state is RunState.CANCELLED else "RunFailed"
-    return Fault(f"holdfast.errors.{name}", f"run {run_id!r} ended {state}", "")
+    return RecordedError(f"holdfast.errors.{name}", f"run {run_id!r} ended {state}", "")
 
 
-def value_of(data: bytes | None) -> Any:
+def decode_for_display(data: bytes | None) -> Any:
     """The recorded value as plain data; ``None`` for none, and words for what cannot be read."""
     if data is None:
         return None
     try:
-        return plain_tool_result(data) if is_tool_result(data) else plain_output(data)
+        return decode_plain_tool_result(data) if has_files(data) else decode_plain_output(data)
     except CodecError as error:
-        return Unreadable(f"<{error}>")
+        return UnreadableValue(f"<{error}>")

@@ -9,21 +9,21 @@ from datetime import datetime
 
 from holdfast.admission.usage import Usage
 from holdfast.core.states import RunState
-from holdfast.reports.run_usage import usage_of
+from holdfast.reports.run_usage import load_usage
 from holdfast.services.lookup import find_run
-from holdfast.services.stalls import look_around, why_stalled
-from holdfast.services.timestamps import moment
+from holdfast.services.stalls import explain_stall, read_environment
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
-from holdfast.stores.rules import is_above
+from holdfast.stores.rules import can_be_parent
 
-MOST = 500
+MAX_RUNS = 500
 """So many runs of a family are told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A run in a family."""
+class RunTreeNode:
+    """A run in a tree of runs."""
 
     id: str
     workflow: str
@@ -34,62 +34,64 @@ class Member:
     finished_at: datetime | None
     usage: Usage | None
     """What it has used, with those below it; ``None``: nothing."""
-    stalled: str | None
+    stall_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class RunTree:
     """The tree of runs that a run is in, from its topmost ancestor down."""
 
     root: str
-    items: tuple[Member, ...]
-    more: bool
+    items: tuple[RunTreeNode, ...]
+    has_more: bool
     """There are runs that are not told."""
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[RunTreeNode]:
         return iter(self.items)
 
     def __len__(self) -> int:
         return len(self.items)
 
 
-async def read_family(store: Store, run_id: str, most: int = MOST) -> Family:
+async def read_run_tree(store: Store, run_id: str, max_runs: int = MAX_RUNS) -> RunTree:
     """The family of a run, level by level, each run behind the one that started it. Raises ``RunNotFound``."""
     run = await find_run(store, run_id)
-    line = await _line(store, run)
-    found, more = await _below(store, line, most)
-    around = await look_around(store, found)
-    usages = await usage_of(store, [one.id for one in found])
-    members = tuple(_member(one, usages[one.id], why_stalled(one, around)) for one in found)
-    return Family(line[0].id, members, more)
+    line = await _load_lineage(store, run)
+    found, more = await _load_descendants(store, line, max_runs)
+    around = await read_environment(store, found)
+    usages = await load_usage(store, [one.id for one in found])
+    members = tuple(_build_node(one, usages[one.id], explain_stall(one, around)) for one in found)
+    return RunTree(line[0].id, members, more)
 
 
-async def _line(store: Store, run: Run) -> list[Run]:
+async def _load_lineage(store: Store, run: Run) -> list[Run]:
     """The run and those above it, the topmost one first."""
     line = [run]
     while line[0].parent:
-        above = await store.get(line[0].parent)
-        if above is None or not is_above(above.key, line[0].key):  # it was pruned, and its id may be another run's now
+        above = await store.get_run(line[0].parent)
+        if above is None or not can_be_parent(
+            above.key, line[0].key
+        ):  # it was pruned, and its id may be another run's now
             break
         line.insert(0, above)
     return line
 
 
-async def _below(store: Store, line: list[Run], most: int) -> tuple[list[Run], bool]:
+async def _load_descendants(store: Store, lineage: list[Run], max_runs: int) -> tuple[list[Run], bool]:
     """All that the topmost run has started, and these have, and so on; and whether there are more.
 
     Those above the run in question are told in any case, however many others there are beside them.
     """
-    kept = {run.id: run for run in line}
-    found = {line[0].id: line[0]}
-    waiting, more = deque(line[:1]), False
+    kept = {run.id: run for run in lineage}
+    found = {lineage[0].id: lineage[0]}
+    waiting, more = deque(lineage[:1]), False
     while waiting and not more:
         above = waiting.popleft()
-        started = await store.list_runs(RunFilter(parent=above.id), limit=most + 1)
+        started = await store.list_runs(RunFilter(parent=above.id), limit=max_runs + 1)
         for run in reversed(started):
-            if not is_above(above.key, run.key):
+            if not can_be_parent(above.key, run.key):
                 continue
-            if run.id in kept or len(found.keys() | kept.keys()) < most:
+            if run.id in kept or len(found.keys() | kept.keys()) < max_runs:
                 found[run.id] = run
                 waiting.append(run)
             else:
@@ -97,15 +99,15 @@ async def _below(store: Store, line: list[Run], most: int) -> tuple[list[Run], b
     return list({**found, **kept}.values()), more
 
 
-def _member(run: Run, told: RunUsage, stalled: str | None) -> Member:
-    return Member(
+def _build_node(run: Run, usage: RunUsage, stall_reason: str | None) -> RunTreeNode:
+    return RunTreeNode(
         id=run.id,
         workflow=run.workflow,
         state=run.state,
         parent=run.parent or None,
         forked_from=run.forked_from or None,
-        created_at=moment(run.created_at),
-        finished_at=moment(run.finished_at),
-        usage=told.used if told.used.calls else None,
-        stalled=stalled,
+        created_at=to_datetime(run.created_at),
+        finished_at=to_datetime(run.finished_at),
+        usage=usage.used if usage.used.calls else None,
+        stall_reason=stall_reason,
     )

@@ -12,39 +12,39 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from holdfast.reports.formatting import jsonable
-from holdfast.reports.types import VALUE, Unreadable
+from holdfast.reports.formatting import value_to_json
+from holdfast.reports.types import USER_VALUE, UnreadableValue
 
 T = TypeVar("T")
 
 
-def as_json(told: Any, value: Callable[[Any], Any] = jsonable) -> Any:
+def report_to_json(obj: Any, encode_value: Callable[[Any], Any] = value_to_json) -> Any:
     """Any of the types of a story as JSON data."""
-    if is_dataclass(told) and not isinstance(told, type):
+    if is_dataclass(obj) and not isinstance(obj, type):
         return {
-            one.name: value(getattr(told, one.name))
-            if VALUE in one.metadata
-            else as_json(getattr(told, one.name), value)
-            for one in fields(told)
+            one.name: encode_value(getattr(obj, one.name))
+            if USER_VALUE in one.metadata
+            else report_to_json(getattr(obj, one.name), encode_value)
+            for one in fields(obj)
         }
-    if isinstance(told, tuple):
-        return [as_json(one, value) for one in cast("tuple[Any, ...]", told)]
-    if isinstance(told, datetime):
-        return told.isoformat()
-    return told.value if isinstance(told, Enum) else told
+    if isinstance(obj, tuple):
+        return [report_to_json(one, encode_value) for one in cast("tuple[Any, ...]", obj)]
+    if isinstance(obj, datetime):
+        return obj.isoformat()
+    return obj.value if isinstance(obj, Enum) else obj
 
 
-def with_values(told: T, value: Callable[[Any], Any]) -> T:
-    """The same, with each value of users' code as ``value`` makes it."""
-    if isinstance(told, tuple):
-        return cast("T", tuple(with_values(one, value) for one in cast("tuple[Any, ...]", told)))
-    if not is_dataclass(told) or isinstance(told, type):
-        return told
+def map_user_values(obj: T, convert: Callable[[Any], Any]) -> T:
+    """The same, with each value of users' code as ``convert`` makes it."""
+    if isinstance(obj, tuple):
+        return cast("T", tuple(map_user_values(one, convert) for one in cast("tuple[Any, ...]", obj)))
+    if not is_dataclass(obj) or isinstance(obj, type):
+        return obj
     changed: dict[str, Any] = {}
-    for one in fields(told):
-        old = getattr(told, one.name)
-        if VALUE in one.metadata:
-            changed[one.name] = value(str(old) if isinstance(old, Unreadable) else old)
+    for one in fields(obj):
+        old = getattr(obj, one.name)
+        if USER_VALUE in one.metadata:
+            changed[one.name] = convert(str(old) if isinstance(old, UnreadableValue) else old)
         elif isinstance(old, tuple) or (is_dataclass(old) and not isinstance(old, type)):
-            changed[one.name] = with_values(cast("Any", old), value)
-    return replace(told, **changed) if changed else told
+            changed[one.name] = map_user_values(cast("Any", old), convert)
+    return replace(obj, **changed) if changed else obj

@@ -13,34 +13,34 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-MARK = b'{"$tool_result":1,'
+TOOL_RESULT_PREFIX = b'{"$tool_result":1,'
 """What the bytes of such a record begin with; no other result of a tool does."""
-FILE = "$file"
+FILE_KEY = "$file"
 
 
-def is_tool_result(payload: bytes) -> bool:
+def has_files(payload: bytes) -> bool:
     """Whether this is a result with files."""
-    return payload.startswith(MARK)
+    return payload.startswith(TOOL_RESULT_PREFIX)
 
 
-def plain_tool_result(payload: bytes) -> Any:
+def decode_plain_tool_result(payload: bytes) -> Any:
     """The result for people to read: of each file, what it is."""
-    return without_files(from_json(payload)["value"])
+    return replace_files(from_json(payload)["value"])
 
 
-def without_files(value: Any) -> Any:
+def replace_files(value: Any) -> Any:
     """The same value, with a few words in place of each file."""
     if isinstance(value, list):
-        return [without_files(one) for one in cast("list[Any]", value)]
+        return [replace_files(one) for one in cast("list[Any]", value)]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        if fields.keys() == {FILE}:
-            return _words(fields[FILE])
-        return {name: without_files(one) for name, one in fields.items()}
+        if fields.keys() == {FILE_KEY}:
+            return _describe_file(fields[FILE_KEY])
+        return {name: replace_files(one) for name, one in fields.items()}
     return value
 
 
-def _words(file: dict[str, Any]) -> str:
+def _describe_file(file: dict[str, Any]) -> str:
     kind, content = next(iter(file.items()))
     if kind.endswith("_url"):
         return f"<{kind.removesuffix('_url')} {content}>"

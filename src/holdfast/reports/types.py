@@ -12,29 +12,35 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from holdfast.admission.usage import NANO, Limits, Usage
-from holdfast.core.records import Kind
+from holdfast.admission.usage import NANO_PER_USD, BudgetLimits, Usage
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.recorded_reply import Compacted, FailedModel, PlainCall, PlainReply, usage_as_json
+from holdfast.reports.recorded_reply import (
+    FailedModel,
+    RecordedCompaction,
+    RecordedReply,
+    RecordedToolCall,
+    usage_to_json,
+)
 from holdfast.services.approvals import Answer, ApprovalInfo
 from holdfast.stores.approvals import ApprovalState
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.rules import place_of_worker
+from holdfast.stores.rules import format_worker_location
 
-VALUE = "value"
-_VALUE = {VALUE: True}
+USER_VALUE = "value"
+_USER_VALUE_METADATA = {USER_VALUE: True}
 """What marks a field that holds a value of users' code."""
 
 
-class Unreadable(str):
+class UnreadableValue(str):
     """Words that stand for a value which cannot be read: it is sealed, or of a newer version."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RecordedError:
     """A recorded exception."""
 
     type: str
@@ -42,7 +48,7 @@ class Fault:
     traceback: str = ""
 
     @property
-    def in_short(self) -> str:
+    def summary(self) -> str:
         """``ValueError: no``, without the class's module."""
         name = self.type.rpartition(".")[2]
         return f"{name}: {self.message}" if self.message else name
@@ -52,7 +58,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageTotals:
     """What model calls have used."""
 
     calls: int
@@ -65,9 +71,9 @@ class Used:
     seconds: float
 
     @classmethod
-    def of(cls, used: Usage) -> Used:
+    def from_usage(cls, usage: Usage) -> UsageTotals:
         """As it is told."""
-        return cls(**usage_as_json(used))
+        return cls(**usage_to_json(usage))
 
     @property
     def usage(self) -> Usage:
@@ -77,28 +83,28 @@ class Used:
             self.input_tokens,
             self.output_tokens,
             self.cached_tokens,
-            0 if self.usd is None else round(self.usd * NANO),
+            0 if self.usd is None else round(self.usd * NANO_PER_USD),
             self.unpriced,
             self.seconds,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class BudgetUsage:
     """A budget, and what of it is used."""
 
-    run: str
+    run_id: str
     """The id of the run that has it: the one in question, or one above it."""
     budget: dict[str, float]
     """Its limits: ``usd``, ``tokens``, ``turns``, ``seconds``."""
-    used: Used
+    used: UsageTotals
 
     @property
-    def usage(self) -> RunUsage:
+    def run_usage(self) -> RunUsage:
         """As stores have it."""
         usd, tokens, turns = (self.budget.get(name) for name in ("usd", "tokens", "turns"))
-        limits = Limits(
-            None if usd is None else round(usd * NANO),
+        limits = BudgetLimits(
+            None if usd is None else round(usd * NANO_PER_USD),
             None if tokens is None else int(tokens),
             None if turns is None else int(turns),
             self.budget.get("seconds"),
@@ -107,10 +113,10 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
+class BudgetRefusal:
     """Why the next model call was not made: a budget does not allow it."""
 
-    run: str
+    run_id: str
     """The id of the run that has the budget."""
     limit: str
     message: str
@@ -120,77 +126,77 @@ class Short:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
+class ToolCallReport:
     """A call that a model asked for."""
 
     id: str
     name: str
-    arguments: Any = field(metadata=_VALUE)
+    arguments: Any = field(metadata=_USER_VALUE_METADATA)
 
     @property
-    def args(self) -> str | dict[str, Any]:
+    def raw_arguments(self) -> str | dict[str, Any]:
         """As a model could have sent them."""
         given: Any = self.arguments
         return cast("dict[str, Any]", given) if isinstance(given, dict) else json.dumps(given)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCall:
+class ModelCallReport:
     """The recorded answer of a model."""
 
     model: str
     text: str
     thinking: str
-    calls: tuple[AskedCall, ...]
-    complaint: str | None
-    failed: tuple[FailedModel, ...]
-    usage: Used
-    compaction: Compacted | None
+    tool_calls: tuple[ToolCallReport, ...]
+    feedback: str | None
+    failed_models: tuple[FailedModel, ...]
+    usage: UsageTotals
+    compaction: RecordedCompaction | None
     finish_reason: str | None = None
     """Why the model stopped, as the provider says it."""
     refusal: str = ""
     """The words in which the model refuses to answer, or to go on."""
-    continues: bool = False
+    is_continued: bool = False
     """It was cut off, and the next answer goes on with it."""
 
     @classmethod
-    def of(cls, reply: PlainReply) -> ModelCall:
+    def from_reply(cls, reply: RecordedReply) -> ModelCallReport:
         """As it is told."""
         return cls(
             reply.model,
             reply.text,
             reply.thinking,
-            tuple(AskedCall(call.id, call.name, call.arguments) for call in reply.calls),
-            reply.complaint,
-            reply.failed,
-            Used.of(reply.usage),
+            tuple(ToolCallReport(call.id, call.name, call.arguments) for call in reply.tool_calls),
+            reply.feedback,
+            reply.failed_models,
+            UsageTotals.from_usage(reply.usage),
             reply.compaction,
             reply.finish_reason,
             reply.refusal,
-            reply.continues,
+            reply.is_continued,
         )
 
     @property
-    def reply(self) -> PlainReply:
+    def reply(self) -> RecordedReply:
         """As whoever reads the record has it."""
-        calls = tuple(PlainCall(call.name, call.args, call.id) for call in self.calls)
-        return PlainReply(
+        calls = tuple(RecordedToolCall(call.name, call.raw_arguments, call.id) for call in self.tool_calls)
+        return RecordedReply(
             self.model,
             self.text,
             self.thinking,
             calls,
             self.usage.usage,
-            self.failed,
-            self.complaint,
+            self.failed_models,
+            self.feedback,
             self.compaction,
             self.finish_reason,
             self.refusal,
-            self.continues,
+            self.is_continued,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A record of the journal."""
 
     seq: int
@@ -198,65 +204,66 @@ class Entry:
     """Its number among the steps of its run: the one in ``holdfast show``."""
     kind: str
     name: str
-    run: str | None
+    related_run_id: str | None
     """The run that it started, or whose end it is."""
     ok: bool
-    attempts: int
+    attempt_count: int
     """How many it took; 0 for what a person has settled."""
-    worker: int
+    worker_id: int
     epoch: int
-    replays: int
+    replay_count: int
     """How often a worker replayed it after taking the run over from one that had died."""
     started_at: datetime
-    at: datetime
-    seconds: float | None
+    recorded_at: datetime
+    duration_s: float | None
     arguments: str
-    output: Any = field(metadata=_VALUE)
-    """What it returned; the beginning of it, as text, if it is ``cut``."""
-    model_call: ModelCall | None
-    error: Fault | None
+    output: Any = field(metadata=_USER_VALUE_METADATA)
+    """What it returned; the beginning of it, as text, if ``is_truncated``."""
+    model_call: ModelCallReport | None
+    error: RecordedError | None
     size: int
     """Of the recorded value, in bytes."""
-    cut: bool
+    is_truncated: bool
     """The value is too large to be told with many others: it is told alone."""
-    unknown: bool
+    has_unknown_outcome: bool
     """It is a ``once`` step of which nobody knows whether it happened."""
     outcome: str
-    """``ok``, ``failed`` or ``unknown``; ``refused`` (a budget does not allow the call), ``context_full``,
-    ``needs_approval`` (the call waits for a person) or ``cleared`` (it needs no approval, and comes next)."""
+    """``ok``, ``failed`` or ``unknown``; ``refused`` (a budget does not allow the call),
+    ``context_full``, ``needs_approval`` (the call waits for a person) or ``cleared`` (it needs no approval, and
+    comes next)."""
     reason: str | None
     """Why, of one that was refused, or needs an approval, or whose conversation is too long."""
-    internal: bool = False
+    is_internal: bool = False
     """Whether Holdfast recorded it for an approval or a session, and not for a call in the workflow's code."""
 
     @property
     def is_settled(self) -> bool:
         """Whether a person has said what came of it, and no attempt."""
-        return self.attempts == 0
+        return self.attempt_count == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedStep:
     """A step of a class workflow that its run did not run."""
 
-    step: int
+    step_number: int
     """Its number in the class."""
     name: str
-    before: int
+    next_number: int
     """The number of the next command."""
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlightStep:
     """What is known of a step that has no outcome."""
 
     number: int
     name: str
     attempt: int
-    once: bool
+    is_once: bool
     error: str | None
-    progress: Any = field(metadata=_VALUE)
-    at: datetime
+    progress: Any = field(metadata=_USER_VALUE_METADATA)
+    updated_at: datetime
     retry_at: datetime | None = None
     """When its next attempt is made, while it waits for that."""
 
@@ -265,31 +272,31 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class Relative:
+class RelatedRun:
     """A run that the run has started or waited for."""
 
     id: str
     workflow: str
     state: RunState
     parent: str | None
-    usage: Used | None = None
+    usage: UsageTotals | None = None
     """What it has used, with those below it; ``None`` also where many runs are told."""
-    short: bool = False
+    is_waiting_for_budget: bool = False
     """It waits for a higher budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class PendingSignal:
     """A signal that nothing has taken yet."""
 
     id: int
     name: str
-    value: Any = field(metadata=_VALUE)
+    value: Any = field(metadata=_USER_VALUE_METADATA)
     sent_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class UnrecordedResult:
     """The end of a run, or a person's answer, that the run waits for, and that is not recorded yet."""
 
     number: int
@@ -299,21 +306,21 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerReport:
     """What a person answered."""
 
     approved: bool
-    value: Any = field(metadata=_VALUE)
+    value: Any = field(metadata=_USER_VALUE_METADATA)
     arguments: dict[str, Any] | None
     reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalReport:
     """A question to people."""
 
     id: str
-    run: str
+    run_id: str
     workflow: str
     number: int
     state: ApprovalState
@@ -323,39 +330,39 @@ class Asked:
     tool: str | None
     arguments: dict[str, Any] | None
     reason: str | None
-    asked_at: datetime
-    asked_of: str | None
+    requested_at: datetime
+    assignee: str | None
     expires_at: datetime | None
-    reminders: int
+    reminder_count: int
     answered_by: str | None
     answered_at: datetime | None
-    answer: Answered | None
+    answer: AnswerReport | None
 
     @classmethod
-    def of(cls, asked: ApprovalInfo) -> Asked:
+    def from_info(cls, info: ApprovalInfo) -> ApprovalReport:
         """As it is told."""
-        answer = asked.answer
+        answer = info.answer
         return cls(
-            id=asked.id,
-            run=asked.run_id,
-            workflow=asked.workflow,
-            number=asked.number,
-            state=asked.state,
-            question=asked.question,
-            choices=asked.choices,
-            form=asked.form,
-            tool=asked.tool or None,
-            arguments=asked.arguments,
-            reason=asked.reason or None,
-            asked_at=asked.asked_at,
-            asked_of=asked.asked_of or None,
-            expires_at=asked.expires_at,
-            reminders=asked.reminders,
-            answered_by=asked.answered_by or None,
-            answered_at=asked.answered_at,
+            id=info.id,
+            run_id=info.run_id,
+            workflow=info.workflow,
+            number=info.step_number,
+            state=info.state,
+            question=info.question,
+            choices=info.choices,
+            form=info.form,
+            tool=info.tool or None,
+            arguments=info.arguments,
+            reason=info.reason or None,
+            requested_at=info.requested_at,
+            assignee=info.assignee or None,
+            expires_at=info.expires_at,
+            reminder_count=info.reminder_count,
+            answered_by=info.answered_by or None,
+            answered_at=info.answered_at,
             answer=None
             if answer is None
-            else Answered(answer.approved, answer.value, answer.arguments, answer.reason or None),
+            else AnswerReport(answer.approved, answer.value, answer.arguments, answer.reason or None),
         )
 
     @property
@@ -370,19 +377,19 @@ class Asked:
         )
         return ApprovalInfo(
             id=self.id,
-            run_id=self.run,
+            run_id=self.run_id,
             workflow=self.workflow,
-            number=self.number,
+            step_number=self.number,
             question=self.question,
             choices=self.choices,
             form=self.form,
             tool=self.tool or "",
             arguments=self.arguments,
             reason=self.reason or "",
-            asked_at=self.asked_at,
-            asked_of=self.asked_of or "",
+            requested_at=self.requested_at,
+            assignee=self.assignee or "",
             expires_at=self.expires_at,
-            reminders=self.reminders,
+            reminder_count=self.reminder_count,
             state=self.state,
             answered_by=self.answered_by or "",
             answered_at=self.answered_at,
@@ -391,39 +398,40 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class RunWorker:
     """A worker that is there, or that has recorded something of the run."""
 
     id: int
     name: str
     host: str
     pid: int | None
-    by_lease: bool
-    alive: bool
+    is_listener: bool
+    is_alive: bool
     state: str
-    """``live``, ``retired`` (left in good order) or ``dead``; ``unknown`` of one that the store has forgotten."""
-    records: int = 0
+    """``live``, ``retired`` (left in good order) or ``dead``; ``unknown`` of one that the store has
+    forgotten."""
+    record_count: int = 0
     """How many of the run's records it has recorded."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """``host:pid``, after the worker's name if it has another one."""
-        return place_of_worker(self.name, self.host, self.pid or 0, by_lease=self.by_lease)
+        return format_worker_location(self.name, self.host, self.pid or 0, is_listener=self.is_listener)
 
     @property
     def kind(self) -> str:
         """What to call it: a worker by lease is a process elsewhere, that listens to a server."""
-        return "listener" if self.by_lease else "worker"
+        return "listener" if self.is_listener else "worker"
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryReport:
     """What a retry would do, or why it is refused."""
 
-    possible: bool
+    is_possible: bool
     needs_run_again: bool
     """A ``once`` step would run a second time: somebody has to say that it may."""
-    takes_back: tuple[int, ...]
+    rewound_seqs: tuple[int, ...]
     """The ``seq`` of the records that it takes back."""
     message: str
 
@@ -433,8 +441,8 @@ class Advice:
     """What to do now."""
 
     text: str
-    does: str | None
-    """``retry``, ``run_again``, ``settle``, ``resume``, ``approve``, ``budget``, ``lift``, ``worker`` or ``fork``;
+    action: str | None
+    """``retry``, ``run_again``, ``settle``, ``resume``, ``approve``, ``budget``, ``enable``, ``worker`` or ``fork``;
     ``None``: something that is done elsewhere."""
 
 
@@ -442,7 +450,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunReport:
     """All that is known of a run, at one moment, with a page of its journal."""
 
     id: str
@@ -454,96 +462,96 @@ class Story:
     tags: tuple[str, ...]
     created_at: datetime
     finished_at: datetime | None
-    seconds: float | None
+    duration_s: float | None
     waits_for: str | None
     wake_at: datetime | None
-    paused: bool
-    cancelling: bool
+    is_paused: bool
+    is_cancelling: bool
     parent: str | None
     forked_from: str | None
-    usage: Used | None
-    error: Fault | None
-    python: str
+    usage: UsageTotals | None
+    error: RecordedError | None
+    python_version: str
     deadline: datetime | None
     epoch: int
-    deliveries: int
+    delivery_count: int
     max_deliveries: int
-    held_by: int | None
+    claimed_by: int | None
     paused_at: datetime | None
-    cancel: str | None
-    switched_off: bool
-    stalled: str | None
-    inputs: Any = field(metadata=_VALUE)
-    output: Any = field(metadata=_VALUE)
-    retry: Retry | None
+    cancel_state: str | None
+    is_disabled: bool
+    stall_reason: str | None
+    inputs: Any = field(metadata=_USER_VALUE_METADATA)
+    output: Any = field(metadata=_USER_VALUE_METADATA)
+    retry: RetryReport | None
     budget: dict[str, float] | None
-    left: dict[str, float] | None
-    short_of: Short | None
-    journal: tuple[Entry, ...]
-    in_flight: tuple[InFlight, ...]
-    children: tuple[Relative, ...]
-    signals: tuple[Sent, ...]
-    ends: tuple[End, ...]
-    answers: tuple[End, ...]
-    approvals: tuple[Asked, ...]
-    workers: tuple[Hand, ...]
+    budget_remaining: dict[str, float] | None
+    budget_refusal: BudgetRefusal | None
+    journal: tuple[JournalEntry, ...]
+    in_flight: tuple[InFlightStep, ...]
+    related_runs: tuple[RelatedRun, ...]
+    pending_signals: tuple[PendingSignal, ...]
+    unrecorded_ends: tuple[UnrecordedResult, ...]
+    unrecorded_answers: tuple[UnrecordedResult, ...]
+    approvals: tuple[ApprovalReport, ...]
+    workers: tuple[RunWorker, ...]
     plan: tuple[PlanItem, ...]
-    at: datetime
+    reported_at: datetime
     """When this was so."""
-    began_at: datetime
+    clock_started_at: datetime
     """Where the run's own clock begins: a fork shares the older one."""
-    records: int
+    record_count: int
     """How many the whole journal has."""
-    more: bool
+    has_more: bool
     """There are records behind those in ``journal``."""
-    more_children: bool
+    has_more_related_runs: bool
     """It has started more runs than are told."""
     is_agent: bool
     session: str | None
     """The session that it is in, of an agent's run."""
-    previous: str | None
+    previous_run: str | None
     """The run that came before it in its session."""
-    by_delivery: bool
-    reopened: tuple[datetime, ...]
+    is_delivery_run: bool
+    reopened_at: tuple[datetime, ...]
     """When somebody let it go on after it had ended: by a retry, or by settling a step."""
-    asks_again: datetime | None
+    budget_changed_at: datetime | None
     """When the run, which waits for a higher budget, was told that it has another one, and did not hear it yet."""
-    budgets: tuple[Account, ...]
+    budgets: tuple[BudgetUsage, ...]
     """All that it has to keep to: its own, and those of runs above it."""
     output_size: int | None
-    offset: str
+    event_offset: str
     """Behind all that is recorded by now: events that are read from here on tell what is new, and what is in flight."""
-    told: str
+    summary: str
     """What it did, how long that took and what it cost, in a sentence or two."""
     advice: tuple[Advice, ...]
     """What to do now, the most urgent first."""
-    skipped: tuple[Skipped, ...] = ()
+    skipped_steps: tuple[SkippedStep, ...] = ()
     """Known once the run has ended."""
-    takeovers: tuple[int, ...] = ()
+    takeover_epochs: tuple[int, ...] = ()
     """The epochs in which a worker took the run over from one that had died."""
 
     @property
-    def is_held(self) -> bool:
+    def is_claimed(self) -> bool:
         """Whether a live worker has the run in its hands."""
-        hand = self.hand(self.held_by)
-        return self.state is RunState.RUNNING and hand is not None and hand.alive
+        hand = self.find_worker(self.claimed_by)
+        return self.state is RunState.RUNNING and hand is not None and hand.is_alive
 
-    def hand(self, worker: int | None) -> Hand | None:
+    def find_worker(self, worker_id: int | None) -> RunWorker | None:
         """The worker with this id."""
-        return next((one for one in self.workers if one.id == worker), None)
+        return next((one for one in self.workers if one.id == worker_id), None)
 
     @property
-    def questions(self) -> list[Asked]:
+    def open_approvals(self) -> list[ApprovalReport]:
         """What it waits for people to answer."""
         return [one for one in self.approvals if one.state is ApprovalState.OPEN and not self.state.is_terminal]
 
-    def asked(self, entry: Entry) -> Asked | None:
+    def find_approval(self, entry: JournalEntry) -> ApprovalReport | None:
         """The question that this record has the answer to; a fork shares its origin's answers, not the questions."""
-        if entry.kind != Kind.APPROVAL.label:
+        if entry.kind != RecordKind.APPROVAL.label:
             return None
         return next((one for one in self.approvals if one.id == entry.arguments), None)
 
     @property
-    def kin(self) -> Mapping[str, Relative]:
+    def related_runs_by_id(self) -> Mapping[str, RelatedRun]:
         """The runs that it has started or waited for, by id."""
-        return {one.id: one for one in self.children}
+        return {one.id: one for one in self.related_runs}

@@ -15,17 +15,17 @@ from typing import Any
 
 from holdfast.admission.usage import Usage
 from holdfast.errors import UsageError
-from holdfast.reports.recorded_reply import usage_as_json
-from holdfast.services.timestamps import moment
+from holdfast.reports.recorded_reply import usage_to_json
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
-from holdfast.stores.daily_usage import DayRuns as KeptRuns
+from holdfast.stores.daily_usage import DailyRunCount as KeptRuns
 
-DAYS = 30
+DEFAULT_DAY_COUNT = 30
 """Of how many days a report is unless somebody says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class DaySpending:
+class DailyUsage:
     """What the runs of a workflow have used on a day of one model."""
 
     day: date
@@ -43,12 +43,12 @@ class DaySpending:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRuns:
+class DailyRunCount:
     """How many runs of a workflow were created on a day, without those that were deleted since."""
 
     day: date
     workflow: str
-    runs: int
+    run_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,68 +58,78 @@ class UsageReport:
     since: date
     until: date
     """The last day, included."""
-    spending: Sequence[DaySpending]
+    daily_usage: Sequence[DailyUsage]
     """By day, workflow and model."""
-    runs: Sequence[DayRuns]
+    daily_runs: Sequence[DailyRunCount]
     """By day and workflow: of all workflows, also those that have called no model."""
 
     @property
     def total(self) -> Usage:
         """All of it."""
-        return sum((line.usage for line in self.spending), Usage())
+        return sum((line.usage for line in self.daily_usage), Usage())
 
     @property
     def cost(self) -> Decimal | None:
         """What all of it has cost in dollars, as far as prices are known; ``None`` if none is."""
         return self.total.cost
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same under stable names."""
         return {
             "since": self.since.isoformat(),
             "until": self.until.isoformat(),
-            "total": _used(self.total),
-            "spending": [
-                {"day": line.day.isoformat(), "workflow": line.workflow, "model": line.model, **_used(line.usage)}
-                for line in self.spending
+            "total": _daily_usage_to_json(self.total),
+            "daily_usage": [
+                {
+                    "day": line.day.isoformat(),
+                    "workflow": line.workflow,
+                    "model": line.model,
+                    **_daily_usage_to_json(line.usage),
+                }
+                for line in self.daily_usage
             ],
-            "runs": [{"day": line.day.isoformat(), "workflow": line.workflow, "runs": line.runs} for line in self.runs],
+            "daily_runs": [
+                {"day": line.day.isoformat(), "workflow": line.workflow, "run_count": line.run_count}
+                for line in self.daily_runs
+            ],
         }
 
 
-def _used(usage: Usage) -> dict[str, Any]:
-    return {name: value for name, value in usage_as_json(usage).items() if name != "seconds"}
+def _daily_usage_to_json(usage: Usage) -> dict[str, Any]:
+    return {name: value for name, value in usage_to_json(usage).items() if name != "seconds"}
 
 
-async def usage_report(
+async def build_usage_report(
     store: Store,
     since: date | None,
     until: date | None,
     workflow: str | None,
-    runs_by_day: Callable[[str, str], Awaitable[Sequence[KeptRuns]]] | None = None,
+    read_run_counts: Callable[[str, str], Awaitable[Sequence[KeptRuns]]] | None = None,
 ) -> UsageReport:
-    """What was used from one day to another, both included; the last ``DAYS`` unless they are given.
+    """What was used from one day to another, both included; the last ``DEFAULT_DAY_COUNT`` unless they are given.
 
-    ``runs_by_day``: who knows how many runs there were, if not the store.
+    ``read_run_counts`` counts the runs instead of the store.
     """
-    last = moment(store.now()).date() if until is None else day_of(until)
+    last = to_datetime(store.now()).date() if until is None else to_utc_date(until)
     try:
-        first = last - timedelta(days=DAYS - 1) if since is None else day_of(since)
+        first = last - timedelta(days=DEFAULT_DAY_COUNT - 1) if since is None else to_utc_date(since)
     except OverflowError:
         first = date.min
     if first > last:
         raise UsageError(f"a report from {first} to {last} has no days: the first one comes after the last one")
     span = (first.isoformat(), last.isoformat())
-    used = await store.usage_by_day(*span, workflow=workflow)
-    runs = await (store.runs_by_day(*span, workflow=workflow) if runs_by_day is None else runs_by_day(*span))
+    used = await store.get_daily_usage(*span, workflow=workflow)
+    runs = await (
+        store.get_daily_run_counts(*span, workflow=workflow) if read_run_counts is None else read_run_counts(*span)
+    )
     return UsageReport(
         first,
         last,
-        [DaySpending(date.fromisoformat(line.day), line.workflow, line.model, line.used) for line in used],
-        [DayRuns(date.fromisoformat(line.day), line.workflow, line.runs) for line in runs],
+        [DailyUsage(date.fromisoformat(line.day), line.workflow, line.model, line.used) for line in used],
+        [DailyRunCount(date.fromisoformat(line.day), line.workflow, line.run_count) for line in runs],
     )
 
 
-def day_of(given: date) -> date:
+def to_utc_date(value: date) -> date:
     """A day; of a moment, the one that it belongs to, as UTC has it."""
-    return given.astimezone(UTC).date() if isinstance(given, datetime) else given
+    return value.astimezone(UTC).date() if isinstance(value, datetime) else value

@@ -27,33 +27,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.codec import Encryption
 from holdfast.errors import HoldfastError
-from holdfast.server.auth.audit_log import Auditor, target_of
-from holdfast.server.auth.authenticator import TRUSTED_FOR, Caller, Keys
-from holdfast.server.auth.request_admission import Admission, payer_of
+from holdfast.server.auth.audit_log import AuditWriter, format_target
+from holdfast.server.auth.authenticator import CACHE_TTL_S, Authenticator, Caller
+from holdfast.server.auth.request_admission import RequestAdmission, get_limit_key
 from holdfast.server.auth.scopes import Scope as Access
-from holdfast.server.background.overview_feed import Changes
-from holdfast.server.background.tasks import meanwhile
-from holdfast.server.caches.daily_run_counts import StartedByDay
-from holdfast.server.caches.disabled_workflows import Switches
+from holdfast.server.background.overview_feed import OverviewFeeds
+from holdfast.server.background.tasks import running_task
+from holdfast.server.caches.daily_run_counts import DailyRunCounts
+from holdfast.server.caches.disabled_workflows import DisabledWorkflows
 from holdfast.server.calls import Call
-from holdfast.server.dashboard import page_for
-from holdfast.server.deliveries.delivery import HeldNow
-from holdfast.server.deliveries.dispatcher import Desks
-from holdfast.server.deliveries.listener_registry import Listeners
-from holdfast.server.http.body_budget import BodyBudget, BodyRoom
-from holdfast.server.http.problems import Problem, problem_of, server_fault
-from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local
-from holdfast.server.http.request_guard import Guard, check_site
-from holdfast.server.http.request_ids import SCOPE as REQUEST_ID
-from holdfast.server.http.router import Endpoint, Routes, answer_of, arguments_of, body_of
+from holdfast.server.dashboard import serve_page
+from holdfast.server.deliveries.delivery import DeliveryCache
+from holdfast.server.deliveries.dispatcher import Dispatchers
+from holdfast.server.deliveries.listener_registry import ListenerRegistry
+from holdfast.server.http.body_budget import BodyBudget, BodyReservation
+from holdfast.server.http.problems import Problem, problem_from_error, server_error_problem
+from holdfast.server.http.remote_addresses import LOCAL_HOSTS, is_local_request
+from holdfast.server.http.request_guard import RequestGuard, check_same_site
+from holdfast.server.http.request_ids import REQUEST_ID_KEY as REQUEST_ID
+from holdfast.server.http.router import Endpoint, RouteTable, build_response, parse_arguments, parse_body
 from holdfast.server.tenants import Tenants
 from holdfast.server.webhooks.target_policy import Resolver
-from holdfast.services.thread_offload import LargeWork
-from holdfast.stores.urls import open_store
+from holdfast.services.thread_offload import TenantLocks
+from holdfast.stores.urls import create_store
 
 log = logging.getLogger("holdfast.server")
 
-LOOK_AGAIN = 10.0
+KEY_RECHECK_S = 10.0
 """Seconds after which it is looked up again whether the key of a stream is still valid."""
 
 
@@ -61,21 +61,21 @@ LOOK_AGAIN = 10.0
 class Settings:
     """How a server behaves."""
 
-    hosts: tuple[str, ...] = LOCAL_HOSTS
+    allowed_hosts: tuple[str, ...] = LOCAL_HOSTS
     """The names that it answers under; ``*``: any."""
-    max_body: int = 16 * 1024 * 1024
+    max_body_bytes: int = 16 * 1024 * 1024
     """Bytes of a request's body."""
-    rate: float = 500.0
+    requests_per_s: float = 500.0
     """Requests a second of one key; twice as many at once."""
-    max_requests: int = 1000
+    max_open_requests: int = 1000
     """Requests of one key that are being answered at the same time, long polls included."""
-    max_streams: int = 256
+    max_open_streams: int = 256
     """Streams of events that one key has open at the same time."""
-    keep_audit: float = 90 * 86400.0
+    audit_retention_s: float = 90 * 86400.0
     """Seconds after which entries of the audit log are deleted."""
-    allow_webhooks_to: tuple[str, ...] = ()
+    allowed_webhook_hosts: tuple[str, ...] = ()
     """Hosts (or ``host:port``) that webhooks may be sent to although they are in a private network, or without TLS."""
-    resolve: Resolver | None = field(default=None, compare=False)
+    resolver: Resolver | None = field(default=None, compare=False)
     """What finds the network addresses of a webhook's host, for tests; the system's own way unless given."""
     clock: Callable[[], float] | None = field(default=None, compare=False)
     """What tells the time, for tests; each store's own clock unless given."""
@@ -91,59 +91,63 @@ class Platform:
     def __init__(self, tenants: Tenants, settings: Settings) -> None:
         self.tenants = tenants
         self.settings = settings
-        self.keys = Keys(tenants, tenants.namespace, settings.now)
+        self.authenticator = Authenticator(tenants, tenants.namespace, settings.now)
         self.closing = asyncio.Event()
         """Set when the server is about to stop: whoever waits ends."""
-        self.switches = Switches()
-        self.changes = Changes()
-        self.started = StartedByDay()
-        self.listeners = Listeners(tenants)
-        self.desks = Desks()
-        self.held = HeldNow()
-        self.large_work = LargeWork()
-        self.bodies = BodyBudget(settings.max_body)
-        self._auditors: dict[str, Auditor] = {}
+        self.disabled_workflows = DisabledWorkflows()
+        self.overview_feeds = OverviewFeeds()
+        self.daily_run_counts = DailyRunCounts()
+        self.listeners = ListenerRegistry(tenants)
+        self.dispatchers = Dispatchers()
+        self.delivery_cache = DeliveryCache()
+        self.large_work = TenantLocks()
+        self.body_budget = BodyBudget(settings.max_body_bytes)
+        self._audit_writers: dict[str, AuditWriter] = {}
 
-    async def caller_of(self, request: Request) -> Caller | None:
-        """Who sends a request, if its key is valid now (see ``keys.TRUSTED_FOR``)."""
-        token = _token_of(request)
-        needs_none = token is None and not await self.keys.is_needed() and is_local(request)
-        return await self.keys.caller(token, is_local=needs_none)
+    async def authenticate(self, request: Request) -> Caller | None:
+        """Who sends a request, if its key is valid now (see ``keys.CACHE_TTL_S``)."""
+        token = _get_bearer_token(request)
+        needs_none = token is None and not await self.authenticator.is_key_required() and is_local_request(request)
+        return await self.authenticator.authenticate(token, is_local=needs_none)
 
-    async def auditor(self, namespace: str) -> Auditor:
+    async def get_audit_writer(self, namespace: str) -> AuditWriter:
         """Whoever writes the audit log of a namespace."""
-        found = self._auditors.get(namespace)
+        found = self._audit_writers.get(namespace)
         if found is None:
-            store = await (await self.tenants.tenant(namespace)).store()
-            found = self._auditors.setdefault(namespace, Auditor(store))
+            store = await (await self.tenants.get_tenant(namespace)).store()
+            found = self._audit_writers.setdefault(namespace, AuditWriter(store))
         return found
 
 
-Helper = Callable[[Platform], AsyncGenerator[None]]
+BackgroundTask = Callable[[Platform], AsyncGenerator[None]]
 """Something that runs beside the requests, from its first step to its second."""
 
 
 class App:
     """Takes requests in."""
 
-    def __init__(self, platform: Platform, endpoints: Sequence[Endpoint], helpers: Sequence[Helper] = ()) -> None:
+    def __init__(
+        self, platform: Platform, endpoints: Sequence[Endpoint], background_tasks: Sequence[BackgroundTask] = ()
+    ) -> None:
         self.platform = platform
-        self._routes = Routes(endpoints)
-        self._helpers = helpers
-        self._admission = Admission(platform)
+        self._routes = RouteTable(endpoints)
+        self._background_tasks = background_tasks
+        self._admission = RequestAdmission(platform)
         settings = platform.settings
-        self._guarded: ASGIApp = Guard(self._http, hosts=settings.hosts, max_body=settings.max_body)
+        self._guard: ASGIApp = RequestGuard(
+            self._handle_http, allowed_hosts=settings.allowed_hosts, max_body_bytes=settings.max_body_bytes
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the server."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._guarded(scope, receive, send)
+            await self._guard(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             async with self.running():
@@ -159,82 +163,82 @@ class App:
         """Connected, with all that runs beside the requests."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.platform.tenants.close)
-            await self.platform.tenants.home()
-            await self.platform.tenants.tenant(self.platform.tenants.namespace)
-            for helper in self._helpers:
+            await self.platform.tenants.get_home_store()
+            await self.platform.tenants.get_tenant(self.platform.tenants.namespace)
+            for helper in self._background_tasks:
                 await stack.enter_async_context(asynccontextmanager(helper)(self.platform))
-            stack.push_async_callback(self._admission.denials.flush)
-            await stack.enter_async_context(meanwhile(self._admission.denials.flush_regularly()))
+            stack.push_async_callback(self._admission.denial_log.flush)
+            await stack.enter_async_context(running_task(self._admission.denial_log.flush_periodically()))
             stack.callback(self.platform.closing.set)
             yield
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        response = page_for(request.method, scope["path"], request.headers) or await self._answered(request)
+        response = serve_page(request.method, scope["path"], request.headers) or await self._respond(request)
         if response is None:
             return
         if not isinstance(response, StreamingResponse):
             await response(scope, receive, send)
             return
-        response.body_iterator = self._until_closing(request, response.body_iterator)
-        with self._admission.streams.held(scope[_PAYER]):
+        response.body_iterator = self._stream_until_closing(request, response.body_iterator)
+        with self._admission.open_streams.acquire(scope[_LIMIT_KEY]):
             await response(scope, receive, send)
 
-    async def _answered(self, request: Request) -> Response | None:
+    async def _respond(self, request: Request) -> Response | None:
         try:
-            return await self._answer(request)
+            return await self._handle_request(request)
         except Problem as problem:
-            return problem.response(request.scope[REQUEST_ID])
+            return problem.to_response(request.scope[REQUEST_ID])
         except HoldfastError as error:
-            problem = problem_of(error)
+            problem = problem_from_error(error)
             if problem is None:
-                return self._fault(request, error)
+                return self._handle_server_error(request, error)
             request_id = request.scope[REQUEST_ID]
             if problem.status >= 500:
                 log.warning("%s %r (request %s): %s", request.method, request.url.path, request_id, error)
-            return problem.response(request_id)
+            return problem.to_response(request_id)
         except ClientDisconnect:
             return None
         except Exception as error:
-            return self._fault(request, error)
+            return self._handle_server_error(request, error)
 
-    def _fault(self, request: Request, error: Exception) -> Response:
+    def _handle_server_error(self, request: Request, error: Exception) -> Response:
         number, request_id = secrets.token_hex(4), request.scope[REQUEST_ID]
         # The path is quoted: it may hold line ends, and must not look like another entry.
-        said = "fault %s: %s %r (request %s)"
+        said = "server error %s: %s %r (request %s)"
         log.error(said, number, request.method, request.url.path, request_id, exc_info=error)
-        return server_fault(number).response(request_id)
+        return server_error_problem(number).to_response(request_id)
 
-    async def _until_closing(self, request: Request, parts: AsyncIterable[Any]) -> AsyncGenerator[Any]:
+    async def _stream_until_closing(self, request: Request, chunks: AsyncIterable[Any]) -> AsyncGenerator[Any]:
         """A stream, that ends when the server is about to stop, or fails: its reader comes back.
 
         It ends also when the key that it was opened with is not valid any more.
         """
-        rest: AsyncIterator[Any] = aiter(parts)
+        rest: AsyncIterator[Any] = aiter(chunks)
         closing = asyncio.ensure_future(self.platform.closing.wait())
         following: asyncio.Future[Any] | None = None
         loop = asyncio.get_running_loop()
-        look_at = loop.time() + LOOK_AGAIN
+        look_at = loop.time() + KEY_RECHECK_S
         try:
             while True:
-                following = following or asyncio.ensure_future(anext(rest, _END))
+                following = following or asyncio.ensure_future(anext(rest, _END_OF_STREAM))
                 wait = max(0.0, look_at - loop.time())
                 await asyncio.wait([following, closing], timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 if closing.done() and not following.done():
                     return
-                if await self.platform.caller_of(request) is None:
+                if await self.platform.authenticate(request) is None:
                     return
-                look_at = loop.time() + LOOK_AGAIN
+                look_at = loop.time() + KEY_RECHECK_S
                 if not following.done():
                     continue
                 part, following = following.result(), None
-                if part is _END:
+                if part is _END_OF_STREAM:
                     return
                 yield part
         except HoldfastError as error:
             log.warning("the stream of %r ends: %s", request.url.path, error)
         except Exception as error:
-            self._fault(request, error)
+            self._handle_server_error(request, error)
         finally:
             closing.cancel()
             if following is not None:
@@ -243,58 +247,63 @@ class App:
             if isinstance(rest, AsyncGenerator):
                 await rest.aclose()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _handle_request(self, request: Request) -> Response:
         endpoint, path = self._routes.find(request.method, request.scope.get("raw_path") or request.url.path.encode())
-        if endpoint.changes:
-            check_site(request.headers, may_be_linked=False)
+        if endpoint.is_mutating:
+            check_same_site(request.headers, allow_navigation=False)
         caller, tenant = await self._admission.admit(endpoint, path, request)
-        call, payer = Call(request, self.platform, caller, tenant), payer_of(caller)
-        with self._admission.requests.held(payer), self.platform.bodies.room(payer) as room:
-            response = await self._carry_out(endpoint, path, call, room)
+        call, payer = Call(request, self.platform, caller, tenant), get_limit_key(caller)
+        with self._admission.open_requests.acquire(payer), self.platform.body_budget.open_reservation(payer) as room:
+            response = await self._execute(endpoint, path, call, room)
         if request.method == "HEAD":
-            return await _without_body(response)
+            return await _strip_body(response)
         if isinstance(response, StreamingResponse):
-            self._admission.streams.check(payer)
-            request.scope[_PAYER] = payer
+            self._admission.open_streams.check(payer)
+            request.scope[_LIMIT_KEY] = payer
         return response
 
-    async def _carry_out(self, endpoint: Endpoint, path: dict[str, str], call: Call, room: BodyRoom) -> Response:
-        arguments = arguments_of(endpoint, call.request, path)
-        if (model := endpoint.body) is not None:
-            data = await room.read_json(call.request)
+    async def _execute(
+        self, endpoint: Endpoint, path_params: dict[str, str], call: Call, reservation: BodyReservation
+    ) -> Response:
+        arguments = parse_arguments(endpoint, call.request, path_params)
+        if (model := endpoint.body_model) is not None:
+            data = await reservation.read_json(call.request)
             media_type = call.request.headers.get("content-type", "")
-            arguments["body"] = await call.off_loop(len(data), lambda: body_of(model, data, media_type))
-        if endpoint.audited:
-            target = target_of(path, arguments.get("body"))
-            auditor = await self.platform.auditor(call.caller.namespace)
-            await auditor.note(self._admission.audit_entry(endpoint, call.caller, target, "allowed"))
+            arguments["body"] = await call.run_body_work(len(data), lambda: parse_body(model, data, media_type))
+        if endpoint.is_audited:
+            target = format_target(path_params, arguments.get("body"))
+            auditor = await self.platform.get_audit_writer(call.caller.namespace)
+            await auditor.append(self._admission.make_audit_entry(endpoint, call.caller, target, "allowed"))
         admitted_at = asyncio.get_running_loop().time()
         try:
             value = await endpoint.handler(call, **arguments)
             waited = asyncio.get_running_loop().time() - admitted_at
-            if endpoint.scope is not None and not endpoint.changes and waited > TRUSTED_FOR:
+            if endpoint.scope is not None and not endpoint.is_mutating and waited > CACHE_TTL_S:
                 await call.check_key()
         except HoldfastError as error:
-            if not call.caller.may(Access.READ) and (problem := problem_of(error, may_read=False)) is not None:
+            if (
+                not call.caller.has_scope(Access.READ)
+                and (problem := problem_from_error(error, can_read=False)) is not None
+            ):
                 raise problem from error
             raise
         finally:
-            if endpoint.changes:
-                self.platform.changes.stir(call.tenant)
-        return await call.off_loop(0, lambda: answer_of(endpoint, value, call.status))
+            if endpoint.is_mutating:
+                self.platform.overview_feeds.notify(call.tenant)
+        return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status))
 
 
-_END = object()
-_PAYER = "holdfast.payer"
+_END_OF_STREAM = object()
+_LIMIT_KEY = "holdfast.payer"
 """Where it is kept in the scope of a request for whom a stream counts."""
 
 
-def _token_of(request: Request) -> str | None:
+def _get_bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-async def _without_body(response: Response) -> Response:
+async def _strip_body(response: Response) -> Response:
     """What is told without the answer itself; a stream is not begun."""
     if isinstance(response, StreamingResponse):
         parts: AsyncIterable[Any] = response.body_iterator
@@ -320,8 +329,8 @@ def create_app(
         encryption: as for ``Client``; all namespaces are sealed with it.
         settings: how it behaves.
     """
-    from holdfast.server.endpoints import ENDPOINTS, HELPERS
+    from holdfast.server.endpoints import BACKGROUND_TASKS, ENDPOINTS
 
     chosen = settings or Settings()
-    opener = partial(open_store, clock=chosen.clock, encryption=encryption)
-    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, HELPERS)
+    opener = partial(create_store, clock=chosen.clock, encryption=encryption)
+    return App(Platform(Tenants(url, namespace, opener), chosen), ENDPOINTS, BACKGROUND_TASKS)

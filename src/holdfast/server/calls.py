@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import Request
 
 from holdfast.client.client import Client
-from holdfast.codec import Encoded, codec_for
-from holdfast.server.auth.authenticator import Caller, no_valid_key
+from holdfast.codec import EncodedValue, codec_for
+from holdfast.server.auth.authenticator import Caller, invalid_key_problem
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.tenants import Tenant
-from holdfast.services.thread_offload import LARGE, off_loop
-from holdfast.services.wire_values import TAGGED_VALUES, VALUES, from_wire, to_wire
+from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
+from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER, from_wire, to_wire
 from holdfast.stores.contract import Store, WorkflowSpec
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST_WAIT = 60.0
+MAX_WAIT_S = 60.0
 """Seconds that a long poll may ask for."""
-_values = codec_for(Any)
+_value_codec = codec_for(Any)
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class Call:
     tenant: Tenant
     status: int | None = None
     """The status of the answer, if it is not the usual one."""
-    is_own: bool = False
+    is_internal: bool = False
     """The server calls for itself, and has no key."""
-    size: int = 0
+    value_bytes: int = 0
     """Bytes of values that the call handles: those of its body, and those it reads."""
 
     @property
@@ -58,68 +58,70 @@ class Call:
     # Values
 
     @property
-    def is_tagged(self) -> bool:
+    def has_tagged_values(self) -> bool:
         """Whether values come and go in Holdfast's own form: see ``services.wire_values``."""
-        return self.request.headers.get(VALUES, "") == TAGGED_VALUES
+        return self.request.headers.get(VALUES_HEADER, "") == TAGGED_VALUES
 
-    def out(self, value: Any) -> Any:
+    def encode_value(self, value: Any) -> Any:
         """A value as the caller wants it."""
-        return to_wire(value, tagged=self.is_tagged)
+        return to_wire(value, tagged=self.has_tagged_values)
 
-    def taken(self, data: Any, what: str = "the value") -> Any:
+    def decode_value(self, data: Any, label: str = "the value") -> Any:
         """A value that the caller has sent."""
-        return from_wire(data, what) if self.is_tagged else data
+        return from_wire(data, label) if self.has_tagged_values else data
 
-    async def take(self, data: Any, what: str = "the value") -> Any:
+    async def prepare_value(self, data: Any, label: str = "the value") -> Any:
         """A value from the body, ready to be stored; encoded in advance if the body is large."""
-        if self.size <= LARGE:
-            return self.taken(data, what)
-        return await self.off_loop(0, lambda: Encoded(_values.encode(self.taken(data, what), what)))
+        if self.value_bytes <= LARGE_BYTES:
+            return self.decode_value(data, label)
+        return await self.run_body_work(
+            0, lambda: EncodedValue(_value_codec.encode(self.decode_value(data, label), label))
+        )
 
-    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """Run work on the body and on ``size`` more bytes of values, in a thread if they are large.
+    async def run_body_work(self, size: int, work: Callable[[], T]) -> T:
+        """Run work on the body and on ``value_bytes`` more bytes of values, in a thread if they are large.
 
         These bytes count toward the size of the call from then on.
         """
-        self.size += size
-        return await self.large_work(self.size, work)
+        self.value_bytes += size
+        return await self.run_large_work(self.value_bytes, work)
 
-    async def large_work(self, size: int, work: Callable[[], T]) -> T:
-        """Run work on values of ``size`` bytes, in a thread if they are large.
+    async def run_large_work(self, size: int, work: Callable[[], T]) -> T:
+        """Run work on values of ``value_bytes`` bytes, in a thread if they are large.
 
         Each namespace uses one thread at a time, so that none can occupy all threads.
         """
-        if size <= LARGE:
+        if size <= LARGE_BYTES:
             return work()
-        async with self.platform.large_work.turn(self.caller.namespace):
-            return await off_loop(size, work)
+        async with self.platform.large_work.lock_for(self.caller.namespace):
+            return await run_off_loop(size, work)
 
-    def nudge(self, spec: WorkflowSpec) -> None:
+    def notify_listeners(self, spec: WorkflowSpec) -> None:
         """A run was started here: if it is one of an address, whoever listens is told at once."""
-        if spec.by_delivery:
-            self.platform.desks.of(self.tenant).nudge(spec.name)
+        if spec.is_address:
+            self.platform.dispatchers.get(self.tenant).notify(spec.name)
 
     # Who may do what
 
     async def check_key(self) -> None:
         """Refuse a caller whose key was revoked, or has expired, since the request came in."""
-        if await self.platform.caller_of(self.request) is None:
-            raise no_valid_key()
+        if await self.platform.authenticate(self.request) is None:
+            raise invalid_key_problem()
 
-    def need_to_listen(self, address: str) -> None:
+    def check_listen_scope(self, address: str) -> None:
         """Refuse whoever may not take deliveries of this address."""
-        if not self.caller.may(Scope.LISTEN, address):
-            raise not_allowed(f"listen:{address}")
+        if not self.caller.has_scope(Scope.LISTEN, address):
+            raise not_allowed_problem(f"listen:{address}")
 
-    def said_by(self, given: str | None) -> str:
+    def actor(self, given: str | None) -> str:
         """Who says something. A key that speaks for somebody is named as well: it cannot pass for them unnoticed."""
         if not given:
             return self.caller.name
-        return f"{given} (key {self.caller.name})" if self.caller.key else given
+        return f"{given} (key {self.caller.name})" if self.caller.key_id else given
 
     # Idempotency
 
-    def derived_id(self, what: str) -> str | None:
+    def derive_id(self, operation: str) -> str | None:
         """An id derived from the Idempotency-Key, distinct for each operation.
 
         Its scope is the namespace and not the API key, so that a request repeated with a rotated key is still the same
@@ -128,11 +130,11 @@ class Call:
         given = self.request.headers.get(IDEMPOTENCY_KEY)
         if given is None:
             return None
-        mixed = "\0".join((what, given)).encode()
-        return f"{what}-{base64.b32encode(hashlib.sha256(mixed).digest()[:15]).decode().lower()}"
+        mixed = "\0".join((operation, given)).encode()
+        return f"{operation}-{base64.b32encode(hashlib.sha256(mixed).digest()[:15]).decode().lower()}"
 
 
-def not_allowed(scope: str) -> Problem:
+def not_allowed_problem(scope: str) -> Problem:
     """The problem of a key that lacks a scope."""
     scope = str(scope)  # one of ``Scope`` shows itself otherwise
     return Problem(

@@ -17,32 +17,32 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.admission.durations import duration_to_seconds
-from holdfast.codec import LARGEST, bind_by_name
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, encode_inputs_by_name
 from holdfast.errors import UsageError
-from holdfast.services.documents import all_documents
-from holdfast.services.run_start import StartOptions, accept, new_run
-from holdfast.services.thread_offload import Work, off_loop
+from holdfast.services.documents import list_documents
+from holdfast.services.run_start import StartOptions, build_new_run, resolve_start
+from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.services.webhook_settings import Webhook, find_webhook, list_webhooks, remove_webhook
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
-from holdfast.stores.operations import MAX_DELIVERIES, Run, Started, StartRun
-from holdfast.stores.served_versions import announced
+from holdfast.stores.operations import MAX_DELIVERIES, Run, StartResult, StartRun
+from holdfast.stores.served_versions import list_announced_specs
 
 if TYPE_CHECKING:
     from holdfast.client.backend import AddressBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
-KIND = "address"
+DOCUMENT_KIND = "address"
 """The kind of document that holds an address's settings."""
-PAYLOAD = "payload"
+PAYLOAD_PARAMETER = "payload"
 """The one input of its runs."""
-LONGEST_NAME = 150
-LEASE = 30.0
-SHORTEST_LEASE, LONGEST_LEASE = 1.0, 86400.0
-WEBHOOK_TIMEOUT = 30.0
-LONGEST_WEBHOOK_TIMEOUT = 300.0
+MAX_NAME_LENGTH = 150
+DEFAULT_LEASE_S = 30.0
+MIN_LEASE_S, MAX_LEASE_S = 1.0, 86400.0
+DEFAULT_WEBHOOK_TIMEOUT_S = 30.0
+MAX_WEBHOOK_TIMEOUT_S = 300.0
 _SETTINGS = ("max_deliveries", "deadline", "lease", "webhook_timeout")
-_LENGTHS = frozenset({"deadline", "lease", "webhook_timeout"})
+_DURATION_SETTINGS = frozenset({"deadline", "lease", "webhook_timeout"})
 """Those of them that are lengths of time."""
 
 
@@ -56,13 +56,13 @@ class AddressInfo:
     is dead."""
     deadline: float | None = None
     """Seconds that a run has from its beginning until it must have ended, unless its sender says otherwise."""
-    lease: float = LEASE
+    lease: float = DEFAULT_LEASE_S
     """Seconds of silence after which a listener counts as dead."""
     webhook: str | None = None
     """Where deliveries are sent to, so that nobody needs to fetch them."""
-    webhook_off: str | None = None
+    webhook_disabled_reason: str | None = None
     """Why nothing is sent there any more, until the webhook is set again."""
-    webhook_timeout: float = WEBHOOK_TIMEOUT
+    webhook_timeout: float = DEFAULT_WEBHOOK_TIMEOUT_S
     """Seconds until a request to the webhook must be answered. A receiver that needs longer answers 202."""
 
     @property
@@ -70,53 +70,53 @@ class AddressInfo:
         """The workflow that it is."""
         return WorkflowSpec(
             self.name,
-            (PAYLOAD,),
-            timeout=self.deadline,
+            (PAYLOAD_PARAMETER,),
+            timeout_s=self.deadline,
             max_deliveries=self.max_deliveries,
-            by_delivery=True,
+            is_address=True,
         )
 
 
-def checked_address(name: object) -> str:
+def validate_address_name(name: object) -> str:
     """A name that an address may have."""
     is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable() and "@" not in name
-    if not isinstance(name, str) or not is_proper or len(name) > LONGEST_NAME:
+    if not isinstance(name, str) or not is_proper or len(name) > MAX_NAME_LENGTH:
         raise UsageError(
-            f"an address is a text of 1 to {LONGEST_NAME} printable characters without '@', not {repr(name)[:60]}"
+            f"an address is a text of 1 to {MAX_NAME_LENGTH} printable characters without '@', not {repr(name)[:60]}"
         )
     return name
 
 
-def checked(address: AddressInfo) -> AddressInfo:
+def validate_address(address: AddressInfo) -> AddressInfo:
     """The same, if its settings make sense. Raises ``UsageError``."""
-    where = f"address {checked_address(address.name)!r}"
+    where = f"address {validate_address_name(address.name)!r}"
     most, deadline, lease = address.max_deliveries, address.deadline, address.lease
     if not _is_number(most, int) or most < 1:
         raise UsageError(f"{where}: max_deliveries={most!r} must be a whole number, 1 or more")
     if deadline is not None and not (_is_number(deadline) and 0 < deadline < float("inf")):
         raise UsageError(f"{where}: deadline={deadline!r} must be a number of seconds above 0")
-    if not (_is_number(lease) and SHORTEST_LEASE <= lease <= LONGEST_LEASE):
-        raise UsageError(f"{where}: lease={lease!r} must be from {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds")
-    timeout, longest = address.webhook_timeout, LONGEST_WEBHOOK_TIMEOUT
+    if not (_is_number(lease) and MIN_LEASE_S <= lease <= MAX_LEASE_S):
+        raise UsageError(f"{where}: lease={lease!r} must be from {MIN_LEASE_S:g} to {MAX_LEASE_S:g} seconds")
+    timeout, longest = address.webhook_timeout, MAX_WEBHOOK_TIMEOUT_S
     if not (_is_number(timeout) and 1 <= timeout <= longest):
         raise UsageError(f"{where}: webhook_timeout={timeout!r} must be from 1 to {longest:g} seconds")
     return address
 
 
-def _is_number(given: object, kind: type | UnionType = int | float) -> bool:
-    return isinstance(given, kind) and not isinstance(given, bool)
+def _is_number(value: object, kind: type | UnionType = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 async def find_address(store: Store, name: str) -> AddressInfo | None:
     """An address that was declared."""
-    found = await store.documents(KIND, [name])
-    return _with_webhook(_address(found[0]), await find_webhook(store, name)) if found else None
+    found = await store.list_documents(DOCUMENT_KIND, [name])
+    return _with_webhook(_address_from_document(found[0]), await find_webhook(store, name)) if found else None
 
 
 async def list_addresses(store: Store) -> list[AddressInfo]:
     """All of them, in the order of their names."""
-    found, hooks = await all_documents(store, KIND), await list_webhooks(store)
-    return [_with_webhook(_address(one), hooks.get(one.name)) for one in found]
+    found, hooks = await list_documents(store, DOCUMENT_KIND), await list_webhooks(store)
+    return [_with_webhook(_address_from_document(one), hooks.get(one.name)) for one in found]
 
 
 async def declare_address(store: Store, name: str) -> AddressInfo:
@@ -124,14 +124,14 @@ async def declare_address(store: Store, name: str) -> AddressInfo:
 
     Its webhook is not looked for: whoever sends or listens does not need to know of it.
     """
-    found = await store.documents(KIND, [checked_address(name)])
+    found = await store.list_documents(DOCUMENT_KIND, [validate_address_name(name)])
     if found:
-        return _address(found[0])
+        return _address_from_document(found[0])
     new = AddressInfo(name)
-    await _refuse_code(store, name)
-    if await store.put_document(KIND, name, _packed(new), if_version=0) is None:
+    await _check_not_a_workflow(store, name)
+    if await store.put_document(DOCUMENT_KIND, name, _encode_settings(new), if_version=0) is None:
         return await declare_address(store, name)  # somebody else was quicker
-    await store.publish([new.spec])
+    await store.publish_workflows([new.spec])
     return new
 
 
@@ -140,28 +140,30 @@ async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
 
     Its webhook is not among them: ``services.webhook_settings`` sets it.
     """
-    checked_address(name)
+    validate_address_name(name)
     while True:
-        found = await store.documents(KIND, [name])
+        found = await store.list_documents(DOCUMENT_KIND, [name])
         if not found:
-            await _refuse_code(store, name)
-        address = checked(replace(_address(found[0]) if found else AddressInfo(name), **settings))
+            await _check_not_a_workflow(store, name)
+        address = validate_address(
+            replace(_address_from_document(found[0]) if found else AddressInfo(name), **settings)
+        )
         version = found[0].version if found else 0
-        if await store.put_document(KIND, name, _packed(address), if_version=version) is not None:
-            await store.publish([address.spec])
+        if await store.put_document(DOCUMENT_KIND, name, _encode_settings(address), if_version=version) is not None:
+            await store.publish_workflows([address.spec])
             return _with_webhook(address, await find_webhook(store, name))
 
 
-async def send_to(
+async def send_to_address(
     store: Store,
     name: str,
     payload: Any,
     options: StartOptions,
     *,
-    deadline: float | None = None,
-    max_value: int = LARGEST,
-    unsuccessful_too: bool = False,
-    work: Work = off_loop,
+    deadline_s: float | None = None,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
+    join_unsuccessful: bool = False,
+    runner: OffLoopRunner = run_off_loop,
 ) -> tuple[Run, bool]:
     """Start a run of an address, or join the one that is there (false). Errors as for the start of any run.
 
@@ -170,49 +172,49 @@ async def send_to(
         name: the address, which is declared if nobody has done so.
         payload: what is sent.
         options: of the run, as for a workflow.
-        deadline: seconds that it has; what the address says unless given.
+        deadline_s: seconds that it has; what the address says unless given.
         max_value: the largest payload, in bytes.
-        unsuccessful_too: a run that is there is joined also if it has ended without a result.
-        work: does what takes long for a large payload.
+        join_unsuccessful: a run that is there is joined also if it has ended without a result.
+        runner: does what takes long for a large payload.
     """
     if options.version is not None:
         raise UsageError(f"address {name!r} has no code, and so no version={options.version!r} of it")
     address = await declare_address(store, name)
-    spec = address.spec if deadline is None else replace(address.spec, timeout=deadline)
-    inputs = bind_by_name(name, spec.parameters, (payload,), {})
-    new = await work(len(inputs), lambda: new_run(spec, inputs, options, now=store.now(), max_value=max_value))
+    spec = address.spec if deadline_s is None else replace(address.spec, timeout_s=deadline_s)
+    inputs = encode_inputs_by_name(name, spec.parameters, (payload,), {})
+    new = await runner(len(inputs), lambda: build_new_run(spec, inputs, options, now=store.now(), max_value=max_value))
     [answer] = await store.commit([StartRun(new)])
-    run = accept(answer, new, unsuccessful_too=unsuccessful_too)
-    return run, isinstance(answer, Started) and answer.created
+    run = resolve_start(answer, new, join_unsuccessful=join_unsuccessful)
+    return run, isinstance(answer, StartResult) and answer.is_new
 
 
 async def delete_address(store: Store, name: str) -> bool:
     """Forget the settings of an address, and its webhook. Its runs stay, and it is back as soon as somebody uses it."""
     await remove_webhook(store, name)
-    return await store.delete_document(KIND, name)
+    return await store.delete_document(DOCUMENT_KIND, name)
 
 
-async def _refuse_code(store: Store, name: str) -> None:
-    if any(not spec.by_delivery for spec in announced(name, await store.specs())):
+async def _check_not_a_workflow(store: Store, name: str) -> None:
+    if any(not spec.is_address for spec in list_announced_specs(name, await store.get_workflow_specs())):
         raise UsageError(
             f"{name!r} is the name of a workflow with code, which workers execute: start it, or choose another name "
             f"for the address"
         )
 
 
-def _packed(address: AddressInfo) -> bytes:
+def _encode_settings(address: AddressInfo) -> bytes:
     settings = asdict(address)
-    for other in ("name", "webhook", "webhook_off"):
+    for other in ("name", "webhook", "webhook_disabled_reason"):
         del settings[other]
     return json.dumps(settings).encode()
 
 
 def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
-    return address if hook is None else replace(address, webhook=hook.url, webhook_off=hook.off)
+    return address if hook is None else replace(address, webhook=hook.url, webhook_disabled_reason=hook.disabled_reason)
 
 
-def _address(document: Document) -> AddressInfo:
-    kept: dict[str, Any] = document.content()
+def _address_from_document(document: Document) -> AddressInfo:
+    kept: dict[str, Any] = document.load_json()
     known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
     return AddressInfo(document.name, **known)
 
@@ -220,9 +222,9 @@ def _address(document: Document) -> AddressInfo:
 class ClientAddresses:
     """Addresses as a client sees them: where work is sent to, and taken from by processes elsewhere."""
 
-    def __init__(self, backend: AddressBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: AddressBackend, run_sync: SyncRunner) -> None:
         self._backend = backend
-        self._sync = in_sync
+        self._run_sync = run_sync
 
     async def list(self) -> builtins.list[AddressInfo]:
         """All of them, with their settings, in the order of their names."""
@@ -238,10 +240,10 @@ class ClientAddresses:
         """
         if unknown := settings.keys() - _SETTINGS:
             raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
-        for word in _LENGTHS & settings.keys():
+        for word in _DURATION_SETTINGS & settings.keys():
             if settings[word] is not None:
                 settings[word] = duration_to_seconds(settings[word], f"address {name!r}: {word}")
-        return await self._backend.set(checked_address(name), settings)
+        return await self._backend.set(validate_address_name(name), settings)
 
     async def delete(self, name: str) -> bool:
         """Forget its settings and its webhook; its runs stay, and it is back as soon as somebody uses it."""
@@ -251,12 +253,12 @@ class ClientAddresses:
 
     def list_sync(self) -> builtins.list[AddressInfo]:
         """``list`` without an event loop."""
-        return self._sync(self.list())
+        return self._run_sync(self.list())
 
     def set_sync(self, name: str, **settings: Any) -> AddressInfo:
         """``set`` without an event loop."""
-        return self._sync(self.set(name, **settings))
+        return self._run_sync(self.set(name, **settings))
 
     def delete_sync(self, name: str) -> bool:
         """``delete`` without an event loop."""
-        return self._sync(self.delete(name))
+        return self._run_sync(self.delete(name))

@@ -18,27 +18,27 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
-from holdfast.services.documents import all_documents
-from holdfast.services.timestamps import moment
+from holdfast.services.documents import list_documents
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
-from holdfast.stores.urls import checked_namespace
+from holdfast.stores.urls import validate_namespace
 
 if TYPE_CHECKING:
     from holdfast.client.backend import KeyBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
-KIND = "key"
+DOCUMENT_KIND = "key"
 """The kind of document that a key is."""
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 SCOPES = ("read", "submit", "operate", "admin")
 """What a key may do, beside ``listen:<address>`` and ``listen:*``: see ``server.auth.scopes``."""
 
-_LISTEN = re.compile(r"listen:(\*|\S+)")
+_LISTEN_SCOPE = re.compile(r"listen:(\*|\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ApiKey:
     """An API key, without its secret."""
 
     id: str
@@ -58,27 +58,27 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeKey(Key):
+class CreatedApiKey(ApiKey):
     """A new key, and its token, which is told this once."""
 
     token: str
 
     @classmethod
-    def of(cls, key: Key, token: str) -> MadeKey:
+    def from_key(cls, key: ApiKey, token: str) -> CreatedApiKey:
         """What ``create_key`` has made."""
         return cls(**asdict(key), token=token)
 
 
-class UnknownKey(UsageError):
+class UnknownApiKey(UsageError):
     """There is no key with that id; at least none that the caller may know of."""
 
 
-def checked_scopes(scopes: Collection[str]) -> tuple[str, ...]:
+def validate_scopes(scopes: Collection[str]) -> tuple[str, ...]:
     """Scopes as they are kept: sorted, each once. Raises ``UsageError`` for what is none."""
     if not scopes:
         raise UsageError("a key without a scope may do nothing: give at least one, as in --scope submit --scope read")
     for scope in scopes:
-        if scope not in SCOPES and not _LISTEN.fullmatch(scope):
+        if scope not in SCOPES and not _LISTEN_SCOPE.fullmatch(scope):
             raise UsageError(
                 f"{scope!r} is no scope. There are: read, submit, operate, admin, listen:<address> and listen:*"
             )
@@ -94,10 +94,10 @@ async def create_key(
     expires_at: datetime | None = None,
     created_by: str = "",
     now: float,
-) -> tuple[Key, str]:
+) -> tuple[ApiKey, str]:
     """Make a key, and its token, which nobody can learn later. Raises ``UsageError``."""
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise UsageError(f"a key's name has 1 to {LONGEST_NAME} printable characters, not {name!r:.60}")
+    if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise UsageError(f"a key's name has 1 to {MAX_NAME_LENGTH} printable characters, not {name!r:.60}")
     if expires_at is not None and expires_at.timestamp() <= now:
         raise UsageError(
             f"the key {name!r} would expire at {expires_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: that is over"
@@ -105,50 +105,53 @@ async def create_key(
     if expires_at is not None and expires_at.year >= datetime.max.year:  # its last moment has no number of seconds
         raise UsageError(f"the key {name!r} would expire at the end of the calendar: leave that out, and it never does")
     secret = secrets.token_urlsafe(32)
-    key = Key(
+    key = ApiKey(
         id=secrets.token_hex(6),
         name=name.strip(),
-        namespace=checked_namespace(namespace),
-        scopes=checked_scopes(scopes),
-        created_at=moment(now),
+        namespace=validate_namespace(namespace),
+        scopes=validate_scopes(scopes),
+        created_at=to_datetime(now),
         expires_at=None if expires_at is None else expires_at.astimezone(UTC),
         revoked_at=None,
         created_by=created_by,
     )
-    while await store.put_document(KIND, key.id, _packed(key, hash_of(secret)), if_version=0) is None:
+    while await store.put_document(DOCUMENT_KIND, key.id, _encode_key(key, hash_secret(secret)), if_version=0) is None:
         key = replace(key, id=secrets.token_hex(6))  # somebody has that one
     return key, f"hf_{key.id}_{secret}"
 
 
-async def read_keys(store: Store, namespace: str | None = None) -> list[Key]:
+async def list_keys(store: Store, namespace: str | None = None) -> list[ApiKey]:
     """All keys, or those of a namespace, the oldest first."""
-    found = map(key_in, await all_documents(store, KIND))
+    found = map(key_from_document, await list_documents(store, DOCUMENT_KIND))
     wanted = [key for key in found if namespace in (None, key.namespace)]
     return sorted(wanted, key=lambda key: key.created_at)
 
 
 async def revoke_key(store: Store, id: str, now: float, namespace: str | None = None) -> bool:
-    """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownKey``."""
+    """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownApiKey``."""
     while True:
-        found = await store.documents(KIND, [id])
-        if not found or namespace not in (None, key_in(found[0]).namespace):
-            raise UnknownKey(f"there is no key {id!r:.60}: `holdfast keys list` tells which there are")
-        kept: dict[str, Any] = found[0].content()
+        found = await store.list_documents(DOCUMENT_KIND, [id])
+        if not found or namespace not in (None, key_from_document(found[0]).namespace):
+            raise UnknownApiKey(f"there is no key {id!r:.60}: `holdfast keys list` tells which there are")
+        kept: dict[str, Any] = found[0].load_json()
         if kept["revoked_at"] is not None:
             return False
         kept["revoked_at"] = now
-        if await store.put_document(KIND, id, json.dumps(kept).encode(), if_version=found[0].version) is not None:
+        if (
+            await store.put_document(DOCUMENT_KIND, id, json.dumps(kept).encode(), if_version=found[0].version)
+            is not None
+        ):
             return True
 
 
 class ClientKeys:
     """API keys as a client sees them: of a database; of a server, those of the caller's namespace."""
 
-    def __init__(self, backend: KeyBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: KeyBackend, run_sync: SyncRunner) -> None:
         self._backend = backend
-        self._sync = in_sync
+        self._run_sync = run_sync
 
-    async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> MadeKey:
+    async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
         """Make a key for the client's namespace. Its ``token`` is told this once: what is kept is a hash.
 
         Args:
@@ -158,35 +161,35 @@ class ClientKeys:
         """
         return await self._backend.create(name, scopes, expires_at)
 
-    async def list(self, namespace: str | None = None) -> builtins.list[Key]:
+    async def list(self, namespace: str | None = None) -> builtins.list[ApiKey]:
         """All keys, or those of a namespace, the oldest first; also those that were revoked or have expired."""
         return await self._backend.list(namespace)
 
     async def revoke(self, id: str) -> bool:
-        """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownKey``."""
+        """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownApiKey``."""
         return await self._backend.revoke(id)
 
     # The same, for code without an event loop
 
-    def create_sync(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> MadeKey:
+    def create_sync(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
         """``create`` without an event loop."""
-        return self._sync(self.create(name, scopes, expires_at=expires_at))
+        return self._run_sync(self.create(name, scopes, expires_at=expires_at))
 
-    def list_sync(self, namespace: str | None = None) -> builtins.list[Key]:
+    def list_sync(self, namespace: str | None = None) -> builtins.list[ApiKey]:
         """``list`` without an event loop."""
-        return self._sync(self.list(namespace))
+        return self._run_sync(self.list(namespace))
 
     def revoke_sync(self, id: str) -> bool:
         """``revoke`` without an event loop."""
-        return self._sync(self.revoke(id))
+        return self._run_sync(self.revoke(id))
 
 
-def hash_of(secret: str) -> bytes:
+def hash_secret(secret: str) -> bytes:
     """What is kept of a secret."""
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _packed(key: Key, hashed: bytes) -> bytes:
+def _encode_key(key: ApiKey, hashed: bytes) -> bytes:
     return json.dumps(
         {
             "name": key.name,
@@ -201,16 +204,16 @@ def _packed(key: Key, hashed: bytes) -> bytes:
     ).encode()
 
 
-def key_in(document: Document) -> Key:
+def key_from_document(document: Document) -> ApiKey:
     """The key that a document holds."""
-    kept: dict[str, Any] = document.content()
-    return Key(
+    kept: dict[str, Any] = document.load_json()
+    return ApiKey(
         id=document.name,
         name=kept["name"],
         namespace=kept["namespace"],
         scopes=tuple(kept["scopes"]),
-        created_at=moment(float(kept["created_at"])),
-        expires_at=moment(kept["expires_at"]),
-        revoked_at=moment(kept["revoked_at"]),
+        created_at=to_datetime(float(kept["created_at"])),
+        expires_at=to_datetime(kept["expires_at"]),
+        revoked_at=to_datetime(kept["revoked_at"]),
         created_by=kept["created_by"],
     )

@@ -7,6 +7,7 @@ is told who was first and what the answer was, unless both have said the very sa
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import json
 import logging
@@ -15,31 +16,38 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol, cast
 
-from holdfast.codec import LARGEST, Encoded, check_size, refuse_sealed, refuse_sealed_text, to_plain
+from holdfast.codec import (
+    DEFAULT_MAX_VALUE_BYTES,
+    EncodedValue,
+    check_decrypted,
+    check_decrypted_text,
+    decode_plain,
+    validate_size,
+)
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
-from holdfast.services.json_schemas import Fault, find_faults
-from holdfast.services.run_control import Reach
-from holdfast.services.thread_offload import LARGE, off_loop, rough_size
-from holdfast.services.timestamps import moment
-from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, ApprovalState, Question
+from holdfast.services.json_schemas import SchemaViolation, find_violations
+from holdfast.services.run_control import RunAccess
+from holdfast.services.thread_offload import LARGE_BYTES, estimate_size, run_off_loop
+from holdfast.services.timestamps import to_datetime
+from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, ApprovalRequest, ApprovalState
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import Verdict
+from holdfast.stores.operations import OpStatus
 
 log = logging.getLogger("holdfast.client")
 
-BEGINS = "approval begins"
-REMINDER = "approval reminder"
-TIME_OUT = "approval time-out"
+APPROVAL_START_STEP = "approval start"
+APPROVAL_REMINDER_STEP = "approval reminder"
+APPROVAL_TIMEOUT_STEP = "approval timeout"
 """The steps of a question: at its beginning, at each reminder, and at its end if it is not answered in time."""
 
-MOST_NAMED = 5
+MAX_LISTED = 5
 """How many questions an error message names."""
-MOST_FAULTS = 50
+MAX_VIOLATIONS = 50
 """How many faults of an answer an error has."""
 
 
-class Storing(Protocol):
+class StoreProvider(Protocol):
     """What it takes to see questions."""
 
     async def store(self) -> Store:
@@ -47,7 +55,7 @@ class Storing(Protocol):
         ...
 
 
-class ApprovalReach(Storing, Reach, Protocol):
+class ApprovalAccess(StoreProvider, RunAccess, Protocol):
     """What it takes to answer them."""
 
 
@@ -61,40 +69,35 @@ class Answer:
     arguments: dict[str, Any] | None = None
     """For a call: the arguments in place of those that were shown, if the person has edited them."""
     reason: str = ""
-    by: str = ""
-    at: float = 0.0
+    answered_by: str = ""
+    answered_at: float = 0.0
 
-    def payload(self) -> bytes:
+    def encode(self) -> bytes:
         """As it is recorded."""
-        return json.dumps(
-            {
-                "approved": self.approved,
-                "value": self.value,
-                "arguments": self.arguments,
-                "reason": self.reason,
-                "by": self.by,
-                "at": self.at,
-            },
-            ensure_ascii=False,
-        ).encode()
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
 
     @classmethod
-    def of(cls, payload: bytes) -> Answer:
+    def from_payload(cls, payload: bytes) -> Answer:
         """From a record."""
-        told: dict[str, Any] = json.loads(payload)
-        return cls(**{name: told[name] for name in cls.__slots__ if name in told})
+        recorded: dict[str, Any] = json.loads(payload)
+        return cls(**{field.name: recorded[field.name] for field in dataclasses.fields(cls) if field.name in recorded})
 
     @classmethod
-    def like(cls, value: Any, by: str, at: float) -> Answer:
+    def from_value(cls, value: Any, answered_by: str, answered_at: float) -> Answer:
         """The answer of which workflow code makes this value: a yes, a no, a choice, or what is in a form."""
-        plain = json_data(value, "the answer")
-        return cls(value is not False, None if value is True or value is False else plain, by=by, at=at)
+        plain = to_json_data(value, "the answer")
+        return cls(
+            value is not False,
+            None if value is True or value is False else plain,
+            answered_by=answered_by,
+            answered_at=answered_at,
+        )
 
     def is_same(self, other: Answer) -> bool:
         """Whether the same person has said the same, at whatever time."""
-        return replace(self, at=0.0) == replace(other, at=0.0)
+        return replace(self, answered_at=0.0) == replace(other, answered_at=0.0)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """What was said, in a few words."""
         if not self.approved:
             said = "no"
@@ -114,7 +117,7 @@ class ApprovalInfo:
     id: str
     run_id: str
     workflow: str
-    number: int
+    step_number: int
     """Its number among the steps of its run: the one in ``holdfast show``."""
     question: str
     choices: tuple[str, ...]
@@ -127,94 +130,94 @@ class ApprovalInfo:
     """The arguments of that call, all of them."""
     reason: str
     """Why the call needs an approval."""
-    asked_at: datetime
-    asked_of: str
+    requested_at: datetime
+    assignee: str
     """Who is asked now; empty: whoever sees it."""
     expires_at: datetime | None
     """When the run asks somebody else, or goes on without an answer."""
-    reminders: int
+    reminder_count: int
     state: ApprovalState
     answered_by: str
     answered_at: datetime | None
     answer: Answer | None
 
     @classmethod
-    def of(cls, row: Approval) -> ApprovalInfo:
+    def from_row(cls, row: Approval) -> ApprovalInfo:
         """From a row. Raises ``UndecryptableValue``."""
-        question = row.question
-        _check_that_it_is_open(row)
+        question = row.request
+        _check_decrypted(row)
         return cls(
             id=row.id,
             run_id=row.run_id,
             workflow=row.workflow,
-            number=row.position + 1,
-            question=question.text,
+            step_number=row.position + 1,
+            question=question.question,
             choices=question.choices,
-            form=json.loads(question.form) if question.form else None,
+            form=json.loads(question.form_schema) if question.form_schema else None,
             tool=question.tool,
             arguments=json.loads(question.arguments) if question.arguments else None,
             reason=question.reason,
-            asked_at=moment(row.asked_at),
-            asked_of=row.asked_of,
-            expires_at=moment(row.expires_at),
-            reminders=row.reminders,
+            requested_at=to_datetime(row.requested_at),
+            assignee=row.assignee,
+            expires_at=to_datetime(row.expires_at),
+            reminder_count=row.reminder_count,
             state=row.state,
             answered_by=row.answered_by,
-            answered_at=moment(row.answered_at),
-            answer=None if row.answer is None else Answer.of(row.answer),
+            answered_at=to_datetime(row.answered_at),
+            answer=None if row.answer is None else Answer.from_payload(row.answer),
         )
 
 
-def _check_that_it_is_open(row: Approval) -> None:
+def _check_decrypted(row: Approval) -> None:
     """Raises ``UndecryptableValue`` for a sealed question: nobody is to answer what they cannot read."""
-    question, what = row.question, f"approval {row.id!r} of run {row.run_id!r}"
-    for text in (question.text, *question.choices, question.reason):
-        refuse_sealed_text(text, what)
-    for data in (question.form, question.arguments, row.answer or b""):
-        refuse_sealed(data, what)
+    question, what = row.request, f"approval {row.id!r} of run {row.run_id!r}"
+    for text in (question.question, *question.choices, question.reason):
+        check_decrypted_text(text, what)
+    for data in (question.form_schema, question.arguments, row.answer or b""):
+        check_decrypted(data, what)
 
 
 # Seeing questions
 
 
 async def list_approvals(
-    reach: Storing,
+    provider: StoreProvider,
     run_id: str | None = None,
     *,
     workflow: str | None = None,
-    asked_of: str | None = None,
+    assignee: str | None = None,
     all: bool = False,
     limit: int = 1000,
 ) -> list[ApprovalInfo]:
     """Questions that match, the longest open first, at most ``limit``: those that are open, or ``all``."""
-    where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, asked_of=asked_of)
-    rows = await (await reach.store()).approvals(where, limit)
-    return readable(rows) if run_id is None else [ApprovalInfo.of(row) for row in rows]
+    where = ApprovalFilter(run_id, only_open=not all, workflow=workflow, assignee=assignee)
+    rows = await (await provider.store()).list_approvals(where, limit)
+    return decode_readable_rows(rows) if run_id is None else [ApprovalInfo.from_row(row) for row in rows]
 
 
-def readable(rows: Iterable[Approval]) -> list[ApprovalInfo]:
+def decode_readable_rows(rows: Iterable[Approval]) -> list[ApprovalInfo]:
     """Those that can be read here; what is sealed with a key that is not here is left out, and named in the log."""
     found: list[ApprovalInfo] = []
     for row in rows:
         try:
-            found.append(ApprovalInfo.of(row))
+            found.append(ApprovalInfo.from_row(row))
         except UndecryptableValue as problem:
             log.warning("an approval is left out of a list: %s", problem)
     return found
 
 
-async def find_approval(reach: Storing, id: str) -> Approval:
+async def find_approval(provider: StoreProvider, id: str) -> Approval:
     """The question of this id, which may be shortened as long as it names one."""
-    store = await reach.store()
+    store = await provider.store()
     wanted = id.strip().lower()
-    found = await store.approvals(ApprovalFilter(only_open=False, id_prefix=wanted)) if wanted else []
+    found = await store.list_approvals(ApprovalFilter(only_open=False, id_prefix=wanted)) if wanted else []
     for one in found:
         if len(found) == 1 or one.id == wanted:
             return one
     if found:
-        few = ", ".join(f"{one.id} ({one.question.text!r} of run {one.run_id!r})" for one in found[:MOST_NAMED])
+        few = ", ".join(f"{one.id} ({one.request.question!r} of run {one.run_id!r})" for one in found[:MAX_LISTED])
         raise UnknownApproval(f"{len(found)} approvals begin with {id!r}: {few}. Give more of the id.", id)
-    still_open = await store.approvals(ApprovalFilter(), limit=MOST_NAMED)
+    still_open = await store.list_approvals(ApprovalFilter(), limit=MAX_LISTED)
     few = ", ".join(f"{one.id} (run {one.run_id!r})" for one in still_open)
     raise UnknownApproval(
         f"there is no approval {id!r} in {store.url}: {f'open are {few}' if few else 'none is open'}. "
@@ -227,44 +230,49 @@ async def find_approval(reach: Storing, id: str) -> Approval:
 
 
 async def approve(
-    reach: ApprovalReach,
+    access: ApprovalAccess,
     id: str,
     value: Any = None,
     *,
     arguments: Mapping[str, Any] | None = None,
     by: str | None = None,
     reason: str = "",
-    of: str | None = None,
-    max_value: int = LARGEST,
+    run_id: str | None = None,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
-    """Say yes; false when the same person has said the very same before. ``of`` is the run that must be the asker."""
-    row = await _of_run(reach, id, of)
-    size = rough_size([value, arguments])
-    plain = await off_loop(size, lambda: json_data(value, f"the answer to approval {row.id}"))
-    edited = await off_loop(size, lambda: _edited(row, arguments))
-    given = Answer(True, plain, edited, reason, user() if by is None else by, await reach.now())
+    """Say yes.
+
+    False when the same person has said the very same before. ``run_id`` is the run that must be the asker.
+    """
+    row = await _find_run_approval(access, id, run_id)
+    size = estimate_size([value, arguments])
+    plain = await run_off_loop(size, lambda: to_json_data(value, f"the answer to approval {row.id}"))
+    edited = await run_off_loop(size, lambda: _validate_arguments(row, arguments))
+    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await access.now())
     if row.state is ApprovalState.OPEN:
         # Whoever has asked may have written a form that takes a while to check.
-        await off_loop(LARGE + 1 if row.question.form else size, lambda: _check(row, given))
-    return await _give(reach, row, given, max_value)
+        await run_off_loop(LARGE_BYTES + 1 if row.request.form_schema else size, lambda: _check_answer(row, given))
+    return await _submit_answer(access, row, given, max_value)
 
 
 async def deny(
-    reach: ApprovalReach,
+    access: ApprovalAccess,
     id: str,
     *,
     by: str | None = None,
     reason: str = "",
-    of: str | None = None,
-    max_value: int = LARGEST,
+    run_id: str | None = None,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
     """Say no; false when the same person has said the very same before."""
-    row = await _of_run(reach, id, of)
-    given = Answer(False, reason=reason, by=user() if by is None else by, at=await reach.now())
-    return await _give(reach, row, given, max_value)
+    row = await _find_run_approval(access, id, run_id)
+    given = Answer(
+        False, reason=reason, answered_by=get_os_user() if by is None else by, answered_at=await access.now()
+    )
+    return await _submit_answer(access, row, given, max_value)
 
 
-def user() -> str:
+def get_os_user() -> str:
     """Who is at the keyboard; empty where that cannot be told."""
     try:
         return getpass.getuser()
@@ -272,149 +280,152 @@ def user() -> str:
         return ""
 
 
-async def _of_run(reach: ApprovalReach, id: str, run_id: str | None) -> Approval:
-    row = await find_approval(reach, id)
-    _check_that_it_is_open(row)
+async def _find_run_approval(access: ApprovalAccess, id: str, run_id: str | None) -> Approval:
+    row = await find_approval(access, id)
+    _check_decrypted(row)
     if run_id is not None and row.run_id != run_id:
         raise UnknownApproval(f"approval {row.id} was asked for by run {row.run_id!r}, not by run {run_id!r}", row.id)
     return row
 
 
-async def _give(reach: ApprovalReach, row: Approval, given: Answer, max_value: int) -> bool:
-    payload = check_size(given.payload(), f"the answer to approval {row.id}", max_value)
-    verdict = await reach.change(AnswerApproval(row.id, payload, given.by, given.at))
-    if verdict is Verdict.DONE:
+async def _submit_answer(access: ApprovalAccess, row: Approval, answer: Answer, max_value: int) -> bool:
+    payload = validate_size(answer.encode(), f"the answer to approval {row.id}", max_value)
+    verdict = await access.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
+    if verdict is OpStatus.DONE:
         return True
-    now = await find_approval(reach, row.id)
+    now = await find_approval(access, row.id)
     if now.answer is not None and now.state is ApprovalState.ANSWERED:
-        first = Answer.of(now.answer)
-        if first.is_same(given):
+        first = Answer.from_payload(now.answer)
+        if first.is_same(answer):
             return False
-        raise _answered_before(now, first)
-    raise await _not_awaited(reach, now)
+        raise _make_already_answered_error(now, first)
+    raise await _make_closed_error(access, now)
 
 
-def _answered_before(row: Approval, first: Answer) -> ApprovalError:
-    at = f"{moment(row.answered_at or 0.0):%Y-%m-%d %H:%M:%S} UTC"
+def _make_already_answered_error(row: Approval, first: Answer) -> ApprovalError:
+    at = f"{to_datetime(row.answered_at or 0.0):%Y-%m-%d %H:%M:%S} UTC"
     return ApprovalClosed(
-        f"approval {row.id} ({row.question.text!r}) is closed: {first.by or 'somebody'} answered it at {at}: "
-        f"{first.in_words()}. That answer counts; `holdfast show {row.run_id}` tells what came of it.",
+        f"approval {row.id} ({row.request.question!r}) is closed: {first.answered_by or 'somebody'} answered it at "
+        f"{at}: "
+        f"{first.describe()}. That answer counts; `holdfast show {row.run_id}` tells what came of it.",
         row.id,
     )
 
 
-async def _not_awaited(reach: ApprovalReach, row: Approval) -> ApprovalError:
-    run = await reach.read(row.run_id)
-    closed = f"approval {row.id} ({row.question.text!r}) is closed"
+async def _make_closed_error(access: ApprovalAccess, row: Approval) -> ApprovalError:
+    run = await access.read(row.run_id)
+    closed = f"approval {row.id} ({row.request.question!r}) is closed"
     if run.state.is_terminal:
         ended = {RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}.get(run.state, f"has {run.state}")
         why = f"run {run.id!r} {ended}"
-    elif (other := await _in_its_place(reach, row)) is not None:
+    elif (other := await _find_replacement(access, row)) is not None:
         return ApprovalClosed(
-            f"{closed}: run {run.id!r} asks something else in its place now: {other.question.text!r}. If you mean "
+            f"{closed}: run {run.id!r} asks something else in its place now: {other.request.question!r}. If you mean "
             f"that, answer approval {other.id}.",
             row.id,
         )
-    elif row.expires_at is not None and row.expires_at <= await reach.now():
-        why = f"its time was over at {moment(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
+    elif row.expires_at is not None and row.expires_at <= await access.now():
+        why = f"its time was over at {to_datetime(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
     else:
         why = f"run {run.id!r} does not wait for it any more"
     return ApprovalClosed(f"{closed}: {why}. Nobody waits for the answer.", row.id)
 
 
-async def _in_its_place(reach: ApprovalReach, row: Approval) -> Approval | None:
+async def _find_replacement(access: ApprovalAccess, row: Approval) -> Approval | None:
     """What the run asks now instead: its code was changed while the question was open."""
-    still_open = await (await reach.store()).approvals(ApprovalFilter(row.run_id))
+    still_open = await (await access.store()).list_approvals(ApprovalFilter(row.run_id))
     return next((one for one in still_open if one.position == row.position and one.id != row.id), None)
 
 
 # Whether an answer fits
 
 
-def json_data(value: Any, what: str) -> Any:
+def to_json_data(value: Any, subject: str) -> Any:
     """What was given as JSON would say it. Raises ``InputError``."""
     from pydantic_core import from_json, to_json
 
     try:
-        if type(value) is Encoded:
-            value = to_plain(value.data)
+        if type(value) is EncodedValue:
+            value = decode_plain(value.data)
         return from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
     except ValueError as unfit:
-        raise InputError(f"{what} cannot be written as JSON: {unfit}") from None
+        raise InputError(f"{subject} cannot be written as JSON: {unfit}") from None
 
 
-def _edited(row: Approval, arguments: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _validate_arguments(row: Approval, arguments: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if arguments is None:
         return None
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"the arguments for approval {row.id} are an object, with a value for each, not {arguments!r}")
-    return cast("dict[str, Any]", json_data(dict(arguments), f"the arguments for approval {row.id}"))
+    return cast("dict[str, Any]", to_json_data(dict(arguments), f"the arguments for approval {row.id}"))
 
 
-def _check(row: Approval, given: Answer) -> None:
+def _check_answer(row: Approval, answer: Answer) -> None:
     """Whether this yes is an answer to the question."""
-    question = row.question
-    what = f"approval {row.id} ({question.text!r})"
-    if given.arguments is not None:
+    question = row.request
+    what = f"approval {row.id} ({question.question!r})"
+    if answer.arguments is not None:
         if not question.tool:
             raise InputError(f"{what} is no call of a tool: it has no arguments to edit")
         unfit = f"the arguments for {what} do not fit tool {question.tool!r}"
-        _check_schema(question, given.arguments, unfit, "arguments")
+        _check_schema(question, answer.arguments, unfit, "arguments")
     if question.tool:
-        if given.value is not None:
+        if answer.value is not None:
             raise InputError(
                 f"{what} is a call of tool {question.tool!r}: approve of it without a value, or with other arguments="
             )
     elif question.choices:
-        if given.value not in question.choices:
-            said = "needs a choice" if given.value is None else f"cannot be answered with {given.value!r}"
+        if answer.value not in question.choices:
+            said = "needs a choice" if answer.value is None else f"cannot be answered with {answer.value!r}"
             raise InputError(f"{what} {said}: choose one of {', '.join(question.choices)}")
-    elif question.form:
-        if given.value is None and not _allows_null(question):
-            raise InputError(f"{what} needs a value: {form_in_words(json.loads(question.form))}")
-        _check_schema(question, given.value, f"the value for {what} does not fit its form")
-    elif given.value not in (None, True):
+    elif question.form_schema:
+        if answer.value is None and not _can_be_null(question):
+            raise InputError(f"{what} needs a value: {describe_form(json.loads(question.form_schema))}")
+        _check_schema(question, answer.value, f"the value for {what} does not fit its form")
+    elif answer.value not in (None, True):
         raise InputError(f"{what} is answered with yes or no: approve of it without a value, or deny it")
 
 
-def _allows_null(question: Question) -> bool:
-    return not _faults(question, None)
+def _can_be_null(request: ApprovalRequest) -> bool:
+    return not _find_violations(request, None)
 
 
-def _check_schema(question: Question, value: Any, what: str, place: str = "value") -> None:
-    if not question.form:
+def _check_schema(request: ApprovalRequest, value: Any, subject: str, location: str = "value") -> None:
+    if not request.form_schema:
         return
-    faults = _faults(question, value)
+    faults = _find_violations(request, value)
     if faults:
-        told = "; ".join(f"{fault.json_path}: {fault.message}" for fault in faults[:MOST_NAMED])
-        each = [{"where": ".".join([place, *map(str, fault.path)]), "why": fault.message} for fault in faults]
-        raise InputError(f"{what}: {told}. The question is still open.", each)
+        told = "; ".join(f"{fault.json_path}: {fault.message}" for fault in faults[:MAX_LISTED])
+        each = [{"path": ".".join([location, *map(str, fault.path)]), "message": fault.message} for fault in faults]
+        raise InputError(f"{subject}: {told}. The question is still open.", each)
 
 
-def _faults(question: Question, value: Any) -> list[Fault]:
-    return find_faults(json.loads(question.form), value, f"the form of question {question.text[:60]!r}", MOST_FAULTS)
+def _find_violations(request: ApprovalRequest, value: Any) -> list[SchemaViolation]:
+    return find_violations(
+        json.loads(request.form_schema), value, f"the form of question {request.question[:60]!r}", MAX_VIOLATIONS
+    )
 
 
-def form_in_words(schema: Mapping[str, Any]) -> str:
+def describe_form(schema: Mapping[str, Any]) -> str:
     """What a form asks for, in a sentence."""
-    fields = form_fields(schema)
+    fields = describe_form_fields(schema)
     return f"an object with {', '.join(fields)}" if schema.get("properties") else fields[0]
 
 
-def form_fields(schema: Mapping[str, Any]) -> list[str]:
+def describe_form_fields(schema: Mapping[str, Any]) -> list[str]:
     """The fields of a form, for people, in a few words each; the form itself if it has none."""
     fields: Mapping[str, Any] | None = schema.get("properties")
     if not fields:
-        return [f"a value of type {_type_in_words(schema)}"]
+        return [f"a value of type {_describe_type(schema)}"]
     needed = schema.get("required", ())
     return [
-        f"{name} ({_type_in_words(field)}{'' if name in needed else ', may be left out'})"
+        f"{name} ({_describe_type(field)}{'' if name in needed else ', may be left out'})"
         + (f": {field['description']}" if isinstance(field, dict) and "description" in field else "")
         for name, field in fields.items()
     ]
 
 
-def _type_in_words(schema: Mapping[str, Any] | bool) -> str:
+def _describe_type(schema: Mapping[str, Any] | bool) -> str:
     if isinstance(schema, bool):  # a schema as well, which everything or nothing fits
         return "anything" if schema else "nothing"
     if "enum" in schema:
@@ -422,11 +433,11 @@ def _type_in_words(schema: Mapping[str, Any] | bool) -> str:
     if "const" in schema:
         return json.dumps(schema["const"], ensure_ascii=False)
     if "anyOf" in schema:
-        return " or ".join(_type_in_words(one) for one in schema["anyOf"])
+        return " or ".join(_describe_type(one) for one in schema["anyOf"])
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     named = schema.get("type", "anything")
     kind = " or ".join(map(str, cast("list[object]", named))) if isinstance(named, list) else str(named)
     if kind == "array" and isinstance(schema.get("items"), dict):
-        return f"list of {_type_in_words(schema['items'])}"
+        return f"list of {_describe_type(schema['items'])}"
     return f"{kind}, {schema['format']}" if "format" in schema else kind

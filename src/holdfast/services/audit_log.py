@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.services.timestamps import moment
-from holdfast.stores.audit_log import Audit
+from holdfast.services.timestamps import to_datetime
+from holdfast.stores.audit_log import AuditRow
 from holdfast.stores.contract import Store
 
-AT_ONCE = 1000
+PAGE_SIZE = 1000
 """As many entries as are read at once."""
 
 
@@ -19,9 +19,9 @@ class AuditEntry:
 
     id: int
     at: datetime
-    key: str | None
+    key_id: str | None
     """The id of the key; none where none was needed."""
-    name: str
+    key_name: str
     """What that key is called."""
     action: str
     """The operation, as it is called in the OpenAPI document."""
@@ -33,28 +33,28 @@ class AuditEntry:
     """The network address that it came from."""
 
     @classmethod
-    def of(cls, one: Audit) -> AuditEntry:
+    def from_row(cls, row: AuditRow) -> AuditEntry:
         """An entry as it is told."""
-        what = one.what
+        what = row.event
         return cls(
-            id=one.id,
-            at=moment(what.at),
-            key=what.who or None,
-            name=what.name,
+            id=row.id,
+            at=to_datetime(what.at),
+            key_id=what.key_id or None,
+            key_name=what.key_name,
             action=what.action,
             target=what.target,
             outcome=what.outcome,
-            remote=what.remote,
+            remote=what.remote_address,
         )
 
 
-async def read_audit(store: Store, limit: int) -> list[AuditEntry]:
+async def read_audit_log(store: Store, limit: int) -> list[AuditEntry]:
     """The newest entries, the newest first."""
-    found: list[Audit] = []
+    found: list[AuditRow] = []
     while len(found) < limit:
         before = found[-1].id if found else None
-        page = await store.audit(before=before, limit=min(AT_ONCE, limit - len(found)))
+        page = await store.list_audit(before_id=before, limit=min(PAGE_SIZE, limit - len(found)))
         found += page
         if not page:
             break
-    return [AuditEntry.of(one) for one in found]
+    return [AuditEntry.from_row(one) for one in found]

@@ -9,30 +9,30 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.services.input_validation import bind_inputs
-from holdfast.services.run_start import StartOptions, accept, new_run
-from holdfast.services.thread_offload import Work, off_loop
+from holdfast.services.run_start import StartOptions, build_new_run, resolve_start
+from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 
-Call = Sequence[Any] | Mapping[str, Any]
+CallArguments = Sequence[Any] | Mapping[str, Any]
 """The arguments of one run: by position, or by name."""
 
 
 async def start_many(
-    store: Store, spec: WorkflowSpec, calls: Iterable[Call], options: StartOptions, max_value: int
+    store: Store, spec: WorkflowSpec, calls: Iterable[CallArguments], options: StartOptions, max_value: int
 ) -> list[str]:
     """Start a run for each call, and return their ids in order.
 
     A call that cannot be started raises what ``start`` would raise. Those of the same thousand that can be are started
     all the same, and so are all before them.
     """
-    check_options(spec.name, options)
-    return await start_all(store, spec, ((_bound(spec, call), options) for call in calls), max_value)
+    check_bulk_options(spec.name, options)
+    return await start_batches(store, spec, ((_bind_call(spec, call), options) for call in calls), max_value)
 
 
-def check_options(workflow: str, options: StartOptions) -> None:
+def check_bulk_options(workflow: str, options: StartOptions) -> None:
     """Refuse options that only one run can have. Raises ``UsageError``."""
     if options.id is not None:
         raise UsageError(
@@ -46,38 +46,39 @@ def check_options(workflow: str, options: StartOptions) -> None:
         )
 
 
-async def start_all(
+async def start_batches(
     store: Store,
     spec: WorkflowSpec,
     runs: Iterable[tuple[bytes, StartOptions]],
     max_value: int,
     *,
-    unsuccessful_too: bool = False,
-    work: Work = off_loop,
+    join_unsuccessful: bool = False,
+    runner: OffLoopRunner = run_off_loop,
 ) -> list[str]:
-    """Start a run of a workflow for each of these inputs, each with options of its own: see ``accept``."""
+    """Start a run of a workflow for each of these inputs, each with options of its own: see ``resolve_start``."""
     ids: list[str] = []
     left = iter(runs)
-    while some := list(islice(left, AT_ONCE)):
-        news = await work(sum(len(inputs) for inputs, _ in some), partial(_new_runs, store, spec, some, max_value))
+    while some := list(islice(left, BATCH_SIZE)):
+        news = await runner(sum(len(inputs) for inputs, _ in some), partial(_build_runs, store, spec, some, max_value))
         answers = await store.commit([StartRun(new) for new in news])
         ids += [
-            accept(answer, new, unsuccessful_too=unsuccessful_too).id for answer, new in zip(answers, news, strict=True)
+            resolve_start(answer, new, join_unsuccessful=join_unsuccessful).id
+            for answer, new in zip(answers, news, strict=True)
         ]
     return ids
 
 
-def _new_runs(
-    store: Store, spec: WorkflowSpec, some: Sequence[tuple[bytes, StartOptions]], max_value: int
+def _build_runs(
+    store: Store, spec: WorkflowSpec, batch: Sequence[tuple[bytes, StartOptions]], max_value: int
 ) -> list[NewRun]:
-    return [new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in some]
+    return [build_new_run(spec, inputs, options, now=store.now(), max_value=max_value) for inputs, options in batch]
 
 
-def _bound(spec: WorkflowSpec, call: Call) -> bytes:
+def _bind_call(spec: WorkflowSpec, call: CallArguments) -> bytes:
     return bind_inputs(spec, *split_call(call))
 
 
-def split_call(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def split_call(call: CallArguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call, by position and by name. Raises ``UsageError``."""
     if isinstance(call, Mapping):
         return (), dict(call)

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.admission.usage import BUDGET_SIGNAL
-from holdfast.codec import LARGEST, check_size, codec_for
-from holdfast.codec.run_ids import LONGEST_ID
-from holdfast.core.records import Kind, Record
-from holdfast.core.seeded_random import SEED, fork_seed
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
+from holdfast.codec.run_ids import MAX_ID_LENGTH
+from holdfast.core.records import Record, RecordKind
+from holdfast.core.seeded_random import SEED_BYTES, make_fork_seed
 from holdfast.errors import RunConflict, UsageError
-from holdfast.services.approvals import BEGINS, Answer, user
-from holdfast.services.lookup import find_run, no_run
-from holdfast.services.run_start import checked_id
+from holdfast.services.approvals import APPROVAL_START_STEP, Answer, get_os_user
+from holdfast.services.lookup import find_run, make_run_not_found
+from holdfast.services.run_start import validate_run_id
 from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.operations import ForkRun, NewRun, Op, Run, SendSignal, Started, Verdict
-from holdfast.stores.rules import calls_short, switched_off
+from holdfast.stores.operations import ForkRun, NewRun, Op, OpStatus, Run, SendSignal, StartResult
+from holdfast.stores.rules import count_short_calls, make_disabled_error
 
 NOT_GIVEN = object()
 """In place of an output that nobody has named; ``None`` is one."""
@@ -38,59 +38,63 @@ async def fork_run(
     at: int | str | None,
     with_output: Any = NOT_GIVEN,
     new_id: str | None = None,
-    max_value: int = LARGEST,
-    fresh: bytes | None = None,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
+    entropy: bytes | None = None,
     by: str | None = None,
 ) -> Run:
-    """Create the fork; it begins when a worker takes it up. ``fresh`` is its own part of the seed: random bytes.
+    """Create the fork; it begins when a worker takes it up. ``entropy`` is its own part of the seed: random bytes.
 
     ``by`` is who says what a question is taken to have been answered with; the user of the operating system, if it is
     nobody else.
     """
     source = await find_run(store, run_id)
-    [history] = await store.histories([source.key])
-    usage = (await store.usages([run_id])).get(run_id)
+    [history] = await store.get_histories([source.key])
+    usage = (await store.get_usages([run_id])).get(run_id)
     now = store.now()
-    keep, record = _shared(history.records, run_id, at, with_output, user() if by is None else by, now, max_value)
-    seed = fork_seed(source.seed, keep, fresh or secrets.token_bytes(SEED))
-    new = _new(source, _made_up(run_id) if new_id is None else checked_id(new_id), seed, usage, now)
+    keep, record = _plan_fork(
+        history.records, run_id, at, with_output, get_os_user() if by is None else by, now, max_value
+    )
+    seed = make_fork_seed(source.seed, keep, entropy or secrets.token_bytes(SEED_BYTES))
+    new = _build_fork(source, _generate_id(run_id) if new_id is None else validate_run_id(new_id), seed, usage, now)
     ops: list[Op] = [ForkRun(run_id, new, keep, record)]
-    short = calls_short(one for one in history.records if one.seq < keep)
-    if short and await store.get(new.id) is not None:  # else somebody else would be told
-        raise _taken(new.id)
+    short = count_short_calls(one for one in history.records if one.seq < keep)
+    if short and await store.get_run(new.id) is not None:  # else somebody else would be told
+        raise _make_id_conflict(new.id)
     ops += [SendSignal(new.id, BUDGET_SIGNAL, b"null", f"fork {new.seed.hex()} {n}", now) for n in range(short)]
     [answer, *_] = await store.commit(ops)
-    if answer is Verdict.SWITCHED_OFF:
-        raise switched_off(source.workflow, f"run {run_id!r} was not forked")
-    if not isinstance(answer, Started):
-        raise no_run(store, run_id)
-    if not answer.created:
-        raise _taken(new.id)
+    if answer is OpStatus.WORKFLOW_DISABLED:
+        raise make_disabled_error(source.workflow, f"run {run_id!r} was not forked")
+    if not isinstance(answer, StartResult):
+        raise make_run_not_found(store, run_id)
+    if not answer.is_new:
+        raise _make_id_conflict(new.id)
     return answer.run
 
 
-def _shared(
+def _plan_fork(
     records: Sequence[Record], run_id: str, at: int | str | None, with_output: Any, by: str, now: float, max_value: int
 ) -> tuple[int, Record | None]:
     """How many records the fork shares, and the outcome that the step is given in it, if it is given one."""
     if at is None:
         if with_output is not NOT_GIVEN:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
-        return _behind(records), None
+        return _get_next_seq(records), None
     old = find_step(records, at, run_id)
-    cut = _begun(records, old) if with_output is NOT_GIVEN else old.seq
+    cut = _find_step_start(records, old) if with_output is NOT_GIVEN else old.seq
     # Not the step's own number: a retry may have left a gap in front of it, which the fork's own records fill.
-    keep = _behind([one for one in records if one.seq < cut])
+    keep = _get_next_seq([one for one in records if one.seq < cut])
     if with_output is NOT_GIVEN:
         return keep, None
     what = f"the output of step {old.name!r}"
-    is_answer = old.kind is Kind.APPROVAL
-    payload = Answer.like(with_output, by, now).payload() if is_answer else codec_for(Any).encode(with_output, what)
-    payload = check_size(payload, what, max_value)
+    is_answer = old.kind is RecordKind.APPROVAL
+    payload = (
+        Answer.from_value(with_output, by, now).encode() if is_answer else codec_for(Any).encode(with_output, what)
+    )
+    payload = validate_size(payload, what, max_value)
     return keep, Record(keep, old.kind, old.position, old.name, True, payload, max(now, old.at), now)
 
 
-def _new(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: float) -> NewRun:
+def _build_fork(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: float) -> NewRun:
     return NewRun(
         id=id,
         workflow=source.workflow,
@@ -104,44 +108,48 @@ def _new(source: Run, id: str, seed: bytes, usage: RunUsage | None, now: float) 
         deadline=None if source.deadline is None else now + source.deadline - source.created_at,
         max_deliveries=source.max_deliveries,
         tags=source.tags,
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        began_at=source.began_at,
+        python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        clock_started_at=source.clock_started_at,
         forked_from=source.id,
-        rewound=source.rewound,
+        rewind_points=source.rewind_points,
         budget=None if usage is None else usage.budget,
-        previous=source.previous,
+        previous_run=source.previous_run,
         version=source.version,
-        by_delivery=source.by_delivery,
+        is_delivery=source.is_delivery,
     )
 
 
-def _made_up(run_id: str) -> str:
+def _generate_id(run_id: str) -> str:
     """An id for a fork of this run, which is no longer than an id may be, however often a fork is forked."""
     end = f"-fork-{secrets.token_hex(3)}"
-    return run_id[: LONGEST_ID - len(end)] + end
+    return run_id[: MAX_ID_LENGTH - len(end)] + end
 
 
-def _taken(run_id: str) -> RunConflict:
+def _make_id_conflict(run_id: str) -> RunConflict:
     return RunConflict(f"the id {run_id!r} is taken: give the fork another one", run_id)
 
 
-def _behind(records: Sequence[Record]) -> int:
+def _get_next_seq(records: Sequence[Record]) -> int:
     """The ``seq`` of the next record."""
     return records[-1].seq + 1 if records else 0
 
 
-def _begun(records: Sequence[Record], old: Record) -> int:
+def _find_step_start(records: Sequence[Record], old: Record) -> int:
     """Where what a step does anew has begun: a question begins before its answer, and with it the time that it has."""
-    if old.kind is Kind.APPROVAL:
+    if old.kind is RecordKind.APPROVAL:
         for record in records:
-            if record.name == BEGINS and record.position > old.position and record.seq < old.seq:
+            if record.name == APPROVAL_START_STEP and record.position > old.position and record.seq < old.seq:
                 return record.seq
     return old.seq
 
 
 def find_step(records: Sequence[Record], at: int | str, run_id: str) -> Record:
     """The record of the step with this number (as ``holdfast show`` tells it) or name."""
-    steps = [record for record in records if record.kind in (Kind.STEP, Kind.CHILD, Kind.SIGNAL, Kind.APPROVAL)]
+    steps = [
+        record
+        for record in records
+        if record.kind in (RecordKind.STEP, RecordKind.CHILD, RecordKind.SIGNAL, RecordKind.APPROVAL)
+    ]
     if isinstance(at, int):
         found = [record for record in steps if record.position + 1 == at]
     else:

@@ -24,20 +24,20 @@ from holdfast.core.records import Attempt, Record, Signal
 from holdfast.errors import UsageError
 from holdfast.services.json_fields import (
     ATTEMPT_FIELDS,
-    HOW,
+    EXPORT_HINT,
     RECORD_FIELDS,
     RUN_FIELDS,
     SIGNAL_FIELDS,
-    read_all,
     read_fields,
+    read_list,
     write_fields,
 )
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
 
-FORMAT = "holdfast-journal"
-VERSION = 1
+FORMAT_NAME = "holdfast-journal"
+FORMAT_VERSION = 1
 """Rises when an older Holdfast would misread the file. A field more is no reason: those unknown are passed over."""
 
 
@@ -55,17 +55,17 @@ class Journal:
 
     def dumps(self) -> str:
         """The file's text."""
-        told = self.as_json()
-        run = ",\n".join(f"    {to_json(name)}: {to_json(value)}" for name, value in told["run"].items())
-        lists = ",\n".join(f'  "{name}": {_lines(told[name])}' for name in ("records", "attempts", "signals"))
-        head = f'  "format": {to_json(FORMAT)},\n  "version": {VERSION},\n'
+        told = self.to_json()
+        run = ",\n".join(f"    {to_json_line(name)}: {to_json_line(value)}" for name, value in told["run"].items())
+        lists = ",\n".join(f'  "{name}": {_format_array(told[name])}' for name in ("records", "attempts", "signals"))
+        head = f'  "format": {to_json_line(FORMAT_NAME)},\n  "version": {FORMAT_VERSION},\n'
         return f'{{\n{head}  "run": {{\n{run}\n  }},\n{lists}\n}}\n'
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same as data."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": FORMAT_NAME,
+            "version": FORMAT_VERSION,
             "run": write_fields(RUN_FIELDS, self.run),
             "records": [write_fields(RECORD_FIELDS, record) for record in self.records],
             "attempts": [write_fields(ATTEMPT_FIELDS, attempt) for attempt in self.attempts],
@@ -78,26 +78,26 @@ class Journal:
         try:
             content: Any = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{source} is not a journal: it is not JSON ({error}). {HOW}") from None
-        return cls.of(content, source)
+            raise UsageError(f"{source} is not a journal: it is not JSON ({error}). {EXPORT_HINT}") from None
+        return cls.from_json(content, source)
 
     @classmethod
-    def of(cls, data: Any, source: str = "this") -> Journal:
-        """The journal that ``as_json`` tells. Raises ``UsageError``."""
-        content = _checked(data, source)
+    def from_json(cls, data: Any, source: str = "this") -> Journal:
+        """The journal that ``to_json`` tells. Raises ``UsageError``."""
+        content = _validate_header(data, source)
         run = read_fields(RUN_FIELDS, content.get("run"), source, "run")
-        began_at = run.pop("began_at", None)
+        clock_started_at = run.pop("clock_started_at", None)
         return cls(
             Run(
                 key=0,
                 owner=None,
                 starter=None,
-                began_at=run["created_at"] if began_at is None else began_at,
+                clock_started_at=run["created_at"] if clock_started_at is None else clock_started_at,
                 **run,
             ),
-            tuple(Record(**fields) for fields in read_all(RECORD_FIELDS, content, source, "records")),
-            tuple(Attempt(**fields) for fields in read_all(ATTEMPT_FIELDS, content, source, "attempts")),
-            tuple(Signal(**fields) for fields in read_all(SIGNAL_FIELDS, content, source, "signals")),
+            tuple(Record(**fields) for fields in read_list(RECORD_FIELDS, content, source, "records")),
+            tuple(Attempt(**fields) for fields in read_list(ATTEMPT_FIELDS, content, source, "attempts")),
+            tuple(Signal(**fields) for fields in read_list(SIGNAL_FIELDS, content, source, "signals")),
         )
 
     @classmethod
@@ -106,7 +106,7 @@ class Journal:
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror or error}. {HOW}") from error
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}. {EXPORT_HINT}") from error
         return cls.loads(data, str(path))
 
     def write(self, path: str | PathLike[str]) -> None:
@@ -121,9 +121,9 @@ async def export_run(store: Store, run_id: str) -> Journal:
     """The journal of a run, as it is now. Raises ``RunNotFound``."""
     while True:
         run = await find_run(store, run_id)
-        [history] = await store.histories([run.key])
+        [history] = await store.get_histories([run.key])
         # A run that was taken over, ended or reopened between the two readings would get another one's journal.
-        after = await store.get(run_id)
+        after = await store.get_run(run_id)
         if after is not None and (after.epoch, after.state) == (run.epoch, run.state):
             break
     return Journal(
@@ -137,7 +137,7 @@ async def export_run(store: Store, run_id: str) -> Journal:
 # Writing
 
 
-def to_json(value: Any) -> str:
+def to_json_line(value: Any) -> str:
     """JSON on one line."""
     text = json.dumps(value, ensure_ascii=False)
     try:
@@ -147,25 +147,26 @@ def to_json(value: Any) -> str:
     return text
 
 
-def _lines(objects: Iterable[dict[str, Any]]) -> str:
-    lines = [f"    {to_json(one)}" for one in objects]
+def _format_array(objects: Iterable[dict[str, Any]]) -> str:
+    lines = [f"    {to_json_line(one)}" for one in objects]
     return "[\n" + ",\n".join(lines) + "\n  ]" if lines else "[]"
 
 
 # Reading
 
 
-def _checked(content: Any, source: str) -> dict[str, Any]:
+def _validate_header(content: Any, source: str) -> dict[str, Any]:
     """The file's object, if it is one of ours that this version can read."""
-    if not isinstance(content, dict) or cast("dict[str, Any]", content).get("format") != FORMAT:
-        raise UsageError(f'{source} is not a journal: it has no "format": "{FORMAT}". {HOW}')
+    if not isinstance(content, dict) or cast("dict[str, Any]", content).get("format") != FORMAT_NAME:
+        raise UsageError(f'{source} is not a journal: it has no "format": "{FORMAT_NAME}". {EXPORT_HINT}')
     given = cast("dict[str, Any]", content)
     version = given.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UsageError(f"{source} is no whole journal: 'version' must be a whole number, 1 or more. {HOW}")
-    if version > VERSION:
+        raise UsageError(f"{source} is no whole journal: 'version' must be a whole number, 1 or more. {EXPORT_HINT}")
+    if version > FORMAT_VERSION:
         raise UsageError(
-            f"{source} was written by a newer Holdfast (journal version {version}; this one reads up to {VERSION}). "
+            f"{source} was written by a newer Holdfast (journal version {version}; this one reads up to "
+            f"{FORMAT_VERSION}). "
             f"Read it with that one."
         )
     return given

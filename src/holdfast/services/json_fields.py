@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from holdfast.codec.tags import TAGGED
-from holdfast.core.records import Kind, Rewind, read_once
+from holdfast.codec.tags import TAGGED_PREFIX
+from holdfast.core.records import RecordKind, Rewind, RewindPoint
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
-from holdfast.stores.operations import Cancel
+from holdfast.stores.operations import CancelState
 
-HOW = "`holdfast export RUN` writes such files."
-_KINDS = {kind.label: kind for kind in Kind}
+EXPORT_HINT = "`holdfast export RUN` writes such files."
+_KINDS_BY_LABEL = {kind.label: kind for kind in RecordKind}
 
 
 def _write_bytes(data: bytes) -> Any:
-    tagged = data[:1] == TAGGED
+    tagged = data[:1] == TAGGED_PREFIX
     try:
         text = (data[1:] if tagged else data).decode()
     except UnicodeDecodeError:
@@ -36,47 +36,47 @@ def _read_bytes(value: Any) -> bytes:
         return value.encode()
     (form, text), *more = cast("dict[str, Any]", value).items() if isinstance(value, dict) else [("", None)]
     if not more and form == "tagged":
-        return TAGGED + _read_text(text).encode()
+        return TAGGED_PREFIX + _read_string(text).encode()
     if not more and form == "base64":
-        return b64decode(_read_text(text), validate=True)
+        return b64decode(_read_string(text), validate=True)
     raise TypeError
 
 
-def _read_text(value: Any) -> str:
+def _read_string(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _read_flag(value: Any) -> bool:
+def _read_bool(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError
     return value
 
 
-def _read_whole(value: Any) -> int:
+def _read_int(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
     return value
 
 
-def _read_number(value: Any) -> float:
+def _read_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return value
 
 
 def _read_hex(value: Any) -> bytes:
-    return bytes.fromhex(_read_text(value))
+    return bytes.fromhex(_read_string(value))
 
 
-def _read_kind(value: Any) -> Kind:
-    if value not in _KINDS:
+def _read_kind(value: Any) -> RecordKind:
+    if value not in _KINDS_BY_LABEL:
         raise ValueError
-    return _KINDS[value]
+    return _KINDS_BY_LABEL[value]
 
 
-def _write_kind(kind: Kind) -> str:
+def _write_kind(kind: RecordKind) -> str:
     return kind.label
 
 
@@ -85,56 +85,67 @@ def _read_rewind(value: Any) -> Rewind:
         raise TypeError
     given = cast("dict[str, Any]", value)
     return Rewind(
-        _read_wholes(given["failed"]),
-        _read_whole(given["positions"]),
-        _read_whole(given["timers"]),
-        _read_flag(given["undone"]),
-        _read_once(given["once"]),
-        _read_wholes(given.get("given_up", [])),
+        _read_ints(given["failed_seqs"]),
+        _read_int(given["command_count"]),
+        _read_int(given["timer_count"]),
+        _read_bool(given["is_compensated"]),
+        _read_ints(given["once_seqs"]),
+        _read_ints(given.get("abandoned_positions", [])),
     )
 
 
-def _read_once(value: Any) -> tuple[int, ...]:
-    return read_once(value if isinstance(value, bool) else _read_wholes(value))
-
-
-def _read_wholes(value: Any) -> tuple[int, ...]:
+def _read_ints(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError
-    return tuple(_read_whole(one) for one in cast("list[Any]", value))
+    return tuple(_read_int(one) for one in cast("list[Any]", value))
+
+
+def _read_rewind_points(value: Any) -> tuple[RewindPoint, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    pairs = [_read_ints(pair) for pair in cast("list[Any]", value)]
+    return tuple(RewindPoint(position, seq) for position, seq in pairs)
+
+
+def _write_rewind_points(points: Iterable[RewindPoint]) -> list[list[int]]:
+    return [list(point) for point in points]
 
 
 def _write_rewind(rewind: Rewind) -> dict[str, Any]:
-    lists = {"failed": list(rewind.failed), "once": list(rewind.once) or False, "given_up": list(rewind.given_up)}
+    lists = {
+        "failed_seqs": list(rewind.failed_seqs),
+        "once_seqs": list(rewind.once_seqs),
+        "abandoned_positions": list(rewind.abandoned_positions),
+    }
     written = {**rewind._asdict(), **lists}
-    if not rewind.given_up:
-        del written["given_up"]  # most have none
+    if not rewind.abandoned_positions:
+        del written["abandoned_positions"]  # most have none
     return written
 
 
-def _read_names(value: Any) -> tuple[str, ...]:
+def _read_strings(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError
-    return tuple(_read_text(name) for name in cast("list[Any]", value))
+    return tuple(_read_string(name) for name in cast("list[Any]", value))
 
 
 # The fields
 
 
-class Form(NamedTuple):
+class FieldCodec(NamedTuple):
     """How values of one type are written and read."""
 
-    what: str
+    expected: str
     read: Callable[[Any], Any]
     write: Callable[[Any], Any] = lambda value: value
-    is_left_out: Callable[[Any, Any], bool] | None = None
+    is_omitted: Callable[[Any, Any], bool] | None = None
     """Whether this value of that object is not written; then it need not be there to be read."""
 
-    def unless(self, is_left_out: Callable[[Any, Any], bool]) -> Form:
+    def omit_if(self, is_omitted: Callable[[Any, Any], bool]) -> FieldCodec:
         """The same, left out of some objects."""
-        return self._replace(is_left_out=is_left_out)
+        return self._replace(is_omitted=is_omitted)
 
-    def or_none(self) -> Form:
+    def nullable(self) -> FieldCodec:
         """The same, or nothing."""
 
         def read(value: Any) -> Any:
@@ -143,136 +154,137 @@ class Form(NamedTuple):
         def write(value: Any) -> Any:
             return None if value is None else self.write(value)
 
-        return Form(f"{self.what} or null", read, write)
+        return FieldCodec(f"{self.expected} or null", read, write)
 
 
-TEXT = Form("a string", _read_text)
-FLAG = Form("true or false", _read_flag)
-WHOLE = Form("a whole number", _read_whole)
-SECONDS = Form("a number of seconds", _read_number)
-NAMES = Form("a list of strings", _read_names, list)
-WHOLES = Form("a list of whole numbers", _read_wholes, list)
-HEX = Form("hexadecimal", _read_hex, bytes.hex)
-BYTES = Form('a string, {"tagged": ...} or {"base64": ...}', _read_bytes, _write_bytes)
-STATE = Form(f"one of {', '.join(RunState)}", RunState, str)
-KIND = Form(f"one of {', '.join(_KINDS)}", _read_kind, _write_kind)
-CANCEL = Form("asked or recorded", Cancel, str)
-REWIND = Form("an object that tells what a retry takes back", _read_rewind, _write_rewind)
+STRING = FieldCodec("a string", _read_string)
+BOOL = FieldCodec("true or false", _read_bool)
+INT = FieldCodec("a whole number", _read_int)
+SECONDS = FieldCodec("a number of seconds", _read_float)
+STRINGS = FieldCodec("a list of strings", _read_strings, list)
+INTS = FieldCodec("a list of whole numbers", _read_ints, list)
+HEX = FieldCodec("hexadecimal", _read_hex, bytes.hex)
+BYTES = FieldCodec('a string, {"tagged": ...} or {"base64": ...}', _read_bytes, _write_bytes)
+STATE = FieldCodec(f"one of {', '.join(RunState)}", RunState, str)
+KIND = FieldCodec(f"one of {', '.join(_KINDS_BY_LABEL)}", _read_kind, _write_kind)
+CANCEL = FieldCodec("asked or recorded", CancelState, str)
+REWIND_POINTS = FieldCodec("a list of pairs of whole numbers", _read_rewind_points, _write_rewind_points)
+REWIND = FieldCodec("an object that tells what a retry takes back", _read_rewind, _write_rewind)
 
 
-def is_nothing(value: Any, _: Any = None) -> bool:
+def is_empty(value: Any, _: Any = None) -> bool:
     """Whether there is nothing to tell."""
     return value is None or value is False or value == "" or value == ()
 
 
-def _is_creation(value: Any, run: Any) -> bool:
+def _is_created_at(value: Any, run: Any) -> bool:
     return value == run.created_at
 
 
-Fields = dict[str, Form]
-RUN_FIELDS: Fields = {
-    "id": TEXT,
-    "workflow": TEXT,
+FieldCodecs = dict[str, FieldCodec]
+RUN_FIELDS: FieldCodecs = {
+    "id": STRING,
+    "workflow": STRING,
     "state": STATE,
-    "queue": TEXT,
-    "priority": WHOLE,
-    "tags": NAMES,
-    "python": TEXT,
+    "queue": STRING,
+    "priority": INT,
+    "tags": STRINGS,
+    "python_version": STRING,
     "created_at": SECONDS,
-    "finished_at": SECONDS.or_none(),
-    "deadline": SECONDS.or_none(),
-    "wake_at": SECONDS.or_none(),
-    "waits_for": TEXT,
-    "epoch": WHOLE,
-    "deliveries": WHOLE,
-    "max_deliveries": WHOLE,
+    "finished_at": SECONDS.nullable(),
+    "deadline": SECONDS.nullable(),
+    "wake_at": SECONDS.nullable(),
+    "waits_for": STRING,
+    "epoch": INT,
+    "delivery_count": INT,
+    "max_deliveries": INT,
     "seed": HEX,
     "digest": HEX,
     "inputs": BYTES,
-    "output": BYTES.or_none(),
-    "error": BYTES.or_none(),
+    "output": BYTES.nullable(),
+    "error": BYTES.nullable(),
     # Left out of a run that has none of it; a file of a release that knew nothing of it reads the same.
-    "began_at": SECONDS.unless(_is_creation),
-    "cancel": CANCEL.unless(is_nothing),
-    "paused_at": SECONDS.unless(is_nothing),
-    "rewind": REWIND.unless(is_nothing),
-    "parent": TEXT.unless(is_nothing),
-    "forked_from": TEXT.unless(is_nothing),
-    "version": TEXT.unless(is_nothing),
-    "rewound": WHOLES.unless(is_nothing),
-    "session": TEXT.unless(is_nothing),
-    "previous": TEXT.unless(is_nothing),
-    "has_budget": FLAG.unless(is_nothing),
-    "queue_key": TEXT.unless(is_nothing),
-    "by_delivery": FLAG.unless(is_nothing),
+    "clock_started_at": SECONDS.omit_if(_is_created_at),
+    "cancel_state": CANCEL.omit_if(is_empty),
+    "paused_at": SECONDS.omit_if(is_empty),
+    "rewind": REWIND.omit_if(is_empty),
+    "parent": STRING.omit_if(is_empty),
+    "forked_from": STRING.omit_if(is_empty),
+    "version": STRING.omit_if(is_empty),
+    "rewind_points": REWIND_POINTS.omit_if(is_empty),
+    "session": STRING.omit_if(is_empty),
+    "previous_run": STRING.omit_if(is_empty),
+    "has_budget": BOOL.omit_if(is_empty),
+    "queue_key": STRING.omit_if(is_empty),
+    "is_delivery": BOOL.omit_if(is_empty),
 }
-RECORD_FIELDS: Fields = {
-    "seq": WHOLE,
+RECORD_FIELDS: FieldCodecs = {
+    "seq": INT,
     "kind": KIND,
-    "position": WHOLE,
-    "name": TEXT,
-    "ok": FLAG,
-    "payload": BYTES.or_none(),
+    "position": INT,
+    "name": STRING,
+    "ok": BOOL,
+    "payload": BYTES.nullable(),
     "at": SECONDS,
     "started_at": SECONDS,
-    "attempts": WHOLE,
-    "worker": WHOLE,
-    "epoch": WHOLE,
-    "preview": TEXT,
+    "attempts": INT,
+    "worker": INT,
+    "epoch": INT,
+    "preview": STRING,
 }
-ATTEMPT_FIELDS: Fields = {
-    "position": WHOLE,
-    "name": TEXT,
-    "attempt": WHOLE,
-    "intent": FLAG,
-    "progress": BYTES.or_none(),
-    "error": TEXT,
+ATTEMPT_FIELDS: FieldCodecs = {
+    "position": INT,
+    "name": STRING,
+    "attempt": INT,
+    "intent": BOOL,
+    "progress": BYTES.nullable(),
+    "error": STRING,
     "at": SECONDS,
-    "outcome": BYTES.unless(is_nothing),
-    "retry_at": SECONDS.unless(is_nothing),
-    "failing_since": SECONDS.unless(is_nothing),
+    "outcome": BYTES.omit_if(is_empty),
+    "retry_at": SECONDS.omit_if(is_empty),
+    "failing_since": SECONDS.omit_if(is_empty),
 }
-SIGNAL_FIELDS: Fields = {
-    "id": WHOLE,
-    "name": TEXT,
+SIGNAL_FIELDS: FieldCodecs = {
+    "id": INT,
+    "name": STRING,
     "payload": BYTES,
     "sent_at": SECONDS,
-    "position": WHOLE.unless(is_nothing),
+    "position": INT.omit_if(is_empty),
 }
 
 
-def write_fields(fields: Fields, item: Any) -> dict[str, Any]:
+def write_fields(fields: FieldCodecs, item: Any) -> dict[str, Any]:
     """An object as JSON can say it."""
     return {
         name: form.write(value)
         for name, form in fields.items()
         for value in (getattr(item, name),)
-        if form.is_left_out is None or not form.is_left_out(value, item)
+        if form.is_omitted is None or not form.is_omitted(value, item)
     }
 
 
-def read_fields(fields: Fields, item: Any, source: str, place: str) -> dict[str, Any]:
+def read_fields(fields: FieldCodecs, item: Any, source: str, location: str) -> dict[str, Any]:
     """The values of an object's fields. Raises ``UsageError``, which calls the file ``source``."""
     if not isinstance(item, dict):
-        raise UsageError(f"{source} is no whole journal: {place!r} is missing, or no object. {HOW}")
+        raise UsageError(f"{source} is no whole journal: {location!r} is missing, or no object. {EXPORT_HINT}")
     given = cast("dict[str, Any]", item)
     read: dict[str, Any] = {}
     for name, form in fields.items():
         if name not in given:
-            if form.is_left_out is not None:
+            if form.is_omitted is not None:
                 continue
-            raise UsageError(f"{source} is no whole journal: {place!r} has no {name!r}. {HOW}")
+            raise UsageError(f"{source} is no whole journal: {location!r} has no {name!r}. {EXPORT_HINT}")
         try:
             read[name] = form.read(given[name])
         except (TypeError, ValueError, KeyError):
-            raise UsageError(f"{source} cannot be read: {name!r} of {place!r} must be {form.what}.") from None
+            raise UsageError(f"{source} cannot be read: {name!r} of {location!r} must be {form.expected}.") from None
     return read
 
 
-def read_all(fields: Fields, content: dict[str, Any], source: str, name: str) -> list[dict[str, Any]]:
+def read_list(fields: FieldCodecs, content: dict[str, Any], source: str, name: str) -> list[dict[str, Any]]:
     """The same for a list of objects."""
     items = content.get(name)
     if not isinstance(items, list):
-        raise UsageError(f"{source} is no whole journal: {name!r} is missing, or no list. {HOW}")
+        raise UsageError(f"{source} is no whole journal: {name!r} is missing, or no list. {EXPORT_HINT}")
     entries = cast("Sequence[Any]", items)
     return [read_fields(fields, item, source, f"{name}[{at}]") for at, item in enumerate(entries)]

@@ -1,7 +1,7 @@
 """Memory: values that outlive runs, kept by namespace and key, and found by the words in them.
 
 Here is what a value looks like in the store, and the way to it from outside of runs. How workflow code and agents use
-it is in ``authoring.memory`` and ``agents.memory_tools``.
+it is in ``authoring.memory`` and ``agents.make_memory_tools``.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
-from holdfast.codec import LARGEST, check_size, codec_for, to_plain
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, decode_plain, validate_size
 from holdfast.errors import InputError
-from holdfast.services.timestamps import moment
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
 
 if TYPE_CHECKING:
     from holdfast.client.backend import MemoryBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
 T = TypeVar("T")
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 """Characters of a namespace or a key."""
 
-MOST = 1000
+MAX_LIMIT = 1000
 """Values that are read at once."""
 
-LONGEST_TEXT = 100_000
+MAX_SEARCH_TEXT_LENGTH = 100_000
 """Characters that a value is found by; what comes after them is kept, but not searched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class MemoryEntry:
     """A value that was put into memory."""
 
     key: str
@@ -46,57 +46,59 @@ class Remembered:
     updated_at: datetime
 
 
-def to_put(namespace: str, key: str, value: Any, text: str | None, at: float, max_value: int = LARGEST) -> PutMemory:
+def build_put(
+    namespace: str, key: str, value: Any, text: str | None, at: float, max_value: int = DEFAULT_MAX_VALUE_BYTES
+) -> PutMemory:
     """The change that keeps a value. Raises ``InputError`` or ``UnrecordableValue``."""
-    place = check_place(namespace, key)
+    place = check_location(namespace, key)
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"{place}: text is what the value is found by, a str, and not {text!r}")
     is_declared = isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
     kind: Any = type(value) if is_declared else Any  # pyright: ignore[reportUnknownVariableType]
     encoded = codec_for(kind).encode(value, place)
-    words = text if text is not None else " ".join(_words_of(to_plain(encoded)))
-    return PutMemory(namespace, key, check_size(encoded, place, max_value), words[:LONGEST_TEXT], at)
+    words = text if text is not None else " ".join(_iter_words(decode_plain(encoded)))
+    return PutMemory(namespace, key, validate_size(encoded, place, max_value), words[:MAX_SEARCH_TEXT_LENGTH], at)
 
 
-def to_delete(namespace: str, key: str) -> DeleteMemory:
+def build_delete(namespace: str, key: str) -> DeleteMemory:
     """The change that forgets a value."""
-    check_place(namespace, key)
+    check_location(namespace, key)
     return DeleteMemory(namespace, key)
 
 
-def value_of(found: Memory, type: Any = Any) -> Any:
+def decode_value(memory: Memory, type: Any = Any) -> Any:
     """The value of a memory, as ``type``."""
-    return codec_for(type).decode(found.value, f"memory {found.key!r} of namespace {found.namespace!r}")
+    return codec_for(type).decode(memory.value, f"memory {memory.key!r} of namespace {memory.namespace!r}")
 
 
-def remembered(found: Memory) -> Remembered:
+def entry_from_row(row: Memory) -> MemoryEntry:
     """A memory as users see it."""
-    return Remembered(found.key, to_plain(found.value), moment(found.updated_at))
+    return MemoryEntry(row.key, decode_plain(row.value), to_datetime(row.updated_at))
 
 
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
     """One value, or ``default``."""
-    check_place(namespace, key)
+    check_location(namespace, key)
     found = await store.get_memory(namespace, key)
-    return default if found is None else value_of(found, type)
+    return default if found is None else decode_value(found, type)
 
 
-async def search(store: Store, namespace: str, words: str, limit: int) -> list[Remembered]:
+async def search_values(store: Store, namespace: str, query: str, limit: int) -> list[MemoryEntry]:
     """What has some of these words in it, the best match first."""
-    check_namespace(namespace)
-    check_words(words)
+    validate_memory_namespace(namespace)
+    check_query(query)
     check_limit(limit)
-    return [remembered(found) for found in await store.search_memories(namespace, words, limit=limit)]
+    return [entry_from_row(found) for found in await store.search_memories(namespace, query, limit=limit)]
 
 
-async def list_values(store: Store, namespace: str, after: str, limit: int) -> list[Remembered]:
+async def list_values(store: Store, namespace: str, after: str, limit: int) -> list[MemoryEntry]:
     """What a namespace has, in the order of the keys."""
-    check_namespace(namespace)
+    validate_memory_namespace(namespace)
     check_limit(limit)
-    return [remembered(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
+    return [entry_from_row(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
 
 
-class MemoryFace:
+class AsyncMemory:
     """Memory as those see it who can wait for an answer: a client, or code of a workflow (``authoring.memory``)."""
 
     def __init__(self, backend: MemoryBackend) -> None:
@@ -114,11 +116,11 @@ class MemoryFace:
         """The value under a key, or ``default``."""
         return await self._backend.get(namespace, key, default, type)
 
-    async def search(self, namespace: str, words: str, *, limit: int = 10) -> builtins.list[Remembered]:
+    async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
         """Values that have some of these words in them, the best match first."""
-        return await self._backend.search(namespace, words, limit)
+        return await self._backend.search(namespace, query, limit)
 
-    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[Remembered]:
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
         """Values in the order of their keys, those behind the key ``after``."""
         return await self._backend.list(namespace, after, limit)
 
@@ -127,16 +129,16 @@ class MemoryFace:
         await self._backend.delete(namespace, key)
 
 
-class ClientMemory(MemoryFace):
+class ClientMemory(AsyncMemory):
     """Memory as a client sees it: also for code without an event loop."""
 
-    def __init__(self, backend: MemoryBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: MemoryBackend, run_sync: SyncRunner) -> None:
         super().__init__(backend)
-        self._sync = in_sync
+        self._run_sync = run_sync
 
     def put_sync(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
         """``put`` without an event loop."""
-        self._sync(self.put(namespace, key, value, text=text))
+        self._run_sync(self.put(namespace, key, value, text=text))
 
     @overload
     def get_sync(self, namespace: str, key: str, default: Any = None) -> Any: ...
@@ -144,59 +146,59 @@ class ClientMemory(MemoryFace):
     def get_sync(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
     def get_sync(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """``get`` without an event loop."""
-        return self._sync(self.get(namespace, key, default, type=type))
+        return self._run_sync(self.get(namespace, key, default, type=type))
 
-    def search_sync(self, namespace: str, words: str, *, limit: int = 10) -> builtins.list[Remembered]:
+    def search_sync(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
         """``search`` without an event loop."""
-        return self._sync(self.search(namespace, words, limit=limit))
+        return self._run_sync(self.search(namespace, query, limit=limit))
 
-    def list_sync(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[Remembered]:
+    def list_sync(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
         """``list`` without an event loop."""
-        return self._sync(self.list(namespace, after=after, limit=limit))
+        return self._run_sync(self.list(namespace, after=after, limit=limit))
 
     def delete_sync(self, namespace: str, key: str) -> None:
         """``delete`` without an event loop."""
-        self._sync(self.delete(namespace, key))
+        self._run_sync(self.delete(namespace, key))
 
 
-def check_namespace(namespace: object, what: str = "memory: a namespace") -> str:
+def validate_memory_namespace(namespace: object, subject: str = "memory: a namespace") -> str:
     """Refuse what cannot be the name of one."""
-    return _check_name(namespace, what)
+    return _validate_name(namespace, subject)
 
 
-def check_place(namespace: object, key: object) -> str:
+def check_location(namespace: object, key: object) -> str:
     """Refuse what cannot be the place of a memory; else, that place in words."""
-    namespace, key = check_namespace(namespace), _check_name(key, "memory: a key")
+    namespace, key = validate_memory_namespace(namespace), _validate_name(key, "memory: a key")
     return f"memory {key!r} of namespace {namespace!r}"
 
 
-def _check_name(name: object, what: str) -> str:
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+def _validate_name(name: object, subject: str) -> str:
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         shown = repr(name)[:80]
-        raise InputError(f"{what} is a printable text of 1 to {LONGEST_NAME} characters, not {shown}")
+        raise InputError(f"{subject} is a printable text of 1 to {MAX_NAME_LENGTH} characters, not {shown}")
     return name
 
 
-def check_words(words: object) -> None:
+def check_query(query: object) -> None:
     """Refuse what cannot be looked for."""
-    if not isinstance(words, str):
-        raise InputError(f"memory.search: the words to look for are a str, not {words!r}")
+    if not isinstance(query, str):
+        raise InputError(f"memory.search: the words to look for are a str, not {query!r}")
 
 
 def check_limit(limit: object) -> None:
     """Refuse what is no number of values to be read at once."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST:
-        raise InputError(f"memory: limit={limit!r} must be a whole number from 1 to {MOST}")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
+        raise InputError(f"memory: limit={limit!r} must be a whole number from 1 to {MAX_LIMIT}")
 
 
-def _words_of(plain: Any) -> Iterator[str]:
+def _iter_words(plain: Any) -> Iterator[str]:
     """The words in plain data: texts and numbers, and the names of fields, without JSON's signs."""
     if isinstance(plain, dict):
         for name, value in cast("dict[Any, Any]", plain).items():
             yield str(name)
-            yield from _words_of(value)
+            yield from _iter_words(value)
     elif isinstance(plain, list):
         for value in cast("list[Any]", plain):
-            yield from _words_of(value)
+            yield from _iter_words(value)
     elif plain is not None and not isinstance(plain, bool):
         yield str(plain)

@@ -5,7 +5,7 @@ runs were started; those of sub-agents count for the sub-agents. A policy is kep
 second, and does what the policy says when a limit is reached:
 
 ``notify``
-    nothing is stopped: the breach is told, in the log, in the audit log, and by ``read_policy``.
+    nothing is stopped: the breach is told, in the log, in the audit log, and by ``read_policy_info``.
 ``refuse``
     servers start no more runs of it until the day is over; those under way go on.
 ``pause``
@@ -28,24 +28,24 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from holdfast.admission.usage import NANO
+from holdfast.admission.usage import NANO_PER_USD
 from holdfast.errors import UsageError
-from holdfast.services.documents import all_documents
-from holdfast.services.timestamps import moment
+from holdfast.services.documents import list_documents
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
-from holdfast.stores.daily_usage import day_of
+from holdfast.stores.daily_usage import get_utc_day
 from holdfast.stores.documents import Document
 
 if TYPE_CHECKING:
     from holdfast.client.backend import PolicyBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
-KIND = "policy"
+DOCUMENT_KIND = "policy"
 """The kind of document that a policy is."""
-BREACH = "policy-breach"
+BREACH_DOCUMENT_KIND = "policy-breach"
 """The kind of document that tells what was done about a breach, and on which day."""
 
-OnBreach = Literal["notify", "refuse", "pause", "kill"]
+OnBreach = Literal["notify", "refuse", "pause", "disable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PolicyInfo:
     name: str
     policy: Policy
     day: str
-    runs: int
+    run_count: int
     """Started on this day."""
     usd: float
     """Spent on this day."""
@@ -82,16 +82,16 @@ class PolicyInfo:
     """The limit that was reached on this day."""
 
     @property
-    def reached(self) -> Literal["runs", "usd"] | None:
+    def reached_limit(self) -> Literal["runs", "usd"] | None:
         """The limit that is reached."""
-        if self.policy.runs_per_day is not None and self.runs >= self.policy.runs_per_day:
+        if self.policy.runs_per_day is not None and self.run_count >= self.policy.runs_per_day:
             return "runs"
         if self.policy.usd_per_day is not None and self.usd >= self.policy.usd_per_day:
             return "usd"
         return None
 
 
-def checked_policy(name: str, policy: Policy) -> Policy:
+def validate_policy(name: str, policy: Policy) -> Policy:
     """The same, if it makes sense. Raises ``UsageError``."""
     where = f"the policy of {name!r}"
     if policy.runs_per_day is None and policy.usd_per_day is None:
@@ -109,44 +109,44 @@ def checked_policy(name: str, policy: Policy) -> Policy:
 
 async def put_policy(store: Store, name: str, policy: Policy) -> None:
     """Give an agent, a workflow or an address a policy, in place of the one that it has. Raises ``UsageError``."""
-    data = json.dumps(asdict(checked_policy(name, policy))).encode()
-    await store.put_document(KIND, name, data)
+    data = json.dumps(asdict(validate_policy(name, policy))).encode()
+    await store.put_document(DOCUMENT_KIND, name, data)
 
 
 async def delete_policy(store: Store, name: str) -> bool:
     """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
-    is_gone = await store.delete_document(KIND, name)
+    is_gone = await store.delete_document(DOCUMENT_KIND, name)
     if is_gone:
-        await lift(store, name)
+        await clear_breach(store, name)
     return is_gone
 
 
-async def read_policies(store: Store) -> list[PolicyInfo]:
+async def list_policy_infos(store: Store) -> list[PolicyInfo]:
     """All policies in the order of their names, and how the day is for each."""
-    found = [await read_policy(store, name) for name in sorted(await list_policies(store))]
+    found = [await read_policy_info(store, name) for name in sorted(await list_policies(store))]
     return [info for info in found if info is not None]
 
 
 async def list_policies(store: Store) -> dict[str, Policy]:
     """All policies by name."""
-    return {one.name: _policy(one) for one in await all_documents(store, KIND)}
+    return {one.name: _policy_from_document(one) for one in await list_documents(store, DOCUMENT_KIND)}
 
 
-async def read_policy(store: Store, name: str) -> PolicyInfo | None:
+async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
     """A policy, and how the day is."""
-    found = await store.documents(KIND, [name])
+    found = await store.list_documents(DOCUMENT_KIND, [name])
     if not found:
         return None
-    day = day_of(store.now())
-    spent = await store.usage_by_day(day, day, workflow=name)
-    runs = await store.runs_by_day(day, day, workflow=name)
+    day = get_utc_day(store.now())
+    spent = await store.get_daily_usage(day, day, workflow=name)
+    runs = await store.get_daily_run_counts(day, day, workflow=name)
     breach = await read_breach(store, name)
     return PolicyInfo(
         name=name,
-        policy=_policy(found[0]),
+        policy=_policy_from_document(found[0]),
         day=day,
-        runs=sum(one.runs for one in runs),
-        usd=float(Decimal(sum(one.used.nano_usd for one in spent)) / NANO),
+        run_count=sum(one.run_count for one in runs),
+        usd=float(Decimal(sum(one.used.nano_usd for one in spent)) / NANO_PER_USD),
         breach=breach[0] if breach is not None and breach[0].day == day else None,
     )
 
@@ -156,25 +156,31 @@ async def read_policy(store: Store, name: str) -> PolicyInfo | None:
 
 async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
     """The last breach, and the version of the document that tells of it."""
-    found = await store.documents(BREACH, [name])
+    found = await store.list_documents(BREACH_DOCUMENT_KIND, [name])
     if not found:
         return None
-    told: Mapping[str, Any] = found[0].content()
-    at = moment(float(told["at"]))
+    told: Mapping[str, Any] = found[0].load_json()
+    at = to_datetime(float(told["at"]))
     return Breach(told["day"], told["limit"], told["on_breach"], at), found[0].version
 
 
-async def note_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
+async def record_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
     """Note a breach; false when somebody else was quicker."""
     told = {**asdict(breach), "at": breach.at.timestamp()}
-    return await store.put_document(BREACH, name, json.dumps(told).encode(), if_version=version) is not None
+    return (
+        await store.put_document(BREACH_DOCUMENT_KIND, name, json.dumps(told).encode(), if_version=version) is not None
+    )
 
 
-async def lift(store: Store, name: str) -> None:
+async def clear_breach(store: Store, name: str) -> None:
     """Switch on what a policy has switched off for a day, unless a person has switched it off since."""
     breach = await read_breach(store, name)
-    if breach is not None and await store.delete_document(BREACH, name) and breach[0].on_breach == "pause":
-        await store.switch_on(name, only_temporary=True)
+    if (
+        breach is not None
+        and await store.delete_document(BREACH_DOCUMENT_KIND, name)
+        and breach[0].on_breach == "pause"
+    ):
+        await store.enable_workflow(name, only_temporary=True)
 
 
 def end_of_day(day: str) -> datetime:
@@ -182,17 +188,17 @@ def end_of_day(day: str) -> datetime:
     return datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(days=1)
 
 
-def _policy(document: Document) -> Policy:
-    kept: dict[str, Any] = document.content()
+def _policy_from_document(document: Document) -> Policy:
+    kept: dict[str, Any] = document.load_json()
     return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})
 
 
 class ClientPolicies:
     """Policies as a client sees them: what agents, workflows and addresses may use up in a day of UTC."""
 
-    def __init__(self, backend: PolicyBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: PolicyBackend, run_sync: SyncRunner) -> None:
         self._backend = backend
-        self._sync = in_sync
+        self._run_sync = run_sync
 
     async def list(self) -> builtins.list[PolicyInfo]:
         """All of them in the order of their names, and how the day is for each."""
@@ -200,7 +206,7 @@ class ClientPolicies:
 
     async def set(self, name: str, policy: Policy) -> None:
         """Give an agent, a workflow or an address a policy, in place of the one that it has."""
-        await self._backend.set(name, checked_policy(name, policy))
+        await self._backend.set(name, validate_policy(name, policy))
 
     async def delete(self, name: str) -> bool:
         """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
@@ -210,12 +216,12 @@ class ClientPolicies:
 
     def list_sync(self) -> builtins.list[PolicyInfo]:
         """``list`` without an event loop."""
-        return self._sync(self.list())
+        return self._run_sync(self.list())
 
     def set_sync(self, name: str, policy: Policy) -> None:
         """``set`` without an event loop."""
-        self._sync(self.set(name, policy))
+        self._run_sync(self.set(name, policy))
 
     def delete_sync(self, name: str) -> bool:
         """``delete`` without an event loop."""
-        return self._sync(self.delete(name))
+        return self._run_sync(self.delete(name))

@@ -13,26 +13,26 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.admission.queue_limits import AnyRate, QueueLimits, checked_queue_name, read_limits
+from holdfast.admission.queue_limits import QueueLimits, RateInput, parse_limits, validate_queue_name
 from holdfast.errors import UnknownQueue, UsageError
-from holdfast.services.lookup import alike
-from holdfast.services.stalls import why_keys_wait, why_nothing_begins
-from holdfast.services.timestamps import moment
+from holdfast.services.lookup import suggest_name
+from holdfast.services.stalls import explain_blocked_keys, explain_blocked_queue
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
-from holdfast.stores.queues import KeptQueue
+from holdfast.stores.queues import QueueStatus
 
 if TYPE_CHECKING:
     from holdfast.client.backend import QueueBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
 
 class _Unchanged(Enum):
-    """The type of ``AS_IT_IS``."""
+    """The type of ``UNCHANGED``."""
 
-    AS_IT_IS = "as it is"
+    UNCHANGED = "as it is"
 
 
-AS_IT_IS: Final = _Unchanged.AS_IT_IS
+UNCHANGED: Final = _Unchanged.UNCHANGED
 """A limit that ``set`` leaves alone; ``None`` takes one away."""
 
 
@@ -40,13 +40,13 @@ AS_IT_IS: Final = _Unchanged.AS_IT_IS
 
 
 @dataclass(frozen=True, slots=True)
-class KeyInfo:
+class QueueKeyInfo:
     """How many runs of one key there are in a queue."""
 
     key: str
     """Empty: those without a key."""
-    running: int
-    waiting: int
+    running_count: int
+    waiting_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class QueueInfo:
     """What can be told of a queue with limits."""
 
     name: str
-    limits: str
+    limits_text: str
     """The limits that hold, in words."""
     concurrency: int | None
     """How many of its runs are executed at once; ``None``: any number. As for the next ones."""
@@ -63,89 +63,90 @@ class QueueInfo:
     key_concurrency: int | None
     """Of each key."""
     key_rate: tuple[str, ...]
-    by_hand: bool
+    is_overridden: bool
     """These limits were set by somebody, whatever the code says."""
-    declared: str | None
+    declared_limits: str | None
     """The limits that code has announced, in words; ``None``: none has."""
     paused_at: datetime | None
-    running: int
-    waiting: int
+    running_count: int
+    waiting_count: int
     """Runs that would be taken if it were not for limits and room: neither parked nor delayed nor paused."""
-    next_at: datetime | None
+    next_start_at: datetime | None
     """When its rate lets the next run begin; ``None``: now."""
-    held_up: str | None
+    blocked_reason: str | None
     """Why nothing begins now, in words: it is paused, full, or its rate is used up; or all that wait are of keys
     without a place. ``None``: it lets runs begin."""
-    keys: tuple[KeyInfo, ...]
+    keys: tuple[QueueKeyInfo, ...]
     """Those with most waiting, twenty at most."""
 
     @classmethod
-    def of(cls, kept: KeptQueue, now: float) -> QueueInfo:
+    def from_row(cls, row: QueueStatus, now: float) -> QueueInfo:
         """What a row tells."""
-        limits = kept.limits
+        limits = row.limits
         return cls(
-            name=kept.name,
-            limits=limits.in_words(),
+            name=row.name,
+            limits_text=limits.describe(),
             concurrency=limits.concurrency,
             rate=tuple(map(str, limits.rates)),
             key_concurrency=limits.key_concurrency,
             key_rate=tuple(map(str, limits.key_rates)),
-            by_hand=kept.by_hand,
-            declared=None if kept.declared is None else kept.declared.in_words(),
-            paused_at=moment(kept.paused_at),
-            running=kept.running,
-            waiting=kept.waiting,
-            next_at=moment(kept.next_at) if kept.next_at > now else None,
-            held_up=why_nothing_begins(kept, now) or why_keys_wait(kept),
-            keys=tuple(KeyInfo(one.key, one.running, one.waiting) for one in kept.keys),
+            is_overridden=row.is_overridden,
+            declared_limits=None if row.declared_limits is None else row.declared_limits.describe(),
+            paused_at=to_datetime(row.paused_at),
+            running_count=row.running_count,
+            waiting_count=row.waiting_count,
+            next_start_at=to_datetime(row.next_start_at) if row.next_start_at > now else None,
+            blocked_reason=explain_blocked_queue(row, now) or explain_blocked_keys(row),
+            keys=tuple(QueueKeyInfo(one.key, one.running_count, one.waiting_count) for one in row.keys),
         )
 
 
-async def read_queues(store: Store, names: Collection[str] | None = None) -> list[QueueInfo]:
+async def list_queues(store: Store, names: Collection[str] | None = None) -> list[QueueInfo]:
     """All queues with limits, or those of these names."""
-    found = await store.queues(names)
+    found = await store.list_queues(names)
     now = store.now()
-    return [QueueInfo.of(one, now) for one in found]
+    return [QueueInfo.from_row(one, now) for one in found]
 
 
-async def find_queue(store: Store, name: str) -> KeptQueue:
+async def find_queue(store: Store, name: str) -> QueueStatus:
     """The queue of this name. Raises ``UnknownQueue``, which names one like it."""
-    found = await store.queues([name])
+    found = await store.list_queues([name])
     if found:
         return found[0]
-    known = [one.name for one in await store.queues()]
+    known = [one.name for one in await store.list_queues()]
     raise UnknownQueue(
-        f"there is no queue {name!r} with limits in {store.url}: {alike(name, known)} A queue gets limits by code, as "
+        f"there is no queue {name!r} with limits in {store.url}: {suggest_name(name, known)} A queue gets limits by "
+        "code, as "
         f"in @workflow(queue=Queue({name!r}, concurrency=10)), or by hand: `holdfast queues set`"
     )
 
 
-async def names_in_use(store: Store) -> set[str]:
+async def list_queue_names(store: Store) -> set[str]:
     """The queues that something is known of: they have limits, or a workflow that was announced has them."""
-    specs = await store.specs()
-    return {spec.queue for spec in specs.values()} | {one.name for one in await store.queues()}
+    specs = await store.get_workflow_specs()
+    return {spec.queue for spec in specs.values()} | {one.name for one in await store.list_queues()}
 
 
-async def set_limits(store: Store, name: str, given: Mapping[str, Any]) -> bool:
+async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> bool:
     """Set those limits of a queue that are given; false when they were set to the same before."""
-    found = await store.queues([checked_queue_name(name)])
+    found = await store.list_queues([validate_queue_name(name)])
     held = found[0].limits if found else QueueLimits()
-    limits = read_limits(
-        concurrency=given.get("concurrency", held.concurrency),
-        rate=given.get("rate", held.rates or None),
-        key_concurrency=given.get("key_concurrency", held.key_concurrency),
-        key_rate=given.get("key_rate", held.key_rates or None),
-        where=f"queue {name!r}: ",
+    limits = parse_limits(
+        concurrency=changes.get("concurrency", held.concurrency),
+        rate=changes.get("rate", held.rates or None),
+        key_concurrency=changes.get("key_concurrency", held.key_concurrency),
+        key_rate=changes.get("key_rate", held.key_rates or None),
+        error_prefix=f"queue {name!r}: ",
     )
-    return await store.set_queue(name, limits)
+    return await store.set_queue_limits(name, limits)
 
 
 class ClientQueues:
     """Queues with limits as a client sees them."""
 
-    def __init__(self, backend: QueueBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: QueueBackend, run_sync: SyncRunner) -> None:
         self._backend = backend
-        self._sync = in_sync
+        self._run_sync = run_sync
 
     async def list(self) -> builtins.list[QueueInfo]:
         """All queues with limits, in the order of their names."""
@@ -163,10 +164,10 @@ class ClientQueues:
         self,
         name: str,
         *,
-        concurrency: int | _Unchanged | None = AS_IT_IS,
-        rate: AnyRate | _Unchanged | None = AS_IT_IS,
-        key_concurrency: int | _Unchanged | None = AS_IT_IS,
-        key_rate: AnyRate | _Unchanged | None = AS_IT_IS,
+        concurrency: int | _Unchanged | None = UNCHANGED,
+        rate: RateInput | _Unchanged | None = UNCHANGED,
+        key_concurrency: int | _Unchanged | None = UNCHANGED,
+        key_rate: RateInput | _Unchanged | None = UNCHANGED,
     ) -> bool:
         """Set limits of a queue by hand, for all workers and at once. They stay until ``reset``, whatever code says.
 
@@ -186,7 +187,7 @@ class ClientQueues:
             "key_concurrency": key_concurrency,
             "key_rate": key_rate,
         }
-        given = {word: limit for word, limit in all_four.items() if limit is not AS_IT_IS}
+        given = {word: limit for word, limit in all_four.items() if limit is not UNCHANGED}
         if not given:
             raise UsageError(
                 f"queue {name!r}: what is to be set? Give concurrency=, rate=, key_concurrency= or key_rate=; None "
@@ -213,28 +214,28 @@ class ClientQueues:
 
     def list_sync(self) -> builtins.list[QueueInfo]:
         """``list`` without an event loop."""
-        return self._sync(self.list())
+        return self._run_sync(self.list())
 
     def names_sync(self) -> builtins.list[str]:
         """``names`` without an event loop."""
-        return self._sync(self.names())
+        return self._run_sync(self.names())
 
     def get_sync(self, name: str) -> QueueInfo:
         """``get`` without an event loop."""
-        return self._sync(self.get(name))
+        return self._run_sync(self.get(name))
 
     def set_sync(self, name: str, **limits: Any) -> bool:
         """``set`` without an event loop."""
-        return self._sync(self.set(name, **limits))
+        return self._run_sync(self.set(name, **limits))
 
     def reset_sync(self, name: str) -> bool:
         """``reset`` without an event loop."""
-        return self._sync(self.reset(name))
+        return self._run_sync(self.reset(name))
 
     def pause_sync(self, name: str) -> bool:
         """``pause`` without an event loop."""
-        return self._sync(self.pause(name))
+        return self._run_sync(self.pause(name))
 
     def resume_sync(self, name: str) -> bool:
         """``resume`` without an event loop."""
-        return self._sync(self.resume(name))
+        return self._run_sync(self.resume(name))

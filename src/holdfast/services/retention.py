@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.admission.durations import Duration, duration_to_seconds
-from holdfast.core.states import TERMINAL, RunState
+from holdfast.core.states import TERMINAL_STATES, RunState
 from holdfast.errors import UsageError
 from holdfast.stores.contract import Store
-from holdfast.stores.retention import START, USUALLY, Place, Pruning
+from holdfast.stores.retention import DEFAULT_STATES, PRUNE_START, PruneCursor, PruneRequest
 
-PIECE = 100
+BATCH_SIZE = 100
 """Runs in a piece, and their families."""
 
 
@@ -27,20 +27,20 @@ PIECE = 100
 class PruneReport:
     """What was deleted, or would be."""
 
-    runs: int = 0
-    records: int = 0
-    blobs: int = 0
+    run_count: int = 0
+    record_count: int = 0
+    blob_count: int = 0
     """Large values that were kept apart."""
-    size: int = 0
+    size_bytes: int = 0
     """Bytes of recorded values, as they were kept. In a dry run, without large values."""
-    kept: Counter[str] = field(default_factory=Counter[str])
+    kept_by_reason: Counter[str] = field(default_factory=Counter[str])
     """How many of those that were to be deleted are kept, by the reason."""
-    kept_ids: dict[str, str] = field(default_factory=dict[str, str])
+    kept_examples: dict[str, str] = field(default_factory=dict[str, str])
     """The same by id, for some of them."""
     dry_run: bool = False
 
 
-def pruning(
+def make_prune_request(
     now: float,
     older_than: Duration,
     states: Collection[RunState] = (),
@@ -50,21 +50,21 @@ def pruning(
     unclaimed: bool = False,
     run_ids: Collection[str] | None = None,
     dry_run: bool = False,
-) -> Pruning:
+) -> PruneRequest:
     """What is to be deleted, checked. Raises ``UsageError``."""
-    seconds = age_in_seconds(older_than)
+    seconds = parse_age_s(older_than)
     if keep < 0:
         raise UsageError(f"keep={keep} must be a whole number, not below 0")
-    wanted = frozenset(states) or USUALLY
-    if unfinished := sorted(wanted - TERMINAL):
+    wanted = frozenset(states) or DEFAULT_STATES
+    if unfinished := sorted(wanted - TERMINAL_STATES):
         raise UsageError(f"only ended runs are deleted, and runs that are {' or '.join(unfinished)} have not ended")
     ids = None if run_ids is None else tuple(run_ids)
     # Whoever ended a run may have a clock that is ahead of ours: "whenever they ended" is no question of clocks.
     before = now - seconds if seconds else math.inf
-    return Pruning(before, wanted, workflow, keep, unclaimed, ids, dry_run)
+    return PruneRequest(before, wanted, workflow, keep, unclaimed, ids, dry_run)
 
 
-def age_in_seconds(older_than: Duration) -> float:
+def parse_age_s(older_than: Duration) -> float:
     """How long ago a run must have ended at least, which may be no time at all. Raises ``UsageError``."""
     if isinstance(older_than, str):
         return duration_to_seconds(older_than, "older_than")
@@ -76,37 +76,37 @@ def age_in_seconds(older_than: Duration) -> float:
     return float(seconds)
 
 
-async def prune_runs(store: Store, what: Pruning, told: PruneReport) -> PruneReport:
+async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -> PruneReport:
     """Delete them. The report is brought up to date after every piece."""
-    told.dry_run = what.dry_run
-    place: Place | None = START
-    if not what.dry_run:
-        await _sweep(store, told)
+    report.dry_run = request.dry_run
+    place: PruneCursor | None = PRUNE_START
+    if not request.dry_run:
+        await _sweep(store, report)
     while place is not None:
         began = time.monotonic()
-        done = await store.prune(what, place, PIECE)
-        told.runs += len(done.runs)
-        told.records += done.records
-        told.size += done.size
-        for run_id, why in done.kept.items():
-            told.kept[str(why)] += 1
-            if len(told.kept_ids) < PIECE:
-                told.kept_ids[run_id] = str(why)
-        place = done.place
-        if not what.dry_run:
+        done = await store.prune_runs(request, place, BATCH_SIZE)
+        report.run_count += len(done.run_ids)
+        report.record_count += done.record_count
+        report.size_bytes += done.size_bytes
+        for run_id, why in done.keep_reasons.items():
+            report.kept_by_reason[str(why)] += 1
+            if len(report.kept_examples) < BATCH_SIZE:
+                report.kept_examples[run_id] = str(why)
+        place = done.cursor
+        if not request.dry_run:
             await asyncio.sleep(time.monotonic() - began)
-            if done.runs:
-                await _sweep(store, told)
-    return told
+            if done.run_ids:
+                await _sweep(store, report)
+    return report
 
 
-async def _sweep(store: Store, told: PruneReport) -> None:
+async def _sweep(store: Store, report: PruneReport) -> None:
     while True:
         began = time.monotonic()
-        swept = await store.sweep()
-        told.records += swept.records
-        told.blobs += swept.blobs
-        told.size += swept.size
+        swept = await store.sweep_pruned()
+        report.record_count += swept.record_count
+        report.blob_count += swept.blob_count
+        report.size_bytes += swept.size_bytes
         if swept.is_done:
             return
         await asyncio.sleep(time.monotonic() - began)  # half of the time is for others

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from holdfast.codec import decode_error, describe_error
+from holdfast.codec import decode_error, read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunCancelled, RunDead, RunFailed, RunUnsuccessful, StepOutcomeUnknown
 from holdfast.stores.operations import Run
 
 R = TypeVar("R")
 
-_EXCEPTIONS: dict[RunState, type[RunUnsuccessful]] = {
+_ERROR_BY_STATE: dict[RunState, type[RunUnsuccessful]] = {
     RunState.FAILED: RunFailed,
     RunState.CANCELLED: RunCancelled,
     RunState.DEAD: RunDead,
 }
 
 
-class Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """What must be known of a run to tell how it ended."""
 
     id: str
@@ -29,15 +29,15 @@ class Ended(NamedTuple):
     error: bytes | None
 
 
-def result_of(run: Run | Ended, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
+def get_result(run: Run | EndedRun, decode: Callable[[bytes], R], namespaces: Sequence[Mapping[str, object]] = ()) -> R:
     """The recorded result of an ended run; raises when it has none."""
     if run.state is RunState.COMPLETED:
         return decode(run.output or b"null")
-    raise unsuccessful(run, namespaces)
+    raise make_unsuccessful_error(run, namespaces)
 
 
-def unsuccessful(
-    run: Run | Ended, namespaces: Sequence[Mapping[str, object]] = (), *, undone: bool = False
+def make_unsuccessful_error(
+    run: Run | EndedRun, namespaces: Sequence[Mapping[str, object]] = (), *, undone: bool = False
 ) -> RunUnsuccessful:
     """The exception for a run that ended without a result, caused by the workflow's own where that can be rebuilt.
 
@@ -46,22 +46,22 @@ def unsuccessful(
     reason = ""
     cause: BaseException | None = None
     if run.error is not None:
-        info = describe_error(run.error)
+        info = read_error_info(run.error)
         reason = f"{info.type.rpartition('.')[2]}: {info.message}"
         try:
             cause = decode_error(run.error, namespaces)
             reason = reason.partition("\n")[0]  # the rest is told by the cause
         except CodecError:
             pass  # its class is not loaded here; its words are in the message
-    rewind = None if isinstance(run, Ended) else run.rewind
-    undone = undone or (rewind is not None and rewind.undone)
+    rewind = None if isinstance(run, EndedRun) else run.rewind
+    undone = undone or (rewind is not None and rewind.is_compensated)
     goes_on = f"`holdfast retry {run.id}` lets it go on; "
     if reason.startswith(f"{StepOutcomeUnknown.__name__}:"):
         goes_on = f"`holdfast settle {run.id} STEP` says what came of that step, and lets it go on; "
     if undone:
         goes_on = "what it had done was undone; "
     words = {RunState.FAILED: "failed", RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}[run.state]
-    error = _EXCEPTIONS[run.state](
+    error = _ERROR_BY_STATE[run.state](
         f"run {run.id!r} of workflow {run.workflow!r} {words}{': ' if reason else '.'}{reason}\n"
         f"`holdfast show {run.id}` tells what happened; {goes_on}"
         f"start it under another id for a new run.",

@@ -18,19 +18,25 @@ from typing import Any
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
-from holdfast.codec import LARGEST, check_size, digest, render_id, to_plain
-from holdfast.codec.run_ids import LONGEST_ID
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, compute_digest, decode_plain, render_run_id, validate_size
+from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.core.states import RunState
 from holdfast.errors import InputError, RunConflict, UnknownWorkflow, UsageError
-from holdfast.services.lookup import alike
-from holdfast.services.queue_options import checked_debounce, checked_text, declare, dedup_in_store, key_in
-from holdfast.services.run_outcome import unsuccessful
+from holdfast.services.lookup import suggest_name
+from holdfast.services.queue_options import (
+    declare_queue,
+    make_dedup_key,
+    resolve_queue_key,
+    validate_debounce,
+    validate_start_key,
+)
+from holdfast.services.run_outcome import make_unsuccessful_error
 from holdfast.stores.contract import Store, WorkflowSpec
-from holdfast.stores.operations import Answer, NewRun, Run, Started, Verdict
-from holdfast.stores.rules import switched_off
-from holdfast.stores.served_versions import announced, spec_to_start
+from holdfast.stores.operations import NewRun, OpResult, OpStatus, Run, StartResult
+from holdfast.stores.rules import make_disabled_error
+from holdfast.stores.served_versions import find_spec_to_start, list_announced_specs
 
-HIGHEST_PRIORITY = 2**31 - 1
+MAX_PRIORITY = 2**31 - 1
 """And the lowest has as many below zero: every store can order these."""
 
 
@@ -42,7 +48,7 @@ class StartOptions:
     queue: str | Queue | None = None
     key: str | None = None
     """Its key in the queue, if not what a template says."""
-    delay: float = 0.0
+    delay_s: float = 0.0
     priority: int = 0
     tags: tuple[str, ...] = ()
     new: bool = False
@@ -51,8 +57,8 @@ class StartOptions:
     version: str | None = None
     """For those who start by name: which version, if not the newest that is served."""
     dedup: str | None = None
-    debounce: float | None = None
-    debounce_most: float | None = None
+    debounce_s: float | None = None
+    max_debounce_s: float | None = None
 
     @property
     def queue_name(self) -> str | None:
@@ -60,8 +66,8 @@ class StartOptions:
         return self.queue.name if isinstance(self.queue, Queue) else self.queue
 
 
-def start_options(
-    where: str,
+def make_start_options(
+    subject: str,
     *,
     id: str | None = None,
     queue: str | Queue | None = None,
@@ -75,47 +81,49 @@ def start_options(
     version: str | None = None,
     dedup: str | int | None = None,
     debounce: Duration | None = None,
-    debounce_most: Duration | None = None,
+    max_debounce: Duration | None = None,
 ) -> StartOptions:
-    """Options as they were given. Raises ``UsageError``, which begins with ``where``."""
+    """Options as they were given. Raises ``UsageError``, which begins with ``subject``."""
     if isinstance(tags, str):
-        raise UsageError(f"{where}tags is a collection of words, not one string: tags=[{tags!r}]")
+        raise UsageError(f"{subject}tags is a collection of words, not one string: tags=[{tags!r}]")
     if queue is not None:
-        declare(queue)
-    joins = checked_text(dedup, "dedup", where)
+        declare_queue(queue)
+    joins = validate_start_key(dedup, "dedup", subject)
     if joins is not None and id is not None:
         raise UsageError(
-            f"{where}id={id!r} and dedup={dedup!r} name two runs to join: an id stands for one run, also after its "
+            f"{subject}id={id!r} and dedup={dedup!r} name two runs to join: an id stands for one run, also after its "
             f"end, and dedup for whichever is unfinished. Give one of them"
         )
     if joins is not None and new:
-        raise UsageError(f"{where}new=True starts another run, and dedup={dedup!r} joins the one that is there: choose")
-    delay_s = duration_to_seconds(delay, f"{where}delay", may_be_zero=True)
-    puts_off, most = checked_debounce(debounce, debounce_most, dedup=joins, delay=delay_s, where=where)
+        raise UsageError(
+            f"{subject}new=True starts another run, and dedup={dedup!r} joins the one that is there: choose"
+        )
+    delay_s = duration_to_seconds(delay, f"{subject}delay", may_be_zero=True)
+    puts_off, most = validate_debounce(debounce, max_debounce, dedup=joins, delay=delay_s, subject=subject)
     return StartOptions(
         id=id,
         queue=queue,
-        key=checked_text(key, "key", where),
-        delay=delay_s,
-        priority=checked_priority(priority, where),
+        key=validate_start_key(key, "key", subject),
+        delay_s=delay_s,
+        priority=validate_priority(priority, subject),
         tags=tuple(tags),
         new=new,
         budget=budget,
-        max_deliveries=checked_deliveries(max_deliveries, where),
+        max_deliveries=validate_max_deliveries(max_deliveries, subject),
         version=version,
         dedup=joins,
-        debounce=puts_off,
-        debounce_most=most,
+        debounce_s=puts_off,
+        max_debounce_s=most,
     )
 
 
 async def find_spec(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec:
     """What was announced of a workflow, in the version that a start by name means. Raises ``UnknownWorkflow``."""
-    spec = await spec_to_start(store, workflow, version)
+    spec = await find_spec_to_start(store, workflow, version)
     if spec is not None:
         return spec
-    specs = await store.specs()
-    if versions := announced(workflow, specs):
+    specs = await store.get_workflow_specs()
+    if versions := list_announced_specs(workflow, specs):
         known = ", ".join(repr(one.version) for one in versions)
         raise UnknownWorkflow(
             f"no worker has announced version {version!r} of workflow {workflow!r} to {store.url} (known: {known}). "
@@ -123,12 +131,12 @@ async def find_spec(store: Store, workflow: str, version: str | None = None) -> 
         )
     names = sorted({one.name for one in specs.values()})
     raise UnknownWorkflow(
-        f"no worker has announced a workflow {workflow!r} to {store.url}: {alike(workflow, names)} "
+        f"no worker has announced a workflow {workflow!r} to {store.url}: {suggest_name(workflow, names)} "
         f"A workflow is announced when a worker that knows it starts: `holdfast worker module:{workflow}`."
     )
 
 
-def new_run(
+def build_new_run(
     spec: WorkflowSpec,
     inputs: bytes,
     options: StartOptions,
@@ -136,10 +144,10 @@ def new_run(
     now: float,
     starter: int | None = None,
     defaults: Mapping[str, Any] | None = None,
-    max_value: int = LARGEST,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> NewRun:
     """All that is to be written of a new run."""
-    check_size(inputs, f"the inputs of workflow {spec.name!r}", max_value)
+    validate_size(inputs, f"the inputs of workflow {spec.name!r}", max_value)
     run_id = options.id
     if options.dedup is not None and spec.id_template is not None:
         raise UsageError(
@@ -148,95 +156,97 @@ def new_run(
             f"out, or let the workflow have no id="
         )
     if run_id is None and spec.id_template is not None:
-        run_id = render_id(spec.id_template, inputs, spec.name, defaults or {})
+        run_id = render_run_id(spec.id_template, inputs, spec.name, defaults or {})
     generated = run_id is None
     if run_id is None:
         # Begins with the time, so that ids made one after the other lie side by side in an index.
         run_id = f"{spec.name}-{int(now * 1000):x}-{secrets.token_hex(5)}"
     else:
-        checked_id(run_id)
-    delay = max(0.0, options.delay if options.debounce is None else options.debounce)
+        validate_run_id(run_id)
+    delay = max(0.0, options.delay_s if options.debounce_s is None else options.debounce_s)
     return NewRun(
         id=run_id,
         workflow=spec.name,
         inputs=inputs,
-        digest=digest(inputs),
+        digest=compute_digest(inputs),
         seed=secrets.token_bytes(16),
         created_at=now,
         queue=options.queue_name or spec.queue,
         available_at=now + delay if delay else 0.0,
         priority=options.priority,
-        deadline=None if spec.timeout is None else now + delay + spec.timeout,
+        deadline=None if spec.timeout_s is None else now + delay + spec.timeout_s,
         max_deliveries=spec.max_deliveries if options.max_deliveries is None else options.max_deliveries,
         tags=tuple(dict.fromkeys((*spec.tags, *options.tags))),
-        generated_id=generated,
+        has_generated_id=generated,
         starter=starter,
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        budget=spec.budget if options.budget is None else options.budget.limits(),
-        session=session_of(spec, inputs),
+        python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        budget=spec.budget if options.budget is None else options.budget.to_limits(),
+        session=get_session(spec, inputs),
         version=spec.version,
-        queue_key=key_in(options.queue, options.key, spec, inputs, defaults or {}),
-        dedup=dedup_in_store(spec.name, options.dedup),
-        put_off_most=options.debounce_most,
-        by_delivery=spec.by_delivery,
+        queue_key=resolve_queue_key(options.queue, options.key, spec, inputs, defaults or {}),
+        dedup_key=make_dedup_key(spec.name, options.dedup),
+        max_debounce_s=options.max_debounce_s,
+        is_delivery=spec.is_address,
     )
 
 
-def checked_id(run_id: str) -> str:
+def validate_run_id(run_id: str) -> str:
     """An id that a run may have. Raises ``UsageError``."""
-    if not run_id or len(run_id) > LONGEST_ID or not run_id.isprintable():
-        raise UsageError(f"a run's id has 1 to {LONGEST_ID} printable characters, not {run_id[:50]!r}")
+    if not run_id or len(run_id) > MAX_ID_LENGTH or not run_id.isprintable():
+        raise UsageError(f"a run's id has 1 to {MAX_ID_LENGTH} printable characters, not {run_id[:50]!r}")
     return run_id
 
 
-def checked_deliveries(given: int | None, where: str) -> int | None:
+def validate_max_deliveries(value: int | None, subject: str) -> int | None:
     """How many deaths make a run dead, if that is said: a whole number, 1 or more. Raises ``UsageError``."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{where}max_deliveries={given!r} must be a whole number, 1 or more")
-    return given
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{subject}max_deliveries={value!r} must be a whole number, 1 or more")
+    return value
 
 
-def checked_priority(given: int, where: str) -> int:
+def validate_priority(value: int, subject: str) -> int:
     """Which goes first: a whole number that every store can keep. Raises ``UsageError``."""
-    if isinstance(given, bool) or not isinstance(given, int) or abs(given) > HIGHEST_PRIORITY:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
-            f"{where}priority={given!r} must be a whole number, from {-HIGHEST_PRIORITY:,} to {HIGHEST_PRIORITY:,}: "
+            f"{subject}priority={value!r} must be a whole number, from {-MAX_PRIORITY:,} to {MAX_PRIORITY:,}: "
             f"the higher goes first"
         )
-    return given
+    return value
 
 
-def session_of(spec: WorkflowSpec, inputs: bytes) -> str:
+def get_session(spec: WorkflowSpec, inputs: bytes) -> str:
     """The conversation that a run of an agent continues: one of its inputs."""
     if not spec.is_agent:
         return ""
-    given = to_plain(inputs)
+    given = decode_plain(inputs)
     session = given.get("session") or "" if isinstance(given, dict) else ""  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if not isinstance(session, str) or len(session) > LONGEST_ID:
-        raise InputError(f"session={session!r:.60} of agent {spec.name!r}: a text of at most {LONGEST_ID} characters")
+    if not isinstance(session, str) or len(session) > MAX_ID_LENGTH:
+        raise InputError(
+            f"session={session!r:.60} of agent {spec.name!r}: a text of at most {MAX_ID_LENGTH} characters"
+        )
     return session
 
 
-def accept(answer: Answer, new: NewRun, *, unsuccessful_too: bool = False) -> Run:
+def resolve_start(answer: OpResult, new: NewRun, *, join_unsuccessful: bool = False) -> Run:
     """The run that the caller gets: the new one, or the one that was there and may be joined.
 
-    ``unsuccessful_too``: also one that has ended without a result.
+    ``join_unsuccessful``: also one that has ended without a result.
     """
-    if answer is Verdict.SWITCHED_OFF:
-        raise switched_off(new.workflow, f"run {new.id!r} was not started")
-    assert isinstance(answer, Started)
+    if answer is OpStatus.WORKFLOW_DISABLED:
+        raise make_disabled_error(new.workflow, f"run {new.id!r} was not started")
+    assert isinstance(answer, StartResult)
     run = answer.run
-    if answer.created or answer.deduplicated:
+    if answer.is_new or answer.is_deduplicated:
         return run
-    check_same(run, new)
-    if run.state.is_terminal and run.state is not RunState.COMPLETED and not unsuccessful_too:
-        raise unsuccessful(run)
+    check_same_run(run, new)
+    if run.state.is_terminal and run.state is not RunState.COMPLETED and not join_unsuccessful:
+        raise make_unsuccessful_error(run)
     return run
 
 
-def check_same(run: Run, new: NewRun) -> None:
+def check_same_run(run: Run, new: NewRun) -> None:
     """Refuse a run that was there under the id, and is another one than was meant."""
     if run.workflow != new.workflow:
         raise RunConflict(

@@ -13,42 +13,48 @@ from dataclasses import replace as replace_in
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from holdfast.admission.calendars import CatchUp, Cron, Overlap, Timing, every
+from holdfast.admission.calendars import CatchUp, Cron, Overlap, Timing, make_interval
 from holdfast.admission.durations import Duration
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
-from holdfast.codec import to_plain
+from holdfast.codec import decode_plain
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, InputError, UnknownSchedule, UsageError
 from holdfast.services.input_validation import bind_inputs
-from holdfast.services.lookup import alike
-from holdfast.services.queue_options import checked_text, declare, key_in
-from holdfast.services.run_start import accept, checked_deliveries, checked_id, checked_priority, session_of
-from holdfast.services.thread_offload import LARGE, off_loop
-from holdfast.services.timestamps import moment
-from holdfast.stores.contract import INLINE, Store, WorkflowSpec
+from holdfast.services.lookup import suggest_name
+from holdfast.services.queue_options import declare_queue, resolve_queue_key, validate_start_key
+from holdfast.services.run_start import (
+    get_session,
+    resolve_start,
+    validate_max_deliveries,
+    validate_priority,
+    validate_run_id,
+)
+from holdfast.services.thread_offload import LARGE_BYTES, run_off_loop
+from holdfast.services.timestamps import to_datetime
+from holdfast.stores.contract import MAX_INLINE_BYTES, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.schedules import NewSchedule, Schedule, next_tick, run_by_hand, timing_of
+from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_manual_run, parse_timing
 
 if TYPE_CHECKING:
     from holdfast.client.backend import ScheduleBackend
-    from holdfast.client.sync_methods import InSync
+    from holdfast.client.sync_methods import SyncRunner
 
 T = TypeVar("T")
 
-LONGEST_NAME = 150
+MAX_NAME_LENGTH = 150
 """Characters of a schedule's name: the ids of its runs have its ticks behind it."""
 
 
 # What is announced
 
 
-def timing_from(
-    cron: str | None, every_: Duration | None, zone: str | None = None, start: datetime | float | None = None
+def make_timing(
+    cron: str | None, interval: Duration | None, zone: str | None = None, start: datetime | float | None = None
 ) -> Timing:
     """The timing that is meant by what was given. Raises ``UsageError``."""
-    if (cron is None) == (every_ is None):
+    if (cron is None) == (interval is None):
         raise UsageError("when? Give one of the two: cron='0 2 * * *', with zone='Europe/Berlin', or every='15 min'")
     if cron is not None:
         if start is not None:
@@ -56,29 +62,29 @@ def timing_from(
         return Timing.parse(cron) if zone is None else Cron(cron, zone)
     if zone is not None:
         raise UsageError(
-            f"every={every_!r} counts elapsed time, in which zone={zone!r} has no part. For a time of day use "
+            f"every={interval!r} counts elapsed time, in which zone={zone!r} has no part. For a time of day use "
             f"cron='0 6 * * *'"
         )
-    assert every_ is not None
-    return every(every_, start)
+    assert interval is not None
+    return make_interval(interval, start)
 
 
-def checked_name(name: object) -> str:
+def validate_schedule_name(name: object) -> str:
     """A name that a schedule may have."""
     is_proper = isinstance(name, str) and name.strip() == name != "" and name.isprintable()
-    if not isinstance(name, str) or not is_proper or len(name) > LONGEST_NAME:
-        raise UsageError(f"a schedule's name has 1 to {LONGEST_NAME} printable characters, not {repr(name)[:60]}")
+    if not isinstance(name, str) or not is_proper or len(name) > MAX_NAME_LENGTH:
+        raise UsageError(f"a schedule's name has 1 to {MAX_NAME_LENGTH} printable characters, not {repr(name)[:60]}")
     return name
 
 
-def new_schedule(
+def build_schedule(
     name: str,
     spec: WorkflowSpec,
     inputs: bytes,
     timing: Timing,
     *,
     catch_up: CatchUp,
-    most: int,
+    max_catch_up: int,
     overlap: Overlap,
     queue: str | Queue | None = None,
     key: str | int | None = None,
@@ -87,8 +93,8 @@ def new_schedule(
     budget: Budget | None = None,
     max_deliveries: int | None = None,
     defaults: Mapping[str, object] | None = None,
-    by_code: bool = False,
-) -> NewSchedule:
+    is_declared_in_code: bool = False,
+) -> ScheduleDefinition:
     """All that is kept of a new schedule. Raises ``UsageError``."""
     for word, given, allowed in (
         ("catch_up", catch_up, get_args(CatchUp)),
@@ -100,35 +106,38 @@ def new_schedule(
                 f"{word}={given!r} is not known{f': did you mean {near[0]!r}?' if near else ''} "
                 f"({', '.join(map(repr, allowed))})"
             )
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"most={most!r}: so many missed ticks may fire at once, a whole number, 1 or more")
+    if isinstance(max_catch_up, bool) or not isinstance(max_catch_up, int) or max_catch_up < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(
+            f"max_catch_up={max_catch_up!r}: the number of missed ticks to fire at once is a whole number, 1 or more"
+        )
     if isinstance(tags, str):
         raise UsageError(f"tags is a collection of words, not one string: tags=[{tags!r}]")
-    if len(inputs) > INLINE:
+    if len(inputs) > MAX_INLINE_BYTES:
         raise UsageError(
-            f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {INLINE:,}: keep what is large "
+            f"the inputs are {len(inputs):,} bytes, and those of a schedule may be {MAX_INLINE_BYTES:,}: keep what is "
+            "large "
             f"elsewhere, and hand over where it is"
         )
-    given = checked_text(key, "key", "")
-    rendered = key_in(queue, given, spec, inputs, defaults or {})
+    given = validate_start_key(key, "key", "")
+    rendered = resolve_queue_key(queue, given, spec, inputs, defaults or {})
     if isinstance(queue, Queue):
         given = rendered
-    return NewSchedule(
-        name=checked_name(name),
+    return ScheduleDefinition(
+        name=validate_schedule_name(name),
         workflow=spec.name,
         timing=str(timing),
         inputs=inputs,
         catch_up=catch_up,
-        most=most,
+        max_catch_up=max_catch_up,
         overlap=overlap,
-        queue=None if queue is None else declare(queue),
-        key=given,
-        priority=checked_priority(priority, ""),
+        queue=None if queue is None else declare_queue(queue),
+        queue_key=given,
+        priority=validate_priority(priority, ""),
         tags=tuple(tags),
-        session=session_of(spec, inputs),
-        budget=None if budget is None else budget.limits(),
-        max_deliveries=checked_deliveries(max_deliveries, ""),
-        by_code=by_code,
+        session=get_session(spec, inputs),
+        budget=None if budget is None else budget.to_limits(),
+        max_deliveries=validate_max_deliveries(max_deliveries, ""),
+        is_declared_in_code=is_declared_in_code,
     )
 
 
@@ -148,7 +157,7 @@ class ScheduleInfo:
     inputs: Any
     """Of each run, as plain data by parameter."""
     catch_up: CatchUp
-    most: int
+    max_catch_up: int
     overlap: Overlap
     queue: str | None
     key: str | None
@@ -158,18 +167,18 @@ class ScheduleInfo:
     created_at: datetime
     next_at: datetime | None
     """When it fires next; in the past if that is due. ``None``: it is paused, or never fires again."""
-    settled_until: datetime
+    processed_until: datetime
     """Everything up to here has fired, or was passed over."""
     paused_at: datetime | None
-    last_run: str
+    last_run_id: str
     """The id of the run that it has started last; empty if there is none."""
-    last_state: RunState | None
+    last_run_state: RunState | None
     """How that is; ``None`` also if it has been deleted."""
     skipped_at: datetime | None
     """The last tick that started nothing because the run before it was under way."""
-    by_code: bool
+    is_declared_in_code: bool
     """It is declared in code, not made by a client."""
-    announced: bool
+    is_announced: bool
     """A live worker has that code. If not, it may have been removed: the schedule stays until it is deleted."""
     budget: Budget | None = None
     """Of each run; ``None``: the workflow's own, as for ``max_deliveries``."""
@@ -181,11 +190,11 @@ class ScheduleInfo:
         return f"schedule:{self.name}"
 
     @classmethod
-    def of(cls, schedule: Schedule, last: Run | None) -> ScheduleInfo:
+    def from_row(cls, schedule: Schedule, last_run: Run | None) -> ScheduleInfo:
         """What a row tells, with the last run."""
-        what = schedule.what
+        what = schedule.definition
         try:
-            timing, next_at = timing_of(what.timing), next_tick(schedule)
+            timing, next_at = parse_timing(what.timing), get_next_tick(schedule)
         except HoldfastError:  # a time zone that is not known on this machine: workers say so as well
             timing = next_at = None
         return cls(
@@ -193,51 +202,51 @@ class ScheduleInfo:
             workflow=what.workflow,
             timing=what.timing,
             zone=timing.zone if isinstance(timing, Cron) else "",
-            inputs=to_plain(what.inputs),
+            inputs=decode_plain(what.inputs),
             catch_up=what.catch_up,
-            most=what.most,
+            max_catch_up=what.max_catch_up,
             overlap=what.overlap,
             queue=what.queue,
-            key=what.key,
+            key=what.queue_key,
             priority=what.priority,
             tags=what.tags,
-            created_at=moment(schedule.created_at),
-            next_at=moment(next_at),
-            settled_until=moment(schedule.fired_up_to),
-            paused_at=moment(schedule.paused_at),
-            last_run=schedule.last_run,
-            last_state=None if last is None else last.state,
-            skipped_at=moment(schedule.skipped),
-            by_code=what.by_code,
-            announced=schedule.announced,
-            budget=None if what.budget is None else Budget.of(what.budget),
+            created_at=to_datetime(schedule.created_at),
+            next_at=to_datetime(next_at),
+            processed_until=to_datetime(schedule.fired_up_to),
+            paused_at=to_datetime(schedule.paused_at),
+            last_run_id=schedule.last_run,
+            last_run_state=None if last_run is None else last_run.state,
+            skipped_at=to_datetime(schedule.last_skipped_at),
+            is_declared_in_code=what.is_declared_in_code,
+            is_announced=schedule.is_announced,
+            budget=None if what.budget is None else Budget.from_limits(what.budget),
             max_deliveries=what.max_deliveries,
         )
 
 
-async def schedule_info(schedule: Schedule, last: Run | None) -> ScheduleInfo:
+async def build_schedule_info(schedule: Schedule, last_run: Run | None) -> ScheduleInfo:
     """What a row tells, with the last run; large inputs are decoded off the event loop."""
-    return await off_loop(len(schedule.what.inputs), lambda: ScheduleInfo.of(schedule, last))
+    return await run_off_loop(len(schedule.definition.inputs), lambda: ScheduleInfo.from_row(schedule, last_run))
 
 
-async def read_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
+async def list_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
     """All schedules, or those of these names, with how their last runs are."""
-    found = await store.schedules(names)
-    runs = {run.id: run for run in await store.get_many([one.last_run for one in found if one.last_run])}
-    return [await schedule_info(one, runs.get(one.last_run)) for one in found]
+    found = await store.list_schedules(names)
+    runs = {run.id: run for run in await store.get_runs([one.last_run for one in found if one.last_run])}
+    return [await build_schedule_info(one, runs.get(one.last_run)) for one in found]
 
 
-async def find(store: Store, name: str) -> Schedule:
+async def find_schedule(store: Store, name: str) -> Schedule:
     """The schedule of this name. Raises ``UnknownSchedule``, which names one like it."""
-    found = await store.schedules([name])
+    found = await store.list_schedules([name])
     if found:
         return found[0]
-    known = [one.what.name for one in await store.schedules()]
-    raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {alike(name, known)}")
+    known = [one.definition.name for one in await store.list_schedules()]
+    raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {suggest_name(name, known)}")
 
 
 @dataclass(frozen=True, slots=True)
-class WantedSchedule:
+class ScheduleRequest:
     """A schedule as it was asked for: see ``ClientSchedules.create``."""
 
     name: str
@@ -249,7 +258,7 @@ class WantedSchedule:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] | None = None
     catch_up: CatchUp = "last"
-    most: int = 100
+    max_catch_up: int = 100
     overlap: Overlap = "allow"
     queue: str | Queue | None = None
     key: str | int | None = None
@@ -260,67 +269,68 @@ class WantedSchedule:
     replace: bool = False
 
 
-async def create_schedule(store: Store, wanted: WantedSchedule, spec: WorkflowSpec) -> ScheduleInfo:
+async def create_schedule(store: Store, request: ScheduleRequest, spec: WorkflowSpec) -> ScheduleInfo:
     """Make a schedule of a workflow, or find that the very same is there."""
-    where = f"schedule {wanted.name!r}"
-    args, kwargs = tuple(wanted.args), dict(wanted.kwargs or {})
+    where = f"schedule {request.name!r}"
+    args, kwargs = tuple(request.args), dict(request.kwargs or {})
     try:
         # Always in a thread: values that are encoded already do not show their size.
-        inputs = await off_loop(LARGE + 1, lambda: bind_inputs(spec, args, kwargs))
-        new = new_schedule(
-            wanted.name,
+        inputs = await run_off_loop(LARGE_BYTES + 1, lambda: bind_inputs(spec, args, kwargs))
+        new = build_schedule(
+            request.name,
             spec,
             inputs,
-            timing_from(wanted.cron, wanted.every, wanted.zone, wanted.start),
-            catch_up=wanted.catch_up,
-            most=wanted.most,
-            overlap=wanted.overlap,
-            queue=wanted.queue,
-            key=wanted.key,
-            priority=wanted.priority,
-            tags=wanted.tags,
-            budget=wanted.budget,
-            max_deliveries=wanted.max_deliveries,
+            make_timing(request.cron, request.every, request.zone, request.start),
+            catch_up=request.catch_up,
+            max_catch_up=request.max_catch_up,
+            overlap=request.overlap,
+            queue=request.queue,
+            key=request.key,
+            priority=request.priority,
+            tags=request.tags,
+            budget=request.budget,
+            max_deliveries=request.max_deliveries,
         )
     except InputError as error:
-        raise InputError(f"{where}: {error}", error.faults) from None
+        raise InputError(f"{where}: {error}", error.violations) from None
     except HoldfastError as error:
         raise type(error)(f"{where}: {error}") from None
-    if isinstance(wanted.queue, Queue):
-        await store.put_queues([NewQueue(wanted.queue.name, wanted.queue.limits)])
+    if isinstance(request.queue, Queue):
+        await store.declare_queues([NewQueue(request.queue.name, request.queue.limits)])
     [kept] = await store.put_schedules([new], replace=False)
-    if kept.what != new:
-        if kept.what.by_code:
+    if kept.definition != new:
+        if kept.definition.is_declared_in_code:
             raise UsageError(
                 f"{where} is declared in code: change it there (workers that start announce it again), or choose "
                 f"another name"
             )
-        if not wanted.replace:
+        if not request.replace:
             raise UsageError(
-                f"{where} is there already, and is another one ({kept.what.workflow!r}, {kept.what.timing}): "
+                f"{where} is there already, and is another one ({kept.definition.workflow!r}, "
+                f"{kept.definition.timing}): "
                 f"choose another name, or pass replace=True to change it"
             )
         [kept] = await store.put_schedules([new])
-    return await schedule_info(kept, await store.get(kept.last_run) if kept.last_run else None)
+    return await build_schedule_info(kept, await store.get_run(kept.last_run) if kept.last_run else None)
 
 
 async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec, id: str | None) -> str:
     """Start a run of a schedule now, or find the one that is there under the ``id``; returns the run's id."""
-    new = await off_loop(len(schedule.what.inputs), lambda: run_by_hand(schedule, spec, store.now()))
-    new = new if id is None else replace_in(new, id=checked_id(id))
+    new = await run_off_loop(len(schedule.definition.inputs), lambda: make_manual_run(schedule, spec, store.now()))
+    new = new if id is None else replace_in(new, id=validate_run_id(id))
     [answer] = await store.commit([StartRun(new)])
-    run = accept(answer, new, unsuccessful_too=id is not None)
+    run = resolve_start(answer, new, join_unsuccessful=id is not None)
     # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
-    await store.settle_schedule(schedule.what.name, schedule.fired_up_to, schedule.fired_up_to, run=run.id)
+    await store.advance_schedule(schedule.definition.name, schedule.fired_up_to, schedule.fired_up_to, run_id=run.id)
     return run.id
 
 
 class ClientSchedules:
     """Schedules as a client sees them."""
 
-    def __init__(self, backend: ScheduleBackend, in_sync: InSync) -> None:
+    def __init__(self, backend: ScheduleBackend, run_sync: SyncRunner) -> None:
         self._backend = backend
-        self._sync = in_sync
+        self._run_sync = run_sync
 
     async def create(
         self,
@@ -334,7 +344,7 @@ class ClientSchedules:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         catch_up: CatchUp = "last",
-        most: int = 100,
+        max_catch_up: int = 100,
         overlap: Overlap = "allow",
         queue: str | Queue | None = None,
         key: str | int | None = None,
@@ -357,7 +367,7 @@ class ClientSchedules:
             kwargs: the inputs of each run, by name.
             catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip``
                 fires none, ``last`` the newest, ``all`` each.
-            most: at most so many missed ticks fire at once; the newest do.
+            max_catch_up: at most so many missed ticks fire at once; the newest do.
             overlap: ``skip`` starts nothing while the run before is under way.
             queue: the queue that its runs wait in, instead of the workflow's own: its name, or a ``Queue`` with limits.
             key: whose runs they are in their queue; what the queue's template says unless given.
@@ -367,7 +377,7 @@ class ClientSchedules:
             max_deliveries: as in ``options``.
             replace: change the schedule that is there under this name; its pause stays.
         """
-        wanted = WantedSchedule(
+        wanted = ScheduleRequest(
             name,
             workflow,
             cron=cron,
@@ -377,7 +387,7 @@ class ClientSchedules:
             args=args,
             kwargs=kwargs,
             catch_up=catch_up,
-            most=most,
+            max_catch_up=max_catch_up,
             overlap=overlap,
             queue=queue,
             key=key,
@@ -423,28 +433,28 @@ class ClientSchedules:
 
     def create_sync(self, name: str, workflow: str, **options: Any) -> ScheduleInfo:
         """``create`` without an event loop."""
-        return self._sync(self.create(name, workflow, **options))
+        return self._run_sync(self.create(name, workflow, **options))
 
     def list_sync(self) -> builtins.list[ScheduleInfo]:
         """``list`` without an event loop."""
-        return self._sync(self.list())
+        return self._run_sync(self.list())
 
     def get_sync(self, name: str) -> ScheduleInfo:
         """``get`` without an event loop."""
-        return self._sync(self.get(name))
+        return self._run_sync(self.get(name))
 
     def pause_sync(self, name: str) -> bool:
         """``pause`` without an event loop."""
-        return self._sync(self.pause(name))
+        return self._run_sync(self.pause(name))
 
     def resume_sync(self, name: str) -> bool:
         """``resume`` without an event loop."""
-        return self._sync(self.resume(name))
+        return self._run_sync(self.resume(name))
 
     def delete_sync(self, name: str) -> bool:
         """``delete`` without an event loop."""
-        return self._sync(self.delete(name))
+        return self._run_sync(self.delete(name))
 
     def trigger_sync(self, name: str, *, id: str | None = None) -> str:
         """``trigger`` without an event loop."""
-        return self._sync(self.trigger(name, id=id))
+        return self._run_sync(self.trigger(name, id=id))

@@ -14,39 +14,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.codec import LARGEST, check_size, codec_for
-from holdfast.core.records import Kind, Record, Rewind
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
+from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.errors import SettleRefused, StepOutcomeUnknown, UsageError
-from holdfast.services.approvals import user
+from holdfast.services.approvals import get_os_user
 from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import History, Store
-from holdfast.stores.operations import ReopenRun, Run, Settlement, Verdict
-from holdfast.stores.rules import REOPENABLE, error_words
+from holdfast.stores.operations import OpStatus, ReopenRun, Run, Settlement
+from holdfast.stores.rules import REOPENABLE, get_error_text
 
-_UNKNOWN = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
-_MOST_SHOWN = 400
+_UNKNOWN_OUTCOME_PREFIX = f"{StepOutcomeUnknown.__module__}.{StepOutcomeUnknown.__qualname__} "
+_MAX_PREVIEW_LENGTH = 400
 """So many characters of the arguments are kept with what somebody has settled."""
 
 
-def is_unknown(record: Record) -> bool:
+def is_outcome_unknown(record: Record) -> bool:
     """Whether it tells of a step that it may or may not have happened."""
-    is_step = record.kind in (Kind.STEP, Kind.COMPENSATION)
-    return is_step and not record.ok and error_words(record.payload).startswith(_UNKNOWN)
+    is_step = record.kind in (RecordKind.STEP, RecordKind.COMPENSATION)
+    return is_step and not record.ok and get_error_text(record.payload).startswith(_UNKNOWN_OUTCOME_PREFIX)
 
 
-def to_be_settled(run: Run, records: Sequence[Record]) -> list[Record]:
-    """The steps of unknown outcome that have ended the run: ``settle_run`` takes these, unless it says why not.
+def find_unsettled_steps(run: Run, records: Sequence[Record]) -> list[Record]:
+    """The steps of unknown outcome that have ended the run: ``settle_step`` takes these, unless it says why not.
 
     One that was settled with a value that it cannot have returned is among them.
     """
-    if run.state not in REOPENABLE or run.rewind is None or run.rewind.undone:
+    if run.state not in REOPENABLE or run.rewind is None or run.rewind.is_compensated:
         return []
-    failed = {*run.rewind.failed}
-    return [record for record in records if record.seq in failed and (is_unknown(record) or record.is_settled)]
+    failed = {*run.rewind.failed_seqs}
+    return [record for record in records if record.seq in failed and (is_outcome_unknown(record) or record.is_settled)]
 
 
-def check_what_is_said(output: Any, happened: bool) -> None:
+def check_settlement(output: Any, happened: bool) -> None:
     """Raises ``UsageError`` unless it is one of the two things that can be said of a step."""
     if happened and output is NOT_GIVEN:
         raise UsageError(
@@ -57,7 +57,7 @@ def check_what_is_said(output: Any, happened: bool) -> None:
         raise UsageError("settle: a step that did not happen has no `output`: it runs again")
 
 
-async def settle_run(
+async def settle_step(
     store: Store,
     run_id: str,
     step: int | str,
@@ -65,48 +65,48 @@ async def settle_run(
     output: Any = NOT_GIVEN,
     happened: bool = True,
     by: str | None = None,
-    max_value: int = LARGEST,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> None:
     """Say what came of a step, and let its run go on; ``by`` is the user of the operating system, unless given."""
-    check_what_is_said(output, happened)
+    check_settlement(output, happened)
     run = await find_run(store, run_id)
-    [history] = await store.histories([run.key])
-    old = _found(run, history, step)
+    [history] = await store.get_histories([run.key])
+    old = _find_step(run, history, step)
     record = None
     if happened:
         what = f"the output of step {old.name!r}"
-        payload = check_size(codec_for(Any).encode(output, what), what, max_value)
-        shown = _signed(old.preview, user() if by is None else by)
+        payload = validate_size(codec_for(Any).encode(output, what), what, max_value)
+        shown = _format_preview(old.preview, get_os_user() if by is None else by)
         record = Record(
             0, old.kind, old.position, old.name, True, payload, max(store.now(), old.at), old.started_at, attempts=0,
             epoch=run.epoch, preview=shown,
         )  # fmt: skip
-    settles = Settlement(run.epoch, _narrowed(run, history.records, old), record)
-    [verdict] = await store.commit([ReopenRun(run_id, store.now(), settles=settles)])
-    if verdict is Verdict.REFUSED:
+    settles = Settlement(run.epoch, _narrow_rewind(run, history.records, old), record)
+    [verdict] = await store.commit([ReopenRun(run_id, store.now(), settlement=settles)])
+    if verdict is OpStatus.REFUSED:
         raise SettleRefused(
             f"run {run_id!r} cannot go on: a run that it had started has failed as well, and would run a `once` step a "
             f"second time. `holdfast show {run_id}` tells which; settle that one's first.",
             run_id,
         )
-    if verdict is Verdict.UNDONE:
-        raise _undone(run_id)
-    if verdict is not Verdict.DONE:
+    if verdict is OpStatus.COMPENSATED:
+        raise _make_undone_error(run_id)
+    if verdict is not OpStatus.DONE:
         raise SettleRefused(f"run {run_id!r} has gone on meanwhile: `holdfast show {run_id}` tells how", run_id)
 
 
-def _signed(preview: str, by: str) -> str:
+def _format_preview(preview: str, by: str) -> str:
     """What is shown of the arguments, and who has settled it."""
     settled = f"settled by {by[:80]}" if by else "settled"
-    return f"{preview[:_MOST_SHOWN]}; {settled}" if preview else settled
+    return f"{preview[:_MAX_PREVIEW_LENGTH]}; {settled}" if preview else settled
 
 
 # What can be settled, and why not
 
 
-def _found(run: Run, history: History, step: int | str) -> Record:
-    open_ones = to_be_settled(run, history.records)
-    matching = [record for record in open_ones if _is_meant(record, step)]
+def _find_step(run: Run, history: History, step: int | str) -> Record:
+    open_ones = find_unsettled_steps(run, history.records)
+    matching = [record for record in open_ones if _is_match(record, step)]
     if len(matching) == 1:
         return matching[0]
     if matching:
@@ -115,20 +115,20 @@ def _found(run: Run, history: History, step: int | str) -> Record:
             f"of {', '.join(str(record.position + 1) for record in matching)}",
             run.id,
         )
-    meant = next((record for record in reversed(history.records) if _is_meant(record, step)), None)
-    raise SettleRefused(_why_not(run, history, step, meant) + _instead(run, open_ones), run.id)
+    meant = next((record for record in reversed(history.records) if _is_match(record, step)), None)
+    raise SettleRefused(_explain_refusal(run, history, step, meant) + _describe_alternatives(run, open_ones), run.id)
 
 
-def _is_meant(record: Record, step: int | str) -> bool:
-    if record.kind not in (Kind.STEP, Kind.COMPENSATION, Kind.CHILD):
+def _is_match(record: Record, step: int | str) -> bool:
+    if record.kind not in (RecordKind.STEP, RecordKind.COMPENSATION, RecordKind.CHILD):
         return False
     return record.name == step if isinstance(step, str) else record.position + 1 == step
 
 
-def _why_not(run: Run, history: History, step: int | str, meant: Record | None) -> str:
-    if meant is None:
+def _explain_refusal(run: Run, history: History, step: int | str, matched: Record | None) -> str:
+    if matched is None:
         intended = [one for one in history.attempts.values() if one.intent and step in (one.position + 1, one.name)]
-        if intended and run.by_delivery:
+        if intended and run.is_delivery:
             return (
                 f"what came of step {step!r} of run {run.id!r} is for a listener to say, with "
                 f"delivery.record({intended[0].name!r}, outcome); `holdfast retry {run.id}` delivers a failed run again"
@@ -139,49 +139,52 @@ def _why_not(run: Run, history: History, step: int | str, meant: Record | None) 
                 f"{run.id}` has it found out, and does not run it again; then it can be settled"
             )
         return f"run {run.id!r} has no recorded step {step!r}"
-    which = f"step {meant.position + 1} ({meant.name!r}) of run {run.id!r}"
-    if meant.kind is Kind.CHILD and not meant.ok:
+    which = f"step {matched.position + 1} ({matched.name!r}) of run {run.id!r}"
+    if matched.kind is RecordKind.CHILD and not matched.ok:
         return (
-            f"{which} is run {meant.preview!r}: settle the step there that is of unknown outcome, then let this one go "
+            f"{which} is run {matched.preview!r}: settle the step there that is of unknown outcome, then let this one "
+            "go "
             f"on with `holdfast retry {run.id}`"
         )
-    if meant.is_settled:
+    if matched.is_settled:
         return f"{which} was settled before, and the run is {run.state}"
-    if not is_unknown(meant):
-        return f"the outcome of {which} is known: it {'was recorded' if meant.ok else 'has failed'}"
+    if not is_outcome_unknown(matched):
+        return f"the outcome of {which} is known: it {'was recorded' if matched.ok else 'has failed'}"
     if run.state not in REOPENABLE:
         return (
             f"{which} is of unknown outcome, but its code, or the model of its agent, was told, and has gone on from "
             f"that: the run is {run.state}"
         )
-    if run.rewind is not None and run.rewind.undone:
-        return str(_undone(run.id))
+    if run.rewind is not None and run.rewind.is_compensated:
+        return str(_make_undone_error(run.id))
     return (
         f"{which} is of unknown outcome, but that is not what ended the run: its code, or the model of its agent, was "
-        f"told, and has gone on. `holdfast fork {run.id} --at {meant.position + 1} --output JSON` makes a new run "
+        f"told, and has gone on. `holdfast fork {run.id} --at {matched.position + 1} --output JSON` makes a new run "
         f"that goes on from there with what you say"
     )
 
 
-def _instead(run: Run, open_ones: Sequence[Record]) -> str:
-    if not open_ones:
+def _describe_alternatives(run: Run, unsettled: Sequence[Record]) -> str:
+    if not unsettled:
         return ""
-    names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in open_ones)
+    names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in unsettled)
     return f". What can be settled in run {run.id!r}: step {names}"
 
 
-def _narrowed(run: Run, records: Sequence[Record], settled: Record) -> Rewind:
+def _narrow_rewind(run: Run, records: Sequence[Record], settled: Record) -> Rewind:
     """What is taken back so that this step gets another outcome: nothing that is of another ``once`` step.
 
     If such a one has failed as well, that stays, and will end the run again: it is for a person to say what came of it.
     """
     assert run.rewind is not None
-    others = {*run.rewind.once} - {settled.seq}
-    failed = tuple(seq for seq in run.rewind.failed if seq not in others)
-    rewind = run.rewind._replace(failed=failed, once=())
+    others = {*run.rewind.once_seqs} - {settled.seq}
+    failed = tuple(seq for seq in run.rewind.failed_seqs if seq not in others)
+    rewind = run.rewind._replace(failed_seqs=failed, once_seqs=())
     # Of what an older version has recorded it is not known which they are.
-    maybe = {record.seq for record in records if record.kind is Kind.STEP} - {settled.seq} if -1 in others else others
-    again = [record for record in records if record.seq in maybe and rewind.takes(record)]
+    maybe = (
+        {record.seq for record in records if record.kind is RecordKind.STEP} - {settled.seq} if -1 in others else others
+    )
+    again = [record for record in records if record.seq in maybe and rewind.should_remove(record)]
     if again:
         names = ", ".join(f"{record.position + 1} ({record.name!r})" for record in again)
         raise SettleRefused(
@@ -194,7 +197,7 @@ def _narrowed(run: Run, records: Sequence[Record], settled: Record) -> Rewind:
     return rewind
 
 
-def _undone(run_id: str) -> SettleRefused:
+def _make_undone_error(run_id: str) -> SettleRefused:
     return SettleRefused(
         f"run {run_id!r} cannot go on: compensations have undone what it, or a run that it had started, had done. "
         f"Start it anew under another id; `holdfast fork {run_id} --at STEP --output JSON` keeps what was recorded "

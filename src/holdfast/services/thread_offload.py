@@ -13,59 +13,62 @@ from itertools import chain, islice
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 
 T = TypeVar("T")
 
-LARGE = 16 * 1024
+LARGE_BYTES = 16 * 1024
 """Bytes of a value; below this, a thread costs more than it saves."""
-THREADS = 4
+THREAD_COUNT = 4
 """Python runs one of them at a time. More threads would only make the event loop wait longer for its turn."""
 
 
-class Work(Protocol):
-    """``off_loop``, or a function like it that also limits how much runs at once."""
+class OffLoopRunner(Protocol):
+    """``run_off_loop``, or a function like it that also limits how much runs at once."""
 
     def __call__(self, size: int, work: Callable[[], T], /) -> Awaitable[T]:
         """The result of work on values of so many bytes."""
         ...
 
 
-async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Run ``work``, in a thread if it handles more than ``LARGE`` bytes.
+async def run_off_loop(size: int, work: Callable[[], T]) -> T:
+    """Run ``work``, in a thread if it handles more than ``LARGE_BYTES`` bytes.
 
     Workflow code has no threads, so there it always runs at once.
     """
-    if size <= LARGE or current_execution() is not None:
+    if size <= LARGE_BYTES or get_current_execution() is not None:
         return work()
-    return await asyncio.get_running_loop().run_in_executor(_threads(), work)
+    return await asyncio.get_running_loop().run_in_executor(_get_executor(), work)
 
 
-def rough_size(value: Any) -> int:
-    """About how many bytes plain data takes. It stops counting above ``LARGE``, to visit little of a large value."""
-    left, waiting = LARGE, [value]
+def estimate_size(value: Any) -> int:
+    """About how many bytes plain data takes.
+
+    It stops counting above ``LARGE_BYTES``, to visit little of a large value.
+    """
+    left, waiting = LARGE_BYTES, [value]
     while waiting and left >= 0:
         one = waiting.pop()
         left -= len(one) if isinstance(one, str | bytes) else 8
         if isinstance(one, dict):
             entries = cast("dict[Any, Any]", one)
-            waiting += islice(chain(entries, entries.values()), LARGE)
+            waiting += islice(chain(entries, entries.values()), LARGE_BYTES)
         elif isinstance(one, list | tuple | set | frozenset):
-            waiting += islice(cast("list[Any]", one), LARGE)
-    return LARGE - left
+            waiting += islice(cast("list[Any]", one), LARGE_BYTES)
+    return LARGE_BYTES - left
 
 
-class LargeWork:
+class TenantLocks:
     """Locks by name, so that no tenant can occupy all threads."""
 
     def __init__(self) -> None:
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def turn(self, whose: str) -> asyncio.Lock:
+    def lock_for(self, tenant: str) -> asyncio.Lock:
         """The lock to hold while the work runs."""
-        return self._turns.setdefault(whose, asyncio.Lock())
+        return self._locks.setdefault(tenant, asyncio.Lock())
 
 
 @cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-large-value")
+def _get_executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="holdfast-large-value")

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.services.documents import all_documents
+from holdfast.services.documents import list_documents
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
-from holdfast.webhooks import PREFIX
+from holdfast.webhooks import SECRET_PREFIX
 
-KIND = "webhook"
+DOCUMENT_KIND = "webhook"
 """The kind of document that holds a webhook, under the name of its address."""
-BOTH_FOR = 86400.0
+SECRET_OVERLAP_S = 86400.0
 """Seconds for which the old secret signs as well, unless it is said otherwise."""
 
 
@@ -33,82 +33,85 @@ class Webhook:
     url: str
     secret: str = field(repr=False)
     old_secret: str | None = field(default=None, repr=False)
-    old_until: float | None = None
+    old_secret_until: float | None = None
     """When the old one ceases to sign."""
-    off: str | None = None
+    disabled_reason: str | None = None
     """Why nothing is sent any more."""
 
-    def signing(self, now: float) -> list[str]:
+    def get_signing_secrets(self, now: float) -> list[str]:
         """The secrets that sign at this time, the newest first."""
-        old = self.old_secret if self.old_until is not None and now < self.old_until else None
+        old = self.old_secret if self.old_secret_until is not None and now < self.old_secret_until else None
         return [self.secret] if old is None else [self.secret, old]
 
 
 async def find_webhook(store: Store, address: str) -> Webhook | None:
     """The webhook of an address."""
-    found = await store.documents(KIND, [address])
-    return _webhook(found[0]) if found else None
+    found = await store.list_documents(DOCUMENT_KIND, [address])
+    return _webhook_from_document(found[0]) if found else None
 
 
 async def list_webhooks(store: Store) -> dict[str, Webhook]:
     """All webhooks, by address."""
-    return {one.name: _webhook(one) for one in await all_documents(store, KIND)}
+    return {one.name: _webhook_from_document(one) for one in await list_documents(store, DOCUMENT_KIND)}
 
 
 async def set_webhook(store: Store, address: str, url: str) -> str | None:
     """Let deliveries be sent there. The secret, if it is a new one: it is made when there was no webhook before."""
     while True:
-        found = await store.documents(KIND, [address])
+        found = await store.list_documents(DOCUMENT_KIND, [address])
         if not found:
-            new = Webhook(address, url, _new_secret())
-            if await store.put_document(KIND, address, _packed(new), if_version=0) is not None:
+            new = Webhook(address, url, _generate_secret())
+            if await store.put_document(DOCUMENT_KIND, address, _encode_webhook(new), if_version=0) is not None:
                 return new.secret
         else:
-            kept: dict[str, Any] = found[0].content() | {"url": url, "off": None}
+            kept: dict[str, Any] = found[0].load_json() | {"url": url, "disabled_reason": None}
             data = json.dumps(kept).encode()
-            if await store.put_document(KIND, address, data, if_version=found[0].version) is not None:
+            if await store.put_document(DOCUMENT_KIND, address, data, if_version=found[0].version) is not None:
                 return None
 
 
 async def remove_webhook(store: Store, address: str) -> bool:
     """Send nothing any more, and forget the secret."""
-    return await store.delete_document(KIND, address)
+    return await store.delete_document(DOCUMENT_KIND, address)
 
 
-async def exchange_secret(store: Store, address: str, both_for: float = BOTH_FOR) -> Webhook:
+async def rotate_secret(store: Store, address: str, overlap_s: float = SECRET_OVERLAP_S) -> Webhook:
     """Make a new secret; the one before it signs as well for so many seconds. Raises ``UsageError``."""
     while True:
-        found = await store.documents(KIND, [address])
+        found = await store.list_documents(DOCUMENT_KIND, [address])
         if not found:
             raise UsageError(f"address {address!r} has no webhook, and so no secret: set one first")
-        old = _webhook(found[0])
-        new = Webhook(address, old.url, _new_secret(), old.secret, store.now() + both_for, old.off)
-        if await store.put_document(KIND, address, _packed(new), if_version=found[0].version) is not None:
+        old = _webhook_from_document(found[0])
+        new = Webhook(address, old.url, _generate_secret(), old.secret, store.now() + overlap_s, old.disabled_reason)
+        if (
+            await store.put_document(DOCUMENT_KIND, address, _encode_webhook(new), if_version=found[0].version)
+            is not None
+        ):
             return new
 
 
-async def switch_off(store: Store, hook: Webhook, why: str) -> None:
+async def disable_webhook(store: Store, hook: Webhook, reason: str) -> None:
     """Send nothing any more until somebody sets it again; unless it has become another one meanwhile."""
-    while found := await store.documents(KIND, [hook.address]):
-        kept: dict[str, Any] = found[0].content()
+    while found := await store.list_documents(DOCUMENT_KIND, [hook.address]):
+        kept: dict[str, Any] = found[0].load_json()
         if kept["url"] != hook.url:
             return
-        data = json.dumps(kept | {"off": why}).encode()
-        if await store.put_document(KIND, hook.address, data, if_version=found[0].version) is not None:
+        data = json.dumps(kept | {"disabled_reason": reason}).encode()
+        if await store.put_document(DOCUMENT_KIND, hook.address, data, if_version=found[0].version) is not None:
             return
 
 
-def _new_secret() -> str:
-    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+def _generate_secret() -> str:
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def _packed(hook: Webhook) -> bytes:
+def _encode_webhook(hook: Webhook) -> bytes:
     kept = asdict(hook)
     del kept["address"]
     return json.dumps(kept).encode()
 
 
-def _webhook(document: Document) -> Webhook:
-    kept: dict[str, Any] = document.content()
+def _webhook_from_document(document: Document) -> Webhook:
+    kept: dict[str, Any] = document.load_json()
     known = {name: value for name, value in kept.items() if name in Webhook.__dataclass_fields__}
     return Webhook(document.name, **known)

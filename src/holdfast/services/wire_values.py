@@ -13,55 +13,58 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
-from holdfast.codec import codec_for, to_plain
-from holdfast.codec.tags import TAGGED
+from holdfast.codec import codec_for, decode_plain
+from holdfast.codec.tags import TAGGED_PREFIX
 from holdfast.errors import InputError, UnreadableRecord
 
-VALUES = "Holdfast-Values"
+VALUES_HEADER = "Holdfast-Values"
 """The header by which a request says which form it sends and wants."""
 TAGGED_VALUES = "tagged"
 
-_MARK = "$tagged"
-_LONGEST_NUMBER = 14_000
+_TAGGED_KEY = "$tagged"
+_MAX_INT_BITS = 14_000
 """In bits; about 4200 digits."""
-_values = codec_for(Any)
+_any_codec = codec_for(Any)
 
 
-def to_wire(value: Any, what: str = "the value", *, tagged: bool = True) -> Any:
+def to_wire(value: Any, subject: str = "the value", *, tagged: bool = True) -> Any:
     """A value as JSON data. Raises ``UnrecordableValue`` for what cannot be recorded either."""
     if not tagged:
-        return _plain(value)
-    return encoded_to_wire(_values.encode(value, what))
+        return _to_plain_json(value)
+    return encoded_to_wire(_any_codec.encode(value, subject))
 
 
 def encoded_to_wire(data: bytes) -> Any:
     """A value that is encoded as for a record, in its tagged form."""
-    return {_MARK: json.loads(data[len(TAGGED) :])} if data.startswith(TAGGED) else json.loads(data)
+    return {_TAGGED_KEY: json.loads(data[len(TAGGED_PREFIX) :])} if data.startswith(TAGGED_PREFIX) else json.loads(data)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_json(value: Any) -> Any:
     try:
         # By way of the text: only there do infinite numbers, which JSON does not have, become words.
         return from_json(to_json(value, bytes_mode="base64", inf_nan_mode="strings", fallback=repr))
     except ValueError:  # there is something in it that even pydantic has no form for
-        return _in_words(value)
+        return _to_fallback_json(value)
 
 
-def _in_words(value: Any) -> Any:
+def _to_fallback_json(value: Any) -> Any:
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value).items()
-        return {key if isinstance(key, str) else str(_in_words(key)): _in_words(item) for key, item in entries}
+        return {
+            key if isinstance(key, str) else str(_to_fallback_json(key)): _to_fallback_json(item)
+            for key, item in entries
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [_in_words(item) for item in cast("list[Any]", value)]
+        return [_to_fallback_json(item) for item in cast("list[Any]", value)]
     # Python does not write numbers of so many digits, nor read them.
-    return hex(value) if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER else _plain(value)
+    return hex(value) if isinstance(value, int) and value.bit_length() > _MAX_INT_BITS else _to_plain_json(value)
 
 
-def from_wire(data: Any, what: str = "the value") -> Any:
+def from_wire(data: Any, subject: str = "the value") -> Any:
     """A value from its tagged form. Raises ``InputError``."""
-    if not isinstance(data, dict) or _MARK not in data:
+    if not isinstance(data, dict) or _TAGGED_KEY not in data:
         return cast("Any", data)
     try:
-        return to_plain(TAGGED + json.dumps(data[_MARK]).encode())
+        return decode_plain(TAGGED_PREFIX + json.dumps(data[_TAGGED_KEY]).encode())
     except UnreadableRecord as error:
-        raise InputError(f"{what} cannot be read: {error}") from None
+        raise InputError(f"{subject} cannot be read: {error}") from None

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.services.stalls import is_alive
-from holdfast.services.timestamps import moment
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, Store, Worker
 from holdfast.stores.operations import Run
-from holdfast.stores.rules import place_of_worker
+from holdfast.stores.rules import format_worker_location
 
-MOST_HELD = 20
+MAX_CLAIMED_RUNS = 20
 """Runs that are named of each worker."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRun:
+class ClaimedRun:
     """A run in a worker's hands."""
 
     id: str
@@ -35,30 +35,30 @@ class WorkerInfo:
     pid: int
     state: str
     """``live``, ``retired`` (left in good order) or ``dead``."""
-    alive: bool
+    is_alive: bool
     """Its lease has not passed."""
-    listener: bool
+    is_listener: bool
     """It takes deliveries over HTTP, or only sends heartbeats."""
     workflows: tuple[str, ...]
     """What it serves; with a version behind an @, if that has one."""
     queues: tuple[str, ...] | None
     """The queues that it serves; ``None``: all."""
     started_at: datetime
-    beat_at: datetime
+    heartbeat_at: datetime
     """Its last heartbeat."""
     lease_until: datetime
-    runs: tuple[HeldRun, ...]
+    claimed_runs: tuple[ClaimedRun, ...]
     """What it holds, the newest first, twenty at most; of a dead one, what nobody took yet."""
-    more_runs: bool
+    has_more_runs: bool
     """It holds more than these."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """``host:pid``, after the worker's name if it has another one; a listener's process is not known."""
-        return place_of_worker(self.name, self.host, self.pid, by_lease=self.listener)
+        return format_worker_location(self.name, self.host, self.pid, is_listener=self.is_listener)
 
     @classmethod
-    def of(cls, worker: Worker, now: float, held: Sequence[Run]) -> WorkerInfo:
+    def from_row(cls, worker: Worker, now: float, claimed_runs: Sequence[Run]) -> WorkerInfo:
         """From its row, and the runs that it holds."""
         return cls(
             id=worker.id,
@@ -66,23 +66,23 @@ class WorkerInfo:
             host=worker.host,
             pid=worker.pid,
             state=worker.state,
-            alive=is_alive(worker, now),
-            listener=worker.by_lease,
+            is_alive=is_alive(worker, now),
+            is_listener=worker.is_listener,
             workflows=tuple(worker.workflows),
             queues=None if worker.queues is None else tuple(worker.queues),
-            started_at=moment(worker.started_at),
-            beat_at=moment(worker.beat_at or worker.started_at),
-            lease_until=moment(worker.lease_until),
-            runs=tuple(HeldRun(run.id, run.workflow) for run in held[:MOST_HELD]),
-            more_runs=len(held) > MOST_HELD,
+            started_at=to_datetime(worker.started_at),
+            heartbeat_at=to_datetime(worker.heartbeat_at or worker.started_at),
+            lease_until=to_datetime(worker.lease_expires_at),
+            claimed_runs=tuple(ClaimedRun(run.id, run.workflow) for run in claimed_runs[:MAX_CLAIMED_RUNS]),
+            has_more_runs=len(claimed_runs) > MAX_CLAIMED_RUNS,
         )
 
 
-async def read_workers(store: Store) -> list[WorkerInfo]:
+async def list_workers(store: Store) -> list[WorkerInfo]:
     """The workers that are live, and those that unfinished runs refer to; with the runs that they hold."""
     now = store.now()
     found: list[WorkerInfo] = []
-    for one in await store.workers():
-        held = await store.list_runs(RunFilter(owner=one.id), limit=MOST_HELD + 1)
-        found.append(WorkerInfo.of(one, now, held))
+    for one in await store.list_workers():
+        held = await store.list_runs(RunFilter(owner=one.id), limit=MAX_CLAIMED_RUNS + 1)
+        found.append(WorkerInfo.from_row(one, now, held))
     return found

@@ -1,6 +1,6 @@
 """Questions that runs ask people, as the stores keep them.
 
-A run that asks hands in ``AskApproval`` for the command that waits, and may leave memory. Whoever answers hands in
+A run that asks hands in ``RequestApproval`` for the command that waits, and may leave memory. Whoever answers hands in
 ``AnswerApproval``; the answer goes into the run's mailbox under the command's position, like the end of a run that it
 waits for, and wakes it in the same transaction. So none can get lost between asking, parking and answering, and the
 process that asked need not live.
@@ -28,18 +28,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-ANSWER = "answer:"
+ANSWER_PREFIX = "answer:"
 """What the name of the signal that an answer comes as begins with. No state in which a run ends does."""
 
 
-def answer_name(id: str) -> str:
+def make_answer_name(id: str) -> str:
     """The name of the signal that brings the answer to this question."""
-    return ANSWER + id
+    return ANSWER_PREFIX + id
 
 
-def is_answer(name: str) -> bool:
+def is_answer(signal_name: str) -> bool:
     """Whether a signal that has a position, and this name, is an answer, and not the end of a run."""
-    return name.startswith(ANSWER)
+    return signal_name.startswith(ANSWER_PREFIX)
 
 
 class ApprovalState(StrEnum):
@@ -52,15 +52,15 @@ class ApprovalState(StrEnum):
     it asks something else in its place."""
 
 
-class Question(NamedTuple):
+class ApprovalRequest(NamedTuple):
     """What is asked, all of it as people are shown it. It never changes while it is open."""
 
-    text: str
-    asked_of: str = ""
+    question: str
+    assignee: str = ""
     """Who is asked first; ``""``: whoever sees it."""
     choices: tuple[str, ...] = ()
     """What can be answered, if it is not yes or no."""
-    form: bytes = b""
+    form_schema: bytes = b""
     """The JSON schema of the answer, if a form is to be filled in; of the arguments, if a call is to be approved."""
     tool: str = ""
     """The tool whose call is to be approved; ``""``: the workflow asks for itself."""
@@ -78,14 +78,14 @@ class Approval:
     run_id: str
     workflow: str
     position: int
-    question: Question
+    request: ApprovalRequest
     state: ApprovalState
-    asked_at: float
+    requested_at: float
     expires_at: float | None
     """When the run goes on without an answer, or asks the next person."""
-    asked_of: str
+    assignee: str
     """Who is asked now, after all escalations."""
-    reminders: int
+    reminder_count: int
     """How often people were reminded."""
     reminded_at: float | None
     answer: bytes | None = None
@@ -94,7 +94,7 @@ class Approval:
     answered_at: float | None = None
 
 
-class AskApproval(NamedTuple):
+class RequestApproval(NamedTuple):
     """Put a question to people for a held run.
 
     Repeated, also by another worker that has taken the run over, it changes nothing, also if the question has been
@@ -111,7 +111,7 @@ class AskApproval(NamedTuple):
     position: int
     id: str
     """Drawn from the run's seed, the position and what is asked: whoever asks the same again does so under the same."""
-    question: Question
+    request: ApprovalRequest
     at: float
     expires_at: float | None = None
 
@@ -125,9 +125,9 @@ class RemindApproval(NamedTuple):
     key: int
     epoch: int
     id: str
-    reminders: int
+    reminder_count: int
     """How many there have been with this one: repeating it counts once."""
-    asked_of: str
+    assignee: str
     at: float
     expires_at: float | None = None
 
@@ -149,12 +149,12 @@ class AnswerApproval(NamedTuple):
 
     ``DUPLICATE`` when it was answered before, ``ENDED`` when it was withdrawn or its run has ended,
     ``UNKNOWN_APPROVAL`` when there is none. A paused run has the answer, and stays paused. The signal's name is
-    ``answer_name(id)``.
+    ``make_answer_name(id)``.
     """
 
     id: str
     payload: bytes
-    by: str
+    answered_by: str
     at: float
 
 
@@ -164,7 +164,7 @@ class ApprovalFilter(NamedTuple):
     run_id: str | None = None
     only_open: bool = True
     workflow: str | None = None
-    asked_of: str | None = None
+    assignee: str | None = None
     id_prefix: str | None = None
     """The id begins with exactly this."""
     only_closed: bool = False
@@ -177,27 +177,27 @@ class ApprovalFilter(NamedTuple):
     def matches(self, approval: Approval) -> bool:
         """Whether this one is among them."""
         return (
-            self._takes(approval.state)
+            self._matches_state(approval.state)
             and (self.run_id is None or approval.run_id == self.run_id)
             and (self.workflow is None or approval.workflow == self.workflow)
-            and (self.asked_of is None or approval.asked_of == self.asked_of)
+            and (self.assignee is None or approval.assignee == self.assignee)
             and (self.id_prefix is None or approval.id.startswith(self.id_prefix))
         )
 
-    def _takes(self, state: ApprovalState) -> bool:
+    def _matches_state(self, state: ApprovalState) -> bool:
         is_open = state is ApprovalState.OPEN
         return not is_open if self.only_closed else is_open or not self.only_open
 
 
-def listed(approvals: Iterable[Approval], where: ApprovalFilter, limit: int) -> list[Approval]:
+def select_approvals(approvals: Iterable[Approval], where: ApprovalFilter, limit: int) -> list[Approval]:
     """The approvals that match, ordered by when they were asked; those asked at the same time, as they stand."""
-    ordered = sorted(approvals, key=lambda one: one.asked_at)
+    ordered = sorted(approvals, key=lambda one: one.requested_at)
     if where.only_closed:
         ordered.reverse()
     if where.after is not None:
         at, id = where.after
-        place = next((n for n, one in enumerate(ordered, 1) if (one.asked_at, one.id) == (at, id)), None)
+        place = next((n for n, one in enumerate(ordered, 1) if (one.requested_at, one.id) == (at, id)), None)
         if place is None:
-            place = sum(one.asked_at > at if where.only_closed else one.asked_at < at for one in ordered)
+            place = sum(one.requested_at > at if where.only_closed else one.requested_at < at for one in ordered)
         ordered = ordered[place:]
     return [one for one in ordered if where.matches(one)][:limit]

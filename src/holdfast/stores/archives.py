@@ -1,8 +1,8 @@
 """Runs outside their store: all that there is of one, to be put into another store.
 
 A run is restored in two steps. First its row and everything under its key; if it has not ended, it is held back as if
-it had been paused (``HELD_BACK``), so that nobody takes it up before the runs that it waits for are there. Then, when
-all are, its links are made, and it is as it was. Whoever was interrupted in between does the second step again.
+it had been paused (``NOT_ACTIVATED``), so that nobody takes it up before the runs that it waits for are there. Then,
+when all are, its links are made, and it is as it was. Whoever was interrupted in between does the second step again.
 
 What was being done with a run that was held by a worker goes on from its journal: it is ``pending``. The next claim
 raises its epoch, as ever, so what is recorded from then on is told from what was recorded before.
@@ -17,10 +17,10 @@ from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import Approval
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.operations import NewRun, Notice, Run
-from holdfast.stores.rules import Told
+from holdfast.stores.operations import LiveEvent, NewRun, Run
+from holdfast.stores.rules import LinkState
 
-HELD_BACK = 0.0
+NOT_ACTIVATED = 0.0
 """``paused_at`` of an unfinished run whose links are not restored yet."""
 
 
@@ -28,34 +28,34 @@ class ArchivedLink(NamedTuple):
     """That a run waits for another one, or did so."""
 
     position: int
-    child: str
+    child_id: str
     """The other one's id."""
     is_late: bool = False
-    """``Told.LATE``; what else a link knows follows from the state of the other one."""
+    """``LinkState.LATE``; what else a link knows follows from the state of the other one."""
 
-    def told(self, state: RunState) -> Told:
+    def get_link_state(self, state: RunState) -> LinkState:
         """What the link knows of a run in this state."""
         if self.is_late:
-            return Told.LATE
-        return Told.YES if state.is_terminal else Told.NOT_YET
+            return LinkState.LATE
+        return LinkState.NOTIFIED if state.is_terminal else LinkState.PENDING
 
 
-class Belongings(NamedTuple):
+class RunExtras(NamedTuple):
     """What belongs to a run, and is no part of its row, its history, its usage, its questions or its notices."""
 
-    is_generated: bool = False
+    has_generated_id: bool = False
     """Its id was made up."""
-    is_unclaimed: bool = False
+    has_unclaimed_result: bool = False
     """And nobody has had its result."""
-    signal_keys: tuple[str, ...] = ()
+    signal_dedup_keys: tuple[str, ...] = ()
     """The deduplication keys of all signals that were ever sent to it."""
     links: tuple[ArchivedLink, ...] = ()
-    short: tuple[int, ...] = ()
+    short_positions: tuple[int, ...] = ()
     """The positions that wait for a higher budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedRun:
     """A run, and all that belongs to it."""
 
     run: Run
@@ -66,22 +66,22 @@ class Archived:
     """Their ids mean nothing but their order."""
     usage: RunUsage = field(default_factory=RunUsage)
     approvals: tuple[Approval, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    live_events: tuple[LiveEvent, ...] = ()
     """Those that stay."""
-    belongings: Belongings = field(default_factory=Belongings)
+    extras: RunExtras = field(default_factory=RunExtras)
 
 
-def as_new(archived: Archived) -> NewRun:
+def to_new_run(archived: ArchivedRun) -> NewRun:
     """What the run was started with."""
     given = {one.name for one in fields(Run)}
     same: dict[str, Any] = {one.name: getattr(archived.run, one.name) for one in fields(NewRun) if one.name in given}
     # Starter 0 is no worker, and so not a live one: whoever starts the same script again may join the run.
-    same["starter"] = 0 if archived.belongings.is_generated else None
-    same["generated_id"] = archived.belongings.is_generated
+    same["starter"] = 0 if archived.extras.has_generated_id else None
+    same["has_generated_id"] = archived.extras.has_generated_id
     return NewRun(**same)
 
 
-def as_restored(run: Run, key: int, now: float) -> Run:
+def to_restored_run(run: Run, key: int, now: float) -> Run:
     """The row as it is restored, once it is not held back any more."""
     restored = replace(run, key=key, owner=None)
     if run.state is RunState.RUNNING:
@@ -89,12 +89,12 @@ def as_restored(run: Run, key: int, now: float) -> Run:
     return restored
 
 
-def payloads_of(archived: Archived) -> list[bytes]:
+def list_payloads(archived: ArchivedRun) -> list[bytes]:
     """All that is kept apart if it is large."""
     run = archived.run
     found: list[bytes | None] = [run.inputs, run.output, run.error]
     found += [record.payload for record in archived.records]
     found += [signal.payload for signal in archived.signals]
     for approval in archived.approvals:
-        found += [approval.question.form, approval.question.arguments, approval.answer]
+        found += [approval.request.form_schema, approval.request.arguments, approval.answer]
     return [payload for payload in found if payload is not None]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.stores.utf8 import is_proper, proper
+from holdfast.stores.utf8 import is_encodable, replace_surrogates
 
 
 @dataclass(frozen=True, slots=True)
-class NewAudit:
+class AuditEvent:
     """Something that somebody asked for.
 
     Halves of characters in its texts, which anybody may send, become question marks: nothing is left out of the log
@@ -19,9 +19,9 @@ class NewAudit:
     """
 
     at: float
-    who: str
+    key_id: str
     """The id of the API key; ``""``: nobody was asked for one."""
-    name: str
+    key_name: str
     """What that key is called."""
     action: str
     """The operation, as the OpenAPI document calls it."""
@@ -29,19 +29,19 @@ class NewAudit:
     """What it is about: a run, a schedule, an address."""
     outcome: str
     """``allowed`` or ``denied``."""
-    remote: str
+    remote_address: str
     """The network address that it came from."""
 
     def __post_init__(self) -> None:
-        for field in ("who", "name", "action", "target", "outcome", "remote"):
-            if not is_proper(text := getattr(self, field)):
-                object.__setattr__(self, field, proper(text))
+        for field in ("key_id", "key_name", "action", "target", "outcome", "remote_address"):
+            if not is_encodable(text := getattr(self, field)):
+                object.__setattr__(self, field, replace_surrogates(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class AuditRow:
     """The same, with its place in the log."""
 
     id: int
     """Rises with every entry."""
-    what: NewAudit
+    event: AuditEvent

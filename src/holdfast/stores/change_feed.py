@@ -6,66 +6,66 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-EVERYTHING = ""
+ALL_RUNS = ""
 """No run has this id: whoever listens to it hears of whatever changes, and never of one run alone."""
 
 
-class Bell:
+class Subscription:
     """Rings when something may be new of a run."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
         self._error: BaseException | None = None
 
     def clear(self) -> None:
         """Whatever comes from now on is new. Raises when nothing can come any more."""
-        self._rung.clear()
+        self._notified.clear()
         if self._error is not None:
             raise self._error
 
-    async def wait(self, timeout: float) -> bool:
+    async def wait(self, timeout_s: float) -> bool:
         """Until it rings, or so many seconds have passed; whether it has rung."""
         try:
-            async with asyncio.timeout(timeout):
-                return await self._rung.wait()
+            async with asyncio.timeout(timeout_s):
+                return await self._notified.wait()
         except TimeoutError:
             return False
 
-    def ring(self, error: BaseException | None = None) -> None:
+    def notify(self, error: BaseException | None = None) -> None:
         """Something may be new; or nothing can come any more, because of this error."""
         self._error = error
-        self._rung.set()
+        self._notified.set()
 
 
-class News:
+class ChangeFeed:
     """Bells by run id."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, set[Bell]] = {}
+        self._subscriptions: dict[str, set[Subscription]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._bells)
+        return bool(self._subscriptions)
 
     @contextmanager
-    def listen(self, run_id: str) -> Generator[Bell]:
+    def subscribe(self, run_id: str) -> Generator[Subscription]:
         """A bell that rings whenever something may be new of this run."""
-        bell = Bell()
-        bells = self._bells.setdefault(run_id, set())
+        bell = Subscription()
+        bells = self._subscriptions.setdefault(run_id, set())
         bells.add(bell)
         try:
             yield bell
         finally:
             bells.discard(bell)
-            if not bells and self._bells.get(run_id) is bells:
-                del self._bells[run_id]
+            if not bells and self._subscriptions.get(run_id) is bells:
+                del self._subscriptions[run_id]
 
-    def tell(self, run_id: str) -> None:
+    def notify(self, run_id: str) -> None:
         """There is something new of this run."""
-        for bell in self._bells.get(run_id, ()):
-            bell.ring()
+        for bell in self._subscriptions.get(run_id, ()):
+            bell.notify()
 
-    def tell_all(self, error: BaseException | None = None) -> None:
+    def notify_all(self, error: BaseException | None = None) -> None:
         """There may be something new of any run; or, because of this error, never will be."""
-        for bells in self._bells.values():
+        for bells in self._subscriptions.values():
             for bell in bells:
-                bell.ring(error)
+                bell.notify(error)

@@ -6,7 +6,7 @@ are durable. One call is one transaction, whatever the number of operations in i
 **The fence.** A run row has an ``epoch`` that rises by one each time the run is claimed. Every operation on a held run
 carries the epoch under which it was claimed, and takes effect only while the row still has that epoch and is in state
 ``running``. This check happens inside the same transaction as the write. An operation that fails it is answered with
-``Verdict.FENCED`` and changes nothing; the other operations of the batch are not affected.
+``OpStatus.FENCED`` and changes nothing; the other operations of the batch are not affected.
 
 **Repeating a commit is harmless.** A commit whose outcome the caller did not learn (a time-out, a cut connection) may
 be handed in again as it is: an append of a ``seq`` that is already there under the same epoch, a finish of a run that
@@ -17,38 +17,39 @@ retry with ``ENDED``, and nothing changes. (A start that has joined an orphan is
 run of its own.)
 
 **Death.** A worker that starts registers itself. Its runs can be taken when the store knows that it is dead: at once
-where the kernel can tell (a file lock that the process held is free), else when its lease has passed. ``reap`` then
-puts its runs back to ``pending``. If it held a single run, that counts as one delivery of it. If it held several,
-nobody can tell which of them killed it, and all are suspected: see ``rules``. Both are 0 again with the run's next
-record. A worker that retires in good order gives its runs back without counting. A lease
-counts only in the time in which whoever calls ``reap`` knows that it could have been renewed: see ``leases``.
+where the kernel can tell (a file lock that the process held is free), else when its lease has passed.
+``reap_dead_workers`` then puts its runs back to ``pending``. If it held a single run, that counts as one delivery of
+it. If it held several, nobody can tell which of them killed it, and all are suspected: see ``rules``. Both are 0 again
+with the run's next record. A worker that retires in good order gives its runs back without counting. A lease counts
+only in the time in which whoever calls ``reap_dead_workers`` knows that it could have been renewed: see ``leases``.
 
 **Workers by lease.** A process elsewhere, that asks a server for work over HTTP, is a worker of which only the lease
-tells whether it lives. Servers renew it when they hear of the process (``keep_worker``), and only servers declare it
-dead, by the same rule: while all of them were down, nobody could renew.
+tells whether it lives. Servers renew it when they hear of the process (``renew_listener_lease``), and only servers
+declare it dead, by the same rule: while all of them were down, nobody could renew.
 
 **Runs by delivery.** A run that is not executed by an engine: its holder is handed what is recorded, and records what
 comes next as it likes. There is no code to be cancelled or to notice a deadline, so such a run is cancelled at once,
-and ``expire`` ends it when its deadline has passed; whoever held it is fenced from then on.
+and ``expire_runs`` ends it when its deadline has passed; whoever held it is fenced from then on.
 
 **Links.** A run that waits for another one has a link to it, made in the transaction that starts the other or finds it
-unfinished. Whatever ends a run (its holder, ``reap``, a cancel before anybody has claimed it) puts a ``Signal`` with
-the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and marks the link as
-told. So a link that is there means that the end will be, or has been, in the mailbox. A run that has ended itself is
-not told: if a retry lets it ask again, it is answered with the end, like one that asks for the first time too late.
+unfinished. Whatever ends a run (its holder, ``reap_dead_workers``, a cancel before anybody has claimed it) puts a
+``Signal`` with the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and
+marks the link as told. So a link that is there means that the end will be, or has been, in the mailbox. A run that has
+ended itself is not told: if a retry lets it ask again, it is answered with the end, like one that asks for the first
+time too late.
 
 **Requests.** Cancelling and pausing are asked for in the run's row. What nobody holds is paused at once; a holder asks
-``requests``. A cancel is carried out by a holder, which records it (``Kind.CANCEL``); a run that nobody has ever
-claimed is cancelled at once. A paused run is not claimable, whatever else happens to it, until it is resumed or
-cancelled. A run with a cancel that is not recorded yet can neither park nor finish: whoever was told that the
-cancel is accepted never finds the run completed.
+``get_run_requests``. A cancel is carried out by a holder, which records it (``RecordKind.CANCEL``); a run that nobody
+has ever claimed is cancelled at once. A paused run is not claimable, whatever else happens to it, until it is resumed
+or cancelled. A run with a cancel that is not recorded yet can neither park nor finish: whoever was told that the cancel
+is accepted never finds the run completed.
 
 **The switch.** Runs of a workflow that is switched off are neither started nor claimed.
 
 **Versions.** See ``served_versions``: a run has the version of the code that it was started with, and is claimed only
 by workers that serve this version. Long backlogs of others do not slow a claim.
 
-**Queues.** See ``queues``: those with limits let runs be taken or not; and starts that join a run by a key.
+**Queues.** See ``list_queues``: those with limits let runs be taken or not; and starts that join a run by a key.
 
 **Usage and budgets.** What the model calls of a run have used is added up when their records are appended, for the run
 and for every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however
@@ -61,7 +62,7 @@ others that wait for their share could fill all workers, and nobody could take t
 **Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
 the newest one that is there in the transaction that creates it.
 
-**Approvals.** See ``approvals``: the answer to a question is put into the mailbox of the run that asks, under the
+**Approvals.** See ``list_approvals``: the answer to a question is put into the mailbox of the run that asks, under the
 position of the command that waits, in the transaction that takes it, and wakes the run. A question is answered once,
 however many answer it at the same time.
 
@@ -75,15 +76,15 @@ and go with the record of their step, at the latest with the end of their run.
 **Transactional steps.** See ``step_transactions``: what a step does in the store's own database is committed together
 with its outcome, which is kept with its attempt until its record is appended.
 
-**Schedules.** See ``schedules``: what they start and when, and how far they have come. Others start the runs.
+**Schedules.** See ``list_schedules``: what they start and when, and how far they have come. Others start the runs.
 
 **Pruning.** See ``retention``: runs that have ended are deleted with all that belongs to them, and their keys are never
 used again. Whatever is asked of a run that was deleted is answered as if it had never been there; a start under its id
 starts a new run.
 
-**Large values.** Payloads over ``INLINE`` bytes are kept apart, compressed, and once for equal content. What cannot be
-read back stops the run that it belongs to, and no other, with an error that says which record it is. (The values of
-memories are not kept apart: they are overwritten.)
+**Large values.** Payloads over ``MAX_INLINE_BYTES`` bytes are kept apart, compressed, and once for equal content. What
+cannot be read back stops the run that it belongs to, and no other, with an error that says which record it is. (The
+values of memories are not kept apart: they are overwritten.)
 """
 
 from __future__ import annotations
@@ -94,30 +95,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.admission.queue_limits import QueueLimits
-from holdfast.admission.usage import Limits, Usage
+from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.audit_log import Audit, NewAudit
-from holdfast.stores.daily_usage import DayRuns, DayUsage
+from holdfast.stores.audit_log import AuditEvent, AuditRow
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
-from holdfast.stores.journal_pages import Outline, outline_of
+from holdfast.stores.journal_pages import JournalPage, make_journal_page
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.live_events import Feed
+from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memories import Memory
-from holdfast.stores.operations import MAX_DELIVERIES, Answer, Op, Run
-from holdfast.stores.queues import KeptQueue, NewQueue
-from holdfast.stores.retention import START, Place, Pruned, Pruning, Swept
-from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.operations import MAX_DELIVERIES, Op, OpResult, Run
+from holdfast.stores.queues import NewQueue, QueueStatus
+from holdfast.stores.retention import PRUNE_START, PruneCursor, PruneRequest, PruneResult, SweepResult
+from holdfast.stores.schedules import Schedule, ScheduleDefinition
 from holdfast.stores.step_transactions import StepTransaction
 
 DEFAULT_NAMESPACE = "default"
 """The namespace of whoever does not choose one."""
 if TYPE_CHECKING:
-    from holdfast.stores.archives import Archived, Belongings
+    from holdfast.stores.archives import ArchivedRun, RunExtras
 
-INLINE = 64 * 1024
+MAX_INLINE_BYTES = 64 * 1024
 """Payloads above this size, in bytes, are kept apart."""
 
 
@@ -129,10 +130,10 @@ class NewWorker:
     host: str
     pid: int
     workflows: tuple[str, ...] = ()
-    """The workflows it can execute, and which versions of them: as ``serving.served_name`` has them."""
+    """The workflows it can execute, and which versions of them: as ``serving.make_served_name`` has them."""
     queues: tuple[str, ...] | None = None
     """The queues it serves; ``None``: all."""
-    by_lease: bool = False
+    is_listener: bool = False
     """It is a process elsewhere, that a server speaks for: nobody here can tell whether it lives but by its lease."""
 
 
@@ -149,10 +150,10 @@ class Worker:
     workflows: tuple[str, ...]
     queues: tuple[str, ...] | None
     started_at: float
-    lease_until: float
-    beat_at: float = 0.0
+    lease_expires_at: float
+    heartbeat_at: float = 0.0
     """When it last renewed its lease, or registered."""
-    by_lease: bool = False
+    is_listener: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +164,18 @@ class WorkflowSpec:
     parameters: tuple[str, ...]
     id_template: str | None = None
     queue: str = "default"
-    timeout: float | None = None
+    timeout_s: float | None = None
     tags: tuple[str, ...] = ()
-    budget: Limits | None = None
+    budget: BudgetLimits | None = None
     """What its runs may use unless they are started with another budget."""
     is_agent: bool = False
     """Its steps are chosen by a model, and its result is an ``AgentResult``."""
     max_deliveries: int = MAX_DELIVERIES
     """Deaths that make a run of it ``dead``: see ``NewRun.max_deliveries``."""
     version: str = ""
-    queue_key: str | None = None
-    """A template for the key that its runs have in its queue: see ``queues``."""
-    by_delivery: bool = False
+    queue_key_template: str | None = None
+    """A template for the key that its runs have in its queue: see ``list_queues``."""
+    is_address: bool = False
     """It has no code, and its runs are by delivery: it is an address (see ``services.addresses``)."""
     inputs_schema: str = ""
     """A JSON schema of its inputs, as text; ``""``: none was announced, and the names are all that is checked."""
@@ -189,7 +190,7 @@ class RunUsage:
     """What a run has used, with all the runs below it."""
 
     used: Usage = field(default_factory=Usage)
-    budget: Limits | None = None
+    budget: BudgetLimits | None = None
     """Its own budget."""
 
 
@@ -205,13 +206,13 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Reaped:
-    """What a ``reap`` found."""
+class ReapResult:
+    """What a ``reap_dead_workers`` found."""
 
-    workers: tuple[int, ...] = ()
-    released: int = 0
+    worker_ids: tuple[int, ...] = ()
+    released_count: int = 0
     """Runs that are claimable again."""
-    dead: tuple[str, ...] = ()
+    dead_run_ids: tuple[str, ...] = ()
     """Ids of runs that have used up their deliveries."""
 
 
@@ -225,20 +226,20 @@ class NewSignals(NamedTuple):
     show them in the order in which they are committed."""
 
 
-class Request(NamedTuple):
+class RunRequests(NamedTuple):
     """What has been asked of a held run and not been carried out yet."""
 
     key: int
-    cancel: bool
-    """A cancel is ``ASKED``."""
-    pause: bool
+    is_cancel_requested: bool
+    """A cancel is ``REQUESTED``."""
+    is_pause_requested: bool
 
 
-class SwitchedOff(NamedTuple):
+class DisabledWorkflow(NamedTuple):
     """Since when a workflow is switched off, who did that, and why."""
 
-    since: float
-    by: str
+    disabled_at: float
+    actor: str
     reason: str
     is_temporary: bool
 
@@ -262,13 +263,13 @@ class RunFilter:
     """The worker that holds it."""
 
 
-class Found(NamedTuple):
+class RunSearchPage(NamedTuple):
     """What a search for runs has come to."""
 
     runs: list[Run]
-    until: int | None
+    cursor: int | None
     """It has looked at all runs whose keys are this or higher; ``None``: at all that there are."""
-    until_at: float | None = None
+    cursor_created_at: float | None = None
     """When the run with that key was created."""
 
 
@@ -298,21 +299,21 @@ class Store(ABC):
         """Disconnect without a loop: for a runtime whose event loop is already closed."""
 
     @abstractmethod
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         """Carry out ``ops`` in order in one durable transaction, and answer each.
 
         Raises ``StoreUnavailable`` when nothing was committed, or when it is not known whether it was; the same call
         may then be made again.
         """
 
-    async def begin_step(
-        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    async def begin_step_transaction(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
     ) -> StepTransaction | None:
         """Begin the transaction of an attempt of a step (its position, number and name) of a held run.
 
-        ``plain``: the step is a plain function, which uses the connection in a thread. ``limit``: seconds that the
-        attempt may take. ``None``: the run is not held any more. Raises ``StoreUnavailable`` when the database cannot
-        be had at the moment, and ``UsageError`` when there is none.
+        ``is_sync``: the step is a plain function, which uses the connection in a thread. ``timeout_s``: seconds that
+        the attempt may take. ``None``: the run is not held any more. Raises ``StoreUnavailable`` when the database
+        cannot be had at the moment, and ``UsageError`` when there is none.
         """
         raise UsageError(
             f"step {attempt.name!r} has transaction=True, and {self.url} has no database that could commit what it "
@@ -323,11 +324,11 @@ class Store(ABC):
     # Workers
 
     @abstractmethod
-    async def register_worker(self, worker: NewWorker, lease: float) -> int:
-        """Announce a worker, live for ``lease`` seconds from now, and return its id."""
+    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
+        """Announce a worker, live for ``lease_s`` seconds from now, and return its id."""
 
     @abstractmethod
-    def renew_lease(self, worker: int, lease: float) -> bool:
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
         """Prolong the lease. Blocking, and called from the heartbeat's own thread.
 
         False: the worker has been declared dead, and holds nothing any more.
@@ -338,7 +339,7 @@ class Store(ABC):
         """The worker leaves in good order: whatever it still holds is released without counting a delivery."""
 
     @abstractmethod
-    async def keep_worker(self, worker: int, lease: float) -> bool:
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
         """Prolong the lease of a worker by lease, from any process, however long it is over.
 
         A shorter lease than it has makes it end earlier. False: it has retired or been declared dead, and holds nothing
@@ -346,72 +347,76 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
-        """Declare workers dead whose process is gone or whose lease has passed (never ``me``), and free their runs.
+    async def reap_dead_workers(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        """Declare workers dead whose process is gone or lease has passed (never ``except_worker``); free their runs.
 
         ``window`` is the time in which leases count (default: all of the time up to now). Workers by lease are left
-        alone unless ``by_lease`` is true.
+        alone unless ``is_listener`` is true.
         """
 
     @abstractmethod
-    async def expire(self, limit: int = 100) -> list[str]:
+    async def expire_runs(self, limit: int = 100) -> list[str]:
         """End runs by delivery whose deadline has passed, held or not, as ``failed``; tells their ids.
 
         At most ``limit``, those that are overdue for the longest time first.
         """
 
     @abstractmethod
-    async def workers(self, also: Collection[int] = ()) -> list[Worker]:
-        """All workers that are live, those that unfinished runs refer to, and those with an id in ``also``."""
+    async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
+        """All workers that are live, those that unfinished runs refer to, and those with an id in ``extra_ids``."""
 
     # Claims
 
     @abstractmethod
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
         """Take up to ``limit`` runs that are due: highest priority first, then oldest first.
 
         ``workflows`` are served names: only runs of the versions that they name are taken (see ``served_versions``).
-        Isolated runs (see ``rules``) come first if they have been due for ``suspects_after`` seconds: if there is one,
-        the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them.
-        Runs that are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of
-        their own (see ``queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
+        Isolated runs (see ``rules``) come first if they have been due for ``suspect_delay_s`` seconds: if there is one,
+        the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them. Runs that
+        are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of their own
+        (see ``list_queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
         """
 
     @abstractmethod
-    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         """When the next pending or waiting run becomes due (a time in the past: now), or ``None``."""
 
     @abstractmethod
-    async def histories(self, keys: Sequence[int]) -> list[History]:
+    async def get_histories(self, keys: Sequence[int]) -> list[History]:
         """The histories of these runs, in order.
 
         Raises ``StoreCorrupt`` when there is something in one of them that cannot be read, and says what.
         """
 
     @abstractmethod
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         """Unconsumed signals behind the cursor ``after`` (0: all) for runs that this worker holds.
 
         None is left out, but some that were told before may be told again. One whose large payload cannot be read is
-        left out, and named in a warning of the log; ``histories`` raises.
+        left out, and named in a warning of the log; ``get_histories`` raises.
         """
 
     @abstractmethod
-    async def requests(self, worker: int) -> list[Request]:
+    async def get_run_requests(self, worker: int) -> list[RunRequests]:
         """What has been asked of runs that this worker holds."""
 
     # The switch
 
     @abstractmethod
-    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+    async def disable_workflow(
+        self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False
+    ) -> bool:
         """Start and claim no more runs of this workflow. False: it was off already.
 
         A temporary switch is one that a policy turns on again by itself. A lasting one takes its place (true), and is
@@ -419,30 +424,30 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+    async def enable_workflow(self, workflow: str, *, only_temporary: bool = False) -> bool:
         """Start and claim runs of this workflow again. False: it was on already, or is off for good and
         ``only_temporary`` was asked for."""
 
     @abstractmethod
-    async def switched_off(self) -> Mapping[str, SwitchedOff]:
+    async def get_disabled_workflows(self) -> Mapping[str, DisabledWorkflow]:
         """The workflows that are switched off."""
 
     # Reading
 
     @abstractmethod
-    async def get(self, run_id: str) -> Run | None:
+    async def get_run(self, run_id: str) -> Run | None:
         """One run's row."""
 
     @abstractmethod
-    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
+    async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
         """The rows of those of these runs that exist, in any order.
 
-        One whose row cannot be read is left out, and named in a warning of the log; ``get`` raises.
+        One whose row cannot be read is left out, and named in a warning of the log; ``get_run`` raises.
         """
 
     @abstractmethod
-    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        """Runs that match, newest first; ``before`` is the ``key`` of the last run of the previous page.
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
+        """Runs that match, newest first; ``before_key`` is the ``key`` of the last run of the previous page.
 
         Large inputs and outputs are not read: where they are kept apart, a JSON text that tells their size stands for
         them. A run whose row cannot be read is left out, and named in a warning of the log.
@@ -450,39 +455,42 @@ class Store(ABC):
 
     @abstractmethod
     async def search_runs(
-        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
-    ) -> Found:
-        """As ``list_runs``, but looks at about ``most`` runs and no more; go on with ``until`` as ``before``.
+        self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
+    ) -> RunSearchPage:
+        """As ``list_runs``, but looks at about ``max_scanned`` runs only; continue with ``cursor`` as ``before_key``.
 
         So each piece is a short one, whatever is looked for, and however many runs there are.
         """
 
     @abstractmethod
-    async def usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+    async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         """What these runs have used, and their budgets; those that have neither are left out."""
 
-    async def listed_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+    async def get_approximate_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
         """The same for runs of a list, where it may be a moment behind; budgets may be left out."""
-        return await self.usages(run_ids)
+        return await self.get_usages(run_ids)
 
     @abstractmethod
-    async def count_runs(self, most: int | None = None) -> Mapping[tuple[str, RunState], int]:
+    async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
         """How many runs there are for each workflow and state, without those whose state cannot be read.
 
-        With ``most``, those that have ended are counted up to there and no further, for each workflow and state: what
-        is told as that many may be more. So it does not matter how many there are, but only how many are unfinished.
+        With ``max_ended``, those that have ended are counted up to there and no further, for each workflow and state:
+        what is told as that many may be more. So it does not matter how many there are, but only how many are
+        unfinished.
         """
 
     @abstractmethod
-    async def count_unfinished(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+    async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         """How many runs that have not ended there are for each workflow, or each of these, and version."""
 
     @abstractmethod
-    async def last_record(self, run_id: str, name: str) -> Record | None:
+    async def get_last_record(self, run_id: str, name: str) -> Record | None:
         """The newest record of this name in a run's journal that is ``ok``."""
 
     @abstractmethod
-    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
+    async def get_run_updates(
+        self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
+    ) -> RunUpdates | None:
         """What is new of a run: at most ``limit`` records and as many notices; ``None`` if there is no such run.
 
         All of it is of one moment: a record is there exactly if the notices that go with it are gone. Until the run has
@@ -492,25 +500,25 @@ class Store(ABC):
         ``seq`` are other ones than those that were there before.
         """
 
-    async def outline(
-        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
-    ) -> Outline | None:
+    async def get_journal_page(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
+    ) -> JournalPage | None:
         """A run with a page of its journal, and what the rest amounts to; ``None`` if there is no such run.
 
         The page begins behind the record ``after_seq``, and has at most ``limit`` records; ``None``: all of them.
-        Unless it is ``whole``, large payloads may be left out, and those of the row told by their size, as in
-        ``list_runs``.
+        Without ``include_large_payloads``, large payloads may be left out, and those of the row told by their size, as
+        in ``list_runs``.
         """
-        run = await self.get(run_id)
+        run = await self.get_run(run_id)
         if run is None:
             return None
-        [history] = await self.histories([run.key])
-        return outline_of(run, history, after_seq, limit)
+        [history] = await self.get_histories([run.key])
+        return make_journal_page(run, history, after_seq, limit)
 
     # Approvals
 
     @abstractmethod
-    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+    async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         """Approvals that match, the one that was asked first comes first; of closed ones alone, the last one."""
 
     # Memories
@@ -528,33 +536,33 @@ class Store(ABC):
         """Memories of a namespace that have at least one of these words in their key or text, the best match first.
 
         Words are those of the module ``text_search``: they are compared without regard to case and accents, as a whole,
-        and of a long text only the first ``text_search.MOST`` different ones are looked for. Whatever stands in
-        ``text_search`` is text to be found, no query language; without a word in it, nothing is found. The best match
-        is the one with more of the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the
-        smaller key comes first.
+        and of a long text only the first ``text_search.MAX_QUERY_WORDS`` different ones are looked for. Whatever stands
+        in ``words`` is text to be found, no query language; without a word in it, nothing is found. The best match is
+        the one with more of the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the smaller
+        key comes first.
         """
 
     # Workflows
 
     @abstractmethod
-    async def publish(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         """Announce workflows; ``worker`` can execute them from now on, and the other versions that they serve.
 
         The last announcement of a workflow and version counts.
         """
 
     @abstractmethod
-    async def specs(self) -> Mapping[str, WorkflowSpec]:
+    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
         """All workflows ever announced, in all versions, by their served names."""
 
     # Queues
 
     @abstractmethod
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
         """Announce queues. One whose limits were set by hand keeps those."""
 
     @abstractmethod
-    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
         """Set the limits of a queue, whatever code says of it; ``None``: as code says, or none if it says nothing.
 
         False: nothing has changed.
@@ -569,14 +577,14 @@ class Store(ABC):
         """Let its runs be taken again. False: it was not paused."""
 
     @abstractmethod
-    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
         """All limited queues, or those of these names, in the order of their names."""
 
     # Schedules
 
     @abstractmethod
     async def put_schedules(
-        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
         """Keep schedules under their names, and tell them, in order, as they are then.
 
@@ -585,19 +593,25 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+    async def list_schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         """All schedules, or those of these names, in the order of their names.
 
         One that cannot be read is left out, and named in a warning of the log.
         """
 
     @abstractmethod
-    async def settle_schedule(
-        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    async def advance_schedule(
+        self,
+        name: str,
+        expected_fired_up_to: float,
+        fired_up_to: float,
+        *,
+        run_id: str = "",
+        skipped_at: float | None = None,
     ) -> bool:
         """Note how far a schedule has come: at least as far as it was; the run it started, and a tick that was skipped.
 
-        False: it is not there any more, or ``fired_up_to`` is not what it was ``if_was``; nothing has changed.
+        False: it is not there any more, or ``fired_up_to`` is not ``expected_fired_up_to``; nothing has changed.
         """
 
     @abstractmethod
@@ -624,7 +638,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def documents(
+    async def list_documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         """Documents of a kind, or those of these names, in the order of their names, those behind ``after``."""
@@ -636,12 +650,12 @@ class Store(ABC):
     # The audit log
 
     @abstractmethod
-    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
         """Add entries to the audit log, durably."""
 
     @abstractmethod
-    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
-        """Entries of the audit log, the newest first; those with an id below ``before``."""
+    async def list_audit(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
+        """Entries of the audit log, the newest first; those with an id below ``before_id``."""
 
     @abstractmethod
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
@@ -650,17 +664,22 @@ class Store(ABC):
     # Spending
 
     @abstractmethod
-    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         """What was used on the days from ``since`` to ``until``, both included: by day, workflow and model."""
 
     @abstractmethod
-    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
-        """How many runs were created on the days from ``since`` to ``until``, both included: by day and workflow."""
+    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
+        """How many runs were created on the days from ``since`` to ``until``, both included.
+
+        By day and workflow.
+        """
 
     # Pruning
 
     @abstractmethod
-    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+    async def prune_runs(
+        self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100
+    ) -> PruneResult:
         """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
 
         A short piece of work, in a transaction of its own; go on behind the ``place`` that is told. What they leave is
@@ -668,7 +687,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    async def sweep(self, limit: int = 2000) -> Swept:
+    async def sweep_pruned(self, limit: int = 2000) -> SweepResult:
         """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
 
         Also the rows of workers that are not live any more and that no run can name, because they were gone before the
@@ -678,27 +697,27 @@ class Store(ABC):
     # Archives
 
     @abstractmethod
-    async def belongings(self, key: int) -> Belongings:
+    async def get_run_extras(self, key: int) -> RunExtras:
         """What belongs to a run, beside what can be read of it in other ways."""
 
     @abstractmethod
-    async def restore(self, archived: Archived) -> bool:
+    async def restore_run(self, archived: ArchivedRun) -> bool:
         """Put a run from elsewhere into this store, in one transaction; false: there is one under its id.
 
-        One that has not ended is held back until ``set_going``: see ``archives``.
+        One that has not ended is held back until ``activate_run``: see ``archives``.
         """
 
     @abstractmethod
-    async def set_going(self, archived: Archived) -> None:
+    async def activate_run(self, archived: ArchivedRun) -> None:
         """Make the links of a run that was restored, to those that are there, and hold it back no more."""
 
     # Change
 
     @abstractmethod
-    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
-        """Wait until somebody other than this store object may have written, or until ``timeout`` seconds passed.
+    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        """Wait until somebody other than this store object may have written, or until ``timeout_s`` seconds passed.
 
-        Only if the caller ``follows`` runs is it sure to be told that one has ended, or has made progress.
+        Only with ``follow_runs`` is the caller sure to be told that one has ended, or has made progress.
         """
 
     @abstractmethod

@@ -18,27 +18,27 @@ from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from holdfast.admission.usage import Usage
-from holdfast.stores.utf8 import proper
+from holdfast.stores.utf8 import replace_surrogates
 
 
-def day_of(at: float) -> str:
+def get_utc_day(at: float) -> str:
     """The day that a time belongs to."""
     return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
-def span_of(day: str) -> tuple[float, float]:
+def get_day_bounds(day: str) -> tuple[float, float]:
     """The time with which a day begins, and the one with which the next one does."""
     begins = datetime.combine(date.fromisoformat(day), datetime.min.time(), UTC)
     return begins.timestamp(), (begins + timedelta(days=1)).timestamp()
 
 
-def days_between(first: str, last: str) -> list[str]:
+def list_days(first: str, last: str) -> list[str]:
     """All days from one to another, both included."""
     begin, end = date.fromisoformat(first), date.fromisoformat(last)
     return [(begin + timedelta(days=number)).isoformat() for number in range((end - begin).days + 1)]
 
 
-class Spent(NamedTuple):
+class DailyUsageIncrement(NamedTuple):
     """What an appended record adds to the counters of its run's workflow."""
 
     day: str
@@ -46,14 +46,14 @@ class Spent(NamedTuple):
     used: Usage
 
 
-def spent(used: Usage | None, model: str, at: float) -> Spent | None:
+def make_increment(used: Usage | None, model: str, at: float) -> DailyUsageIncrement | None:
     """What a record adds that was made at this time; ``None`` if that is nothing."""
     kept = Usage() if used is None else replace(used, seconds=0.0)
-    return None if kept == Usage() else Spent(day_of(at), proper(model), kept)
+    return None if kept == Usage() else DailyUsageIncrement(get_utc_day(at), replace_surrogates(model), kept)
 
 
 @dataclass(frozen=True, slots=True)
-class DayUsage:
+class DailyUsage:
     """What the runs of a workflow have used on a day with a model."""
 
     day: str
@@ -64,9 +64,9 @@ class DayUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRuns:
+class DailyRunCount:
     """How many runs of a workflow were created on a day; without those that were pruned since."""
 
     day: str
     workflow: str
-    runs: int
+    run_count: int

@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.codec import refuse_sealed
+from holdfast.codec import check_decrypted
 from holdfast.errors import UsageError
-from holdfast.stores.utf8 import check_proper
+from holdfast.stores.utf8 import check_encodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Document:
     created_at: float
     updated_at: float
 
-    def content(self) -> Any:
+    def load_json(self) -> Any:
         """What is in it. Raises ``UndecryptableValue``."""
-        refuse_sealed(self.data, f"what the server keeps of {self.kind} {self.name!r}")
+        check_decrypted(self.data, f"what the server keeps of {self.kind} {self.name!r}")
         return json.loads(self.data)
 
 
-def check_place(kind: str, name: str) -> None:
+def check_document_name(kind: str, name: str) -> None:
     """Raises ``UsageError`` for a place that no store can keep a document in."""
     if not kind or not name:
         raise UsageError(f"a document needs a kind and a name that are not empty, and this has {kind!r} and {name!r}")
-    check_proper(kind, "the kind of a document")
-    check_proper(name, f"the name of a document ({kind})")
+    check_encodable(kind, "the kind of a document")
+    check_encodable(name, f"the name of a document ({kind})")

@@ -10,59 +10,59 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.stores.operations import Run
 
 if TYPE_CHECKING:
     from holdfast.stores.contract import History
 
 
-class Part(NamedTuple):
+class JournalSegment(NamedTuple):
     """The records of one kind that were recorded under one lease."""
 
     epoch: int
     worker: int
-    kind: Kind
-    records: int
-    first: int
+    kind: RecordKind
+    record_count: int
+    first_seq: int
     """The ``seq`` of the first of them."""
-    last: int
+    last_seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class JournalPage:
     """A run, a page of its journal, and what is known beside that, all read at one moment."""
 
     run: Run
     records: Sequence[Record]
-    left_out: Mapping[int, int]
+    omitted_sizes: Mapping[int, int]
     """The sizes of large payloads of the page that were not read, by ``seq``: those records have none."""
-    parts: Sequence[Part]
+    segments: Sequence[JournalSegment]
     """Of the whole journal, those that began first come first."""
     attempts: Mapping[int, Attempt]
     signals: Sequence[Signal]
 
 
-def outline_of(run: Run, history: History, after_seq: int, limit: int | None) -> Outline:
+def make_journal_page(run: Run, history: History, after_seq: int, limit: int | None) -> JournalPage:
     """The outline of a run whose history was read."""
     page = [record for record in history.records if record.seq > after_seq]
-    return Outline(run, page[:limit], {}, parts_of(history.records), history.attempts, history.signals)
+    return JournalPage(run, page[:limit], {}, group_segments(history.records), history.attempts, history.signals)
 
 
-def parts_of(records: Iterable[Record]) -> list[Part]:
+def group_segments(records: Iterable[Record]) -> list[JournalSegment]:
     """What a journal amounts to, from its records."""
-    found: dict[tuple[int, int, Kind], Part] = {}
+    found: dict[tuple[int, int, RecordKind], JournalSegment] = {}
     for record in records:
         place = record.epoch, record.worker, record.kind
         known = found.get(place)
         if known is None:
-            found[place] = Part(*place, 1, record.seq, record.seq)
+            found[place] = JournalSegment(*place, 1, record.seq, record.seq)
         else:
-            found[place] = known._replace(records=known.records + 1, last=record.seq)
+            found[place] = known._replace(record_count=known.record_count + 1, last_seq=record.seq)
     return list(found.values())
 
 
-def placeholder(size: int | None) -> bytes:
+def make_placeholder(size: int | None) -> bytes:
     """What stands for a large payload of a run where it is not read, as JSON text."""
     if size is None:
         return b'"(missing)"'

@@ -18,19 +18,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.records import Record
-from holdfast.stores.operations import Notice, Run
+from holdfast.stores.operations import LiveEvent, Run
 
-BEGUN = "begun"
+STARTED = "started"
 """The kind of the event that an attempt of a step has begun, or a run that is waited for."""
 TEXT = "text"
 """The kind of the notice that hands on a piece of a model's answer: its data is the text, its ``number`` how many
 characters of the part came before it."""
 
-ASKED = "asked"
-"""The kind of the notice that ``AskApproval`` leaves, at the position of the command that waits; its data is the id."""
-REMINDED = "reminded"
-"""The same for ``RemindApproval``; its data is ``{"id", "asked_of", "reminders"}``."""
-WITHDRAWN = "withdrawn"
+APPROVAL_REQUESTED = "requested"
+"""The kind of the notice that ``RequestApproval`` leaves, at the position of the command that waits; its data is the
+id."""
+APPROVAL_REMINDED = "reminded"
+"""The same for ``RemindApproval``; its data is ``{"id", "assignee", "reminder_count"}``."""
+APPROVAL_WITHDRAWN = "withdrawn"
 """The same for ``WithdrawApproval``; its data is the id."""
 REOPENED = "reopened"
 """The kind of the notice that ``ReopenRun`` leaves, at position -1: its data is the ``seq`` of the last record that was
@@ -47,17 +48,19 @@ SKIPPED = "skipped"
 (a retry may run the step after all), its number the step's; its data is ``{"name", "position"}``, the position of the
 next command."""
 
-STAYING = frozenset({ASKED, REMINDED, WITHDRAWN, REOPENED, DELIVERED, RETURNED, SKIPPED})
+LASTING_KINDS = frozenset(
+    {APPROVAL_REQUESTED, APPROVAL_REMINDED, APPROVAL_WITHDRAWN, REOPENED, DELIVERED, RETURNED, SKIPPED}
+)
 """The kinds of notices that stay. Those that stores leave themselves have the part ``""``, in which nobody else tells
 anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class RunUpdates:
     """What is new of a run, all read at one moment."""
 
     run: Run
     records: Sequence[Record]
     """Those behind the given ``seq``, oldest first."""
-    notices: Sequence[tuple[int, Notice]]
+    live_events: Sequence[tuple[int, LiveEvent]]
     """Those behind the given id, oldest first, with their ids."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
-from holdfast.stores.utf8 import check_proper, is_proper, proper
+from holdfast.stores.utf8 import check_encodable, is_encodable, replace_surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class PutMemory:
     at: float
 
     def __post_init__(self) -> None:
-        _check_place(self.namespace, self.key)
-        if not is_proper(self.text):
-            object.__setattr__(self, "text", proper(self.text))
+        _check_memory_key(self.namespace, self.key)
+        if not is_encodable(self.text):
+            object.__setattr__(self, "text", replace_surrogates(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class DeleteMemory:
     key: str
 
     def __post_init__(self) -> None:
-        _check_place(self.namespace, self.key)
+        _check_memory_key(self.namespace, self.key)
 
 
 MemoryChange = PutMemory | DeleteMemory
 
 
-def _check_place(namespace: str, key: str) -> None:
+def _check_memory_key(namespace: str, key: str) -> None:
     if not key:
         raise UsageError(f"a memory in {namespace!r} needs a key that is not empty")
-    check_proper(namespace, "the namespace of a memory")
-    check_proper(key, "the key of a memory")
+    check_encodable(namespace, "the namespace of a memory")
+    check_encodable(key, "the key of a memory")

@@ -9,30 +9,30 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from holdfast.admission.usage import Limits, Shortage, Usage
-from holdfast.core.records import Attempt, Record, Rewind
+from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
+from holdfast.core.records import Attempt, Record, Rewind, RewindPoint
 from holdfast.core.states import RunState
-from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
+from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, MemoryChange, PutMemory
 
 MAX_DELIVERIES = 3
 """Unless a workflow says otherwise."""
 
 
-class Cancel(StrEnum):
+class CancelState(StrEnum):
     """Whether somebody has asked for a run to be cancelled."""
 
-    NO = ""
-    ASKED = "asked"
+    NONE = ""
+    REQUESTED = "requested"
     RECORDED = "recorded"
     """It is in the journal: the holder is carrying it out, or has done so."""
 
 
-class Verdict(Enum):
+class OpStatus(Enum):
     """What became of one operation."""
 
     DONE = "done"
-    TOLD = "told"
+    DONE_NOTIFIED = "told"
     """As ``DONE``, for a finish: and a run that waited for the end has it in its mailbox now."""
     FENCED = "fenced"
     """Another worker holds the run now (or it has ended); nothing was changed."""
@@ -46,9 +46,9 @@ class Verdict(Enum):
     UNKNOWN_APPROVAL = "unknown_approval"
     ENDED = "ended"
     """The run has ended, so it takes no signal and no request; or a retry found nothing to reopen."""
-    UNDONE = "undone"
+    COMPENSATED = "compensated"
     """A retry found that compensations have undone what the run had done."""
-    SWITCHED_OFF = "switched_off"
+    WORKFLOW_DISABLED = "workflow_disabled"
     """The workflow is switched off: no new run of it is started."""
 
 
@@ -73,36 +73,36 @@ class NewRun:
     max_deliveries: int = MAX_DELIVERIES
     """Deaths of workers that held nothing but this run, without a new record in between, that make it ``dead``."""
     tags: tuple[str, ...] = ()
-    generated_id: bool = False
+    has_generated_id: bool = False
     """The id was made up, not chosen by the user: such a run may be joined once its starter is no longer live."""
     starter: int | None = None
     """The worker that starts it, if a worker does."""
-    python: str = ""
+    python_version: str = ""
     """Minor version of the Python that starts it, for the drift message."""
-    began_at: float | None = None
+    clock_started_at: float | None = None
     """Where the run's own clock begins, if not at its creation: a fork goes on with the clock of its origin."""
     parent: str = ""
     """The id of the run that starts it, if a run does."""
     forked_from: str = ""
     """The id of the run whose journal it shares the beginning of."""
-    rewound: tuple[int, ...] = ()
+    rewind_points: tuple[RewindPoint, ...] = ()
     """As that of the run that it is forked from."""
-    budget: Limits | None = None
+    budget: BudgetLimits | None = None
     """What it may use, with all the runs below it."""
     session: str = ""
-    """The conversation that it continues: see ``Run.previous``."""
-    previous: str = ""
+    """The conversation that it continues: see ``Run.previous_run``."""
+    previous_run: str = ""
     """The run that it continues, for a fork, which is in no session itself."""
     version: str = ""
     """The version of the workflow's code that is to execute it; ``""``: of code without one."""
     queue_key: str = ""
     """Whose it is among the runs of its queue, such as a customer: see ``queues``."""
-    dedup: str = ""
+    dedup_key: str = ""
     """While an unfinished run of the same queue has the same, a start joins that one: see ``queues``."""
-    put_off_most: float | None = None
-    """With ``dedup``: until it has begun, a start that joins it replaces its inputs, and puts it off to its own time,
-    but to no more than so many seconds after its creation."""
-    by_delivery: bool = False
+    max_debounce_s: float | None = None
+    """With ``dedup_key``: until it has begun, a start that joins it replaces its inputs, and puts it off to its own
+    time, but to no more than so many seconds after its creation."""
+    is_delivery: bool = False
     """No engine executes it: see the contract."""
 
 
@@ -118,7 +118,7 @@ class Run:
     epoch: int
     owner: int | None
     starter: int | None
-    deliveries: int
+    delivery_count: int
     max_deliveries: int
     wake_at: float | None
     """When a pending or waiting run may be claimed; ``None``: only a signal makes it claimable."""
@@ -133,51 +133,50 @@ class Run:
     error: bytes | None
     """The encoded error of a failed or dead run."""
     tags: tuple[str, ...]
-    python: str
+    python_version: str
     created_at: float
     finished_at: float | None
-    began_at: float
+    clock_started_at: float
     """Where the run's own clock begins."""
-    cancel: Cancel = Cancel.NO
+    cancel_state: CancelState = CancelState.NONE
     paused_at: float | None = None
     """Since when it has been paused. A paused run that is still ``running`` is on its way to be parked."""
     rewind: Rewind | None = None
     """What a retry takes back, once the run has ended."""
     parent: str = ""
     forked_from: str = ""
-    rewound: tuple[int, ...] = ()
-    """The positions that retries have gone back to, one for each retry: commands at or behind them are other ones than
-    those that were there before."""
+    rewind_points: tuple[RewindPoint, ...] = ()
+    """Where retries have gone back to, one for each: commands issued after it are other ones than those before."""
     session: str = ""
-    previous: str = ""
+    previous_run: str = ""
     """The id of the newest run of the same workflow and session when this one was created; ``""``: there was none."""
     has_budget: bool = False
     """It, or a run above it, was started with a budget: its model calls must be reserved."""
     version: str = ""
     """Only workers that serve this version of its workflow take it up: see ``served_versions``."""
     queue_key: str = ""
-    limited: bool = False
+    is_limited: bool = False
     """Its queue has limits, and lets it be taken or not: see ``queues``."""
-    by_delivery: bool = False
+    is_delivery: bool = False
     suspicion: int = 0
     """Rises with every death of its worker and is 0 again with its next record: see ``rules.raise_suspicion``."""
 
     @property
-    def has_deaths(self) -> bool:
+    def has_worker_deaths(self) -> bool:
         """Whether a worker that held it has died since its last record."""
-        return self.deliveries > 0 or self.suspicion > 0
+        return self.delivery_count > 0 or self.suspicion > 0
 
 
-class Link(NamedTuple):
+class RunLink(NamedTuple):
     """A held run that waits for another one, or has started it."""
 
-    parent: int
+    parent_key: int
     """Its key."""
     epoch: int
     """The fence: a run that is no longer held under this epoch starts nothing and waits for nothing."""
     position: int
     """The command that waits. One link for each."""
-    awaited: bool = True
+    is_awaited: bool = True
     """False: only the fence matters, nobody waits for the end."""
 
 
@@ -191,7 +190,7 @@ class StartRun(NamedTuple):
     """First look for an *orphan*: a run with a generated id, of the same workflow, version and digest, whose starter is
     no longer live, and that has not ended, or has ended only after its starter was found dead (so that nobody had its
     result). If there is one, make ``run.starter`` its starter and answer with it (it is not claimed by this)."""
-    link: Link | None = None
+    link: RunLink | None = None
     """The run that starts this one. Answered with ``FENCED`` when it is not held any more."""
 
 
@@ -199,53 +198,53 @@ class AwaitRun(NamedTuple):
     """Link a held run to one that was started before. Answered like ``StartRun``, or with ``UNKNOWN_RUN``."""
 
     run_id: str
-    link: Link
+    link: RunLink
 
 
-class Started(NamedTuple):
+class StartResult(NamedTuple):
     """The answer to ``StartRun``, ``AwaitRun`` and ``ForkRun``."""
 
     run: Run
-    created: bool
-    """False: it was there before (same id, or same ``dedup`` key), or it is an orphan that was joined."""
-    linked: bool = False
+    is_new: bool
+    """False: it was there before (same id, or same ``dedup_key``), or it is an orphan that was joined."""
+    is_linked: bool = False
     """The end of the run will be, or is already, in the mailbox of the run that waits. False for a run that had ended
     before there was anybody to tell: then ``run`` tells how it ended."""
-    deduplicated: bool = False
-    """It was joined because of its ``dedup`` key: its id, its workflow and its inputs may be other ones."""
+    is_deduplicated: bool = False
+    """It was joined because of its ``dedup_key``: its id, its workflow and its inputs may be other ones."""
 
 
 class AppendRecord(NamedTuple):
     """Add one record to a held run's journal (``record.epoch`` is the fence).
 
-    A record of kind ``CANCEL`` makes the run's ``cancel`` ``RECORDED``.
+    A record of kind ``CANCEL`` makes the run's ``cancel_state`` ``RECORDED``.
     """
 
     key: int
     record: Record
-    consume: int | None = None
+    consumed_signal_id: int | None = None
     """The id of the signal that this record consumes, deleted in the same transaction."""
     clear_attempt: bool = False
     """There may be an attempt row for this position; delete it."""
-    reset_deliveries: bool = False
+    reset_delivery_count: bool = False
     """The first record since the run was taken over: set its delivery count and its suspicion back to 0."""
     used: Usage | None = None
     """What the step has used. It is added to the usage of the run and of every run above it, and whatever was reserved
     for this position is given back."""
     memory: MemoryChange | None = None
     """What the step changes of what outlives runs, in the same transaction: once, however often this is repeated."""
-    clear_notices: bool = False
+    clear_live_events: bool = False
     """There may be notices of this position, also of an earlier holder; delete those that do not stay."""
     model: str = ""
     """The model that ``used`` is of: see ``daily_usage``."""
 
 
-class Notice(NamedTuple):
-    """Something that happened to a step in flight: see ``notices``."""
+class LiveEvent(NamedTuple):
+    """Something that happened to a step in flight: see ``live_events``."""
 
     position: int
     """The step's command; -1: it belongs to the run."""
-    part: str
+    stream: str
     """Which attempt of the step it belongs to, and which request of that: see ``engine.live_events``. The part ``""``
     is for what stores tell themselves."""
     number: int
@@ -256,15 +255,15 @@ class Notice(NamedTuple):
     at: float
 
 
-class TellNotices(NamedTuple):
+class AppendLiveEvents(NamedTuple):
     """Keep notices of steps of a held run. Those that are there already (position, part, number) are passed over."""
 
     key: int
     epoch: int
-    notices: tuple[Notice, ...]
+    events: tuple[LiveEvent, ...]
 
 
-class NoteAttempt(NamedTuple):
+class SaveAttempt(NamedTuple):
     """Keep what is known of a step in flight (one row per position, the last one wins).
 
     An ``outcome`` is not written by this, and one that is there stays: see ``step_transactions``.
@@ -280,10 +279,10 @@ class ReserveUsage(NamedTuple):
 
     Answered with ``DONE`` when no budget of the run, or of a run above it, would be passed; then ``expected`` is
     reserved with each of them, in place of what was reserved for the same position before, until the record of that
-    position is appended or nobody holds the run any more. Else answered with a ``Shortage`` (one that is not
-    ``passing``, if there is one), and nothing is reserved for the position; if that ``needs_more``, the run is *short*
-    at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is
-    answered with ``DONE``.
+    position is appended or nobody holds the run any more. Else answered with a ``BudgetShortage`` (one that is not
+    ``passing``, if there is one), and nothing is reserved for the position; if that ``is_exhausted``, the run is
+    *short* at this position from then on: see ``SetBudget``. A run without ``has_budget`` need not ask, and is answered
+    with ``DONE``.
     """
 
     key: int
@@ -293,13 +292,13 @@ class ReserveUsage(NamedTuple):
 
 
 class FinishRun(NamedTuple):
-    """End a held run. Refused when a cancel is ``ASKED``, unless ``heed_cancel`` is false.
+    """End a held run. Refused when a cancel is ``REQUESTED``, unless ``respect_cancel`` is false.
 
     Fenced when a cancel is ``RECORDED`` that the holder did not know of: the request may reach the store late, after it
     was repeated, refused for the cancel, and that was recorded.
 
-    Answered with ``TOLD``, also when it is repeated, if that may have woken another run: nobody hears from the store
-    what they wrote themselves.
+    Answered with ``DONE_NOTIFIED``, also when it is repeated, if that may have woken another run: nobody hears from the
+    store what they wrote themselves.
     """
 
     key: int
@@ -310,7 +309,7 @@ class FinishRun(NamedTuple):
     at: float
     rewind: Rewind | None = None
     """What a retry of it takes back."""
-    heed_cancel: bool = True
+    respect_cancel: bool = True
     """The holder knows of no cancel. False once one is recorded, and for a run that cannot go on with the code at hand,
     and so cannot be cancelled by it either."""
 
@@ -318,10 +317,11 @@ class FinishRun(NamedTuple):
 class ParkRun(NamedTuple):
     """Let a held run leave memory until ``wake_at`` or a signal.
 
-    Refused when an unconsumed signal with one of the names in ``signals``, the end of a run for one of the positions in
-    ``awaited``, or an answer to one of the questions in ``answers``, is there, or when a cancel is ``ASKED``. Fenced
-    when the run has gone on since: a park may reach the store late, after it was repeated, refused for a signal, and
-    that signal consumed. A run that parks has not killed its worker, so its suspicion is 0 again.
+    Refused when an unconsumed signal with one of the names in ``signal_names``, the end of a run for one of the
+    positions in ``awaited``, or an answer to one of the questions in ``approval_ids``, is there, or when a cancel is
+    ``REQUESTED``. Fenced when the run has gone on since: a park may reach the store late, after it was repeated,
+    refused for a signal, and that signal consumed. A run that parks has not killed its worker, so its suspicion is 0
+    again.
 
     A run may park with something in its mailbox that its code does not wait for. Other code might, so it becomes
     claimable once more when its holder is gone: retired or dead. (Not a run by delivery: its holders come and go.)
@@ -330,15 +330,15 @@ class ParkRun(NamedTuple):
     key: int
     epoch: int
     wake_at: float | None
-    signals: tuple[str, ...] = ()
+    signal_names: tuple[str, ...] = ()
     waits_for: str = ""
     next_seq: int | None = None
     """The number that the run's next record will have; if it is there already, the run has gone on."""
-    awaited: tuple[int, ...] = ()
+    awaited_positions: tuple[int, ...] = ()
     """The commands that wait for the end of a run."""
-    paused: bool = False
+    is_pause: bool = False
     """The holder carries out a pause: what the run waits for does not matter. Refused when it was resumed meanwhile."""
-    answers: tuple[str, ...] = ()
+    approval_ids: tuple[str, ...] = ()
     """The ids of the questions whose answer it waits for."""
 
 
@@ -360,7 +360,7 @@ class SendSignal(NamedTuple):
     run_id: str
     name: str
     payload: bytes
-    dedup: str | None
+    dedup_key: str | None
     at: float
 
 
@@ -404,7 +404,7 @@ class SetBudget(NamedTuple):
     """
 
     run_id: str
-    budget: Limits
+    budget: BudgetLimits
     at: float
 
 
@@ -423,46 +423,48 @@ class ReopenRun(NamedTuple):
     """Put a failed, cancelled or dead run back to ``pending`` (a person's retry).
 
     Its deliveries are 0 again; its error, its end and a pause are forgotten, and so is a cancel unless its record
-    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and its
-    ``positions`` are added to ``rewound``. A removed signal is put back into the mailbox. The attempts of steps that
-    were begun because of what is removed are forgotten, with their progress and the outcomes of transactional ones: a
-    step that comes to such a position is another call. Only the intents of ``once`` steps stay, so that a retry runs
-    none of them a second time. ``UNDONE`` when the ``rewind`` says so. ``REFUSED`` when its ``once`` says that a
-    ``once`` step would run a second time, unless ``run_again``. Without a ``rewind`` nothing is removed.
+    stays; a deadline that has passed is lifted. The records that its ``rewind`` takes are removed, and where
+    that was is added to ``rewind_points``. A removed signal is put back into the mailbox. The attempts of
+    steps that were begun because of what is removed are forgotten, with their progress and the outcomes of
+    transactional ones: a step that comes to such a position is another call. Only the intents of ``once`` steps stay,
+    so that a retry runs none of them a second time. ``COMPENSATED`` when the ``rewind`` says so. ``REFUSED`` when its
+    ``once`` says that a ``once`` step would run a second time, unless ``rerun_once_steps``. Without a ``rewind``
+    nothing is removed.
 
-    The runs that it had started (their ``parent`` is this one), and whose end is in its journal no more or not yet: one
-    that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited again; if
-    its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited again. For
-    any other whose end was removed, or that was awaited only because of what is removed, the link goes, so that the
-    next ``StartRun`` finds out how it ended. Those that the ``rewind`` calls ``given_up`` are left as they are.
+    The runs that it had started (their ``parent_key`` is this one), and whose end is in its journal no more or not yet:
+    one that has failed, was cancelled (perhaps with this one) or is dead is reopened in the same way, and awaited
+    again; if its end was removed, and it cannot be reopened, all of it is refused. One that has not ended is awaited
+    again. For any other whose end was removed, or that was awaited only because of what is removed, the link goes, so
+    that the next ``StartRun`` finds out how it ended. Those in the ``abandoned_positions`` of the ``rewind`` stay as
+    they are.
 
     Whoever of them is short of a budget is sent ``BUDGET_SIGNAL``, and asks again. Answers of people that are taken
     back are not put back: see ``approvals``. Each run that is reopened has a ``REOPENED`` notice.
 
-    With ``settles``, the run's own ``rewind`` is not looked at but the one that is given, and the step's outcome
+    With ``settlement``, the run's own ``rewind`` is not looked at but the one that is given, and the step's outcome
     is appended behind what is kept. ``ENDED`` also when the run has another epoch by now. The runs that are reopened
     with it are so as by any retry.
     """
 
     run_id: str
     at: float
-    run_again: bool = False
+    rerun_once_steps: bool = False
     version: str | None = None
     """Let another version of its workflow's code go on with it; the runs that are reopened with it keep theirs."""
-    settles: Settlement | None = None
+    settlement: Settlement | None = None
 
 
 class ForkRun(NamedTuple):
     """Create a run that shares the beginning of another's journal.
 
-    The records of ``source`` with a ``seq`` below ``keep`` are copied (large payloads are shared), then ``record``, if
-    given, is appended. Nothing else is: no notices, no questions, no signals. The new run is ``pending``. A fork is
-    repeated harmlessly: the run is there under its id.
+    The records of ``source_run`` with a ``seq`` below ``before_seq`` are copied (large payloads are shared), then
+    ``record``, if given, is appended. Nothing else is: no notices, no questions, no signals. The new run is
+    ``pending``. A fork is repeated harmlessly: the run is there under its id.
     """
 
-    source: str
+    source_run: str
     run: NewRun
-    keep: int
+    before_seq: int
     record: Record | None = None
 
 
@@ -470,7 +472,7 @@ Op = (
     StartRun
     | AwaitRun
     | AppendRecord
-    | NoteAttempt
+    | SaveAttempt
     | ReserveUsage
     | FinishRun
     | ParkRun
@@ -482,15 +484,15 @@ Op = (
     | ReopenRun
     | SetBudget
     | ForkRun
-    | TellNotices
-    | AskApproval
+    | AppendLiveEvents
+    | RequestApproval
     | RemindApproval
     | WithdrawApproval
     | AnswerApproval
     | PutMemory
     | DeleteMemory
 )
-Answer = Started | Verdict | Shortage
+OpResult = StartResult | OpStatus | BudgetShortage
 
-Change = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget | AnswerApproval
-"""What somebody may ask of a run from outside; each is answered with a ``Verdict``."""
+ClientOp = SendSignal | CancelRun | PauseRun | ResumeRun | ReopenRun | SetBudget | AnswerApproval
+"""What somebody may ask of a run from outside; each is answered with a ``OpStatus``."""

@@ -9,11 +9,11 @@ until they are taken back. Each claim asks the limits that hold then.
 **A run of a limited queue** is created ``pending`` whatever the start asks for, and is taken by a claim that opens the
 queue's gate. It needs a place each time it is taken, and something of the rates only when it begins (its epoch is 0
 until then). One for which a cancel was asked, recorded or not, needs neither; but a paused queue lets nobody through.
-Whoever is ``running`` has a place, however it came to be. If the queue gets its row while it has runs already, they are
-limited from then on, and have turns by their age (a run that is started in the same moment may slip through).
+Whoever is ``running`` has a place, however it came to be. If the queue gets its row while it has runs already,
+they are limited from then on, and have turns by their age (a run that is started in the same moment may slip through).
 
-**Turns** are given by ``next_turn``, for each priority by itself: one of high priority goes before others of its key,
-and whoever comes after it must not have to wait for them.
+**Turns** are given by ``compute_next_turn``, for each priority by itself: one of high priority goes before others of
+its key, and whoever comes after it must not have to wait for them.
 
 **A claim** asks the gates of the limited queues it serves, one claim at a time for each queue: one that finds another
 at it may leave that queue out. Runs of a key that is at its limits are passed over, and cost the next claims nothing,
@@ -31,9 +31,9 @@ change.
 the start joins that one, whatever its own inputs and id are, unless there is a run under its own id: then the start is
 a repeat, and that run is the answer, whether or not it has ended. So a start that is repeated under one id starts at
 most one run. (A start that joined another run and is repeated after that run has ended starts one.) With
-``put_off_most`` it *debounces*: until the run that it has started has begun, each further such start with the key, for
-the same workflow, puts its own inputs, version and deadline into that run, and puts it off to its own time, at most so
-many seconds after the run was created. Once it has begun, it has its key no more: the next start begins a new one. A
+``max_debounce_s`` it *debounces*: until the run that it has started has begun, each further such start with the key,
+for the same workflow, puts its own inputs, version and deadline into that run, and puts it off to its own time, at most
+so many seconds after the run was created. Once it has begun, it has its key no more: the next start begins a new one. A
 run that has ended has none either, also after a retry.
 """
 
@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from holdfast.admission.queue_limits import QueueLimits
 
-MOST_KEYS = 20
+MAX_LISTED_KEYS = 20
 """Of how many keys of a queue ``Store.queues`` tells."""
 
 
@@ -56,31 +56,31 @@ class NewQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueKey:
+class QueueKeyStatus:
     """What there is of one key in a limited queue."""
 
     key: str
-    running: int
-    waiting: int
+    running_count: int
+    waiting_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class KeptQueue:
+class QueueStatus:
     """A limited queue, and what is in it."""
 
     name: str
     limits: QueueLimits
     """Those that hold."""
-    declared: QueueLimits | None
+    declared_limits: QueueLimits | None
     """Those that code has announced; ``None``: none has."""
-    by_hand: bool
+    is_overridden: bool
     """Those that hold were set by somebody."""
     paused_at: float | None
-    running: int = 0
-    waiting: int = 0
+    running_count: int = 0
+    waiting_count: int = 0
     """Runs that would be taken if it were not for limits and room: neither parked nor delayed nor paused."""
-    next_at: float = 0.0
+    next_start_at: float = 0.0
     """When the queue's own rates let the next run begin; 0: they do."""
-    keys: tuple[QueueKey, ...] = ()
-    """Those with most waiting, then most running, then by name; at most ``MOST_KEYS``. Runs without a key are under
-    ``""``."""
+    keys: tuple[QueueKeyStatus, ...] = ()
+    """Those with most waiting, then most running, then by name; at most ``MAX_LISTED_KEYS``. Runs without a key are
+    under ``""``."""

@@ -30,74 +30,76 @@ from typing import NamedTuple
 
 from holdfast.core.states import RunState
 
-USUALLY = frozenset({RunState.COMPLETED, RunState.CANCELLED})
+DEFAULT_STATES = frozenset({RunState.COMPLETED, RunState.CANCELLED})
 """The states in which runs are deleted unless others are named: those that need nobody's attention."""
 
 
-class Why(StrEnum):
+class KeepReason(StrEnum):
     """Why a run that was to be deleted is kept, in words."""
 
     UNFINISHED = "a run of its family or conversation has not ended"
     RECENT = "a run of its family or conversation has ended since"
     AWAITED = "an unfinished run waits for it, or has been told of its end"
-    UNCLAIMED = "nobody has had its result: the process that started it was killed before"
-    ELSEWHERE = "it belongs to a run that is not to be deleted, by its state or workflow"
+    UNCLAIMED_RESULT = "nobody has had its result: the process that started it was killed before"
+    NOT_SELECTED = "it belongs to a run that is not to be deleted, by its state or workflow"
     NEWEST = "it is one of the newest of its workflow"
     BUSY = "somebody is changing it just now"
     UNREADABLE = "its row, or that of a relative, cannot be read"
 
 
 @dataclass(slots=True)
-class Findings:
+class PruneProgress:
     """What pruning has found out on its way, so that no piece of the work does it again."""
 
-    last: int = 0
+    max_key: int = 0
     """The highest key that matters, once that is known: all runs behind it are too young."""
-    newest: Mapping[str, int] | None = None
+    min_kept_keys: Mapping[str, int] | None = None
     """The lowest key that is kept of each workflow, once that is known."""
-    decided: dict[int, tuple[str, Why | None]] = field(default_factory=dict[int, "tuple[str, Why | None]"])
+    decisions: dict[int, tuple[str, KeepReason | None]] = field(
+        default_factory=dict[int, "tuple[str, KeepReason | None]"]
+    )
     """By their keys, the ids of relatives of runs in earlier pieces, and why they stay; ``None``: they would go.
 
     A family is the same whichever of its members leads to it, and a large one is met in many pieces.
     """
 
-    def note(self, family: Family, why: Why | None) -> None:
+    def add_decision(self, group: PruneGroup, reason: KeepReason | None) -> None:
         """Remember what was decided about a family."""
-        if len(family.members) > 1:
-            self.decided.update({member.key: (member.id, why) for member in family.members})
+        if len(group.members) > 1:
+            self.decisions.update({member.key: (member.id, reason) for member in group.members})
 
-    def split(self, keys: Iterable[int]) -> tuple[list[int], dict[str, Why]]:
+    def split_decided(self, keys: Iterable[int]) -> tuple[list[int], dict[str, KeepReason]]:
         """The runs about which nothing is decided yet; of the others, those that stay."""
-        new = [key for key in keys if key not in self.decided]
-        known = [self.decided[key] for key in keys if key in self.decided]
+        new = [key for key in keys if key not in self.decisions]
+        known = [self.decisions[key] for key in keys if key in self.decisions]
         return new, {run_id: why for run_id, why in known if why is not None}
 
 
-class Place(NamedTuple):
+class PruneCursor(NamedTuple):
     """How far one has come: through the workflows, the states of each, and the keys of each of those."""
 
     workflow: str = ""
     state: str = ""
     key: int = 0
-    findings: Findings | None = None
+    progress: PruneProgress | None = None
     """Handed on from piece to piece."""
 
 
-START = Place()
+PRUNE_START = PruneCursor()
 
 
 @dataclass(frozen=True, slots=True)
-class Pruning:
+class PruneRequest:
     """Which runs are to be deleted; every field that is given must match."""
 
-    before: float
+    finished_before: float
     """They have ended before this time."""
-    states: frozenset[RunState] = USUALLY
+    states: frozenset[RunState] = DEFAULT_STATES
     """Ended ones."""
     workflow: str | None = None
-    keep: int = 0
+    keep_newest: int = 0
     """Not the newest so many of each workflow that are in one of the states."""
-    unclaimed: bool = False
+    include_unclaimed: bool = False
     """Also those whose result nobody has had."""
     run_ids: tuple[str, ...] | None = None
     """Only these."""
@@ -106,34 +108,34 @@ class Pruning:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """What became of a piece of the work."""
 
-    runs: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
     """The ids of those that are deleted, with their families."""
-    kept: Mapping[str, Why] = field(default_factory=dict[str, Why])
+    keep_reasons: Mapping[str, KeepReason] = field(default_factory=dict[str, KeepReason])
     """Those that were to be deleted, by id, and are kept."""
-    records: int = 0
+    record_count: int = 0
     """In a dry run: how many records would be deleted."""
-    size: int = 0
+    size_bytes: int = 0
     """In a dry run: the bytes of their recorded values, without those that are kept apart."""
-    place: Place | None = None
+    cursor: PruneCursor | None = None
     """Where to go on; ``None``: there is nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What was swept away of runs that are deleted."""
 
-    records: int = 0
-    blobs: int = 0
-    size: int = 0
+    record_count: int = 0
+    blob_count: int = 0
+    size_bytes: int = 0
     """The bytes of recorded values, as they were kept."""
     is_done: bool = True
     """Nothing is left."""
 
 
-class Kin(NamedTuple):
+class GroupMember(NamedTuple):
     """What matters of a run."""
 
     key: int
@@ -144,34 +146,34 @@ class Kin(NamedTuple):
     parent: str
     session: str
     previous: str
-    unclaimed: int
+    has_unclaimed_result: int
     """1: it has a made-up id, and nobody has had its result."""
 
 
-class Kinship(ABC):
+class RelationReader(ABC):
     """Who is related to whom in a store."""
 
     @abstractmethod
-    def read(self, keys: Collection[int]) -> Iterable[Kin | int]:
+    def read_members(self, keys: Collection[int]) -> Iterable[GroupMember | int]:
         """What is known of these runs; the key of one that cannot be read. Those that are gone are left out."""
 
     @abstractmethod
-    def relatives(self, runs: Sequence[Kin]) -> Iterable[tuple[int, int]]:
+    def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterable[tuple[int, int]]:
         """Pairs of keys: each of these runs, with the ones that are next to it in its family."""
 
     @abstractmethod
-    def awaited(self, keys: Collection[int]) -> Collection[int]:
+    def find_awaited(self, keys: Collection[int]) -> Collection[int]:
         """Those to which an unfinished run has a link."""
 
     @abstractmethod
-    def waited_for(self, keys: Collection[int]) -> Collection[tuple[int, int]]:
+    def read_links(self, keys: Collection[int]) -> Collection[tuple[int, int]]:
         """Links from these runs: who waits, and for whom, by their keys."""
 
 
-class Family(NamedTuple):
+class PruneGroup(NamedTuple):
     """Runs that go together, or stay together."""
 
-    members: tuple[Kin, ...]
+    members: tuple[GroupMember, ...]
     """In the order of their keys: so a run comes before those that it has started."""
     is_readable: bool = True
 
@@ -181,9 +183,9 @@ class Family(NamedTuple):
         return [member.key for member in self.members]
 
 
-def families(kinship: Kinship, keys: Iterable[int]) -> list[Family]:
+def find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGroup]:
     """The families of these runs, each once."""
-    known: dict[int, Kin | None] = {}
+    known: dict[int, GroupMember | None] = {}
     roots: dict[int, int] = {}
 
     def root(key: int) -> int:
@@ -194,55 +196,55 @@ def families(kinship: Kinship, keys: Iterable[int]) -> list[Family]:
 
     new = set(keys)
     while new:
-        found: list[Kin] = []
-        for one in kinship.read(new):
+        found: list[GroupMember] = []
+        for one in relations.read_members(new):
             if isinstance(one, int):
                 known[one] = None
             else:
                 known[one.key] = one
                 found.append(one)
-        pairs = list(kinship.relatives(found))
+        pairs = list(relations.read_neighbors(found))
         for one, other in pairs:
             roots[root(max(one, other))] = root(min(one, other))
         new = {key for pair in pairs for key in pair} - known.keys()
     together: dict[int, list[int]] = {}
     for key in sorted(known):
         together.setdefault(root(key), []).append(key)
-    made: list[Family] = []
+    made: list[PruneGroup] = []
     for group in together.values():
         members = [known[key] for key in group]
         readable = tuple(member for member in members if member is not None)
-        made.append(Family(readable, len(readable) == len(members)))
+        made.append(PruneGroup(readable, len(readable) == len(members)))
     return made
 
 
-def why_kept(
-    family: Family,
-    what: Pruning,
-    newest: Mapping[str, int],
+def find_keep_reason(
+    group: PruneGroup,
+    request: PruneRequest,
+    min_kept_keys: Mapping[str, int],
     awaited: Collection[int],
-    waited_for: Collection[tuple[int, int]],
-) -> Why | None:
-    """Why a family stays; ``None``: it goes. ``newest`` has the lowest key that is kept of each workflow."""
-    if not family.is_readable:
-        return Why.UNREADABLE
-    by_id = {member.id: member for member in family.members}
-    for member in family.members:
+    links: Collection[tuple[int, int]],
+) -> KeepReason | None:
+    """Why a family stays; ``None``: it goes. ``min_kept_keys`` has the lowest key that is kept of each workflow."""
+    if not group.is_readable:
+        return KeepReason.UNREADABLE
+    by_id = {member.id: member for member in group.members}
+    for member in group.members:
         if member.finished_at is None:
-            return Why.UNFINISHED
-        if member.finished_at >= what.before:
-            return Why.RECENT
+            return KeepReason.UNFINISHED
+        if member.finished_at >= request.finished_before:
+            return KeepReason.RECENT
         if member.key in awaited:
-            return Why.AWAITED
-        if member.unclaimed == 1 and not what.unclaimed:
-            return Why.UNCLAIMED
+            return KeepReason.AWAITED
+        if member.has_unclaimed_result == 1 and not request.include_unclaimed:
+            return KeepReason.UNCLAIMED_RESULT
         above = by_id.get(member.parent) if member.parent else None
         if above is not None and above.key < member.key:
-            if member.state in what.states or (above.key, member.key) in waited_for:
+            if member.state in request.states or (above.key, member.key) in links:
                 continue
-            return Why.ELSEWHERE
-        if member.state not in what.states or what.workflow not in (None, member.workflow):
-            return Why.ELSEWHERE
-        if member.key >= newest.get(member.workflow, member.key + 1):
-            return Why.NEWEST
+            return KeepReason.NOT_SELECTED
+        if member.state not in request.states or request.workflow not in (None, member.workflow):
+            return KeepReason.NOT_SELECTED
+        if member.key >= min_kept_keys.get(member.workflow, member.key + 1):
+            return KeepReason.NEWEST
     return None

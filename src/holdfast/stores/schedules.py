@@ -24,20 +24,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from holdfast.admission.calendars import CatchUp, Overlap, Timing, tick_id
-from holdfast.admission.usage import Limits
-from holdfast.codec import digest, render_key
+from holdfast.admission.calendars import CatchUp, Overlap, Timing, make_tick_id
+from holdfast.admission.usage import BudgetLimits
+from holdfast.codec import compute_digest, render_key
 from holdfast.stores.operations import NewRun
 
 if TYPE_CHECKING:
     from holdfast.stores.contract import WorkflowSpec
 
-TAG = "schedule:"
+TAG_PREFIX = "schedule:"
 """Runs that a schedule has started have a tag: this, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
-class NewSchedule:
+class ScheduleDefinition:
     """What is announced of a schedule."""
 
     name: str
@@ -47,35 +47,35 @@ class NewSchedule:
     inputs: bytes
     """Of each run; never kept apart, however large."""
     catch_up: CatchUp = "last"
-    most: int = 100
+    max_catch_up: int = 100
     overlap: Overlap = "allow"
     queue: str | None = None
     """``None``: the workflow's own; as for ``budget`` and ``max_deliveries``."""
     priority: int = 0
     tags: tuple[str, ...] = ()
     session: str = ""
-    budget: Limits | None = None
+    budget: BudgetLimits | None = None
     max_deliveries: int | None = None
-    by_code: bool = False
+    is_declared_in_code: bool = False
     """It is declared in code, so that its workers announce it."""
-    key: str | None = None
+    queue_key: str | None = None
     """Of its runs in their queue; ``None``: what the workflow's template says, if it is the workflow's own queue."""
 
     @property
     def tag(self) -> str:
         """What its runs are found by."""
-        return TAG + self.name
+        return TAG_PREFIX + self.name
 
-    def options(self) -> str:
+    def options_to_json(self) -> str:
         """How its runs are started, as it is kept in a column."""
         return json.dumps(
-            [self.queue, self.priority, self.tags, self.session, self.budget, self.max_deliveries, self.key]
+            [self.queue, self.priority, self.tags, self.session, self.budget, self.max_deliveries, self.queue_key]
         )
 
-    def with_options(self, text: str) -> NewSchedule:
-        """The same, with what ``options`` gave."""
+    def with_options_json(self, text: str) -> ScheduleDefinition:
+        """The same, with what ``options_to_json`` gave."""
         queue, priority, tags, session, budget, deaths, *later = json.loads(text)
-        limits = None if budget is None else Limits(*budget)
+        limits = None if budget is None else BudgetLimits(*budget)
         return replace(
             self,
             queue=queue,
@@ -84,7 +84,7 @@ class NewSchedule:
             session=session,
             budget=limits,
             max_deliveries=deaths,
-            key=later[0] if later else None,  # rows from before queues had keys
+            queue_key=later[0] if later else None,  # rows from before queues had keys
         )
 
 
@@ -92,85 +92,89 @@ class NewSchedule:
 class Schedule:
     """A schedule's row."""
 
-    what: NewSchedule
+    definition: ScheduleDefinition
     created_at: float
     fired_up_to: float
     """Everything up to here is settled: it has fired, or was passed over."""
     paused_at: float | None = None
     last_run: str = ""
     """The id of the run that it has started last."""
-    skipped: float | None = None
+    last_skipped_at: float | None = None
     """The last tick that did not fire because the run before it was still under way."""
-    announced: bool = False
+    is_announced: bool = False
     """A live worker has announced it."""
 
 
-def merged(known: Schedule | None, new: NewSchedule, now: float) -> Schedule:
+def merge_schedule(known: Schedule | None, new: ScheduleDefinition, now: float) -> Schedule:
     """The row of a schedule when it is announced."""
     if known is None:
         return Schedule(new, now, now)
-    fired_up_to = known.fired_up_to if known.what.timing == new.timing else max(known.fired_up_to, now)
-    return replace(known, what=new, fired_up_to=fired_up_to)
+    fired_up_to = known.fired_up_to if known.definition.timing == new.timing else max(known.fired_up_to, now)
+    return replace(known, definition=new, fired_up_to=fired_up_to)
 
 
 @lru_cache(1024)
-def timing_of(text: str) -> Timing:
+def parse_timing(text: str) -> Timing:
     """The timing of a schedule."""
     return Timing.parse(text)
 
 
-def next_tick(schedule: Schedule) -> float | None:
+def get_next_tick(schedule: Schedule) -> float | None:
     """When it is due next (a time in the past: it is), unless it is paused or never will be again."""
     if schedule.paused_at is not None:
         return None
-    tick = timing_of(schedule.what.timing).next_after(schedule.fired_up_to)
+    tick = parse_timing(schedule.definition.timing).get_next_tick(schedule.fired_up_to)
     return None if tick == float("inf") else tick
 
 
-def run_of(schedule: Schedule, spec: WorkflowSpec, tick: float, now: float, starter: int | None = None) -> NewRun:
+def make_tick_run(
+    schedule: Schedule, spec: WorkflowSpec, tick: float, now: float, starter: int | None = None
+) -> NewRun:
     """The run that a tick starts."""
-    return _run(schedule.what, spec, tick_id(schedule.what.name, tick), now, starter)
+    return _make_run(schedule.definition, spec, make_tick_id(schedule.definition.name, tick), now, starter)
 
 
-def run_by_hand(schedule: Schedule, spec: WorkflowSpec, now: float) -> NewRun:
+def make_manual_run(schedule: Schedule, spec: WorkflowSpec, now: float) -> NewRun:
     """A run that a person starts in between."""
-    run_id = f"{tick_id(schedule.what.name, int(now))}-by-hand-{secrets.token_hex(3)}"
-    return _run(schedule.what, spec, run_id, now, None)
+    run_id = f"{make_tick_id(schedule.definition.name, int(now))}-by-hand-{secrets.token_hex(3)}"
+    return _make_run(schedule.definition, spec, run_id, now, None)
 
 
-def _run(what: NewSchedule, spec: WorkflowSpec, run_id: str, now: float, starter: int | None) -> NewRun:
+def _make_run(
+    definition: ScheduleDefinition, spec: WorkflowSpec, run_id: str, now: float, starter: int | None
+) -> NewRun:
     return NewRun(
         id=run_id,
-        workflow=what.workflow,
-        inputs=what.inputs,
-        digest=digest(what.inputs),
+        workflow=definition.workflow,
+        inputs=definition.inputs,
+        digest=compute_digest(definition.inputs),
         seed=secrets.token_bytes(16),
         created_at=now,
-        queue=what.queue or spec.queue,
-        queue_key=_key(what, spec),
-        priority=what.priority,
-        deadline=None if spec.timeout is None else now + spec.timeout,
-        max_deliveries=what.max_deliveries or spec.max_deliveries,
-        tags=tuple(dict.fromkeys((*spec.tags, *what.tags, what.tag))),
+        queue=definition.queue or spec.queue,
+        queue_key=_render_queue_key(definition, spec),
+        priority=definition.priority,
+        deadline=None if spec.timeout_s is None else now + spec.timeout_s,
+        max_deliveries=definition.max_deliveries or spec.max_deliveries,
+        tags=tuple(dict.fromkeys((*spec.tags, *definition.tags, definition.tag))),
         starter=starter,
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-        budget=spec.budget if what.budget is None else what.budget,
-        session=what.session,
+        python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        budget=spec.budget if definition.budget is None else definition.budget,
+        session=definition.session,
         version=spec.version,
     )
 
 
-def _key(what: NewSchedule, spec: WorkflowSpec) -> str:
-    if what.key is not None:
-        return what.key
-    if spec.queue_key is None or what.queue not in (None, spec.queue):
+def _render_queue_key(definition: ScheduleDefinition, spec: WorkflowSpec) -> str:
+    if definition.queue_key is not None:
+        return definition.queue_key
+    if spec.queue_key_template is None or definition.queue not in (None, spec.queue):
         return ""
-    return render_key(spec.queue_key, what.inputs, spec.name)
+    return render_key(spec.queue_key_template, definition.inputs, spec.name)
 
 
-def read_options(what: NewSchedule, text: Any) -> NewSchedule | None:
+def read_options(definition: ScheduleDefinition, text: Any) -> ScheduleDefinition | None:
     """The schedule with its options; ``None`` if they cannot be read."""
     try:
-        return what.with_options(text)
+        return definition.with_options_json(text)
     except (TypeError, ValueError):
         return None

@@ -14,77 +14,79 @@ from typing import NamedTuple
 
 from holdfast.stores.contract import Store, Worker, WorkflowSpec
 
-_BEFORE_VERSION = "@"
+_VERSION_SEPARATOR = "@"
 
 
-class Unserved(NamedTuple):
+class UnservedReason(NamedTuple):
     """Why nobody takes up a run."""
 
-    short: str
+    summary: str
     """In a few words, for a list."""
     fact: str
-    remedy: str
+    hint: str
 
     @property
-    def advice(self) -> str:
+    def message(self) -> str:
         """In a sentence, with what to do about it."""
-        return f"{self.fact}: {self.remedy}"
+        return f"{self.fact}: {self.hint}"
 
 
-def served_name(workflow: str, version: str) -> str:
+def make_served_name(workflow: str, version: str) -> str:
     """What workers that take up runs of this version say that they serve."""
-    if not version and _BEFORE_VERSION not in workflow:
+    if not version and _VERSION_SEPARATOR not in workflow:
         return workflow
-    return f"{workflow}{_BEFORE_VERSION}{version}"
+    return f"{workflow}{_VERSION_SEPARATOR}{version}"
 
 
-def split_name(name: str) -> tuple[str, str]:
+def split_served_name(name: str) -> tuple[str, str]:
     """The workflow and the version of a served name."""
-    workflow, at, version = name.rpartition(_BEFORE_VERSION)
+    workflow, at, version = name.rpartition(_VERSION_SEPARATOR)
     return (workflow, version) if at else (name, "")
 
 
-def refuse_version(version: object) -> str | None:
+def explain_invalid_version(version: object) -> str | None:
     """Why this cannot be the version of a workflow; ``None`` if it can."""
     if not isinstance(version, str):
         return f"a version is a text, not {version!r}: version={str(version)!r}"
-    if len(version) > 100 or not version.isprintable() or _BEFORE_VERSION in version:
-        return f"a version has at most 100 printable characters, and no {_BEFORE_VERSION!r}, unlike {version[:50]!r}"
+    if len(version) > 100 or not version.isprintable() or _VERSION_SEPARATOR in version:
+        return f"a version has at most 100 printable characters, and no {_VERSION_SEPARATOR!r}, unlike {version[:50]!r}"
     return None
 
 
-def names_served(specs: Iterable[WorkflowSpec]) -> list[str]:
+def list_served_names(specs: Iterable[WorkflowSpec]) -> list[str]:
     """What a worker serves that executes these workflows."""
-    return [served_name(spec.name, version) for spec in specs for version in (spec.version, *spec.serves)]
+    return [make_served_name(spec.name, version) for spec in specs for version in (spec.version, *spec.serves)]
 
 
-def versions_served(workflow: str, workers: Iterable[Worker]) -> list[str]:
+def list_served_versions(workflow: str, workers: Iterable[Worker]) -> list[str]:
     """The versions of a workflow that some of these workers serve."""
-    names = {split_name(name) for worker in workers for name in worker.workflows}
+    names = {split_served_name(name) for worker in workers for name in worker.workflows}
     return sorted(version for name, version in names if name == workflow)
 
 
-def why_unserved(workflow: str, version: str | None, queue: str | None, alive: Sequence[Worker]) -> Unserved | None:
+def explain_unserved(
+    workflow: str, version: str | None, queue: str | None, live_workers: Sequence[Worker]
+) -> UnservedReason | None:
     """Why none of these workers takes up runs of a workflow (of this version and in this queue, if they are given)."""
     nobody = "no live worker serves it"
-    versions = versions_served(workflow, alive)
+    versions = list_served_versions(workflow, live_workers)
     if not versions:
         fact = f"no live worker serves workflow {workflow!r}"
-        return Unserved(nobody, fact, f"start one with `holdfast worker module:{workflow}`")
+        return UnservedReason(nobody, fact, f"start one with `holdfast worker module:{workflow}`")
     if version is not None and version not in versions:
         which = f"version {version!r}" if version else "runs without a version"
         others = ", ".join(repr(one) if one else "those without one" for one in versions)
-        return Unserved(
+        return UnservedReason(
             f"no live worker serves {which}",
             f"no live worker serves {which} of workflow {workflow!r} (served: {others})",
             f"start a worker with the code of that version, or let other code take these runs, too: "
             f"@workflow(version=..., serves=[{version!r}])",
         )
-    names = {served_name(workflow, one) for one in (versions if version is None else [version])}
-    able = [worker for worker in alive if not names.isdisjoint(worker.workflows)]
+    names = {make_served_name(workflow, one) for one in (versions if version is None else [version])}
+    able = [worker for worker in live_workers if not names.isdisjoint(worker.workflows)]
     if queue is not None and not any(worker.queues is None or queue in worker.queues for worker in able):
         of = f" in version {version!r}" if version else ""
-        return Unserved(
+        return UnservedReason(
             nobody,
             f"no live worker for workflow {workflow!r}{of} serves queue {queue!r}",
             f"start one with `holdfast worker module:{workflow} --queue {queue}`",
@@ -92,7 +94,7 @@ def why_unserved(workflow: str, version: str | None, queue: str | None, alive: S
     return None
 
 
-def announced(workflow: str, specs: Mapping[str, WorkflowSpec]) -> list[WorkflowSpec]:
+def list_announced_specs(workflow: str, specs: Mapping[str, WorkflowSpec]) -> list[WorkflowSpec]:
     """All versions of a workflow that were ever announced, the newest first.
 
     The newest is the one that was announced for the first time last: an old worker that is started again does not make
@@ -102,18 +104,20 @@ def announced(workflow: str, specs: Mapping[str, WorkflowSpec]) -> list[Workflow
     return sorted(found, key=lambda spec: spec.announced_at, reverse=True)
 
 
-async def spec_to_start(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec | None:
+async def find_spec_to_start(store: Store, workflow: str, version: str | None = None) -> WorkflowSpec | None:
     """What whoever starts runs by name starts: this version, or the newest one that a live worker serves.
 
     So a deployment that is taken back takes back what is started, as soon as its workers are gone. If nobody serves any
     version, it is the newest of all. ``None``: nothing of the kind was ever announced.
     """
-    found = announced(workflow, await store.specs())
+    found = list_announced_specs(workflow, await store.get_workflow_specs())
     if version is not None:
         return next((spec for spec in found if spec.version == version), None)
     if len(found) < 2:
         return found[0] if found else None
     now = store.now()
-    alive = [worker for worker in await store.workers() if worker.state == "live" and worker.lease_until >= now]
-    served = versions_served(workflow, alive)
+    alive = [
+        worker for worker in await store.list_workers() if worker.state == "live" and worker.lease_expires_at >= now
+    ]
+    served = list_served_versions(workflow, alive)
     return next((spec for spec in found if spec.version in served), found[0])

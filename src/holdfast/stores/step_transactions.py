@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.stores.operations import Verdict
+from holdfast.stores.operations import OpStatus
 
 
 class StepTransaction(ABC):
@@ -35,7 +35,7 @@ class StepTransaction(ABC):
         """Whether the database has ended it by itself, say because it was restarted: nothing of it stays."""
 
     @abstractmethod
-    async def commit(self, outcome: bytes) -> Verdict:
+    async def commit(self, outcome: bytes) -> OpStatus:
         """Commit, with the encoded outcome.
 
         ``DONE``; or ``FENCED``: the run is not held any more, and nothing was committed; or ``REFUSED``: nothing was
@@ -59,15 +59,16 @@ class StepTransaction(ABC):
         """
 
 
-def refused(what: str, instead: str = "") -> UsageError:
+def make_end_refused_error(statement: str, hint: str = "") -> UsageError:
     """What a step gets that wants to end its transaction itself."""
     return UsageError(
-        f"{what} would end the transaction of this step, which also holds its outcome: Holdfast commits it when the "
-        f"step returns, and rolls it back when the step raises.{f' {instead}' if instead else ''}"
+        f"{statement} would end the transaction of this step, which also holds its outcome: Holdfast commits it when "
+        "the "
+        f"step returns, and rolls it back when the step raises.{f' {hint}' if hint else ''}"
     )
 
 
-def ended_by_itself(step: str) -> UsageError:
+def make_ended_by_step_error(step: str) -> UsageError:
     """What becomes of a step that has found a way to do so."""
     return UsageError(
         f"step {step!r} has ended its transaction itself, so what it did before that was not committed together with "

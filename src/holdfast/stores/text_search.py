@@ -16,20 +16,20 @@ from typing import TypeVar
 
 K = TypeVar("K")
 
-MOST = 100
+MAX_QUERY_WORDS = 100
 """How many different words of a question are looked for, the first ones."""
 
-_PLAIN = re.compile("[a-z0-9]+")
+_ASCII_WORD = re.compile("[a-z0-9]+")
 
 
-class _Letters(dict[int, str]):
+class _CharacterMap(dict[int, str]):
     """What each character becomes, by its code point: itself, nothing, or a gap between words."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         if 0x300 <= code < 0x370:  # accents, apart from their letters
             made = ""
-        elif _is_alone(code):
+        elif _is_cjk(code):
             made = f" {character} "
         else:  # marks: vowels and the like, in scripts that write them above or below
             made = character if character.isalnum() or unicodedata.category(character).startswith("M") else " "
@@ -37,48 +37,50 @@ class _Letters(dict[int, str]):
         return made
 
 
-_LETTERS = _Letters()
+_CHARACTER_MAP = _CharacterMap()
 
 
-def _is_alone(code: int) -> bool:
+def _is_cjk(code: int) -> bool:
     """Whether this is an ideograph or a kana."""
     return (
         0x3040 <= code < 0x3100 or 0x3400 <= code < 0xA000 or 0xF900 <= code < 0xFB00 or 0x20000 <= code < 0x40000
     ) and chr(code).isalpha()
 
 
-def words(text: str) -> list[str]:
+def tokenize(text: str) -> list[str]:
     """The words of a text, in order, as they are compared: none of them has anything but letters, digits and marks."""
     if text.isascii():
-        return _PLAIN.findall(text.lower())
+        return _ASCII_WORD.findall(text.lower())
     plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return plain.translate(_LETTERS).split()
+    return plain.translate(_CHARACTER_MAP).split()
 
 
-def asked(text: str) -> list[str]:
-    """The words that somebody looks for: each once, and at most ``MOST``."""
-    return list(dict.fromkeys(words(text)))[:MOST]
+def tokenize_query(text: str) -> list[str]:
+    """The words that somebody looks for: each once, and at most ``MAX_QUERY_WORDS``."""
+    return list(dict.fromkeys(tokenize(text)))[:MAX_QUERY_WORDS]
 
 
-def best(texts: Mapping[K, Counter[str]], wanted: Sequence[str], among: Sequence[K]) -> list[tuple[float, K]]:
+def rank_bm25(
+    texts: Mapping[K, Counter[str]], query_words: Sequence[str], candidates: Sequence[K]
+) -> list[tuple[float, K]]:
     """The texts that have at least one of the wanted words, each with its score: the lowest is the best match.
 
     This is BM25 as SQLite's FTS5 has it, so that stores agree. Of all ``texts``, whose words are counted, only those
-    ``among`` are looked at; how rare a word is depends on all. FTS5 counts one word more in each, its namespace.
+    ``candidates`` are looked at; how rare a word is depends on all. FTS5 counts one word more in each, its namespace.
     """
     sizes = {key: counts.total() + 1 for key, counts in texts.items()}
     average = sum(sizes.values()) / len(sizes) if sizes else 0.0
     rarity: list[float] = []
-    for word in wanted:
+    for word in query_words:
         hits = sum(word in counts for counts in texts.values())
         rarity.append(max(math.log((len(texts) - hits + 0.5) / (hits + 0.5)), 1e-6))
     found: list[tuple[float, K]] = []
-    for key in among:
+    for key in candidates:
         counts, length = texts[key], 1.2 * (1 - 0.75 + 0.75 * sizes[key] / average)
-        if any(word in counts for word in wanted):
+        if any(word in counts for word in query_words):
             parts = (
                 weight * counts[word] * 2.2 / (counts[word] + length)
-                for word, weight in zip(wanted, rarity, strict=True)
+                for word, weight in zip(query_words, rarity, strict=True)
             )
             found.append((-sum(parts), key))
     return found

@@ -6,12 +6,12 @@ beside the one in the URL (``runs.acme.db`` for ``runs.db``, which is the defaul
 to one object anyway. So no query can forget to ask for the namespace. On Temporal it is one of Temporal's own, and
 stands in the path of the URL: ``temporal://host:7233/acme``.
 
-It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``store_url`` settles
-that once, and what it returns says all: whoever hands that on, hands the namespace on.
+It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``resolve_store_url``
+settles that once, and what it returns says all: whoever hands that on, hands the namespace on.
 
 **Encryption.** What is recorded in a store is sealed if an ``Encryption`` is handed in, or the environment has keys.
 
-**Secrets.** A URL may hold a password, or an API key. Whatever people get to see is ``shown_url``.
+**Secrets.** A URL may hold a password, or an API key. Whatever people get to see is ``redact_url``.
 """
 
 from __future__ import annotations
@@ -27,84 +27,85 @@ from holdfast.errors import UsageError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.temporal import targets
 
-KNOWN = (
+URL_EXAMPLES = (
     "sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://user:password@host/database, "
     "temporal://host:7233/namespace, memory://"
 )
-DEFAULT = "sqlite:///.holdfast/runs.db"
-HIDDEN = "***"
+DEFAULT_URL = "sqlite:///.holdfast/runs.db"
+REDACTED = "***"
 """What stands for a password."""
 
-_SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3")
-_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9_]{0,40}")
-_SECRET = re.compile(r"([?&][^=&]*(?:password|secret|api_?key)[^=&]*=)([^&]*)", re.IGNORECASE)
+_SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_NAMESPACE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_]{0,40}")
+_SECRET_PATTERN = re.compile(r"([?&][^=&]*(?:password|secret|api_?key)[^=&]*=)([^&]*)", re.IGNORECASE)
 
 
-def store_url(url: str | None = None, namespace: str | None = None) -> str:
+def resolve_store_url(url: str | None = None, namespace: str | None = None) -> str:
     """The URL to use, with its namespace in it.
 
     It is the one given, else ``HOLDFAST_URL``, else the SQLite file in this folder. ``namespace`` must not contradict
     it; without either, ``HOLDFAST_NAMESPACE`` counts.
     """
-    url = url or os.environ.get("HOLDFAST_URL") or DEFAULT
+    url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
     plain, in_url = split_namespace(url)
-    checked = targets.checked_namespace if targets.is_temporal(url) else checked_namespace
+    checked = targets.validate_namespace if targets.is_temporal_url(url) else validate_namespace
     if namespace is not None:
         wanted = checked(namespace)
         if in_url is not None and in_url != wanted:
             raise UsageError(
-                f"the namespace is to be {wanted!r}, but the URL {shown_url(url)} says {in_url!r}: say it once"
+                f"the namespace is to be {wanted!r}, but the URL {redact_url(url)} says {in_url!r}: say it once"
             )
-        return _joined(plain, wanted)
+        return _append_namespace(plain, wanted)
     usual = os.environ.get("HOLDFAST_NAMESPACE", "")
     if in_url is not None:
-        if usual and usual != in_url and targets.is_temporal(url):
+        if usual and usual != in_url and targets.is_temporal_url(url):
             raise UsageError(
-                f"HOLDFAST_NAMESPACE is {usual!r}, but the URL {shown_url(url)} says {in_url!r}. On Temporal there are "
+                f"HOLDFAST_NAMESPACE is {usual!r}, but the URL {redact_url(url)} says {in_url!r}. On Temporal there "
+                "are "
                 f"only Temporal's own namespaces: say it once"
             )
         return url
     usual = checked(usual)
-    return url if usual == DEFAULT_NAMESPACE else _joined(plain, usual)
+    return url if usual == DEFAULT_NAMESPACE else _append_namespace(plain, usual)
 
 
-def open_store(url: str, *, clock: Callable[[], float] | None = None, encryption: Encryption | None = None) -> Store:
+def create_store(url: str, *, clock: Callable[[], float] | None = None, encryption: Encryption | None = None) -> Store:
     """The store that ``url`` names, not opened yet. A bare path that ends in ``.db`` or ``.sqlite`` means SQLite.
 
     What users' code says is sealed in it with ``encryption``, else with the keys in ``HOLDFAST_ENCRYPTION_KEYS``, if
     there are any.
     """
-    if targets.is_temporal(url):
-        return _temporal(url, clock, encryption)
-    store = _named(url, clock)
+    if targets.is_temporal_url(url):
+        return _create_temporal_store(url, clock, encryption)
+    store = _create_plain_store(url, clock)
     sealing = encryption or AesEncryption.from_environment()
     if sealing is None:
         return store
-    from holdfast.stores.encrypted import SealedStore
+    from holdfast.stores.encrypted import EncryptedStore
 
-    return SealedStore(store, sealing)
+    return EncryptedStore(store, sealing)
 
 
-def _named(url: str, clock: Callable[[], float] | None) -> Store:
+def _create_plain_store(url: str, clock: Callable[[], float] | None) -> Store:
     plain, in_url = split_namespace(url)
     namespace = in_url or DEFAULT_NAMESPACE
     scheme, separator, rest = plain.partition("://")
     if not separator:
-        if url.endswith(_SQLITE_ENDINGS):
-            return _sqlite(url, namespace, clock)
-        raise UsageError(f"{shown_url(url)!r} is not a store URL. Known are: {KNOWN}")
+        if url.endswith(_SQLITE_SUFFIXES):
+            return _create_sqlite_store(url, namespace, clock)
+        raise UsageError(f"{redact_url(url)!r} is not a store URL. Known are: {URL_EXAMPLES}")
     if scheme == "memory":
         from holdfast.stores.memory import MemoryStore
 
         if rest:
-            raise UsageError(f"memory:// takes nothing after it but ?namespace=, and the URL is {shown_url(url)!r}")
+            raise UsageError(f"memory:// takes nothing after it but ?namespace=, and the URL is {redact_url(url)!r}")
         return MemoryStore(clock=clock or time.time, namespace=namespace)
     if scheme == "sqlite":
-        return _sqlite(_sqlite_path(plain, rest), namespace, clock)
+        return _create_sqlite_store(_parse_sqlite_path(plain, rest), namespace, clock)
     if scheme in ("postgresql", "postgres"):
         from holdfast.stores.postgres import PgStore
 
-        if password_in(plain) == HIDDEN:
+        if find_password(plain) == REDACTED:
             raise UsageError(
                 f"the password in {plain} is hidden: that is a URL for people to read, as `store.url` and "
                 f"`runtime.url` are. Use the one that was given where it comes from."
@@ -112,18 +113,18 @@ def _named(url: str, clock: Callable[[], float] | None) -> Store:
         return PgStore(plain, namespace=namespace, clock=clock)
     if scheme in ("http", "https"):
         raise UsageError(
-            f"{shown_url(url)} is a Holdfast server, and this needs the store itself: a server is for "
-            f"`Client(...)`, which starts and follows runs. Known stores are: {KNOWN}"
+            f"{redact_url(url)} is a Holdfast server, and this needs the store itself: a server is for "
+            f"`Client(...)`, which starts and follows runs. Known stores are: {URL_EXAMPLES}"
         )
-    raise UsageError(f"no store is known for {scheme}:// URLs. Known are: {KNOWN}")
+    raise UsageError(f"no store is known for {scheme}:// URLs. Known are: {URL_EXAMPLES}")
 
 
 def is_temporal(url: str) -> bool:
     """Whether a URL means Temporal, which is an engine of its own."""
-    return targets.is_temporal(url)
+    return targets.is_temporal_url(url)
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def _parse_sqlite_path(url: str, rest: str) -> str:
     """The path, as SQLAlchemy writes it: a third slash ends the (empty) host, a fourth begins an absolute path."""
     if not rest.startswith("/"):
         raise UsageError(
@@ -138,13 +139,13 @@ def _sqlite_path(url: str, rest: str) -> str:
     return path
 
 
-def _sqlite(path: str, namespace: str, clock: Callable[[], float] | None) -> Store:
+def _create_sqlite_store(path: str, namespace: str, clock: Callable[[], float] | None) -> Store:
     from holdfast.stores.sqlite import SqliteStore
 
     return SqliteStore(path, namespace=namespace, clock=clock or time.time)
 
 
-def _temporal(url: str, clock: Callable[[], float] | None, encryption: Encryption | None) -> Store:
+def _create_temporal_store(url: str, clock: Callable[[], float] | None, encryption: Encryption | None) -> Store:
     target = targets.parse_target(url)
     try:
         from holdfast.stores.temporal.store import TemporalStore
@@ -161,11 +162,11 @@ def _temporal(url: str, clock: Callable[[], float] | None, encryption: Encryptio
 # Namespaces
 
 
-def checked_namespace(name: str) -> str:
+def validate_namespace(name: str) -> str:
     """The name of a namespace, which is ``default`` for an empty one. Raises ``UsageError`` for what cannot be one."""
     if not name:
         return DEFAULT_NAMESPACE
-    if not _NAMESPACE.fullmatch(name):
+    if not _NAMESPACE_PATTERN.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a namespace: it is made of at most 41 small letters (a to z), digits and "
             f"underscores, and begins with a letter or a digit"
@@ -175,44 +176,44 @@ def checked_namespace(name: str) -> str:
 
 def split_namespace(url: str) -> tuple[str, str | None]:
     """The URL without its namespace, and the namespace; ``None`` if it says nothing about that."""
-    if targets.is_temporal(url):
+    if targets.is_temporal_url(url):
         return targets.split_namespace(url)
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url, None
-    begin = _end_of_user(rest)
+    begin = _find_userinfo_end(rest)
     place, mark, query = rest[begin:].partition("?")
     found: set[str] = set()
     left: list[str] = []
     for part in query.split("&") if mark else []:
         name, _, value = part.partition("=")
         if unquote(name) == "namespace":
-            found.add(checked_namespace(unquote(value)))
+            found.add(validate_namespace(unquote(value)))
         else:
             left.append(part)
     if not found:
         return url, None
     if len(found) > 1:
-        raise UsageError(f"the URL {shown_url(url)} names several namespaces: {', '.join(sorted(found))}")
+        raise UsageError(f"the URL {redact_url(url)} names several namespaces: {', '.join(sorted(found))}")
     return f"{scheme}://{rest[:begin]}{place}{'?' if left else ''}{'&'.join(left)}", found.pop()
 
 
-def in_namespace(url: str, namespace: str) -> str:
+def with_namespace(url: str, namespace: str) -> str:
     """``url``, which says nothing about it, with its namespace, as far as that needs to be said."""
-    return url if namespace == DEFAULT_NAMESPACE else _joined(url, namespace)
+    return url if namespace == DEFAULT_NAMESPACE else _append_namespace(url, namespace)
 
 
-def _joined(url: str, namespace: str) -> str:
-    if targets.is_temporal(url):
-        return targets.in_namespace(url, namespace)
+def _append_namespace(url: str, namespace: str) -> str:
+    if targets.is_temporal_url(url):
+        return targets.with_namespace(url, namespace)
     scheme, separator, rest = url.partition("://")
     if not separator:  # a bare path
         scheme, separator, rest = "sqlite", "://", f"/{url}"
-    mark = "&" if "?" in rest[_end_of_user(rest) :] else "?"
+    mark = "&" if "?" in rest[_find_userinfo_end(rest) :] else "?"
     return f"{scheme}{separator}{rest}{mark}namespace={namespace}"
 
 
-def _end_of_user(rest: str) -> int:
+def _find_userinfo_end(rest: str) -> int:
     """Where user and password end: behind the first ``@``, unless a slash comes before it."""
     found = re.match(r"[^@/]*@", rest)
     return found.end() if found else 0
@@ -221,25 +222,25 @@ def _end_of_user(rest: str) -> int:
 # Secrets
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL as people may see it: with ``***`` for a password. In doubt it hides too much."""
     if url.startswith("sqlite://"):
         return url  # it holds none, and a path may look as if it did
-    if targets.is_temporal(url):
-        return targets.shown(url)
-    url = _SECRET.sub(rf"\1{HIDDEN}", url)
-    password = password_in(url)
-    return url.replace(f":{password}@", f":{HIDDEN}@", 1) if password else url
+    if targets.is_temporal_url(url):
+        return targets.redact_temporal_url(url)
+    url = _SECRET_PATTERN.sub(rf"\1{REDACTED}", url)
+    password = find_password(url)
+    return url.replace(f":{password}@", f":{REDACTED}@", 1) if password else url
 
 
-def secrets_in(url: str) -> list[str]:
-    """What ``shown_url`` hides."""
-    if targets.is_temporal(url):
-        return targets.secrets_in(url)
-    return [secret for secret in (password_in(url), *(found[2] for found in _SECRET.finditer(url))) if secret]
+def find_secrets(url: str) -> list[str]:
+    """What ``redact_url`` hides."""
+    if targets.is_temporal_url(url):
+        return targets.find_secrets(url)
+    return [secret for secret in (find_password(url), *(found[2] for found in _SECRET_PATTERN.finditer(url))) if secret]
 
 
-def password_in(url: str) -> str:
+def find_password(url: str) -> str:
     """All that may belong to the password, also if special characters in it are not written as they should be."""
     scheme, separator, rest = url.partition("://")
     place, mark, query = (rest if separator else scheme).partition("?")

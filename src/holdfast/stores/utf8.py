@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from holdfast.errors import UsageError
 
-_AROUND = 30
+_CONTEXT_CHARS = 30
 
 
-def is_proper(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Whether this can be written as UTF-8."""
     try:
         text.encode()
@@ -20,25 +20,25 @@ def is_proper(text: str) -> bool:
     return True
 
 
-def proper(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with question marks for what is no character."""
     return text.encode(errors="replace").decode()
 
 
-def check_proper(text: str, what: str) -> None:
-    """Raises ``UsageError`` if this cannot be written as UTF-8; ``what`` it is begins the message."""
+def check_encodable(text: str, label: str) -> None:
+    """Raises ``UsageError`` if this cannot be written as UTF-8; ``label`` begins the message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise improper(error, what) from None
+        raise make_surrogate_error(error, label) from None
 
 
-def improper(error: UnicodeEncodeError, what: str = "the text") -> UsageError:
+def make_surrogate_error(error: UnicodeEncodeError, label: str = "the text") -> UsageError:
     """What to raise for such a text."""
     text, at = error.object, error.start
-    begin, end = max(0, at - _AROUND), at + _AROUND
+    begin, end = max(0, at - _CONTEXT_CHARS), at + _CONTEXT_CHARS
     shown = f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
     return UsageError(
-        f"{what} {shown!r} contains half of a character (a lone surrogate, at position {at}), which cannot be written "
+        f"{label} {shown!r} contains half of a character (a lone surrogate, at position {at}), which cannot be written "
         f"as UTF-8, and so cannot be kept. Leave it out, or replace it."
     )

@@ -6,26 +6,32 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.codec import check_size
-from holdfast.stores.approvals import AskApproval
-from holdfast.stores.temporal.payloads import MOST
+from holdfast.codec import validate_size
+from holdfast.stores.approvals import RequestApproval
+from holdfast.stores.temporal.payloads import MAX_INLINE_SIZE
 
 
-def shown(asked: AskApproval) -> dict[str, Any]:
+def approval_to_memo(approval: RequestApproval) -> dict[str, Any]:
     """A question, as it stands in the memo."""
-    question = asked.question
+    request = approval.request
     return {
-        "id": asked.id,
-        "position": asked.position,
-        **{name: value.decode() if isinstance(value, bytes) else value for name, value in question._asdict().items()},
-        "asked_at": asked.at,
-        "expires_at": asked.expires_at,
+        "id": approval.id,
+        "position": approval.position,
+        "question": request.question,
+        "assignee": request.assignee,
+        "choices": request.choices,
+        "form_schema": request.form_schema.decode(),
+        "tool": request.tool,
+        "arguments": request.arguments.decode(),
+        "reason": request.reason,
+        "requested_at": approval.at,
+        "expires_at": approval.expires_at,
     }
 
 
-def check_room(open_ones: Iterable[AskApproval], new: AskApproval, most: int) -> None:
+def check_memo_size(open_approvals: Iterable[RequestApproval], new: RequestApproval, max_value: int) -> None:
     """Raises ``ValueTooLarge`` if a question does not fit beside those that are open."""
-    if most > MOST:
+    if max_value > MAX_INLINE_SIZE:
         return  # there is another place for what is large
-    together = json.dumps([shown(one) for one in (*open_ones, new)]).encode()
-    check_size(together, f"what the run asks people, with question {new.id},", MOST)
+    together = json.dumps([approval_to_memo(one) for one in (*open_approvals, new)]).encode()
+    validate_size(together, f"what the run asks people, with question {new.id},", MAX_INLINE_SIZE)

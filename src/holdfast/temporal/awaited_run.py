@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.core.states import RunState
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """A run that is there."""
 
     workflow: str
@@ -39,7 +39,7 @@ class AwaitedRun:
         return cls(**json.loads(data))
 
     @staticmethod
-    def answer(found: Found | None) -> bytes:
+    def found_to_json(found: FoundRun | None) -> bytes:
         """What the activity answers."""
         if found is None:
             return b"null"
@@ -47,11 +47,11 @@ class AwaitedRun:
         return json.dumps([found.workflow, found.digest.hex(), found.state, output, error]).encode()
 
     @staticmethod
-    def found_in(answer: bytes) -> Found | None:
+    def found_from_json(data: bytes) -> FoundRun | None:
         """The same, read back."""
-        told = json.loads(answer)
+        told = json.loads(data)
         if told is None:
             return None
         workflow, digest, state, output, error = told
         encoded = (None if one is None else one.encode() for one in (output, error))
-        return Found(workflow, bytes.fromhex(digest), RunState(state), *encoded)
+        return FoundRun(workflow, bytes.fromhex(digest), RunState(state), *encoded)

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from temporalio.api.common.v1 import Payload
 
-from holdfast.codec import bind_by_name
-from holdfast.codec.tags import TAGGED
+from holdfast.codec import encode_inputs_by_name
+from holdfast.codec.tags import TAGGED_PREFIX
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.stores.temporal.carried_records import is_carried
-from holdfast.stores.temporal.payloads import data_of
+from holdfast.stores.temporal.payloads import from_payload
 
 
 def split_arguments(payloads: Iterable[Payload]) -> tuple[list[Payload], list[Payload]]:
@@ -23,11 +23,11 @@ def split_arguments(payloads: Iterable[Payload]) -> tuple[list[Payload], list[Pa
     return given, brought
 
 
-def inputs_of(definition: WorkflowDefinition, given: Sequence[Payload]) -> bytes:
+def build_inputs(definition: WorkflowDefinition, arguments: Sequence[Payload]) -> bytes:
     """A run's inputs. Who starts a workflow by other means than Holdfast's may give them one by one."""
-    if len(given) == 1:
-        data = data_of(given[0])
-        if data.lstrip()[:1] == b"{" or data[:1] == TAGGED:
+    if len(arguments) == 1:
+        data = from_payload(arguments[0])
+        if data.lstrip()[:1] == b"{" or data[:1] == TAGGED_PREFIX:
             return data
-    values = [json.loads(data_of(one)) for one in given]
-    return bind_by_name(definition.name, definition.inputs.parameters, values, {})
+    values = [json.loads(from_payload(one)) for one in arguments]
+    return encode_inputs_by_name(definition.name, definition.inputs_codec.parameters, values, {})

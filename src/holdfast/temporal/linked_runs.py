@@ -11,125 +11,133 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.states import RunState
-from holdfast.engine.journal_writer import Done
-from holdfast.stores.operations import Link, NewRun, Run, Started, Verdict
-from holdfast.stores.temporal.outcomes import child_end
-from holdfast.stores.temporal.run_events import ChildEnded, ChildStarted, Ended, How, StepEnded
+from holdfast.engine.journal_writer import AnswerCallback
+from holdfast.stores.operations import NewRun, OpStatus, Run, RunLink, StartResult
+from holdfast.stores.temporal.outcomes import unpack_child_result
+from holdfast.stores.temporal.run_events import ChildEnded, ChildStarted, EndResult, EndStatus, StepEnded
 from holdfast.temporal import start_limiter
 from holdfast.temporal.awaited_run import AwaitedRun
-from holdfast.temporal.start_limiter import Pace
+from holdfast.temporal.start_limiter import StartLimiter
 
 if TYPE_CHECKING:
-    from holdfast.temporal.temporal_run import Feed
+    from holdfast.temporal.temporal_run import TemporalRun
 
 
-class Relatives:
+class LinkedRuns:
     """What a fed run knows of other runs."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._starting: dict[int, tuple[NewRun | None, str, Link, Done]] = {}
+    def __init__(self, run: TemporalRun) -> None:
+        self._run = run
+        self._pending: dict[int, tuple[NewRun | None, str, RunLink, AnswerCallback]] = {}
         """What waits to be told that a run is there: what is started, or only awaited, by position."""
-        self._children: set[str] = set()
-        self._ends: dict[str, Ended] = {}
+        self._child_ids: set[str] = set()
+        self._child_endings: dict[str, EndResult] = {}
         """Of children that have ended."""
-        self._waiting: dict[str, list[int]] = {}
+        self._waiting_positions: dict[str, list[int]] = {}
         """Positions that wait for children."""
-        self._awaiting: set[int] = set()
+        self._await_positions: set[int] = set()
         """Positions for which an activity waits for a run that is no child."""
-        self._starts = Pace(start_limiter.MOST_CHILDREN)
+        self._start_limiter = StartLimiter(start_limiter.MAX_CHILDREN)
 
     @property
-    def are_awaited(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether something of another run is still to be heard of."""
-        return bool(self._starting or self._waiting)
+        return bool(self._pending or self._waiting_positions)
 
-    def start(self, new: NewRun, link: Link, done: Done) -> None:
+    def start(self, new: NewRun, link: RunLink, done: AnswerCallback) -> None:
         """Start a run for this one."""
-        feed = self._feed
-        self._starting[link.position] = new, new.id, link, done
-        begin = partial(feed.begin_child, new, link.position, awaited=link.awaited)
-        self._starts.ask(link.position, begin, start_limiter.cost(new.inputs, apart=feed.apart))
+        feed = self._run
+        self._pending[link.position] = new, new.id, link, done
+        begin = partial(feed.start_child_workflow, new, link.position, is_awaited=link.is_awaited)
+        self._start_limiter.start_when_possible(
+            link.position,
+            begin,
+            start_limiter.estimate_message_size(new.inputs, external_payloads=feed.has_external_payloads),
+        )
 
     def cancel(self, run_id: str) -> None:
         """Let a run be cancelled that this one has started, or was to start."""
-        for position, (_, id, _, done) in list(self._starting.items()):
-            if id == run_id and self._starts.drop(position):
-                del self._starting[position]
-                self._feed.later(done, Verdict.UNKNOWN_RUN)
+        for position, (_, id, _, done) in list(self._pending.items()):
+            if id == run_id and self._start_limiter.discard_waiting(position):
+                del self._pending[position]
+                self._run.call_soon(done, OpStatus.UNKNOWN_RUN)
                 return
-        if run_id not in self._ends:
-            self._feed.cancel_child(run_id)
+        if run_id not in self._child_endings:
+            self._run.cancel_child(run_id)
 
-    def started(self, told: ChildStarted) -> None:
+    def on_child_started(self, event: ChildStarted) -> None:
         """A child is there; or not, because there is a run under its id."""
-        (self._starts.accepted if told.is_new else self._starts.over)(told.position)
-        known = self._starting.pop(told.position, None)
+        (self._start_limiter.note_accepted if event.is_new else self._start_limiter.note_ended)(event.position)
+        known = self._pending.pop(event.position, None)
         if known is None:
             return
         new, run_id, link, done = known
         assert new is not None
-        if not told.is_new:
+        if not event.is_new:
             # There is a run under this id already: perhaps it is the one that is meant.
-            self._starting[told.position] = known
-            self._begin_await(
-                run_id, link, reopen=bool(self._feed.driver.run.rewound) and new.parent == self._feed.driver.run.id
+            self._pending[event.position] = known
+            self._start_await(
+                run_id,
+                link,
+                reopen=bool(self._run.driver.run.rewind_points) and new.parent == self._run.driver.run.id,
             )
             return
-        self._children.add(run_id)
-        if link.awaited:
-            self._waiting.setdefault(run_id, []).append(link.position)
-        done(Started(_row(new), created=True, linked=True))
+        self._child_ids.add(run_id)
+        if link.is_awaited:
+            self._waiting_positions.setdefault(run_id, []).append(link.position)
+        done(StartResult(_make_row(new), is_new=True, is_linked=True))
 
-    def wait_for(self, run_id: str, link: Link, done: Done) -> None:
+    def wait_for(self, run_id: str, link: RunLink, done: AnswerCallback) -> None:
         """Wait for the end of a run that was started before."""
-        if run_id not in self._children:
-            self._starting[link.position] = None, run_id, link, done
-            self._begin_await(run_id, link)
-        elif run_id in self._ends:
-            state, output, error = child_end(self._ends[run_id])
-            self._feed.later(done, Started(_row(None, run_id, state, output, error), created=False))
+        if run_id not in self._child_ids:
+            self._pending[link.position] = None, run_id, link, done
+            self._start_await(run_id, link)
+        elif run_id in self._child_endings:
+            state, output, error = unpack_child_result(self._child_endings[run_id])
+            self._run.call_soon(done, StartResult(_make_row(None, run_id, state, output, error), is_new=False))
         else:
-            self._waiting.setdefault(run_id, []).append(link.position)
-            self._feed.later(done, Started(_row(None, run_id), created=False, linked=True))
+            self._waiting_positions.setdefault(run_id, []).append(link.position)
+            self._run.call_soon(done, StartResult(_make_row(None, run_id), is_new=False, is_linked=True))
 
-    def look(self) -> None:
+    def cancel_stale_awaits(self) -> None:
         """Let nobody wait for a run that the code no longer waits for."""
-        feed = self._feed
-        for position in [one for one in self._awaiting if one not in feed.driver.execution.open]:
-            self._awaiting.discard(position)
-            self._starting.pop(position, None)
+        feed = self._run
+        for position in [one for one in self._await_positions if one not in feed.driver.execution.open_commands]:
+            self._await_positions.discard(position)
+            self._pending.pop(position, None)
             feed.cancel_await(position)
 
-    def _begin_await(self, run_id: str, link: Link, *, reopen: bool = False) -> None:
-        self._awaiting.add(link.position)
-        awaited = AwaitedRun(run_id, wait=link.awaited, reopen=reopen)
-        self._feed.activities.ask(link.position, partial(self._feed.begin_await, link.position, awaited))
+    def _start_await(self, run_id: str, link: RunLink, *, reopen: bool = False) -> None:
+        self._await_positions.add(link.position)
+        awaited = AwaitedRun(run_id, wait=link.is_awaited, reopen=reopen)
+        self._run.activity_limiter.start_when_possible(
+            link.position, partial(self._run.start_await, link.position, awaited)
+        )
 
-    def awaited(self, told: StepEnded) -> None:
+    def on_await_ended(self, event: StepEnded) -> None:
         """An activity has found a run, or waited for its end."""
-        self._awaiting.discard(told.position)
-        known = self._starting.pop(told.position, None)
+        self._await_positions.discard(event.position)
+        known = self._pending.pop(event.position, None)
         if known is None:
             return
         _, run_id, _, done = known
-        found = AwaitedRun.found_in(told.ended.payload) if told.ended.how is How.COMPLETED else None
+        found = AwaitedRun.found_from_json(event.result.payload) if event.result.status is EndStatus.COMPLETED else None
         if found is None:
-            done(Verdict.UNKNOWN_RUN)
+            done(OpStatus.UNKNOWN_RUN)
         else:
-            row = _row(None, run_id, found.state, found.output, found.error)
-            done(Started(replace(row, workflow=found.workflow, digest=found.digest), created=False))
+            row = _make_row(None, run_id, found.state, found.output, found.error)
+            done(StartResult(replace(row, workflow=found.workflow, digest=found.digest), is_new=False))
 
-    def ended(self, told: ChildEnded) -> None:
+    def on_child_ended(self, event: ChildEnded) -> None:
         """A child has ended."""
-        self._starts.over(told.position)
-        self._ends[told.run_id] = told.ended
-        state, output, error = child_end(told.ended)
-        for position in self._waiting.pop(told.run_id, ()):
-            self._feed.put(state, output or error or b"null", self._feed.clock.now(), position)
+        self._start_limiter.note_ended(event.position)
+        self._child_endings[event.run_id] = event.result
+        state, output, error = unpack_child_result(event.result)
+        for position in self._waiting_positions.pop(event.run_id, ()):
+            self._run.add_signal(state, output or error or b"null", self._run.clock.now(), position)
 
 
-def _row(
+def _make_row(
     new: NewRun | None,
     run_id: str = "",
     state: RunState = RunState.RUNNING,
@@ -139,7 +147,7 @@ def _row(
     """As much of another run's row as its caller looks at."""
     return Run(
         key=0, id=run_id if new is None else new.id, workflow="" if new is None else new.workflow, queue="default",
-        state=state, epoch=1, owner=None, starter=None, deliveries=0, max_deliveries=1, wake_at=None, waits_for="",
+        state=state, epoch=1, owner=None, starter=None, delivery_count=0, max_deliveries=1, wake_at=None, waits_for="",
         priority=0, deadline=None, inputs=b"", digest=b"" if new is None else new.digest, seed=b"", output=output,
-        error=error, tags=(), python="", created_at=0.0, finished_at=None, began_at=0.0,
+        error=error, tags=(), python_version="", created_at=0.0, finished_at=None, clock_started_at=0.0,
     )  # fmt: skip

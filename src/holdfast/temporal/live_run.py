@@ -4,7 +4,7 @@ All of this runs inside the workflow, on Temporal's own event loop, and again wh
 code runs on the run's loop within (see ``core.loop``), so that it needs no sandbox: it cannot do there what it could
 not do on replay.
 
-What a workflow task brings arrives piece by piece, as futures are resolved; ``_arrive`` gathers it until nothing more
+What a workflow task brings arrives piece by piece, as futures are resolved; ``_receive`` gathers it until nothing more
 comes, and only then it is told, in the order that ``happenings`` gives it.
 """
 
@@ -26,157 +26,171 @@ from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError, WorkflowAlreadyStartedError
 
 from holdfast.admission.usage import Usage
-from holdfast.codec import describe_error, encode_error, preview
+from holdfast.codec import encode_error, preview_arguments, read_error_info
 from holdfast.core.commands import Command
-from holdfast.core.records import SESSION, Kind, Record
+from holdfast.core.records import SESSION_STEP, Record, RecordKind
 from holdfast.core.states import RunState
-from holdfast.engine.journal_writer import Done
+from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import HistoryFull, UsageError
-from holdfast.reports.plans import plan_in, plan_of
-from holdfast.stores.approvals import AskApproval
+from holdfast.reports.plans import find_plan, plan_from_record
+from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, Op
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.carried_records import pack_seen, pack_signals
-from holdfast.stores.temporal.outcomes import usage_in
-from holdfast.stores.temporal.payloads import data_of, note_of, raw
+from holdfast.stores.temporal.carried_records import pack_signal_ids, pack_signals
+from holdfast.stores.temporal.outcomes import usage_from_note
+from holdfast.stores.temporal.payloads import from_payload, get_note, to_raw_value
+from holdfast.stores.temporal.rows import rewind_to_json
 from holdfast.stores.temporal.run_events import (
-    CancelAsked,
+    CancelRequested,
     ChildEnded,
     ChildStarted,
-    Ended,
-    Happening,
-    How,
-    Signalled,
+    EndResult,
+    EndStatus,
+    RunEvent,
+    SignalReceived,
     StepEnded,
     TimerFired,
-    Updated,
-    ended_with,
-    in_order,
-    rung,
+    UpdateReceived,
+    result_from_failure,
+    sort_events,
+    timer_from_summary,
 )
-from holdfast.stores.temporal.run_memo import APART, HEAD, QUESTIONS, SHOWS_USED, USED, budgets_in, head_of, run_of
-from holdfast.temporal.approval_memo import shown
+from holdfast.stores.temporal.run_memo import (
+    APPROVALS_KEY,
+    EXTERNAL_PAYLOADS_KEY,
+    RUN_MEMO_KEY,
+    USAGE_KEY,
+    budgets_from_memo,
+    make_run_memo,
+    run_from_memo,
+)
+from holdfast.temporal.approval_memo import approval_to_memo
 from holdfast.temporal.awaited_run import AwaitedRun
-from holdfast.temporal.engine_context import Open, Site
-from holdfast.temporal.error_truncation import short_enough, short_message
-from holdfast.temporal.inputs import inputs_of, split_arguments
-from holdfast.temporal.steps_and_timers import FedStep
-from holdfast.temporal.temporal_run import Feed
+from holdfast.temporal.engine_context import EngineContext, StartedCommand
+from holdfast.temporal.error_truncation import truncate_error, truncate_message
+from holdfast.temporal.inputs import build_inputs, split_arguments
+from holdfast.temporal.steps_and_timers import TemporalStep
+from holdfast.temporal.temporal_run import TemporalRun
 
-HOPS = 8
+IDLE_TURNS = 8
 """Turns of Temporal's loop without anything new after which all that a workflow task brings has arrived."""
 
-MOST_EVENTS = 40_000
-MOST_BYTES = 40_000_000
+MAX_HISTORY_EVENTS = 40_000
+MAX_HISTORY_BYTES = 40_000_000
 """How long a history may get: a run that comes so far fails, well before Temporal would stop it (at 51,200 and 50 MB).
 What follows from these numbers is in histories: they cannot be changed for runs that are under way."""
 
-MOST_CARRIED = 1_500_000
+MAX_CARRIED_BYTES = 1_500_000
 """How many bytes of records, before they are compressed, an execution hands on as they are; Temporal takes 2 MB."""
 
-FOREVER = timedelta(days=365)
-SLACK = 30.0
+NO_TIMEOUT = timedelta(days=365)
+TIMEOUT_SLACK_S = 30.0
 """Seconds that an activity has beyond its step's own time-out, which the worker keeps."""
 
 
-class HeldRun(Feed):
+class LiveRun(TemporalRun):
     """A run in a workflow."""
 
-    def __init__(self, site: Site, args: Sequence[RawValue]) -> None:
+    def __init__(self, engine_context: EngineContext, args: Sequence[RawValue]) -> None:
         info = workflow.info()
         self._memo = dict(workflow.memo())
-        self._head: dict[str, Any] = self._memo.get(HEAD, {})
-        definition = site.definition(info.workflow_type, self._head.get("version", ""))
+        self._head: dict[str, Any] = self._memo.get(RUN_MEMO_KEY, {})
+        definition = engine_context.get_definition(info.workflow_type, self._head.get("version", ""))
         given, brought = split_arguments(arg.payload for arg in args)
-        inputs = inputs_of(definition, given)
-        run = run_of(
+        inputs = build_inputs(definition, given)
+        run = run_from_memo(
             self._head,
             id=info.workflow_id,
-            execution=info.run_id,
+            execution_id=info.run_id,
             workflow=info.workflow_type,
             inputs=inputs,
             started_at=info.workflow_start_time.timestamp(),
         )
-        super().__init__(run, definition, brought, site.settings.max_value, apart=bool(self._head.get(APART)))
-        self.run_log = site.run_log
-        self._home = asyncio.get_running_loop()
-        self._plan = plan_of(self._records)
-        self._used = Usage(**self._head.get("used", {}))
+        super().__init__(
+            run,
+            definition,
+            brought,
+            engine_context.settings.max_value,
+            external_payloads=bool(self._head.get(EXTERNAL_PAYLOADS_KEY)),
+        )
+        self.run_log = engine_context.run_log
+        self._workflow_loop = asyncio.get_running_loop()
+        self._plan = find_plan(self._records)
+        self._usage = Usage(**self._head.get("used", {}))
         """What the run's own steps have used, also in executions before this one."""
-        self._budgets = budgets_in(self._head, info.workflow_id)
-        self._site = site
+        self._budgets = budgets_from_memo(self._head, info.workflow_id)
+        self._engine_context = engine_context
         self._execution_id = info.run_id
-        self._order: list[list[Any]] = []
+        self._record_summaries: list[list[Any]] = []
         """The records of this execution, in short: what of the history each of them is."""
-        self._over = asyncio.Event()
-        self._end: FinishRun | None = None
-        self._continuing = False
-        self._arrived: list[Happening] = []
-        self._settling = False
-        self._early: list[Sequence[Happening]] = []
+        self._finished = asyncio.Event()
+        self._finish_op: FinishRun | None = None
+        self._is_continuing = False
+        self._received_events: list[RunEvent] = []
+        self._is_flush_scheduled = False
+        self._early_batches: list[Sequence[RunEvent]] = []
         """What came before the code could begin."""
-        self._activities: dict[int, workflow.ActivityHandle[Any]] = {}
-        self._awaits: set[int] = set()
+        self._activity_handles: dict[int, workflow.ActivityHandle[Any]] = {}
+        self._await_positions: set[int] = set()
         """Positions of the activities that only wait for other runs."""
         self._timer_tasks: dict[int | None, asyncio.Task[None]] = {}
-        self._handles: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
-        self._unwanted: set[str] = set()
+        self._child_handles: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
+        self._cancelled_before_start: set[str] = set()
         """Runs that are to be cancelled as soon as they are there."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._answers: dict[str, asyncio.Future[bool]] = {}
+        self._update_futures: dict[str, asyncio.Future[bool]] = {}
         """What came of updates, for their handlers."""
-        self._asked: dict[str, dict[str, Any]] = {}
+        self._approval_memos: dict[str, dict[str, Any]] = {}
         """The questions, as people see them."""
 
     async def execute(self) -> RawValue:
         """From the beginning of the execution to its end."""
         is_cancelled = False
         try:
-            await self._delay()
-            self.begin(workflow.time())
-            while not self._over.is_set():
+            await self._wait_for_start()
+            self.start(workflow.time())
+            while not self._finished.is_set():
                 try:
-                    await self._over.wait()
+                    await self._finished.wait()
                 except asyncio.CancelledError:
                     # Temporal asks for a cancellation once. Otherwise the execution leaves memory.
                     if is_cancelled or workflow.cancellation_reason() is None:
                         raise
                     is_cancelled = True
                     _uncancel()
-                    self._arrive(CancelAsked())
+                    self._receive(CancelRequested())
         finally:
-            self._leave()
-        if self._continuing:
-            self._continue()
-        assert self._end is not None
-        return self._outcome(self._end)
+            self._release()
+        if self._is_continuing:
+            self._continue_as_new()
+        assert self._finish_op is not None
+        return self._build_result(self._finish_op)
 
-    async def _delay(self) -> None:
+    async def _wait_for_start(self) -> None:
         """A run that another one has started may have to wait before it begins; Temporal does that for no child."""
         wait = self._head.get("available_at", 0.0) - workflow.time()
         if wait > 0 and self._head.get("parent") and not self._records:
-            await workflow.sleep(wait, summary=identifiers.DELAY)
+            await workflow.sleep(wait, summary=identifiers.DELAY_SUMMARY)
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Nothing of the run is left in memory."""
-        self._site.take_away(self._execution_id)
+        self._engine_context.remove_commands(self._execution_id)
         if hasattr(self.driver, "execution"):
-            self.driver.execution.loop.adopt()
-        self.driver.release()
+            self.driver.execution.loop.bind_to_current_thread()
+        self.driver.unload()
 
-    def _outcome(self, end: FinishRun) -> RawValue:
+    def _build_result(self, end: FinishRun) -> RawValue:
         if end.state is RunState.COMPLETED:
-            return raw(end.output or b"null")
+            return to_raw_value(end.output or b"null")
         if end.state is RunState.CANCELLED:
             raise asyncio.CancelledError(f"run {self.driver.run.id!r} was cancelled")
-        error = short_enough(end.error or b"null", self.max_value)
-        told = describe_error(error)
+        error = truncate_error(end.error or b"null", self.max_value)
+        told = read_error_info(error)
         name = told.type.rpartition(".")[2]
-        rewind = None if end.rewind is None else end.rewind._asdict()
         raise ApplicationError(
-            short_message(told.message),
-            raw(error, {identifiers.ENDING: end.state}),
-            RawValue(_packed({"order": self._order, "rewind": rewind})),
+            truncate_message(told.message),
+            to_raw_value(error, {identifiers.ENDING_NOTE: end.state}),
+            RawValue(_pack_json({"order": self._record_summaries, "rewind": rewind_to_json(end.rewind)})),
             type=name,
             non_retryable=True,
             category=ApplicationErrorCategory.BENIGN,
@@ -184,31 +198,35 @@ class HeldRun(Feed):
 
     # Messages
 
-    def signalled(self, name: str, values: Sequence[RawValue]) -> None:
+    def receive_signal(self, name: str, values: Sequence[RawValue]) -> None:
         """A signal has come."""
-        self._arrive(Signalled(name, tuple(value.payload for value in values), workflow.time()))
+        self._receive(SignalReceived(name, tuple(value.payload for value in values), workflow.time()))
 
-    async def update(self, id: str, name: str, values: Sequence[RawValue]) -> bool:
+    async def receive_update(self, id: str, name: str, values: Sequence[RawValue]) -> bool:
         """A step of this run asks for a change of it."""
-        answer = self._answers[id] = asyncio.get_running_loop().create_future()
-        self._arrive(Updated(id, name, tuple(value.payload for value in values)))
+        answer = self._update_futures[id] = asyncio.get_running_loop().create_future()
+        self._receive(UpdateReceived(id, name, tuple(value.payload for value in values)))
         return await answer
 
     def status(self) -> dict[str, Any]:
         """What the run is doing, for people: its state as elsewhere, or ``paused`` or ``continued``."""
-        if self._end is not None or self._continuing:
-            state = "continued" if self._end is None else self._end.state.value
-            return {"state": state, "waits_for": [], "questions": []}
+        if self._finish_op is not None or self._is_continuing:
+            state = "continued" if self._finish_op is None else self._finish_op.state.value
+            return {"state": state, "waits_for": [], "approvals": []}
         waits: list[str] = []
         state = "pending"
-        if self.driver.is_begun:
+        if self.driver.is_started:
             execution = self.driver.execution
-            waits += [f"{command.kind.label} {command.name}" for command in execution.open.values()]
+            waits += [f"{command.kind.label} {command.name}" for command in execution.open_commands.values()]
             waits += ["a timer"] if execution.loop.timers else []
-            state = "running" if self._activities.keys() - self._awaits else "waiting"
-        if self._pause_asked:
+            state = "running" if self._activity_handles.keys() - self._await_positions else "waiting"
+        if self._is_pause_requested:
             state = "paused"
-        return {"state": state, "waits_for": waits, "questions": [one["text"] for one in self._asked.values()]}
+        return {
+            "state": state,
+            "waits_for": waits,
+            "approvals": [one["question"] for one in self._approval_memos.values()],
+        }
 
     def plan(self) -> list[Any]:
         """What an agent means to do, and how far it is."""
@@ -216,76 +234,76 @@ class HeldRun(Feed):
 
     def journal(self) -> dict[str, Any]:
         """The records of this execution, in short."""
-        rewind = None if self._end is None or self._end.rewind is None else self._end.rewind._asdict()
-        return {"order": self._order, "rewind": rewind}
+        rewind = None if self._finish_op is None else self._finish_op.rewind
+        return {"order": self._record_summaries, "rewind": rewind_to_json(rewind)}
 
     # Arriving
 
-    def _arrive(self, happening: Happening) -> None:
-        self._arrived.append(happening)
-        if not self._settling:
-            self._settling = True
-            self._home.call_soon(self._settle, len(self._arrived), 0)
+    def _receive(self, run_event: RunEvent) -> None:
+        self._received_events.append(run_event)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._workflow_loop.call_soon(self._flush_when_idle, len(self._received_events), 0)
 
-    def _settle(self, known: int, hops: int) -> None:
-        if len(self._arrived) > known:
-            hops = 0
-        if hops < HOPS:
-            self._home.call_soon(self._settle, len(self._arrived), hops + 1)
+    def _flush_when_idle(self, known_count: int, idle_turns: int) -> None:
+        if len(self._received_events) > known_count:
+            idle_turns = 0
+        if idle_turns < IDLE_TURNS:
+            self._workflow_loop.call_soon(self._flush_when_idle, len(self._received_events), idle_turns + 1)
             return
-        arrived, self._arrived, self._settling = self._arrived, [], False
-        if not self.driver.gone and hasattr(self.driver, "execution"):
-            self.tell(workflow.time(), in_order(arrived))
-        elif not self.driver.gone:
-            self._early.append(in_order(arrived))
+        arrived, self._received_events, self._is_flush_scheduled = self._received_events, [], False
+        if not self.driver.is_closed and hasattr(self.driver, "execution"):
+            self.apply_workflow_task(workflow.time(), sort_events(arrived))
+        elif not self.driver.is_closed:
+            self._early_batches.append(sort_events(arrived))
 
-    def begin(self, at: float) -> None:
+    def start(self, at: float) -> None:
         """Let the code run; what came before it could is told then."""
         for record in self._records[:1]:
-            self._show_previous(record)
-        super().begin(at)
-        early, self._early = self._early, []
+            self._publish_previous_run(record)
+        super().start(at)
+        early, self._early_batches = self._early_batches, []
         for happenings in early:
-            self.tell(at, happenings)
+            self.apply_workflow_task(at, happenings)
 
-    def turning(self, run_id: str | None) -> None:
+    def set_turn(self, run_id: str | None) -> None:
         """Workflow code starts or stops to run."""
-        super().turning(run_id)
+        super().set_turn(run_id)
         if run_id is not None:
-            self.driver.execution.loop.retracing = workflow.unsafe.is_replaying()
+            self.driver.execution.loop.is_retracing = workflow.unsafe.is_replaying()
         elif self._should_continue():
-            self.draining = True
-            self.later(self._go_on_as_new)
+            self.is_draining = True
+            self.call_soon(self._request_continue_as_new)
 
-    def submit(self, op: Op, done: Done) -> None:
+    def submit(self, op: Op, on_answer: AnswerCallback) -> None:
         """Carry out what the journal engine would write."""
         if isinstance(op, AppendRecord):
             record = op.record
-            self._order.append(self.in_short(record, op.consume))
-            self._plan = plan_in(record) or self._plan
-            self._show_previous(record)
-        super().submit(op, done)
+            self._record_summaries.append(self.summarize_record(record, op.consumed_signal_id))
+            self._plan = plan_from_record(record) or self._plan
+            self._publish_previous_run(record)
+        super().submit(op, on_answer)
 
-    def _show_previous(self, record: Record) -> None:
+    def _publish_previous_run(self, record: Record) -> None:
         """Let readers see, in the memo, which run came before this one in its session."""
-        is_told = record.kind is Kind.STEP and record.name == SESSION and record.position == 0 and record.ok
-        if is_told and self.driver.run.session and "previous" not in self._head and record.payload is not None:
+        is_told = record.kind is RecordKind.STEP and record.name == SESSION_STEP and record.position == 0 and record.ok
+        if is_told and self.driver.run.session and "previous_run" not in self._head and record.payload is not None:
             previous = json.loads(record.payload)
             if previous:
-                self._head = self._memo[HEAD] = {**self._head, "previous": previous}
-                workflow.upsert_memo({HEAD: self._head})
+                self._head = self._memo[RUN_MEMO_KEY] = {**self._head, "previous_run": previous}
+                workflow.upsert_memo({RUN_MEMO_KEY: self._head})
 
-    def over(self, end: FinishRun) -> None:
+    def finish(self, end: FinishRun) -> None:
         """The run has ended."""
-        if not (self.driver.has_fault or workflow.unsafe.is_replaying()):
+        if not (self.driver.has_fatal_error or workflow.unsafe.is_replaying()):
             self.run_log.log_end(replace(self.driver.run, state=end.state, error=end.error))
-        self._end = end
-        self._over.set()
+        self._finish_op = end
+        self._finished.set()
 
-    def patched(self, name: str) -> bool:
+    def is_patched(self, name: str) -> bool:
         """Whether the run takes the new way of a change: Temporal marks it in the history."""
         inner = events._get_running_loop()  # the code that asks runs on the run's loop, where Temporal is not known
-        events._set_running_loop(self._home)
+        events._set_running_loop(self._workflow_loop)
         try:
             return workflow.patched(name)
         finally:
@@ -293,29 +311,29 @@ class HeldRun(Feed):
 
     # Steps
 
-    def begin_step(self, step: FedStep) -> None:
+    def start_step(self, step: TemporalStep) -> None:
         """Schedule an activity."""
-        command, call, settings = step.command, step.call, self._site.settings
-        self._site.put_down(self._execution_id, Open(command, self.driver.run, self._budgets))
-        shown = preview(call.step.parameters, call.args, call.kwargs)
-        notes = {"kind": "compensation"} if command.kind is Kind.COMPENSATION else None
-        limit = call.step.timeout
-        waits = step.is_awaited_withdrawn
+        command, call, settings = step.command, step.call, self._engine_context.settings
+        self._engine_context.add_command(self._execution_id, StartedCommand(command, self.driver.run, self._budgets))
+        shown = preview_arguments(call.step.parameters, call.args, call.kwargs)
+        notes = {"kind": "compensation"} if command.kind is RecordKind.COMPENSATION else None
+        limit = call.step.timeout_s
+        waits = step.is_outcome_required
         kinds = workflow.ActivityCancellationType
         handle = workflow.start_activity(
             call.step.name,
-            args=[raw(json.dumps(shown).encode(), notes)],
-            activity_id=identifiers.activity_id(command.position),
+            args=[to_raw_value(json.dumps(shown).encode(), notes)],
+            activity_id=identifiers.format_activity_id(command.position),
             result_type=RawValue,
-            start_to_close_timeout=FOREVER if limit is None else timedelta(seconds=limit + SLACK),
-            heartbeat_timeout=timedelta(seconds=settings.heartbeat),
-            retry_policy=self._retry_policy(command),
+            start_to_close_timeout=NO_TIMEOUT if limit is None else timedelta(seconds=limit + TIMEOUT_SLACK_S),
+            heartbeat_timeout=timedelta(seconds=settings.heartbeat_timeout_s),
+            retry_policy=self._build_retry_policy(command),
             cancellation_type=kinds.WAIT_CANCELLATION_COMPLETED if waits else kinds.TRY_CANCEL,
             summary=shown[:100] or None,
         )
-        self._follow(handle, command.position, shown)
+        self._track_activity(handle, command.position, shown)
 
-    def _retry_policy(self, command: Command) -> RetryPolicy:
+    def _build_retry_policy(self, command: Command) -> RetryPolicy:
         """For ever: whether a failure is worth another attempt, and when, is decided where the step is carried out.
 
         So is how often it may take its worker down. What is left to Temporal is how soon it is given to another worker
@@ -327,48 +345,58 @@ class HeldRun(Feed):
             maximum_attempts=1 if command.call.is_once else 0,
         )
 
-    def _follow(
-        self, handle: workflow.ActivityHandle[Any], position: int, shown: str = "", *, waits: bool = False
+    def _track_activity(
+        self,
+        handle: workflow.ActivityHandle[Any],
+        position: int,
+        arguments_preview: str = "",
+        *,
+        is_await: bool = False,
     ) -> None:
-        self._activities[position] = handle
-        if waits:
-            self._awaits.add(position)
-        handle.add_done_callback(partial(self._activity_ended, position, shown, waits))
+        self._activity_handles[position] = handle
+        if is_await:
+            self._await_positions.add(position)
+        handle.add_done_callback(partial(self._on_activity_ended, position, arguments_preview, is_await))
 
-    def _activity_ended(self, position: int, shown: str, waits: bool, task: asyncio.Task[Any]) -> None:
-        self._activities.pop(position, None)
-        self._site.take_away(self._execution_id, position)
-        ended = StepEnded(position, _ended(task), preview=shown, usage=_usage(task), is_await=waits)
+    def _on_activity_ended(
+        self, position: int, arguments_preview: str, is_await: bool, task: asyncio.Task[Any]
+    ) -> None:
+        self._activity_handles.pop(position, None)
+        self._engine_context.remove_commands(self._execution_id, position)
+        ended = StepEnded(
+            position, _get_ending(task), preview=arguments_preview, usage=_read_usage(task), is_await=is_await
+        )
         if ended.usage:
-            self._used += usage_in(ended.usage)
-            self._show_used()
-        self._arrive(ended)
+            self._usage += usage_from_note(ended.usage)
+            self._publish_usage()
+        self._receive(ended)
 
-    def _show_used(self) -> None:
+    def _publish_usage(self) -> None:
         """Let lists see, in the memo, what the run has used."""
-        if self._head.get(SHOWS_USED):
-            self._memo[USED] = asdict(self._used)
-            workflow.upsert_memo({USED: self._memo[USED]})
+        self._memo[USAGE_KEY] = asdict(self._usage)
+        workflow.upsert_memo({USAGE_KEY: self._memo[USAGE_KEY]})
 
-    def cancel_step(self, step: FedStep) -> None:
+    def cancel_step(self, step: TemporalStep) -> None:
         """Nobody wants its outcome any more."""
         position = step.command.position
-        handle = self._activities.get(position)
+        handle = self._activity_handles.get(position)
         if handle is not None:
-            self._site.stop(self._execution_id, position)
+            self._engine_context.stop_step(self._execution_id, position)
             handle.cancel()
 
     # Timers
 
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
         """Set one of Temporal's."""
-        task = self._timer_tasks[position] = self._home.create_task(workflow.sleep(max(0.001, delay), summary=summary))
-        task.add_done_callback(partial(self._timer_over, rung(summary)))
+        task = self._timer_tasks[position] = self._workflow_loop.create_task(
+            workflow.sleep(max(0.001, delay), summary=summary)
+        )
+        task.add_done_callback(partial(self._on_timer_ended, timer_from_summary(summary)))
 
-    def _timer_over(self, told: TimerFired, task: asyncio.Task[None]) -> None:
-        self._timer_tasks.pop(told.position, None)
+    def _on_timer_ended(self, event: TimerFired, task: asyncio.Task[None]) -> None:
+        self._timer_tasks.pop(event.position, None)
         if not task.cancelled():
-            self._arrive(told)
+            self._receive(event)
 
     def cancel_timer(self, position: int) -> None:
         """Nobody waits for it any more."""
@@ -378,120 +406,137 @@ class HeldRun(Feed):
 
     # Other runs
 
-    def begin_child(self, new: NewRun, position: int, *, awaited: bool) -> None:
+    def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
         """Start a child workflow, on the task queue of its own workflow."""
         try:
-            self._site.refuse_limits(new.queue, f"run {new.id!r}, which run {self.driver.run.id!r} starts,")
+            self._engine_context.check_no_queue_limits(
+                new.queue, f"run {new.id!r}, which run {self.driver.run.id!r} starts,"
+            )
         except UsageError as error:
             self.driver.fail(error)
             return
-        self._site.serve_too(identifiers.task_queue(new.queue, new.workflow, new.version))
-        self._keep(self._run_child(new, position, awaited))
+        self._engine_context.serve_task_queue(identifiers.format_task_queue(new.queue, new.workflow, new.version))
+        self._create_task(self._run_child(new, position, is_awaited))
 
-    async def _run_child(self, new: NewRun, position: int, awaited: bool) -> None:
+    async def _run_child(self, new: NewRun, position: int, is_awaited: bool) -> None:
         policies = workflow.ParentClosePolicy
         try:
-            handle = self._handles[new.id] = await workflow.start_child_workflow(
+            handle = self._child_handles[new.id] = await workflow.start_child_workflow(
                 new.workflow,
-                args=[raw(new.inputs)],
+                args=[to_raw_value(new.inputs)],
                 id=new.id,
-                task_queue=identifiers.task_queue(new.queue, new.workflow, new.version),
+                task_queue=identifiers.format_task_queue(new.queue, new.workflow, new.version),
                 result_type=RawValue,
-                memo={HEAD: head_of(new, position=position, awaited=awaited, above=self._budgets, apart=self.apart)},
-                parent_close_policy=policies.REQUEST_CANCEL if awaited else policies.ABANDON,
+                memo={
+                    RUN_MEMO_KEY: make_run_memo(
+                        new,
+                        position=position,
+                        is_awaited=is_awaited,
+                        ancestor_budgets=self._budgets,
+                        has_external_payloads=self.has_external_payloads,
+                    )
+                },
+                parent_close_policy=policies.REQUEST_CANCEL if is_awaited else policies.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.TRY_CANCEL,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             )
         except WorkflowAlreadyStartedError:
-            self._arrive(ChildStarted(position, new.id, is_new=False))
+            self._receive(ChildStarted(position, new.id, is_new=False))
             return
-        self._arrive(ChildStarted(position, new.id))
-        if new.id in self._unwanted:
+        self._receive(ChildStarted(position, new.id))
+        if new.id in self._cancelled_before_start:
             handle.cancel()
         await asyncio.wait([handle])
-        self._arrive(ChildEnded(position, new.id, _ended(handle)))
+        self._receive(ChildEnded(position, new.id, _get_ending(handle)))
 
     def cancel_child(self, run_id: str) -> None:
         """Ask for a run to be cancelled that this one has started."""
-        handle = self._handles.get(run_id)
+        handle = self._child_handles.get(run_id)
         if handle is None:
-            self._unwanted.add(run_id)
+            self._cancelled_before_start.add(run_id)
         else:
             handle.cancel()
 
-    def begin_await(self, position: int, awaited: AwaitedRun) -> None:
+    def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """Let an activity look for a run, or wait for its end."""
         handle = workflow.start_activity(
-            identifiers.AWAIT_RUN,
-            args=[raw(awaited.to_json())],
-            activity_id=identifiers.activity_id(position),
+            identifiers.AWAIT_RUN_ACTIVITY,
+            args=[to_raw_value(awaited.to_json())],
+            activity_id=identifiers.format_activity_id(position),
             result_type=RawValue,
-            start_to_close_timeout=FOREVER,
-            heartbeat_timeout=timedelta(seconds=self._site.settings.heartbeat),
+            start_to_close_timeout=NO_TIMEOUT,
+            heartbeat_timeout=timedelta(seconds=self._engine_context.settings.heartbeat_timeout_s),
             retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30)),
             summary=awaited.run_id,
         )
-        self._follow(handle, position, waits=True)
+        self._track_activity(handle, position, is_await=True)
 
     def cancel_await(self, position: int) -> None:
         """Nobody waits for it any more."""
-        handle = self._activities.get(position)
+        handle = self._activity_handles.get(position)
         if handle is not None:
             handle.cancel()
 
-    def _keep(self, coro: Any) -> None:
-        task = self._home.create_task(coro)
+    def _create_task(self, coro: Any) -> None:
+        task = self._workflow_loop.create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     # Questions
 
-    def questions_changed(self) -> None:
+    def on_approvals_changed(self) -> None:
         """Let people see, in the memo, what the run asks."""
-        self._asked = {id: self._asked.get(id) or shown(question) for id, question in self.questions.items()}
-        self._show_questions()
+        self._approval_memos = {
+            id: self._approval_memos.get(id) or approval_to_memo(question)
+            for id, question in self.open_approvals.items()
+        }
+        self._publish_approvals()
 
-    def reminded(self, question: AskApproval, reminders: int, asked_of: str, expires_at: float | None) -> None:
+    def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
         """People are told of a question again."""
-        self._asked[question.id] |= {
-            "reminders": reminders, "asked_of": asked_of, "expires_at": expires_at, "reminded_at": workflow.time(),
+        self._approval_memos[approval.id] |= {
+            "reminder_count": reminders, "assignee": assignee, "expires_at": expires_at, "reminded_at": workflow.time(),
         }  # fmt: skip
-        self._show_questions()
+        self._publish_approvals()
 
-    def _show_questions(self) -> None:
-        workflow.upsert_memo({QUESTIONS: list(self._asked.values())})
+    def _publish_approvals(self) -> None:
+        workflow.upsert_memo({APPROVALS_KEY: list(self._approval_memos.values())})
 
-    def updated(self, told: Updated, answer: bool) -> None:
+    def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
         """Tell a step what came of the change that it has asked for."""
-        waiting = self._answers.pop(told.id, None)
+        waiting = self._update_futures.pop(event.id, None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+            waiting.set_result(is_accepted)
 
     # Going on as a new execution
 
     def _should_continue(self) -> bool:
         """Whether the history is long enough, and nothing is in flight that a new execution would not hear of."""
-        info, settings = workflow.info(), self._site.settings
+        info, settings = workflow.info(), self._engine_context.settings
         events_so_far = info.get_current_history_length()
         wanted = info.is_continue_as_new_suggested() or (
-            settings.continue_after is not None and events_so_far >= settings.continue_after
+            settings.continue_as_new_after is not None and events_so_far >= settings.continue_as_new_after
         )
-        if not wanted or self.draining or self._end is not None or self.driver.execution.ending is not None:
+        if not wanted or self.is_draining or self._finish_op is not None or self.driver.execution.result is not None:
             return False
-        is_free = not (self._activities or self.relatives.are_awaited or self._tasks or self._pause_asked)
+        is_free = not (
+            self._activity_handles or self.linked_runs.has_pending or self._tasks or self._is_pause_requested
+        )
         # By what the run was started with, and by sizes that every machine measures alike: replay must decide the same.
-        if is_free and (self.apart or self._to_carry() <= MOST_CARRIED):
+        if is_free and (self.has_external_payloads or self._measure_carried() <= MAX_CARRIED_BYTES):
             return True
-        if events_so_far > MOST_EVENTS or info.get_current_history_size() > MOST_BYTES:
-            self._refuse_more(is_free)
+        if events_so_far > MAX_HISTORY_EVENTS or info.get_current_history_size() > MAX_HISTORY_BYTES:
+            self._fail_history_full(is_free)
         return False
 
-    def _to_carry(self) -> int:
+    def _measure_carried(self) -> int:
         """How many bytes a new execution would have to be given."""
-        unheard = sum(len(signal.payload) for signal in self.unheard.values()) + sum(map(len, self.seen))
-        return len(self.driver.run.inputs) + self.packing.size + unheard
+        unheard = sum(len(signal.payload) for signal in self.unconsumed_signals.values()) + sum(
+            map(len, self.signal_dedup_ids)
+        )
+        return len(self.driver.run.inputs) + self.carried_records.uncompressed_size + unheard
 
-    def _refuse_more(self, is_free: bool) -> None:
+    def _fail_history_full(self, is_free: bool) -> None:
         why = (
             "its records are too large to be handed on to a new execution (give large payloads a storage of their own: "
             "`?payloads=`)"
@@ -506,16 +551,21 @@ class HeldRun(Feed):
             )
         )
 
-    def _go_on_as_new(self) -> None:
-        if self._end is None:
-            self._continuing = True
-            self._over.set()
+    def _request_continue_as_new(self) -> None:
+        if self._finish_op is None:
+            self._is_continuing = True
+            self._finished.set()
 
-    def _continue(self) -> NoReturn:
-        head = {**self._head, "began_at": self.driver.run.began_at, "used": asdict(self._used)}
-        brought = [*self.packing.chunks(), *pack_signals(list(self.unheard.values())), *pack_seen(self.seen)]
+    def _continue_as_new(self) -> NoReturn:
+        head = {**self._head, "clock_started_at": self.driver.run.clock_started_at, "used": asdict(self._usage)}
+        brought = [
+            *self.carried_records.to_chunks(),
+            *pack_signals(list(self.unconsumed_signals.values())),
+            *pack_signal_ids(self.signal_dedup_ids),
+        ]
         workflow.continue_as_new(
-            args=[raw(self.driver.run.inputs), *map(RawValue, brought)], memo={**self._memo, HEAD: head}
+            args=[to_raw_value(self.driver.run.inputs), *map(RawValue, brought)],
+            memo={**self._memo, RUN_MEMO_KEY: head},
         )
 
 
@@ -525,24 +575,28 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-def _ended(task: asyncio.Task[Any]) -> Ended:
+def _get_ending(task: asyncio.Task[Any]) -> EndResult:
     """How an activity or a child has ended, by the outcome of its handle."""
     if task.cancelled():
-        return Ended(How.CANCELLED, b"null")
+        return EndResult(EndStatus.CANCELLED, b"null")
     error = task.exception()
     if error is None:
-        return Ended(How.COMPLETED, data_of(task.result().payload))
+        return EndResult(EndStatus.COMPLETED, from_payload(task.result().payload))
     if isinstance(error, FailureError) and error.failure is not None:
-        return ended_with(error.failure)
-    return Ended(How.CANCELLED, b"null") if isinstance(error, FailureError) else Ended(How.FAILED, encode_error(error))
+        return result_from_failure(error.failure)
+    return (
+        EndResult(EndStatus.CANCELLED, b"null")
+        if isinstance(error, FailureError)
+        else EndResult(EndStatus.FAILED, encode_error(error))
+    )
 
 
-def _usage(task: asyncio.Task[Any]) -> str:
+def _read_usage(task: asyncio.Task[Any]) -> str:
     """The note on an activity's result that tells what it has used."""
     is_done = not task.cancelled() and task.exception() is None
-    return note_of(task.result().payload, "usage") if is_done else ""
+    return get_note(task.result().payload, "usage") if is_done else ""
 
 
-def _packed(value: Any) -> Payload:
+def _pack_json(value: Any) -> Payload:
     """Something for us alone, compressed."""
     return Payload(metadata={"encoding": b"binary/plain"}, data=zlib.compress(json.dumps(value).encode()))

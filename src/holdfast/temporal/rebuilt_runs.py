@@ -20,109 +20,115 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from holdfast.errors import HoldfastError, StepFailed
-from holdfast.stores.approvals import AskApproval
+from holdfast.stores.approvals import RequestApproval
 from holdfast.stores.operations import FinishRun, NewRun
-from holdfast.stores.temporal.payloads import plain
-from holdfast.stores.temporal.run_events import Batch, BatchReader, DelayOver, Happening, Updated
-from holdfast.stores.temporal.run_memo import APART, HEAD, budgets_in, run_of
+from holdfast.stores.temporal.payloads import load_json
+from holdfast.stores.temporal.run_events import DelayElapsed, EventBatch, EventBatchReader, RunEvent, UpdateReceived
+from holdfast.stores.temporal.run_memo import EXTERNAL_PAYLOADS_KEY, RUN_MEMO_KEY, budgets_from_memo, run_from_memo
 from holdfast.temporal.awaited_run import AwaitedRun
-from holdfast.temporal.engine_context import Open, Site
-from holdfast.temporal.inputs import inputs_of, split_arguments
-from holdfast.temporal.steps_and_timers import FedStep
-from holdfast.temporal.temporal_run import Feed
+from holdfast.temporal.engine_context import EngineContext, StartedCommand
+from holdfast.temporal.inputs import build_inputs, split_arguments
+from holdfast.temporal.steps_and_timers import TemporalStep
+from holdfast.temporal.temporal_run import TemporalRun
 
-KEPT = 50
+MAX_REBUILT_RUNS = 50
 """How many recalled runs are kept in memory."""
 
 
-class RecalledRun(Feed):
+class RebuiltRun(TemporalRun):
     """A run whose code goes where its history says, and begins nothing."""
 
-    def __init__(self, site: Site, started: HistoryEvent, id: str, execution: str) -> None:
+    def __init__(self, engine_context: EngineContext, started: HistoryEvent, id: str, execution_id: str) -> None:
         told = started.workflow_execution_started_event_attributes
         fields = told.memo.fields
-        head: dict[str, Any] = plain(fields[HEAD]) if HEAD in fields else {}
+        head: dict[str, Any] = load_json(fields[RUN_MEMO_KEY]) if RUN_MEMO_KEY in fields else {}
         name = told.workflow_type.name
-        definition = site.definition(name, head.get("version", ""))
+        definition = engine_context.get_definition(name, head.get("version", ""))
         given, brought = split_arguments(told.input.payloads)
         started_at = started.event_time.ToDatetime(UTC).timestamp()  # as the SDK tells it, in microseconds
-        run = run_of(
+        run = run_from_memo(
             head,
             id=id,
-            execution=execution,
+            execution_id=execution_id,
             workflow=name,
-            inputs=inputs_of(definition, given),
+            inputs=build_inputs(definition, given),
             started_at=started_at,
         )
-        super().__init__(run, definition, brought, site.settings.max_value, apart=bool(head.get(APART)))
+        super().__init__(
+            run,
+            definition,
+            brought,
+            engine_context.settings.max_value,
+            external_payloads=bool(head.get(EXTERNAL_PAYLOADS_KEY)),
+        )
         self._patches: set[str] = set()
-        self._budgets = budgets_in(head, id)
+        self._budgets = budgets_from_memo(head, id)
         is_delayed = bool(head.get("parent")) and not self._records
-        self._begins_at: float = head.get("available_at", 0.0) if is_delayed else 0.0
+        self._starts_at: float = head.get("available_at", 0.0) if is_delayed else 0.0
         self._is_delayed: bool | None = None
-        self._early: list[Sequence[Happening]] = []
-        self._begun = False
-        self._reader = BatchReader()
-        self.read = 0
+        self._early_batches: list[Sequence[RunEvent]] = []
+        self._is_started = False
+        self._reader = EventBatchReader()
+        self.last_read_event_id = 0
         """The last event that was read."""
-        self.heard = 0
+        self.last_applied_event_id = 0
         """The event up to which the run has been told everything."""
 
-    def read_on(self, events: Sequence[HistoryEvent]) -> None:
+    def apply_events(self, events: Sequence[HistoryEvent]) -> None:
         """Tell the run what these events of its history say, which come behind those that it was told before."""
         if events:
-            self.read = events[-1].event_id
-            self.go_on(list(self._reader.read(events)))
+            self.last_read_event_id = events[-1].event_id
+            self.apply_batches(list(self._reader.read(events)))
 
-    def go_on(self, batches: Sequence[Batch]) -> None:
+    def apply_batches(self, batches: Sequence[EventBatch]) -> None:
         """Tell the run what is new in its history."""
         self._patches.update(name for batch in batches for name in batch.patches)
         for batch in batches:
-            if batch.completed > self.heard:
-                self._go_on(batch)
-                self.heard = batch.completed
+            if batch.completed_event_id > self.last_applied_event_id:
+                self._apply_batch(batch)
+                self.last_applied_event_id = batch.completed_event_id
 
-    def _go_on(self, batch: Batch) -> None:
-        happenings: Sequence[Happening] = batch.happenings
-        if not self._begun:
+    def _apply_batch(self, batch: EventBatch) -> None:
+        happenings: Sequence[RunEvent] = batch.events
+        if not self._is_started:
             # Whether a timer was set is decided by the first workflow task, and by its time.
-            self._is_delayed = self._begins_at > batch.at if self._is_delayed is None else self._is_delayed
-            if self._is_delayed and not any(isinstance(one, DelayOver) for one in happenings):
-                self._early.append(happenings)
+            self._is_delayed = self._starts_at > batch.at if self._is_delayed is None else self._is_delayed
+            if self._is_delayed and not any(isinstance(one, DelayElapsed) for one in happenings):
+                self._early_batches.append(happenings)
                 return
-            self._begun = True
-            self.begin(batch.at)
-            early, self._early = self._early, []
+            self._is_started = True
+            self.start(batch.at)
+            early, self._early_batches = self._early_batches, []
             for one in early:
-                self.tell(batch.at, one)
-        self.tell(batch.at, happenings)
+                self.apply_workflow_task(batch.at, one)
+        self.apply_workflow_task(batch.at, happenings)
 
-    def open_at(self, position: int) -> Open | None:
+    def find_open_command(self, position: int) -> StartedCommand | None:
         """The command at this position, if it has no outcome yet."""
-        command = self.driver.execution.open.get(position) if hasattr(self.driver, "execution") else None
-        return None if command is None else Open(command, self.driver.run, self._budgets)
+        command = self.driver.execution.open_commands.get(position) if hasattr(self.driver, "execution") else None
+        return None if command is None else StartedCommand(command, self.driver.run, self._budgets)
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Leave memory."""
         if hasattr(self.driver, "execution"):
-            self.driver.execution.loop.adopt()
-        self.driver.release()
+            self.driver.execution.loop.bind_to_current_thread()
+        self.driver.unload()
 
     # Nothing is begun
 
-    def turning(self, run_id: str | None) -> None:
+    def set_turn(self, run_id: str | None) -> None:
         """Workflow code starts or stops to run: whatever it logs, it has logged before."""
-        super().turning(run_id)
-        self.driver.execution.loop.retracing = True
+        super().set_turn(run_id)
+        self.driver.execution.loop.is_retracing = True
 
-    def patched(self, name: str) -> bool:
+    def is_patched(self, name: str) -> bool:
         """Whether the run has taken the new way of a change."""
         return name in self._patches
 
-    def begin_step(self, step: FedStep) -> None:
+    def start_step(self, step: TemporalStep) -> None:
         """Nothing."""
 
-    def cancel_step(self, step: FedStep) -> None:
+    def cancel_step(self, step: TemporalStep) -> None:
         """Nothing."""
 
     def set_timer(self, position: int | None, summary: str, delay: float) -> None:
@@ -131,85 +137,89 @@ class RecalledRun(Feed):
     def cancel_timer(self, position: int) -> None:
         """Nothing."""
 
-    def begin_child(self, new: NewRun, position: int, *, awaited: bool) -> None:
+    def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
         """Nothing."""
 
     def cancel_child(self, run_id: str) -> None:
         """Nothing."""
 
-    def begin_await(self, position: int, awaited: AwaitedRun) -> None:
+    def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """Nothing."""
 
     def cancel_await(self, position: int) -> None:
         """Nothing."""
 
-    def questions_changed(self) -> None:
+    def on_approvals_changed(self) -> None:
         """Nothing."""
 
-    def reminded(self, question: AskApproval, reminders: int, asked_of: str, expires_at: float | None) -> None:
+    def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
         """Nothing."""
 
-    def updated(self, told: Updated, answer: bool) -> None:
+    def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
         """Nothing."""
 
-    def over(self, end: FinishRun) -> None:
+    def finish(self, end: FinishRun) -> None:
         """Nothing."""
 
 
-def written(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
+def trim_transient_events(events: Sequence[HistoryEvent]) -> Sequence[HistoryEvent]:
     """Those of these events that stay as they are: a workflow task that has begun may be tried again in its place."""
     last = len(events)
-    while last and events[last - 1].event_type in _PASSING:
+    while last and events[last - 1].event_type in _TRANSIENT_EVENTS:
         last -= 1
     return events[:last]
 
 
-_PASSING = (EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
+_TRANSIENT_EVENTS = (EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
 
 
-class Histories(Protocol):
+class HistoryReader(Protocol):
     """Who can read histories."""
 
-    async def events(self, run_id: str, execution: str, after: int) -> Sequence[HistoryEvent]:
+    async def read_events(self, run_id: str, execution_id: str, after: int) -> Sequence[HistoryEvent]:
         """The events of one execution so far, behind this number."""
         ...
 
 
-class Recall:
+class RebuiltRuns:
     """The runs of one engine that were brought back from their histories."""
 
-    def __init__(self, site: Site, histories: Histories) -> None:
-        self._site = site
-        self._histories = histories
-        self._kept: OrderedDict[str, RecalledRun] = OrderedDict()
-        self._busy: dict[str, asyncio.Lock] = {}
-        self.count = 0
+    def __init__(self, engine_context: EngineContext, history_reader: HistoryReader) -> None:
+        self._site = engine_context
+        self._history_reader = history_reader
+        self._runs: OrderedDict[str, RebuiltRun] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self.history_read_count = 0
         """How often a history was read."""
-        self.events = 0
+        self.event_count = 0
         """How many events of it."""
 
-    async def find(self, run_id: str, execution: str, position: int) -> Open:
+    async def find_command(self, run_id: str, execution_id: str, position: int) -> StartedCommand:
         """The command at this position of a run. Raises an error of Holdfast's if the code knows no such command."""
-        lock = self._busy.setdefault(execution, asyncio.Lock())
+        lock = self._locks.setdefault(execution_id, asyncio.Lock())
         async with lock:
             try:
-                return await self._find(run_id, execution, position)
+                return await self._find_command(run_id, execution_id, position)
             finally:
                 if not getattr(lock, "_waiters", None):
-                    self._busy.pop(execution, None)
+                    self._locks.pop(execution_id, None)
 
-    async def _find(self, run_id: str, execution: str, position: int) -> Open:
-        known = self._kept.get(execution)
-        if known is not None and (found := known.open_at(position)) is not None:
-            self._kept.move_to_end(execution)
+    async def _find_command(self, run_id: str, execution_id: str, position: int) -> StartedCommand:
+        known = self._runs.get(execution_id)
+        if known is not None and (found := known.find_open_command(position)) is not None:
+            self._runs.move_to_end(execution_id)
             return found
-        self.count += 1
-        events = written(await self._histories.events(run_id, execution, 0 if known is None else known.read))
-        self.events += len(events)
-        recalled = await asyncio.to_thread(self._go_on, run_id, execution, events)
-        found = recalled.open_at(position)
+        self.history_read_count += 1
+        events = trim_transient_events(
+            await self._history_reader.read_events(
+                run_id, execution_id, 0 if known is None else known.last_read_event_id
+            )
+        )
+        self.event_count += len(events)
+        recalled = await asyncio.to_thread(self._rebuild_run, run_id, execution_id, events)
+        found = recalled.find_open_command(position)
         if found is None:
-            fault: HoldfastError | None = recalled.driver.execution.fault
+            fault: HoldfastError | None = recalled.driver.execution.fatal_error
             raise fault or StepFailed(
                 f"run {run_id!r} has no open command at position {position + 1} by its history: its code has changed, "
                 f"or what the step was for is over",
@@ -217,17 +227,17 @@ class Recall:
             )
         return found
 
-    def _go_on(self, run_id: str, execution: str, events: Sequence[HistoryEvent]) -> RecalledRun:
-        recalled = self._kept.pop(execution, None)
+    def _rebuild_run(self, run_id: str, execution_id: str, events: Sequence[HistoryEvent]) -> RebuiltRun:
+        recalled = self._runs.pop(execution_id, None)
         if recalled is None:
-            recalled = RecalledRun(self._site, events[0], run_id, execution)
-        recalled.read_on(events)
-        self._kept[execution] = recalled
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)[1].forget()
+            recalled = RebuiltRun(self._site, events[0], run_id, execution_id)
+        recalled.apply_events(events)
+        self._runs[execution_id] = recalled
+        while len(self._runs) > MAX_REBUILT_RUNS:
+            self._runs.popitem(last=False)[1].release()
         return recalled
 
     def close(self) -> None:
         """Let all of them leave memory."""
-        while self._kept:
-            self._kept.popitem()[1].forget()
+        while self._runs:
+            self._runs.popitem()[1].release()

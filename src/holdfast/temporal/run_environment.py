@@ -9,46 +9,50 @@ from typing import Any
 from holdfast.core.patches import Patches
 from holdfast.core.records import Record
 from holdfast.engine.driver import Driver
-from holdfast.engine.live_events import Account
+from holdfast.engine.live_events import LiveEventBuffer
 
 
-class Untold:
+class NullLiveEvents:
     """Nobody follows a run while its steps are in flight: Temporal has no place for it."""
 
-    def begin(self, account: Account, attempt: int, at: float) -> None:
+    def start_attempt(self, buffer: LiveEventBuffer, attempt: int, at: float) -> None:
         """Nothing is told."""
 
-    def forget(self, account: Account) -> None:
+    def discard(self, buffer: LiveEventBuffer) -> None:
         """Nothing was told."""
 
-    def tell_now(self, driver: Driver) -> None:
+    def flush_run(self, driver: Driver) -> None:
         """There is nothing to tell."""
 
-    def tell_skipped(self, driver: Driver) -> None:
+    def write_skipped_steps(self, driver: Driver) -> None:
         """A history has no place for it."""
 
 
 class TemporalPatches(Patches):
     """Which way a run takes is what Temporal says; it marks that in the history."""
 
-    def __init__(self, records: Sequence[Record], decide: Callable[[str], bool]) -> None:
+    def __init__(self, records: Sequence[Record], is_patched: Callable[[str], bool]) -> None:
         super().__init__(records)
-        self._decide = decide
+        self._is_patched = is_patched
 
-    def answer(self, name: str, *, positions: int, timers: int) -> bool:
+    def decide(self, name: str, *, command_count: int, timer_count: int) -> bool:
         """The answer to code that asks."""
-        known = self._answers.get(name)
+        known = self._decisions.get(name)
         if known is None:
-            known = name in self._recorded
-            if not known and not (positions <= self._last or timers <= self._last_timer) and self._decide(name):
+            known = name in self._recorded_names
+            if (
+                not known
+                and not (command_count <= self._last_position or timer_count <= self._last_timer)
+                and self._is_patched(name)
+            ):
                 known = True
-                self._new.append(name)
-                self._on_their_way.add(name)
-            self._answers[name] = known
+                self._newly_decided.append(name)
+                self._pending_names.add(name)
+            self._decisions[name] = known
         return known
 
 
-class FedClock:
+class WorkflowTaskClock:
     """The time of the workflow task that is being told. A run that is fed waits for nothing by itself."""
 
     def __init__(self) -> None:
@@ -70,12 +74,12 @@ class FedClock:
         """Never asked for, either."""
         raise NotImplementedError
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         """Never asked for, either: retries are made where steps are carried out."""
         raise NotImplementedError
 
 
-class Turns:
+class CallbackQueue:
     """As much of an event loop as a driver asks of its host. Whoever feeds the run lets it turn."""
 
     def __init__(self) -> None:

@@ -9,67 +9,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.stores.temporal.payload_storage import LARGE
+from holdfast.stores.temporal.payload_storage import MIN_EXTERNAL_BYTES
 
-MOST_ACTIVITIES = 1000
-MOST_CHILDREN = 1800
-MOST_BYTES = 2_000_000
+MAX_ACTIVITIES = 1000
+MAX_CHILDREN = 1800
+MAX_UNACCEPTED_BYTES = 2_000_000
 """Of inputs of children that are not known to have been started. What follows from these numbers is in histories: they
 cannot be changed for runs that are under way."""
 
-_REFERENCE = 1000
+_BASE_MESSAGE_BYTES = 1000
 """Bytes of a child without its inputs, and of a reference to a payload that is kept apart."""
 
 
-def cost(inputs: bytes, *, apart: bool) -> int:
+def estimate_message_size(inputs: bytes, *, external_payloads: bool) -> int:
     """What a child with these inputs takes of a message."""
-    return _REFERENCE + (0 if apart and len(inputs) >= LARGE else len(inputs))
+    return _BASE_MESSAGE_BYTES + (0 if external_payloads and len(inputs) >= MIN_EXTERNAL_BYTES else len(inputs))
 
 
-class Pace:
+class StartLimiter:
     """Lets things begin one after the other, as far as there is room.
 
     Args:
-        most: how many may be under way.
-        most_bytes: how many bytes those may have together that nobody has accepted yet.
+        max_in_flight: how many may be under way.
+        max_bytes: how many bytes those may have together that nobody has accepted yet.
     """
 
-    def __init__(self, most: int, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._under_way: dict[int, int] = {}
+    def __init__(self, max_in_flight: int, max_bytes: int = MAX_UNACCEPTED_BYTES) -> None:
+        self._max_in_flight = max_in_flight
+        self._max_bytes = max_bytes
+        self._unaccepted_bytes = 0
+        self._in_flight: dict[int, int] = {}
         self._waiting: dict[int, tuple[int, Callable[[], None]]] = {}
 
-    def ask(self, position: int, begin: Callable[[], None], size: int = 0) -> None:
+    def start_when_possible(self, position: int, start: Callable[[], None], size: int = 0) -> None:
         """Begin this when there is room: now, or later."""
-        self._waiting[position] = size, begin
-        self._go_on()
+        self._waiting[position] = size, start
+        self._start_waiting()
 
-    def accepted(self, position: int) -> None:
+    def note_accepted(self, position: int) -> None:
         """It is there, and needs no place in a message any more."""
-        if position in self._under_way:
-            self._bytes -= self._under_way[position]
-            self._under_way[position] = 0
-            self._go_on()
+        if position in self._in_flight:
+            self._unaccepted_bytes -= self._in_flight[position]
+            self._in_flight[position] = 0
+            self._start_waiting()
 
-    def over(self, position: int) -> None:
+    def note_ended(self, position: int) -> None:
         """It has ended."""
-        self.accepted(position)
-        if self._under_way.pop(position, None) is not None:
-            self._go_on()
+        self.note_accepted(position)
+        if self._in_flight.pop(position, None) is not None:
+            self._start_waiting()
 
-    def drop(self, position: int) -> bool:
+    def discard_waiting(self, position: int) -> bool:
         """Nobody wants it any more. Whether it has not begun, and never will."""
         return self._waiting.pop(position, None) is not None
 
-    def _go_on(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting:
             position, (size, begin) = next(iter(self._waiting.items()))
-            is_full = len(self._under_way) >= self._most or self._bytes + size > self._most_bytes
-            if is_full and self._under_way:
+            is_full = len(self._in_flight) >= self._max_in_flight or self._unaccepted_bytes + size > self._max_bytes
+            if is_full and self._in_flight:
                 return
             del self._waiting[position]
-            self._under_way[position] = size
-            self._bytes += size
+            self._in_flight[position] = size
+            self._unaccepted_bytes += size
             begin()

@@ -19,7 +19,7 @@ import contextvars
 import json
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -27,34 +27,34 @@ from temporalio.client import Client
 
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
-from holdfast.codec import check_size, codec_for, encode_error, message_of
-from holdfast.core.seeded_random import Chance
-from holdfast.engine.attempts import call_plain, cancelled_from_within, in_time
-from holdfast.engine.definitions import StepCall, StepDefinition, Used
+from holdfast.codec import codec_for, encode_error, get_error_message, validate_size
+from holdfast.core.seeded_random import SeededRandom
+from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
+from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.host import StepEngine
-from holdfast.engine.step_context import StepContext, current
-from holdfast.engine.thread_pool import Threads
+from holdfast.engine.step_context import StepContext, current_context
+from holdfast.engine.thread_pool import StepThreadPool
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
-from holdfast.stores.operations import Change, Run, Verdict
-from holdfast.stores.temporal.budgets import Asker
-from holdfast.temporal.budget_reservation import Spending
-from holdfast.temporal.engine_context import Open
+from holdfast.stores.operations import ClientOp, OpStatus, Run
+from holdfast.stores.temporal.budgets import StepRef
+from holdfast.temporal.budget_reservation import BudgetReservation
+from holdfast.temporal.engine_context import StartedCommand
 
-_progress = codec_for(Any)
+_progress_codec = codec_for(Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastAttempts:
     """What is known of the attempts before: the details of a heartbeat."""
 
-    failures: int = 0
-    handed: int = 0
+    failure_count: int = 0
+    handed_over_count: int = 0
     """How often a worker has stopped in good order meanwhile."""
-    begun: int = 0
+    started_count: int = 0
     """How many attempts have begun, with the present one."""
-    missed: int = 0
+    lookup_failure_count: int = 0
     """How often it could not be found out what the step is; these have begun as well."""
     progress: str | None = None
     """What the step last handed to ``heartbeat``, encoded."""
@@ -64,26 +64,26 @@ class Past:
     """When the first attempt failed."""
 
     @classmethod
-    def of(cls, details: Any) -> Past:
+    def from_details(cls, details: Any) -> PastAttempts:
         """As it was kept; whatever it is not is left out."""
         if not isinstance(details, dict):
             return cls()
-        known = cls.__dataclass_fields__
-        return cls(**{name: value for name, value in cast(dict[str, Any], details).items() if name in known})
+        kept = cast(dict[str, Any], details)
+        return cls(**{field.name: kept[field.name] for field in fields(cls) if field.name in kept})
 
-    def kept(self) -> dict[str, Any]:
+    def to_details(self) -> dict[str, Any]:
         """To be kept."""
         return asdict(self)
 
-    def beginning(self, handed_out: int) -> Past:
+    def with_started_attempt(self, attempt: int) -> PastAttempts:
         """With an attempt that begins, which is the one of this number that Temporal has handed out."""
         # Whoever had the first may have died before a word of it came here: that is taken to be so.
-        return replace(self, begun=max(self.begun, 1 if handed_out > 1 else 0) + 1)
+        return replace(self, started_count=max(self.started_count, 1 if attempt > 1 else 0) + 1)
 
     @property
-    def deaths(self) -> int:
+    def death_count(self) -> int:
         """How many workers the step has taken down, if the present attempt does not."""
-        return self.begun - 1 - self.failures - self.handed - self.missed
+        return self.started_count - 1 - self.failure_count - self.handed_over_count - self.lookup_failure_count
 
 
 class Outcome(NamedTuple):
@@ -96,7 +96,7 @@ class Outcome(NamedTuple):
     """What it has used, as JSON."""
 
 
-class StepHouse(StepEngine, Protocol):
+class StepHost(StepEngine, Protocol):
     """What an attempt needs of the engine."""
 
     @property
@@ -105,7 +105,7 @@ class StepHouse(StepEngine, Protocol):
         ...
 
     @property
-    def threads(self) -> Threads:
+    def thread_pool(self) -> StepThreadPool:
         """Where plain functions run."""
         ...
 
@@ -114,7 +114,7 @@ class StepHouse(StepEngine, Protocol):
         """Whether it lets go of its runs, or is about to."""
         ...
 
-    async def previous_run(self, run: Run) -> str:
+    async def find_previous_run(self, run: Run) -> str:
         """The run before this one in its session, if that is still there."""
         ...
 
@@ -122,44 +122,44 @@ class StepHouse(StepEngine, Protocol):
         """A run's row and journal."""
         ...
 
-    async def change(self, op: Change) -> Verdict:
+    async def change_run(self, op: ClientOp) -> OpStatus:
         """Change a run."""
         ...
 
-    async def update(self, run: Run, name: str, *args: Any) -> bool:
+    async def update_run(self, run: Run, name: str, *args: Any) -> bool:
         """Ask a run for a change of itself."""
         ...
 
 
 class StepAttempt:
-    """One attempt. It is the step's ``Carrier``. Made in the worker's thread, and carried out on the program's loop."""
+    """One attempt: the step's ``StepExecutor``. Made in the worker's thread, and executed on the program's loop."""
 
     def __init__(
         self,
-        house: StepHouse,
-        begun: Open,
-        execution: str,
-        past: Past,
-        beat: Callable[[Past], None],
-        keep: Callable[[Past], Coroutine[Any, Any, None]],
+        host: StepHost,
+        started_command: StartedCommand,
+        execution_id: str,
+        past: PastAttempts,
+        send_heartbeat: Callable[[PastAttempts], None],
+        save_past: Callable[[PastAttempts], Coroutine[Any, Any, None]],
     ) -> None:
-        self.memory: MemoryChange | None = None
-        self.run = begun.run
-        self.engine = house
-        self._house = house
-        self._call: StepCall = begun.command.call
-        self._position = begun.command.position
-        self.number = past.failures + 1
+        self.memory_change: MemoryChange | None = None
+        self.run = started_command.run
+        self.engine = host
+        self._host = host
+        self._call: StepCall = started_command.command.call
+        self._position = started_command.command.position
+        self.number = past.failure_count + 1
         self.past = past
-        self.stopped: BaseException | None = None
+        self.stop_reason: BaseException | None = None
         """Why it should stop."""
-        self._beat = beat
-        self._keep = keep
-        self._is_over = False
-        self._used: Used | None = None
-        self._started_at = house.clock.now()
-        asker = Asker(self.run.id, execution, self._position)
-        self._spending = Spending(house.client, begun.budgets, asker, self.step.name)
+        self._send_heartbeat = send_heartbeat
+        self._save_past = save_past
+        self._has_ended = False
+        self._used: ModelUsage | None = None
+        self._started_at = host.clock.now()
+        asker = StepRef(self.run.id, execution_id, self._position)
+        self._reservation = BudgetReservation(host.client, started_command.budgets, asker, self.step.name)
 
     @property
     def step(self) -> StepDefinition:
@@ -169,145 +169,149 @@ class StepAttempt:
     @property
     def idempotency_key(self) -> str:
         """Stable over attempts, crashes and replays."""
-        return Chance(self.run.seed, self.run.rewound).idempotency_key(self._position, self.step.name)
+        return SeededRandom(self.run.seed, self.run.rewind_points).derive_idempotency_key(
+            self._position, self.step.name
+        )
 
     # Carrying it out, on the program's loop
 
-    async def make(self) -> Outcome:
+    async def execute(self) -> Outcome:
         """Make the attempt."""
         try:
-            value = await self._attempt()
+            value = await self._call_step()
         except asyncio.CancelledError:
-            if self.stopped is not None or self._house.is_stopping:
+            if self.stop_reason is not None or self._host.is_stopping:
                 raise
-            error: BaseException = cancelled_from_within(self.step, self.run.id)
+            error: BaseException = make_self_cancelled_error(self.step, self.run.id)
         except FenceLost as lost:
-            if self.stopped is not None:
+            if self.stop_reason is not None:
                 raise asyncio.CancelledError from lost
             error = StepFailed(f"the step raised {lost!r}", self.step.name)
         except (SystemExit, KeyboardInterrupt) as stop:
-            error = StepFailed(f"the step raised {type(stop).__name__}: {message_of(stop)}", self.step.name)
+            error = StepFailed(f"the step raised {type(stop).__name__}: {get_error_message(stop)}", self.step.name)
         except BaseException as raised:
             error = raised
         else:
             try:
                 await forget_cancel_requests()
-                return await self._report(value)
+                return await self._encode_outcome(value)
             except (Exception, SystemExit, KeyboardInterrupt) as refused:
                 error = refused
         finally:
-            self._is_over = True
+            self._has_ended = True
         return Outcome(encode_error(error), error)
 
-    async def _attempt(self) -> Any:
+    async def _call_step(self) -> Any:
         step, args, kwargs = self._call
         encoded = self.past.progress
-        progress = None if encoded is None else _progress.decode(encoded.encode(), "heartbeat progress")
-        current.set(StepContext(self, self.number, progress, self.past.failing_since))
+        progress = None if encoded is None else _progress_codec.decode(encoded.encode(), "heartbeat progress")
+        current_context.set(StepContext(self, self.number, progress, self.past.failing_since))
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
         else:
             call = partial(self._call_in_thread, args, kwargs)
-            await self._house.threads.reserve()
-        return await in_time(step, self.run.id, self.number, call)
+            await self._host.thread_pool.reserve()
+        return await run_with_timeout(step, self.run.id, self.number, call)
 
     async def _call_in_thread(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        call = partial(call_plain, self.step, args, kwargs)
-        return await self._house.threads.run(lambda: context.run(self._call_if_wanted, call))
+        call = partial(call_sync_step, self.step, args, kwargs)
+        return await self._host.thread_pool.run(lambda: context.run(self._call_unless_stopped, call))
 
-    def _call_if_wanted(self, call: Callable[[], Any]) -> Any:
+    def _call_unless_stopped(self, call: Callable[[], Any]) -> Any:
         """In the thread: somebody may have stopped the step while it waited for its turn there."""
-        if self.stopped is not None:
+        if self.stop_reason is not None:
             raise FenceLost(f"step {self.step.name!r} had not begun when it was stopped")
         return call()
 
-    async def _report(self, value: Any) -> Outcome:
+    async def _encode_outcome(self, value: Any) -> Outcome:
         step = self.step
-        self._used = None if step.used is None else step.used(value)
+        self._used = None if step.read_usage is None else step.read_usage(value)
         what = f"the output of step {step.name!r}"
         try:
-            payload, _ = step.output.record(value, what)
-            check_size(payload, what, self._house.max_value)
+            payload, _ = step.output_codec.round_trip(value, what)
+            validate_size(payload, what, self._host.max_value)
         except UnrecordableValue as refused:
             return Outcome(encode_error(refused), refused)
-        if self.memory is not None:
-            await self._house.writer.perform(self.memory)
-        used = await self.settle()
+        if self.memory_change is not None:
+            await self._host.writer.perform(self.memory_change)
+        used = await self.report_usage()
         return Outcome(payload, None, "" if used is None else json.dumps({**asdict(used.usage), "model": used.model}))
 
     # What a step may ask for (see `engine.step_context.Carrier`)
 
-    def beat(self, context: StepContext, progress: Any) -> None:
+    def heartbeat(self, context: StepContext, progress: Any) -> None:
         """A heartbeat, from whatever thread the step runs in."""
-        if isinstance(self.stopped, FenceLost):
+        if isinstance(self.stop_reason, FenceLost):
             raise FenceLost(f"run {context.run_id!r} is held by another worker now; step {context.name!r} must stop")
-        if self.stopped is not None:
+        if self.stop_reason is not None:
             raise asyncio.CancelledError(f"the workflow no longer waits for step {context.name!r}")
-        if self._is_over:
+        if self._has_ended:
             raise asyncio.CancelledError(f"attempt {context.attempt} of step {context.name!r} is over")
         if progress is not None:
-            self._remember(context, progress)
-            self._beat(self.past)
+            self._set_progress(context, progress)
+            self._send_heartbeat(self.past)
 
-    async def keep(self, context: StepContext, progress: Any) -> None:
+    async def save_progress(self, context: StepContext, progress: Any) -> None:
         """A heartbeat that is waited for."""
-        self.beat(context, None)
-        self._remember(context, progress)
-        await self._keep(self.past)
+        self.heartbeat(context, None)
+        self._set_progress(context, progress)
+        await self._save_past(self.past)
 
-    def _remember(self, context: StepContext, progress: Any) -> None:
+    def _set_progress(self, context: StepContext, progress: Any) -> None:
         what = f"the progress of step {context.name!r}"
-        encoded = check_size(_progress.encode(progress, what), what, self._house.max_value)
+        encoded = validate_size(_progress_codec.encode(progress, what), what, self._host.max_value)
         self.past = replace(self.past, progress=encoded.decode())
 
-    def tell_text(self, context: StepContext, text: str) -> None:
+    def publish_text(self, context: StepContext, text: str) -> None:
         """Nobody can follow a step on Temporal."""
 
-    def listener(self, context: StepContext, request: int) -> Callable[[str], None]:
+    def get_text_appender(self, context: StepContext, request_number: int) -> Callable[[str], None]:
         """Nobody can, either."""
         return lambda _: None
 
     async def reserve(self, expected: Usage) -> None:
         """Ask for a piece of the run's budgets."""
-        await self._spending.reserve(expected)
+        await self._reservation.reserve(expected)
 
-    async def settle(self) -> Used | None:
+    async def report_usage(self) -> ModelUsage | None:
         """The step has an outcome: tell the run's budgets what it has used."""
         used = self._used
         if self.run.has_budget:
-            usage, model = used or Used(Usage(), "")
-            used = Used(replace(usage, seconds=max(0.0, self._house.clock.now() - self._started_at)), model)
-            await self._spending.settle(used.usage)
+            usage, model = used or ModelUsage(Usage(), "")
+            used = ModelUsage(replace(usage, seconds=max(0.0, self._host.clock.now() - self._started_at)), model)
+            await self._reservation.report_usage(used.usage)
         return used
 
-    async def give_back(self) -> None:
+    async def release_reservation(self) -> None:
         """The step has none, and nobody makes another attempt."""
-        await self._spending.give_back()
+        await self._reservation.release()
 
-    async def previous_run(self) -> str:
+    async def get_previous_run_id(self) -> str:
         """The run before this one in its session."""
         run = self.run
-        return run.previous if run.previous or not run.session else await self._house.previous_run(run)
+        return run.previous_run if run.previous_run or not run.session else await self._host.find_previous_run(run)
 
-    async def remind_approval(self, id: str, reminders: int, asked_of: str, expires_at: float | None) -> bool:
+    async def remind_approval(
+        self, approval_id: str, reminder_count: int, assignee: str, expires_at: float | None
+    ) -> bool:
         """Note that people are told of a question again."""
-        return await self._house.update(self.run, "remind", id, reminders, asked_of, expires_at)
+        return await self._host.update_run(self.run, "remind", approval_id, reminder_count, assignee, expires_at)
 
-    async def withdraw_approval(self, id: str) -> bool:
+    async def withdraw_approval(self, approval_id: str) -> bool:
         """Take a question back."""
-        return await self._house.update(self.run, "withdraw", id)
+        return await self._host.update_run(self.run, "withdraw", approval_id)
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
         """Another run's row and journal."""
-        return await self._house.read_run(run_id)
+        return await self._host.read_run(run_id)
 
-    async def change_run(self, op: Change) -> Verdict:
+    async def change_run(self, op: ClientOp) -> OpStatus:
         """Change another run."""
-        return await self._house.change(op)
+        return await self._host.change_run(op)
 
 
-class OnLoop:
+class CrossLoopTask:
     """A coroutine on the program's loop, for somebody who waits for it in another thread."""
 
     def __init__(
@@ -317,43 +321,43 @@ class OnLoop:
         context: contextvars.Context,
     ) -> None:
         self._loop = loop
-        self._home = asyncio.get_running_loop()
+        self._caller_loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Outcome] | None = None
-        self._stopped = False
+        self._is_cancelled = False
         self._lock = threading.Lock()
-        self.done: asyncio.Future[Outcome] = self._home.create_future()
-        loop.call_soon_threadsafe(self._begin, coro, context)
+        self.future: asyncio.Future[Outcome] = self._caller_loop.create_future()
+        loop.call_soon_threadsafe(self._start, coro, context)
 
-    def _begin(self, coro: Callable[[], Coroutine[Any, Any, Outcome]], context: contextvars.Context) -> None:
+    def _start(self, coro: Callable[[], Coroutine[Any, Any, Outcome]], context: contextvars.Context) -> None:
         self._task = self._loop.create_task(coro(), context=context)
-        self._task.add_done_callback(self._ended)
-        if self._stopped:
+        self._task.add_done_callback(self._on_task_done)
+        if self._is_cancelled:
             self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[Outcome]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Outcome]) -> None:
         try:
-            self._home.call_soon_threadsafe(self._tell, task)
+            self._caller_loop.call_soon_threadsafe(self._copy_result, task)
         except RuntimeError:
             pass  # the workers' loop has closed: nobody waits any more
 
-    def _tell(self, task: asyncio.Task[Outcome]) -> None:
-        if self.done.done():
+    def _copy_result(self, task: asyncio.Task[Outcome]) -> None:
+        if self.future.done():
             return
         if task.cancelled():
-            self.done.cancel()
+            self.future.cancel()
         elif (error := task.exception()) is not None:
-            self.done.set_exception(error)
+            self.future.set_exception(error)
         else:
-            self.done.set_result(task.result())
+            self.future.set_result(task.result())
 
-    def stop(self) -> None:
+    def cancel(self) -> None:
         """Cancel it."""
-        self._stopped = True
+        self._is_cancelled = True
         try:
-            self._loop.call_soon_threadsafe(self._cancel)
+            self._loop.call_soon_threadsafe(self._cancel_task)
         except RuntimeError:
             pass  # the program's loop has closed
 
-    def _cancel(self) -> None:
+    def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -6,32 +6,32 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.codec import encode_error
-from holdfast.core.commands import UNREAD, Command
-from holdfast.core.records import Attempt, Kind
+from holdfast.core.commands import UNDECODED, Command
+from holdfast.core.records import Attempt, RecordKind
 from holdfast.engine.definitions import StepCall
 from holdfast.engine.driver import Driver
 from holdfast.errors import UsageError
-from holdfast.stores.rules import death_error
+from holdfast.stores.rules import encode_death_error
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.outcomes import step_failure
-from holdfast.stores.temporal.run_events import Ended, How, StepEnded
+from holdfast.stores.temporal.outcomes import encode_step_failure
+from holdfast.stores.temporal.run_events import EndResult, EndStatus, StepEnded
 
 if TYPE_CHECKING:
-    from holdfast.temporal.temporal_run import Feed
+    from holdfast.temporal.temporal_run import TemporalRun
 
 
-class FedStep:
+class TemporalStep:
     """A step that somebody else carries out."""
 
-    was_intended = False
+    has_prior_intent = False
     """Temporal keeps what was begun: a ``once`` step is never begun twice."""
     retry_at: float | None = None
     """Temporal waits for its next attempt, not the run."""
 
-    def __init__(self, feed: Feed, driver: Driver, command: Command) -> None:
+    def __init__(self, run: TemporalRun, driver: Driver, command: Command) -> None:
         self.command = command
-        self.withdrawn = False
-        self._feed = feed
+        self.is_withdrawn = False
+        self._run = run
         self._driver = driver
 
     @property
@@ -42,139 +42,141 @@ class FedStep:
     def launch(self) -> None:
         """Let somebody carry it out."""
         step = self.call.step
-        if not step.transaction:
-            self._feed.activities.ask(self.command.position, partial(self._feed.begin_step, self))
+        if not step.is_transactional:
+            self._run.activity_limiter.start_when_possible(self.command.position, partial(self._run.start_step, self))
             return
         error = UsageError(
             f"step {step.name!r} of run {self._driver.run.id!r} has transaction=True, and Temporal has no database "
             f"that its work could be committed in with its outcome: use `current_step().idempotency_key` instead"
         )
-        self._feed.refused.add(self.command.position)
-        refused = StepEnded(self.command.position, Ended(How.FAILED, encode_error(error)))
-        self._feed.later(self._feed.tell, self._feed.clock.now(), [refused])
+        self._run.refused_positions.add(self.command.position)
+        refused = StepEnded(self.command.position, EndResult(EndStatus.FAILED, encode_error(error)))
+        self._run.call_soon(self._run.apply_workflow_task, self._run.clock.now(), [refused])
 
-    def cancel(self, *, lost: bool = False) -> None:
+    def cancel(self, *, detach: bool = False) -> None:
         """Nobody wants the outcome any more."""
-        self.withdrawn = True
-        if lost:
+        self.is_withdrawn = True
+        if detach:
             return
-        if self.is_awaited_withdrawn:
-            self._driver.journal.expect(self.command.position)
-        if self._feed.activities.drop(self.command.position):
-            never = StepEnded(self.command.position, Ended(How.CANCELLED, b"null"))
-            self._feed.later(self._feed.tell, self._feed.clock.now(), [never])
+        if self.is_outcome_required:
+            self._driver.recorder.add_pending(self.command.position)
+        if self._run.activity_limiter.discard_waiting(self.command.position):
+            never = StepEnded(self.command.position, EndResult(EndStatus.CANCELLED, b"null"))
+            self._run.call_soon(self._run.apply_workflow_task, self._run.clock.now(), [never])
         else:
-            self._feed.cancel_step(self)
+            self._run.cancel_step(self)
 
     @property
-    def is_awaited_withdrawn(self) -> bool:
+    def is_outcome_required(self) -> bool:
         """Whether it must be known if it happened, also when nobody wants the outcome: it may have to be undone."""
-        return self.call.is_undoable or self.call.is_once
+        return self.call.has_compensation or self.call.is_once
 
-    def note_intent(self) -> Attempt:
+    def make_intent(self) -> Attempt:
         """Nothing has to be noted: that it is scheduled is in the history before anybody begins it."""
         return Attempt(self.command.position, 1, intent=True)
 
-    def note_no_intent(self) -> Attempt:
+    def make_intent_withdrawal(self) -> Attempt:
         """The same."""
         return Attempt(self.command.position, 0)
 
-    so_far = note_no_intent
+    to_attempt = make_intent_withdrawal
 
-    def ended(self, told: StepEnded) -> None:
+    def on_ended(self, event: StepEnded) -> None:
         """It has an outcome."""
-        ended = told.ended
-        if self.withdrawn:
-            if self.is_awaited_withdrawn:
-                self._driver.journal.answered(self.command.position)
-                if ended.how is How.COMPLETED:
-                    self._record_hole(told)
-                elif not self._driver.gone:
-                    self._driver.rest()  # the run's end may have waited for this alone
+        ended = event.result
+        if self.is_withdrawn:
+            if self.is_outcome_required:
+                self._driver.recorder.remove_pending(self.command.position)
+                if ended.status is EndStatus.COMPLETED:
+                    self._record_hole(event)
+                elif not self._driver.is_closed:
+                    self._driver.finish_turn()  # the run's end may have waited for this alone
             return
-        if ended.how is How.DEAD or (ended.how in (How.TIMED_OUT, How.HANDED_OVER) and not self.call.is_once):
-            self._driver.die(ended.payload if ended.how is How.DEAD else self._died_too_often())
+        if ended.status is EndStatus.DEAD or (
+            ended.status in (EndStatus.TIMED_OUT, EndStatus.HANDED_OVER) and not self.call.is_once
+        ):
+            self._driver.mark_dead(ended.payload if ended.status is EndStatus.DEAD else self._encode_death_error())
             return
-        ok = ended.how is How.COMPLETED
-        self._driver.steps.settled(
+        ok = ended.status is EndStatus.COMPLETED
+        self._driver.steps.record_outcome(
             self,
             ok=ok,
-            payload=ended.payload if ok else step_failure(ended, self.command.name, self._driver.run.id),
-            value=UNREAD,
-            started_at=told.started_at,
-            attempts=told.attempts,
-            used=None,
+            payload=ended.payload if ok else encode_step_failure(ended, self.command.name, self._driver.run.id),
+            value=UNDECODED,
+            started_at=event.started_at,
+            attempts=event.attempts,
+            usage=None,
             model="",
-            memory=None,
-            preview=told.preview,
-            noted=False,
+            memory_change=None,
+            preview=event.preview,
+            has_attempt_row=False,
         )
 
-    def _record_hole(self, told: StepEnded) -> None:
+    def _record_hole(self, event: StepEnded) -> None:
         command = self.command
-        self._driver.journal.record(
-            command.kind, command.position, command.name, payload=told.ended.payload, started_at=told.started_at
+        self._driver.recorder.record(
+            command.kind, command.position, command.name, payload=event.result.payload, started_at=event.started_at
         )
 
-    def _died_too_often(self) -> bytes:
+    def _encode_death_error(self) -> bytes:
         run = self._driver.run
-        return death_error(run.id, run.max_deliveries, alone=f"step {self.command.name!r} was in flight")
+        return encode_death_error(run.id, run.max_deliveries, circumstance=f"step {self.command.name!r} was in flight")
 
 
-class FedTimers:
+class TemporalTimers:
     """A run's timers and its deadline: each is one of Temporal's."""
 
-    def __init__(self, feed: Feed, driver: Driver) -> None:
-        self.deadline_sent = False
-        self._feed = feed
+    def __init__(self, run: TemporalRun, driver: Driver) -> None:
+        self.is_deadline_recorded = False
+        self._run = run
         self._driver = driver
-        self._set: set[int | None] = set()
-        self._over: set[int | None] = set()
-        self._rung: list[int | None] = []
+        self._set_positions: set[int | None] = set()
+        self._fired_positions: set[int | None] = set()
+        self._fired_while_paused: list[int | None] = []
         """Due while the run was paused."""
 
-    def set_alarm(self) -> None:
+    def arm(self) -> None:
         """Have a timer for each that the code has set, and none for those that it has called off."""
-        rung, self._rung = self._rung, []
+        rung, self._fired_while_paused = self._fired_while_paused, []
         for position in rung:
-            self._record(position)
-        timers, now = self._driver.execution.loop.timers, self._feed.clock.now()
-        for position in [one for one in self._set if one is not None and one not in timers]:
-            self._set.discard(position)
-            self._feed.cancel_timer(position)
+            self._record_fired(position)
+        timers, now = self._driver.execution.loop.timers, self._run.clock.now()
+        for position in [one for one in self._set_positions if one is not None and one not in timers]:
+            self._set_positions.discard(position)
+            self._run.cancel_timer(position)
         for position, timer in timers.items():
-            if position not in self._set and position not in self._over:
-                self._set.add(position)
-                self._feed.set_timer(
-                    position, identifiers.timer_summary(position, timer.name, timer.when()), timer.when() - now
+            if position not in self._set_positions and position not in self._fired_positions:
+                self._set_positions.add(position)
+                self._run.set_timer(
+                    position, identifiers.format_timer_summary(position, timer.name, timer.when()), timer.when() - now
                 )
         deadline = self._driver.run.deadline
-        if deadline is not None and not self.deadline_sent and None not in self._set:
-            self._set.add(None)
-            self._feed.set_timer(None, identifiers.DEADLINE, deadline - now)
+        if deadline is not None and not self.is_deadline_recorded and None not in self._set_positions:
+            self._set_positions.add(None)
+            self._run.set_timer(None, identifiers.DEADLINE_SUMMARY, deadline - now)
 
-    def fired(self, position: int | None) -> None:
+    def on_fired(self, position: int | None) -> None:
         """One is due."""
-        self._set.discard(position)
-        self._over.add(position)
-        if self._driver.takes_in:
-            self._record(position)
+        self._set_positions.discard(position)
+        self._fired_positions.add(position)
+        if self._driver.is_accepting:
+            self._record_fired(position)
         else:
-            self._rung.append(position)
+            self._fired_while_paused.append(position)
 
-    def _record(self, position: int | None) -> None:
+    def _record_fired(self, position: int | None) -> None:
         driver = self._driver
         if position is None:
-            if not self.deadline_sent:
-                self.deadline_sent = True
-                driver.journal.record(Kind.DEADLINE, 0, identifiers.DEADLINE)
+            if not self.is_deadline_recorded:
+                self.is_deadline_recorded = True
+                driver.recorder.record(RecordKind.DEADLINE, 0, identifiers.DEADLINE_SUMMARY)
         elif (timer := driver.execution.loop.timers.get(position)) is not None:
-            driver.journal.record(Kind.TIMER, position, timer.name)
+            driver.recorder.record(RecordKind.TIMER, position, timer.name)
 
     def stop(self) -> None:
         """Nobody is woken any more."""
 
-    def next_due(self) -> float | None:
+    def get_next_due_at(self) -> float | None:
         """Temporal knows."""
         return None
 

@@ -3,9 +3,10 @@
 The run's driver is the journal engine's own, and so is what it means to be signalled, paused, cancelled, to wait for a
 child or to undo a step. It only has another host. Where the journal engine writes a record and goes on when that is
 durable, here the outcome is in Temporal's history before anybody hears of it: every write is answered at once. Where it
-carries a step out, here somebody is asked to (``begin_step``), and the outcome comes back as a ``Happening``.
+carries a step out, here somebody is asked to (``start_step``), and the outcome comes back as a ``RunEvent``.
 
-``tell`` takes all that one workflow task brings, in the order that ``happenings`` gives it. Nothing else moves the run.
+``apply_workflow_task`` takes all that one workflow task brings, in the order that ``run_events`` gives it. Nothing else
+moves the run.
 """
 
 from __future__ import annotations
@@ -20,251 +21,251 @@ from temporalio.api.common.v1 import Payload
 from holdfast.core.commands import Command
 from holdfast.core.execution import Execution
 from holdfast.core.patches import Patches
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.journal_writer import Done
+from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import ValueTooLarge
 from holdfast.run_log import RunLog
-from holdfast.stores.approvals import AskApproval, WithdrawApproval, answer_name
-from holdfast.stores.change_feed import News
-from holdfast.stores.contract import History, Request
+from holdfast.stores.approvals import RequestApproval, WithdrawApproval, make_answer_name
+from holdfast.stores.change_feed import ChangeFeed
+from holdfast.stores.contract import History, RunRequests
 from holdfast.stores.operations import (
-    Answer,
     AppendRecord,
     AwaitRun,
     CancelRun,
     FinishRun,
-    Link,
     NewRun,
-    NoteAttempt,
     Op,
+    OpResult,
+    OpStatus,
     ParkRun,
     Run,
-    Verdict,
+    RunLink,
+    SaveAttempt,
 )
 from holdfast.stores.rules import is_child_failure
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.carried_records import Packing, seen_in, unpack
-from holdfast.stores.temporal.payloads import data_of, largest, plain
+from holdfast.stores.temporal.carried_records import RecordPacker, unpack, unpack_signal_ids
+from holdfast.stores.temporal.payloads import from_payload, get_max_value_size, load_json
 from holdfast.stores.temporal.run_events import (
-    CancelAsked,
+    CancelRequested,
     ChildEnded,
     ChildStarted,
-    DelayOver,
-    Happening,
-    Signalled,
+    DelayElapsed,
+    RunEvent,
+    SignalReceived,
     StepEnded,
     TimerFired,
-    Updated,
-    in_stages,
+    UpdateReceived,
+    split_stages,
 )
 from holdfast.temporal import start_limiter
-from holdfast.temporal.approval_memo import check_room
+from holdfast.temporal.approval_memo import check_memo_size
 from holdfast.temporal.awaited_run import AwaitedRun
-from holdfast.temporal.linked_runs import Relatives
-from holdfast.temporal.run_environment import FedClock, TemporalPatches, Turns, Untold
-from holdfast.temporal.start_limiter import Pace
-from holdfast.temporal.steps_and_timers import FedStep, FedTimers
+from holdfast.temporal.linked_runs import LinkedRuns
+from holdfast.temporal.run_environment import CallbackQueue, NullLiveEvents, TemporalPatches, WorkflowTaskClock
+from holdfast.temporal.start_limiter import StartLimiter
+from holdfast.temporal.steps_and_timers import TemporalStep, TemporalTimers
 
-_CANCEL = Request(0, cancel=True, pause=False)
-_PAUSE = Request(0, cancel=False, pause=True)
+_CANCEL_REQUEST = RunRequests(0, is_cancel_requested=True, is_pause_requested=False)
+_PAUSE_REQUEST = RunRequests(0, is_cancel_requested=False, is_pause_requested=True)
 
 
-class Feed(ABC):
+class TemporalRun(ABC):
     """A run that is fed. It is its driver's host, and its writer."""
 
-    worker = 0
+    worker_id = 0
     run_log = RunLog(is_encrypted=True)
     """It says little: whoever reads a history is told there what has happened. A live execution has its engine's."""
-    execution: Callable[..., Execution] = Execution
+    execution_factory: Callable[..., Execution] = Execution
 
     def __init__(
         self,
         run: Run,
         definition: WorkflowDefinition,
-        brought: Iterable[Payload],
+        carried: Iterable[Payload],
         max_value: int,
         *,
-        apart: bool,
+        external_payloads: bool,
     ) -> None:
-        self.clock = FedClock()
-        self.telling = Untold()
-        self.news = News()
-        self.turns = Turns()
-        self.loop = cast(asyncio.AbstractEventLoop, self.turns)
-        self.draining = False
-        self.max_value = largest(max_value, apart=apart)
-        self.apart = apart
+        self.clock = WorkflowTaskClock()
+        self.live_events = NullLiveEvents()
+        self.change_feed = ChangeFeed()
+        self.callbacks = CallbackQueue()
+        self.loop = cast(asyncio.AbstractEventLoop, self.callbacks)
+        self.is_draining = False
+        self.max_value = get_max_value_size(max_value, has_external_payloads=external_payloads)
+        self.has_external_payloads = external_payloads
         """Whether large payloads have a storage of their own."""
-        self.questions: dict[str, AskApproval] = {}
+        self.open_approvals: dict[str, RequestApproval] = {}
         """What the run asks people now."""
-        handed_on = list(brought)
+        handed_on = list(carried)
         chunks, self._records, self._signals = unpack(handed_on)
-        self.packing = Packing(chunks)
-        self.unheard: dict[int, Signal] = {signal.id: signal for signal in self._signals}
+        self.carried_records = RecordPacker(chunks)
+        self.unconsumed_signals: dict[int, Signal] = {signal.id: signal for signal in self._signals}
         """Signals that no record has consumed yet."""
-        self._last_signal = len(self._signals)
-        self.refused: set[int] = set()
+        self._last_signal_id = len(self._signals)
+        self.refused_positions: set[int] = set()
         """Positions of steps that were refused, without anybody having been asked to carry them out."""
-        self._answered: set[str] = set()
+        self._answered_ids: set[str] = set()
         """Questions that were answered."""
-        self.seen: set[str] = seen_in(handed_on)
+        self.signal_dedup_ids: set[str] = unpack_signal_ids(handed_on)
         """Deduplication ids of signals that came."""
-        self.relatives = Relatives(self)
-        self.activities = Pace(start_limiter.MOST_ACTIVITIES)
-        self._parked: Done | None = None
-        self._pause_asked = self._cancel_asked = False
-        self._steps: dict[int, FedStep] = {}
+        self.linked_runs = LinkedRuns(self)
+        self.activity_limiter = StartLimiter(start_limiter.MAX_ACTIVITIES)
+        self._park_callback: AnswerCallback | None = None
+        self._is_pause_requested = self._is_cancel_requested = False
+        self._steps: dict[int, TemporalStep] = {}
         self.driver = Driver(self, run, definition)
 
     # Moving
 
-    def begin(self, at: float) -> None:
+    def start(self, at: float) -> None:
         """Let the code run, over what was brought along, until it waits for something new."""
         self.clock.time = at
-        self.driver.begin(History(self._records, {}, self._signals))
+        self.driver.start(History(self._records, {}, self._signals))
         self._records = self._signals = []
-        self.turns.drain()
+        self.callbacks.drain()
 
-    def tell(self, at: float, happenings: Sequence[Happening]) -> None:
+    def apply_workflow_task(self, at: float, run_events: Sequence[RunEvent]) -> None:
         """All that one workflow task brings, in order."""
         self.clock.time = at
-        for stage in in_stages(happenings):
+        for stage in split_stages(run_events):
             for happening in stage:
-                self._take(happening)
-            self.turns.drain()
+                self._apply(happening)
+            self.callbacks.drain()
 
-    def later(self, call: Callable[..., object], *args: Any) -> None:
+    def call_soon(self, call: Callable[..., object], *args: Any) -> None:
         """Call this when the present call has returned."""
-        self.turns.call_soon(call, *args)
+        self.callbacks.call_soon(call, *args)
 
-    def _take(self, happening: Happening) -> None:
-        match happening:
-            case Signalled():
-                self._signalled(happening)
-            case DelayOver():
+    def _apply(self, run_event: RunEvent) -> None:
+        match run_event:
+            case SignalReceived():
+                self._apply_signal(run_event)
+            case DelayElapsed():
                 pass  # told before the code begins
-            case Updated():
-                self.updated(happening, self._update(happening))
-            case CancelAsked():
-                self._cancel_asked = True
-                self.driver.ask(_CANCEL)
+            case UpdateReceived():
+                self.answer_update(run_event, self._apply_update(run_event))
+            case CancelRequested():
+                self._is_cancel_requested = True
+                self.driver.handle_request(_CANCEL_REQUEST)
                 self._unpark()
             case TimerFired():
-                self._timers.fired(happening.position)
+                self._timers.on_fired(run_event.position)
             case StepEnded():
-                self.activities.over(happening.position)
-                if happening.is_await:
-                    self.relatives.awaited(happening)
-                elif (step := self._steps.pop(happening.position, None)) is not None:
-                    step.ended(happening)
+                self.activity_limiter.note_ended(run_event.position)
+                if run_event.is_await:
+                    self.linked_runs.on_await_ended(run_event)
+                elif (step := self._steps.pop(run_event.position, None)) is not None:
+                    step.on_ended(run_event)
             case ChildStarted():
-                self.relatives.started(happening)
+                self.linked_runs.on_child_started(run_event)
             case ChildEnded():
-                self.relatives.ended(happening)
+                self.linked_runs.on_child_ended(run_event)
 
     # What a driver asks for (see `engine.host.RunHost`)
 
     @property
-    def writer(self) -> Feed:
+    def writer(self) -> TemporalRun:
         """Where what happens goes to."""
         return self
 
-    def step_run(self, driver: Driver, command: Command, known: Attempt | None) -> FedStep:
+    def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> TemporalStep:
         """What lets a step be carried out."""
-        step = self._steps[command.position] = FedStep(self, driver, command)
+        step = self._steps[command.position] = TemporalStep(self, driver, command)
         return step
 
-    def timers(self, driver: Driver) -> FedTimers:
+    def create_timers(self, driver: Driver) -> TemporalTimers:
         """What wakes the run when something is due."""
-        self._timers = FedTimers(self, driver)
+        self._timers = TemporalTimers(self, driver)
         return self._timers
 
-    def patches(self, history: History) -> Patches:
+    def create_patches(self, history: History) -> Patches:
         """What the run answers to code that asks which way to take."""
-        return TemporalPatches(history.records, self.patched)
+        return TemporalPatches(history.records, self.is_patched)
 
-    def run_idle(self, driver: Driver) -> None:
+    def on_run_idle(self, driver: Driver) -> None:
         """Nothing: it is Temporal that takes executions out of memory."""
         return
 
-    def run_busy(self, driver: Driver) -> None:
+    def on_run_busy(self, driver: Driver) -> None:
         """Nothing, either."""
         return
 
-    def run_over(self, driver: Driver, run: Run | None) -> None:
-        """Nothing: what ends is told by ``over``."""
+    def on_run_closed(self, driver: Driver, ended_run: Run | None) -> None:
+        """Nothing: what ends is told by ``finish``."""
         return
 
-    def given_back(self, answer: Answer | BaseException) -> None:
+    def on_released(self, answer: OpResult | BaseException) -> None:
         """Temporal gives its runs to workers by itself."""
         return
 
-    def run_refused_park(self, driver: Driver) -> None:
+    def on_park_refused(self, driver: Driver) -> None:
         """It goes on; if it is to be cancelled, it can hear that now."""
-        if self._cancel_asked:
-            driver.ask(_CANCEL)
+        if self._is_cancel_requested:
+            driver.handle_request(_CANCEL_REQUEST)
 
-    def turning(self, run_id: str | None) -> None:
+    def set_turn(self, run_id: str | None) -> None:
         """Workflow code starts or stops to run, perhaps in another thread than the last time."""
         if run_id is not None:
-            self.driver.execution.loop.adopt()
+            self.driver.execution.loop.bind_to_current_thread()
             return
-        self.relatives.look()
+        self.linked_runs.cancel_stale_awaits()
 
-    def start_child(self, new: NewRun, link: Link, done: Done) -> None:
+    def start_child(self, new: NewRun, link: RunLink, on_answer: AnswerCallback) -> None:
         """Start a run for this one."""
-        self.relatives.start(new, link, done)
+        self.linked_runs.start(new, link, on_answer)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Nothing: all that there is to do comes by itself."""
         return
 
-    def submit(self, op: Op, done: Done) -> None:
+    def submit(self, op: Op, on_answer: AnswerCallback) -> None:
         """Carry out what the journal engine would write."""
         match op:
             case AppendRecord():
-                if op.consume is not None:
-                    self.unheard.pop(op.consume, None)
-                self.packing.add(op.record)
+                if op.consumed_signal_id is not None:
+                    self.unconsumed_signals.pop(op.consumed_signal_id, None)
+                self.carried_records.add(op.record)
             case FinishRun():
-                self.over(op)
+                self.finish(op)
                 return
             case ParkRun():
-                if self._pause_asked:
-                    self._parked = done
+                if self._is_pause_requested:
+                    self._park_callback = on_answer
                 else:
-                    self.later(done, Verdict.REFUSED)
+                    self.call_soon(on_answer, OpStatus.REFUSED)
                 return
-            case AskApproval():
+            case RequestApproval():
                 try:
-                    check_room(self.questions.values(), op, self.max_value)
+                    check_memo_size(self.open_approvals.values(), op, self.max_value)
                 except ValueTooLarge as error:
-                    self.later(done, error)
+                    self.call_soon(on_answer, error)
                     return
-                self.questions[op.id] = op
-                self.questions_changed()
+                self.open_approvals[op.id] = op
+                self.on_approvals_changed()
             case WithdrawApproval():
-                if self.questions.pop(op.id, None) is not None:
-                    self.questions_changed()
+                if self.open_approvals.pop(op.id, None) is not None:
+                    self.on_approvals_changed()
             case AwaitRun():
-                self.relatives.wait_for(op.run_id, op.link, done)
+                self.linked_runs.wait_for(op.run_id, op.link, on_answer)
                 return
             case CancelRun():
-                self.relatives.cancel(op.run_id)
-            case NoteAttempt():
+                self.linked_runs.cancel(op.run_id)
+            case SaveAttempt():
                 pass
             case _:
                 raise NotImplementedError(type(op).__name__)
-        self.later(done, Verdict.DONE)
+        self.call_soon(on_answer, OpStatus.DONE)
 
-    def in_short(self, record: Record, consumed: int | None) -> list[Any]:
+    def summarize_record(self, record: Record, consumed: int | None) -> list[Any]:
         """What of the history a record is; with what the history does not tell."""
         entry: list[Any] = [int(record.kind), record.position, record.name, record.at, consumed]
         more: dict[str, str] = {}
-        is_refused = not record.ok and record.position in self.refused
-        if record.kind in (Kind.CHILD, Kind.START):
+        is_refused = not record.ok and record.position in self.refused_positions
+        if record.kind in (RecordKind.CHILD, RecordKind.START):
             more["run"] = record.preview
             is_refused = not record.ok and not is_child_failure(record.payload)
         if is_refused:
@@ -273,65 +274,65 @@ class Feed(ABC):
 
     # Signals
 
-    def _signalled(self, told: Signalled) -> None:
-        if told.name == identifiers.PAUSE:
-            self._pause_asked = True
-            self.driver.ask(_PAUSE)
-        elif told.name == identifiers.RESUME:
-            self._pause_asked = False
+    def _apply_signal(self, event: SignalReceived) -> None:
+        if event.name == identifiers.PAUSE_SIGNAL:
+            self._is_pause_requested = True
+            self.driver.handle_request(_PAUSE_REQUEST)
+        elif event.name == identifiers.RESUME_SIGNAL:
+            self._is_pause_requested = False
             self._unpark()
-        elif told.name == identifiers.ANSWER:
-            id = str(plain(told.values[0]))
-            question = self.questions.pop(id, None)
+        elif event.name == identifiers.ANSWER_SIGNAL:
+            id = str(load_json(event.payloads[0]))
+            question = self.open_approvals.pop(id, None)
             if question is not None:
-                self._answered.add(id)
-                self.questions_changed()
-                self.put(answer_name(id), data_of(told.values[1]), told.at, question.position)
+                self._answered_ids.add(id)
+                self.on_approvals_changed()
+                self.add_signal(make_answer_name(id), from_payload(event.payloads[1]), event.at, question.position)
         else:
-            dedup = str(plain(told.values[1])) if len(told.values) > 1 else ""
-            if not dedup or dedup not in self.seen:
-                self.seen.update([dedup] if dedup else [])
-                self.put(told.name, data_of(told.values[0]) if told.values else b"null", told.at)
+            dedup = str(load_json(event.payloads[1])) if len(event.payloads) > 1 else ""
+            if not dedup or dedup not in self.signal_dedup_ids:
+                self.signal_dedup_ids.update([dedup] if dedup else [])
+                self.add_signal(event.name, from_payload(event.payloads[0]) if event.payloads else b"null", event.at)
 
-    def _update(self, told: Updated) -> bool:
+    def _apply_update(self, event: UpdateReceived) -> bool:
         """A step changes a question of its run; false when that is too late."""
-        id = str(plain(told.values[0]))
-        question = self.questions.get(id)
-        if told.name == identifiers.WITHDRAW:
+        id = str(load_json(event.payloads[0]))
+        question = self.open_approvals.get(id)
+        if event.name == identifiers.WITHDRAW_UPDATE:
             if question is not None:
-                del self.questions[id]
-                self.questions_changed()
-            return id not in self._answered
+                del self.open_approvals[id]
+                self.on_approvals_changed()
+            return id not in self._answered_ids
         if question is not None:
-            self.reminded(question, *(plain(value) for value in told.values[1:]))
+            self.on_reminder(question, *(load_json(value) for value in event.payloads[1:]))
         return question is not None
 
-    def put(self, name: str, payload: bytes, at: float, position: int | None = None) -> None:
+    def add_signal(self, name: str, payload: bytes, at: float, position: int | None = None) -> None:
         """Something was sent to the run, or (with a position) to one of its commands."""
-        self._last_signal += 1
-        signal = Signal(self._last_signal, name, payload, at, position)
+        self._last_signal_id += 1
+        signal = Signal(self._last_signal_id, name, payload, at, position)
         if position is None:
-            self.unheard[signal.id] = signal
+            self.unconsumed_signals[signal.id] = signal
         self.driver.add_signals([signal])
 
     def _unpark(self) -> None:
         """Let a paused run go on."""
-        parked, self._parked = self._parked, None
+        parked, self._park_callback = self._park_callback, None
         if parked is not None:
-            self.later(parked, Verdict.REFUSED)
+            self.call_soon(parked, OpStatus.REFUSED)
 
     # What is done about all that
 
     @abstractmethod
-    def patched(self, name: str) -> bool:
+    def is_patched(self, name: str) -> bool:
         """Whether the run takes the new way of a change."""
 
     @abstractmethod
-    def begin_step(self, step: FedStep) -> None:
+    def start_step(self, step: TemporalStep) -> None:
         """Let a step be carried out."""
 
     @abstractmethod
-    def cancel_step(self, step: FedStep) -> None:
+    def cancel_step(self, step: TemporalStep) -> None:
         """Nobody wants its outcome any more."""
 
     @abstractmethod
@@ -343,7 +344,7 @@ class Feed(ABC):
         """Nobody waits for it any more."""
 
     @abstractmethod
-    def begin_child(self, new: NewRun, position: int, *, awaited: bool) -> None:
+    def start_child_workflow(self, new: NewRun, position: int, *, is_awaited: bool) -> None:
         """Start a run."""
 
     @abstractmethod
@@ -351,7 +352,7 @@ class Feed(ABC):
         """Ask for a run to be cancelled that this one has started."""
 
     @abstractmethod
-    def begin_await(self, position: int, awaited: AwaitedRun) -> None:
+    def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """Find a run, or wait for its end."""
 
     @abstractmethod
@@ -359,17 +360,17 @@ class Feed(ABC):
         """Nobody waits for it any more."""
 
     @abstractmethod
-    def questions_changed(self) -> None:
+    def on_approvals_changed(self) -> None:
         """The run asks people something else than before."""
 
     @abstractmethod
-    def reminded(self, question: AskApproval, reminders: int, asked_of: str, expires_at: float | None) -> None:
+    def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
         """People are told of a question again."""
 
     @abstractmethod
-    def updated(self, told: Updated, answer: bool) -> None:
+    def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
         """Tell a step what came of the change that it has asked for."""
 
     @abstractmethod
-    def over(self, end: FinishRun) -> None:
+    def finish(self, end: FinishRun) -> None:
         """The run has ended."""

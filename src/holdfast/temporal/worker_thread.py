@@ -20,24 +20,24 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from holdfast.stores.temporal import identifiers
 from holdfast.temporal.activities import Activities
-from holdfast.temporal.engine_context import Site
-from holdfast.temporal.entity_workflows import KEEPERS
-from holdfast.temporal.run_workflow import RunWorkflow, SiteInterceptor
+from holdfast.temporal.engine_context import EngineContext
+from holdfast.temporal.entity_workflows import ENTITY_WORKFLOWS
+from holdfast.temporal.run_workflow import EngineContextInterceptor, RunWorkflow
 
 log = logging.getLogger("holdfast.engine")
 
 T = TypeVar("T")
 
-AGAIN_AFTER = 5.0
+RESTART_DELAY_S = 5.0
 """Seconds after which there is another worker in the place of one that has failed."""
 
-STICKY = timedelta(seconds=2)
+STICKY_TIMEOUT = timedelta(seconds=2)
 """How long a workflow task waits for the worker that had the last one, before anybody may have it."""
 
-POLLERS = 20
+MAX_POLLERS = 20
 """Requests for work of each kind that are open at a time, over all task queues; each has 2 to 5."""
 
-LONGEST = timedelta(hours=1)
+GRACEFUL_SHUTDOWN_TIMEOUT = timedelta(hours=1)
 """How long the SDK lets activities end by themselves; it is told long before (see ``stop``)."""
 
 
@@ -45,55 +45,55 @@ class WorkerThread:
     """Workers for any number of task queues, in a thread.
 
     Args:
-        site: what their runs and steps share.
+        engine_context: what their runs and steps share.
         connect: the way to Temporal, to be gone in the thread.
-        activities: makes the activities, once there is a connection.
+        make_activities: makes the activities, once there is a connection.
         concurrency: how many runs may be in memory, and how many steps at work, for each task queue.
     """
 
     def __init__(
         self,
-        site: Site,
+        engine_context: EngineContext,
         connect: Callable[[], Coroutine[Any, Any, Client]],
-        activities: Callable[[Client], Activities],
+        make_activities: Callable[[Client], Activities],
         concurrency: int,
     ) -> None:
-        self._site = site
+        self._engine_context = engine_context
         self._connect = connect
-        self._make_activities = activities
+        self._make_activities = make_activities
         self._concurrency = concurrency
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._activities: Activities | None = None
         self._workers: dict[str, Worker] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
     async def start(self) -> None:
         """Begin the thread, and connect. Raises what keeps it from connecting."""
         begun: Future[None] = Future()
-        self._thread = threading.Thread(target=self._live, args=(begun,), name="holdfast-temporal", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, args=(begun,), name="holdfast-temporal", daemon=True)
         self._thread.start()
         await asyncio.wrap_future(begun)
 
-    def _live(self, begun: Future[None]) -> None:
+    def _run_loop(self, ready: Future[None]) -> None:
         with asyncio.Runner() as runner:  # which cancels what is left in the end, such as waits for other runs
             self._loop = runner.get_loop()
-            runner.run(self._begin(begun))
-            if begun.exception() is None:
+            runner.run(self._connect_worker(ready))
+            if ready.exception() is None:
                 self._loop.run_forever()
 
-    async def _begin(self, begun: Future[None]) -> None:
+    async def _connect_worker(self, ready: Future[None]) -> None:
         try:
             self._client = await self._connect()
             self._activities = self._make_activities(self._client)
         except BaseException as error:
-            begun.set_exception(error)
+            ready.set_exception(error)
         else:
-            begun.set_result(None)
+            ready.set_result(None)
 
-    async def run(self, coro: Coroutine[Any, Any, T]) -> T:
+    async def run_coroutine(self, coro: Coroutine[Any, Any, T]) -> T:
         """Await something in the thread."""
         assert self._loop is not None
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coro, self._loop))
@@ -102,12 +102,12 @@ class WorkerThread:
         """Poll these task queues, too."""
         new = [name for name in task_queues if name not in self._workers]
         if new:
-            await self.run(self._serve(new))
+            await self.run_coroutine(self._start_workers(new))
 
-    async def serve_keepers(self) -> None:
+    async def serve_entity_workflows(self) -> None:
         """Poll the task queue of what is kept for many runs, too."""
-        if identifiers.KEEPERS not in self._workers:
-            await self.run(self._serve([identifiers.KEEPERS], KEEPERS))
+        if identifiers.ENTITY_TASK_QUEUE not in self._workers:
+            await self.run_coroutine(self._start_workers([identifiers.ENTITY_TASK_QUEUE], ENTITY_WORKFLOWS))
 
     @property
     def task_queues(self) -> list[str]:
@@ -117,13 +117,13 @@ class WorkerThread:
     def serve_soon(self, task_queue: str) -> None:
         """The same, without waiting for it; called from any thread."""
         if task_queue not in self._workers and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._serve_again, task_queue, (RunWorkflow,))
+            self._loop.call_soon_threadsafe(self._schedule_worker, task_queue, (RunWorkflow,))
 
-    async def _serve(self, task_queues: list[str], workflows: Sequence[type] = (RunWorkflow,)) -> None:
+    async def _start_workers(self, task_queues: list[str], workflows: Sequence[type] = (RunWorkflow,)) -> None:
         assert self._client is not None
         assert self._activities is not None
-        heartbeat = timedelta(seconds=self._site.settings.heartbeat)
-        pollers = max(2, min(5, POLLERS // (len(self._workers) + len(task_queues))))
+        heartbeat = timedelta(seconds=self._engine_context.settings.heartbeat_timeout_s)
+        pollers = max(2, min(5, MAX_POLLERS // (len(self._workers) + len(task_queues))))
         for name in task_queues:
             if name in self._workers or self._is_stopping:
                 continue
@@ -131,59 +131,63 @@ class WorkerThread:
                 self._client,
                 task_queue=name,
                 workflows=workflows,
-                activities=[self._activities.carry_out],
+                activities=[self._activities.run_activity],
                 workflow_runner=UnsandboxedWorkflowRunner(),
-                interceptors=[SiteInterceptor(self._site)],
+                interceptors=[EngineContextInterceptor(self._engine_context)],
                 max_cached_workflows=self._concurrency,
                 max_concurrent_activities=self._concurrency,
                 max_concurrent_workflow_task_polls=pollers,
                 max_concurrent_activity_task_polls=pollers,
-                sticky_queue_schedule_to_start_timeout=STICKY,
+                sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
                 max_heartbeat_throttle_interval=heartbeat / 5,
                 default_heartbeat_throttle_interval=heartbeat / 5,
-                graceful_shutdown_timeout=LONGEST,
+                graceful_shutdown_timeout=GRACEFUL_SHUTDOWN_TIMEOUT,
             )
-            _let_turns_take_their_time(worker)
+            _disable_deadlock_timeout(worker)
             task = asyncio.create_task(worker.run(), name=f"holdfast-temporal {name}")
-            self._running.add(task)
-            task.add_done_callback(partial(self._ended, name, workflows))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._on_worker_ended, name, workflows))
 
-    def _ended(self, name: str, workflows: Sequence[type], task: asyncio.Task[None]) -> None:
+    def _on_worker_ended(self, task_queue: str, workflows: Sequence[type], task: asyncio.Task[None]) -> None:
         """A worker has stopped. If that was not our doing, there is another one after a while."""
-        self._running.discard(task)
+        self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        log.error("Temporal's worker for task queue %r has stopped; a new one follows: %s", name, error, exc_info=error)
-        self._workers.pop(name, None)
+        log.error(
+            "Temporal's worker for task queue %r has stopped; a new one follows: %s", task_queue, error, exc_info=error
+        )
+        self._workers.pop(task_queue, None)
         if self._loop is not None and not self._is_stopping:
-            self._loop.call_later(AGAIN_AFTER, self._serve_again, name, workflows)
+            self._loop.call_later(RESTART_DELAY_S, self._schedule_worker, task_queue, workflows)
 
-    def _serve_again(self, name: str, workflows: Sequence[type]) -> None:
-        serving = asyncio.get_running_loop().create_task(self._serve([name], workflows))
-        self._running.add(serving)
-        serving.add_done_callback(partial(self._ended, name, workflows))
+    def _schedule_worker(self, task_queue: str, workflows: Sequence[type]) -> None:
+        serving = asyncio.get_running_loop().create_task(self._start_workers([task_queue], workflows))
+        self._tasks.add(serving)
+        serving.add_done_callback(partial(self._on_worker_ended, task_queue, workflows))
 
     @property
-    def at_work(self) -> int:
+    def running_step_count(self) -> int:
         """How many steps are at work here."""
-        return 0 if self._activities is None else self._activities.at_work
+        return 0 if self._activities is None else self._activities.running_step_count
 
     async def stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
         """Take nothing more. Steps at work get ``grace`` seconds to end; then they are handed over."""
         if self._loop is None or self._loop.is_closed() or self._client is None:
             return
-        await self.run(self._stop(grace, is_hurried))
+        await self.run_coroutine(self._stop(grace, is_hurried))
         self._loop.call_soon_threadsafe(self._loop.stop)
         assert self._thread is not None
         await asyncio.to_thread(self._thread.join)
 
     async def _stop(self, grace: float, is_hurried: Callable[[], bool]) -> None:
         self._is_stopping = True
-        keepers = self._workers.pop(identifiers.KEEPERS, None)  # the last to go: steps may ask them until their end
+        keepers = self._workers.pop(
+            identifiers.ENTITY_TASK_QUEUE, None
+        )  # the last to go: steps may ask them until their end
         stopping = [asyncio.create_task(worker.shutdown()) for worker in self._workers.values()]
         until = asyncio.get_running_loop().time() + grace
         while asyncio.get_running_loop().time() < until:
-            if not self.at_work or is_hurried():
+            if not self.running_step_count or is_hurried():
                 break
             await asyncio.sleep(0.02)
         if self._activities is not None:
@@ -192,8 +196,8 @@ class WorkerThread:
             await asyncio.wait(stopping)
         if keepers is not None:
             await keepers.shutdown()
-        if self._running:
-            await asyncio.wait(self._running)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
         """Let go without waiting: the process ends, or the program's loop is gone."""
@@ -202,7 +206,7 @@ class WorkerThread:
             asyncio.run_coroutine_threadsafe(self._stop(0.0, lambda: True), loop)
 
 
-def _let_turns_take_their_time(worker: Worker) -> None:
+def _disable_deadlock_timeout(worker: Worker) -> None:
     """Do without the SDK's limit of 2 s for a turn: to replay what a long run brings along may take longer.
 
     Its ``debug_mode`` would do that, too, but also have workflow code run in the thread that heartbeats come from: one

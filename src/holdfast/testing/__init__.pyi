@@ -1,11 +1,11 @@
 from holdfast.services.journal_files import Journal as Journal
 from holdfast.services.journal_files import export_run as export_run
-from holdfast.testing.crash_everywhere import Report as Report
+from holdfast.testing.crash_everywhere import CrashReport as CrashReport
 from holdfast.testing.journal_replay import (
     JournalMismatch as JournalMismatch,
 )
 from holdfast.testing.journal_replay import (
-    Replayed as Replayed,
+    ReplayResult as ReplayResult,
 )
 from holdfast.testing.journal_replay import (
     replay as replay,

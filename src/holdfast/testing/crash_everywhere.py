@@ -27,30 +27,30 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.authoring.registry import definition_of
+from holdfast.authoring.registry import get_definition
 from holdfast.authoring.workflow import Workflow
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 from holdfast.services.journal_files import export_run
 from holdfast.testing import crash_rules
-from holdfast.testing.crash_points import CARRIED_OUT, CrashPoint
-from holdfast.testing.crash_rules import Seen, Trial
-from holdfast.testing.heap_shuffle import shake
+from holdfast.testing.crash_points import EXECUTED_KINDS, CrashPoint
+from holdfast.testing.crash_rules import ObservedRun, Trial
+from holdfast.testing.heap_shuffle import shuffle_heap
 from holdfast.testing.journal_replay import replay
-from holdfast.testing.nondeterminism_causes import Suspects
+from holdfast.testing.nondeterminism_causes import CauseFinder
 from holdfast.testing.results import RunResult
 from holdfast.testing.simulated_process import World
-from holdfast.testing.subprocess_replay import replay_elsewhere
+from holdfast.testing.subprocess_replay import replay_in_subprocesses
 from holdfast.testing.violations import CrashSafetyError, Violation
 
 if TYPE_CHECKING:
     from holdfast.testing.runner import Runner
 
-MOST_LIVES = 20
-OFTEN_ENOUGH = 5
+MAX_PROCESSES = 20
+MAX_REPLAYS_PER_JOURNAL = 5
 """How often the same journal is replayed. Most trials leave the same, and each of them has replayed a part of it."""
 
-MOST_ELSEWHERE = 50
+MAX_SUBPROCESS_JOURNALS = 50
 """How many journals of one trial are replayed in new processes."""
 
 
@@ -59,18 +59,18 @@ AfterEach = Callable[[RunResult], Awaitable[None] | None]
 
 
 @dataclass
-class Settings:
+class CrashCheckSettings:
     """What a runner was told about its checks."""
 
-    pairs: int
-    processes: int
-    same_result: bool
+    max_pairs: int
+    replay_processes: int
+    compare_results: bool
     only: Sequence[CrashPoint] | None
     before_each: list[BeforeEach] = field(default_factory=list[BeforeEach])
     after_each: list[AfterEach] = field(default_factory=list[AfterEach])
 
 
-class Fresh(NamedTuple):
+class FreshRunner(NamedTuple):
     """A runner where nothing has happened yet, and its world."""
 
     runner: Runner
@@ -78,168 +78,192 @@ class Fresh(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class CrashReport:
     """What ``crash_everywhere`` has tried. It raises if anything was found."""
 
     workflow: str
     result: RunResult
     """The run without a crash."""
-    points: int
+    point_count: int
     """At how many points the process died, one at a time."""
-    pairs: int
+    pair_count: int
     """How many schedules with two crashes were tried."""
-    processes: int
+    process_count: int
     """In how many new Python processes the journal was replayed."""
 
     def __str__(self) -> str:
         return (
-            f"workflow {self.workflow!r} survived {self.points} single crashes, {self.pairs} pairs of crashes, and "
-            f"replay in {self.processes} other Python processes"
+            f"workflow {self.workflow!r} survived {self.point_count} single crashes, {self.pair_count} pairs of "
+            "crashes, and "
+            f"replay in {self.process_count} other Python processes"
         )
 
 
-class Everywhere:
+class CrashCheck:
     """All the trials of one workflow with one set of inputs."""
 
     def __init__(
         self,
-        fresh: Callable[[], Fresh],
-        settings: Settings,
+        make_runner: Callable[[], FreshRunner],
+        settings: CrashCheckSettings,
         workflow: Workflow[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self._fresh = fresh
+        self._make_runner = make_runner
         self._settings = settings
         self._workflow = workflow
         self._args = args
         self._kwargs = kwargs
-        self._suspects = Suspects(workflow.definition.function)
-        self._replayed: Counter[Hashable] = Counter()
+        self._cause_finder = CauseFinder(workflow.definition.function)
+        self._replay_counts: Counter[Hashable] = Counter()
 
-    async def check(self) -> Report:
+    async def check(self) -> CrashReport:
         """Try everything; raises ``CrashSafetyError`` at the first schedule that breaks a rule."""
         __tracebackhide__ = True
         only = self._settings.only
-        reference = await self._try(())
+        reference = await self._run_trial(())
         for seen in reference.runs.values():
-            self._suspects.add(definition_of(seen.trace.workflow, seen.trace.version).function)
-        self._report_first(reference, crash_rules.unfit)
-        points = [tuple(only)] if only is not None else [(point,) for point in _points(reference)]
+            self._cause_finder.add_workflow(get_definition(seen.trace.workflow, seen.trace.version).function)
+        self._raise_first_violation(reference, crash_rules.find_forbidden_code)
+        points = [tuple(only)] if only is not None else [(point,) for point in _list_crash_points(reference)]
         # First whatever a crash alone brings out, in the order of the run's life: the first schedule that fails is then
         # the shortest. A run that differs from the reference may do so without any crash, which is told as such.
         trials = [reference]
         for schedule in points:
-            trials.append(trial := await self._try(schedule))
-            self._report_first(trial, crash_rules.ran_again, crash_rules.lives_differ, crash_rules.swallowed)
-        self._report_first(reference, self._replay_differs)
-        control = replace(await self._try(()), is_control=True)
+            trials.append(trial := await self._run_trial(schedule))
+            self._raise_first_violation(
+                trial,
+                crash_rules.find_repeated_step,
+                crash_rules.find_process_difference,
+                crash_rules.find_swallowed_park,
+            )
+        self._raise_first_violation(reference, self._find_replay_difference)
+        control = replace(await self._run_trial(()), is_control=True)
         for trial in [control, *trials[1:]]:
-            self._hold_against(reference, trial)
-        doubles = [] if only is not None else _pairs([point for (point,) in points], self._settings.pairs)
+            self._compare_with_reference(reference, trial)
+        doubles = [] if only is not None else _choose_pairs([point for (point,) in points], self._settings.max_pairs)
         whole = 0
         for schedule in doubles:
-            trial = await self._try(schedule)
-            whole += trial.is_whole
-            self._report_first(trial, crash_rules.ran_again, crash_rules.lives_differ, crash_rules.swallowed)
-            self._hold_against(reference, trial)
-        processes = await self._replay_elsewhere(reference)
-        if only is not None and not trials[-1].is_whole:
-            raise UsageError(
-                f"the schedule {_in_short(only)!r} breaks nothing: the run never came to all of it. Its points are: "
-                f"{_in_short(_points(reference))}"
+            trial = await self._run_trial(schedule)
+            whole += trial.is_complete
+            self._raise_first_violation(
+                trial,
+                crash_rules.find_repeated_step,
+                crash_rules.find_process_difference,
+                crash_rules.find_swallowed_park,
             )
-        return Report(self._workflow.name, reference.result, len(points), whole, processes)
+            self._compare_with_reference(reference, trial)
+        processes = await self._replay_in_subprocesses(reference)
+        if only is not None and not trials[-1].is_complete:
+            raise UsageError(
+                f"the schedule {_format_schedule(only)!r} breaks nothing: the run never came to all of it. Its points "
+                "are: "
+                f"{_format_schedule(_list_crash_points(reference))}"
+            )
+        return CrashReport(self._workflow.name, reference.result, len(points), whole, processes)
 
     # Trying
 
-    async def _try(self, schedule: Sequence[CrashPoint]) -> Trial:
-        runner, world = self._fresh()
-        world.armed, world.then = list(schedule[:1]), deque(schedule[1:])
+    async def _run_trial(self, schedule: Sequence[CrashPoint]) -> Trial:
+        runner, world = self._make_runner()
+        world.crash_points, world.later_crash_points = list(schedule[:1]), deque(schedule[1:])
         await _call_each(self._settings.before_each)
-        shake(len(schedule))
+        shuffle_heap(len(schedule))
         result = await runner.run(self._workflow, *self._args, **self._kwargs)
         lives = 1
-        while result.crashed:
+        while result.has_crashed:
             lives += 1
-            if lives > MOST_LIVES:
-                raise UsageError(f"run {result.run_id!r} crashed {MOST_LIVES} times")
-            shake(lives)
-            if await world.store.get(result.run_id) is None:  # it died before the run was there
+            if lives > MAX_PROCESSES:
+                raise UsageError(f"run {result.run_id!r} crashed {MAX_PROCESSES} times")
+            shuffle_heap(lives)
+            if await world.store.get_run(result.run_id) is None:  # it died before the run was there
                 result = await runner.run(self._workflow, *self._args, **self._kwargs)
             else:
                 result = await runner.resume(result.run_id)
-        if not schedule and world.cancels:
-            raise UsageError(f"run {result.run_id!r} never came to the simulated cancel {world.cancels[0]}")
-        trial = await self._look_at(world, result, tuple(schedule))
+        if not schedule and world.cancel_points:
+            raise UsageError(f"run {result.run_id!r} never came to the simulated cancel {world.cancel_points[0]}")
+        trial = await self._collect_trial(world, result, tuple(schedule))
         if result.status == "waiting":
             # The last of them, if it waits for one that it has started.
             waits = [seen.journal.run for seen in trial.runs.values() if seen.journal.run.state is RunState.WAITING]
-            how = "say what to send with `runner.answer(name, value)`"
+            how = "say what to send with `runner.answer_signal(name, value)`"
             if "approval " in waits[-1].waits_for:
-                how = "say what people answer with `runner.answer_question(question, answer)`"
+                how = "say what people answer with `runner.answer_approval(question, answer)`"
             raise UsageError(f"run {waits[-1].id!r} waits for {waits[-1].waits_for}, and nobody sends it: {how}")
         await _call_each(self._settings.after_each, result)
         return trial
 
-    async def _look_at(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
+    async def _collect_trial(self, world: World, result: RunResult, schedule: tuple[CrashPoint, ...]) -> Trial:
         runs = {
-            trace.run_id: Seen(await export_run(world.store, trace.run_id), trace)
-            for trace in world.family(result.run_id)
+            trace.run_id: ObservedRun(await export_run(world.store, trace.run_id), trace)
+            for trace in world.list_run_tree(result.run_id)
         }
-        return Trial(schedule, result, runs, world.life, not (world.armed or world.then))
+        return Trial(schedule, result, runs, world.event_log, not (world.crash_points or world.later_crash_points))
 
     # Judging
 
-    def _report_first(self, trial: Trial, *those: Callable[[Seen], Violation | None]) -> None:
+    def _raise_first_violation(self, trial: Trial, *checks: Callable[[ObservedRun], Violation | None]) -> None:
         __tracebackhide__ = True
-        for rule in those:
-            for seen in trial.begun:
+        for rule in checks:
+            for seen in trial.started_runs:
                 if (violation := rule(seen)) is not None:
-                    self._report(violation, trial, seen)
+                    self._raise_violation(violation, trial, seen)
 
-    def _hold_against(self, reference: Trial, trial: Trial) -> None:
+    def _compare_with_reference(self, reference: Trial, trial: Trial) -> None:
         __tracebackhide__ = True
-        for seen in trial.begun:
+        for seen in trial.started_runs:
             before = reference.runs.get(seen.trace.run_id)
-            if before is not None and before.trace.lives:
-                violation = crash_rules.commands_differ(before, seen, is_control=trial.is_control)
+            if before is not None and before.trace.traced_executions:
+                violation = crash_rules.find_command_difference(before, seen, is_control=trial.is_control)
                 if violation is not None:
-                    self._report(violation, trial, seen)
-        self._report_first(trial, self._replay_differs)
-        if self._settings.same_result and (found := crash_rules.results_differ(reference, trial)) is not None:
-            self._report(found[0], trial, found[1])
+                    self._raise_violation(violation, trial, seen)
+        self._raise_first_violation(trial, self._find_replay_difference)
+        if (
+            self._settings.compare_results
+            and (found := crash_rules.find_result_difference(reference, trial)) is not None
+        ):
+            self._raise_violation(found[0], trial, found[1])
 
-    def _replay_differs(self, seen: Seen) -> Violation | None:
+    def _find_replay_difference(self, observed: ObservedRun) -> Violation | None:
         """The journal that a run has left, once more from the beginning."""
-        journal = seen.journal
-        left = (journal.run.id, *map(crash_rules.essence, journal.records), journal.run.output, journal.run.error)
-        self._replayed[left] += 1
-        if self._replayed[left] > OFTEN_ENOUGH:
+        journal = observed.journal
+        left = (
+            journal.run.id,
+            *map(crash_rules.get_visible_fields, journal.records),
+            journal.run.output,
+            journal.run.error,
+        )
+        self._replay_counts[left] += 1
+        if self._replay_counts[left] > MAX_REPLAYS_PER_JOURNAL:
             return None
-        shake(self._replayed[left])
+        shuffle_heap(self._replay_counts[left])
         now = replay(journal)
-        return crash_rules.replay_differs(seen, now.issued, now.output_bytes, str(now.fault or ""), now.differs)
+        return crash_rules.find_replay_difference(
+            observed, now.commands, now.output_bytes, str(now.replay_error or ""), now.difference
+        )
 
-    async def _replay_elsewhere(self, reference: Trial) -> int:
+    async def _replay_in_subprocesses(self, reference: Trial) -> int:
         __tracebackhide__ = True
-        journals = [seen.journal for seen in reference.begun[:MOST_ELSEWHERE]]
-        processes = await asyncio.to_thread(replay_elsewhere, journals, self._settings.processes)
+        journals = [seen.journal for seen in reference.started_runs[:MAX_SUBPROCESS_JOURNALS]]
+        processes = await asyncio.to_thread(replay_in_subprocesses, journals, self._settings.replay_processes)
         for process in processes:
             for run_id, now in process.replays.items():
                 seen = reference.runs[run_id]
-                violation = crash_rules.replay_differs(seen, now.issued, now.output, now.fault, now.differs)
+                violation = crash_rules.find_replay_difference(
+                    seen, now.issued, now.output, now.replay_error, now.difference
+                )
                 if violation is not None:
-                    self._report(replace(violation, elsewhere=process.description), reference, seen)
+                    self._raise_violation(replace(violation, other_process=process.description), reference, seen)
         return len(processes)
 
-    def _report(self, violation: Violation, trial: Trial, seen: Seen) -> None:
+    def _raise_violation(self, violation: Violation, trial: Trial, observed: ObservedRun) -> None:
         __tracebackhide__ = True
-        violation = replace(violation, twice=trial.is_control)
-        causes = self._suspects.name(violation, seen.journal)
+        violation = replace(violation, is_without_crash=trial.is_control)
+        causes = self._cause_finder.explain(violation, observed.journal)
         named = [f"{name}={value!r}" for name, value in self._kwargs.items()]
         call = ", ".join([self._workflow.definition.function.__name__, *map(repr, self._args), *named])
-        raise CrashSafetyError.of(self._workflow.name, call, violation, trial.schedule, causes)
+        raise CrashSafetyError.from_violation(self._workflow.name, call, violation, trial.schedule, causes)
 
 
 async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *args: Any) -> None:
@@ -249,35 +273,35 @@ async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *ar
             await outcome
 
 
-def _points(reference: Trial) -> list[CrashPoint]:
+def _list_crash_points(reference: Trial) -> list[CrashPoint]:
     """Every point at which the process of this run could have died, in the order of its life."""
     points: list[CrashPoint] = []
-    for trace, event in reference.life:
+    for trace, event in reference.event_log:
         run_id = trace.run_id if trace.parent else ""
-        if event.what in CARRIED_OUT:
+        if event.kind in EXECUTED_KINDS:
             # Where a step begins is not an event of its own; its place in the order does not matter.
-            points += [CrashPoint.at(moment, event, run_id) for moment in ("before", "during", "after")]
-        elif event.what == "intent":
-            points.append(CrashPoint.at("before", event, run_id))
-        elif event.what == "start" and run_id:
+            points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "during", "after")]
+        elif event.kind == "intent":
+            points.append(CrashPoint.from_event("before", event, run_id))
+        elif event.kind == "start" and run_id:
             # Before its start there is a point already, in the life of the run that starts it.
-            points.append(CrashPoint.at("after", event, run_id))
+            points.append(CrashPoint.from_event("after", event, run_id))
         else:
-            points += [CrashPoint.at(moment, event, run_id) for moment in ("before", "after")]
+            points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "after")]
     return points
 
 
-def _pairs(points: Sequence[CrashPoint], most: int) -> list[tuple[CrashPoint, CrashPoint]]:
+def _choose_pairs(points: Sequence[CrashPoint], max_pairs: int) -> list[tuple[CrashPoint, CrashPoint]]:
     """Pairs of crashes: the same point twice and one after the next first, then others, evenly over all there are."""
     # What was recorded before a crash is not recorded again after it, nor does a process die after it once more.
-    first = [(point, point) for point in points if point.moment != "after"] + list(pairwise(points))
+    first = [(point, point) for point in points if point.phase != "after"] + list(pairwise(points))
     others = [(one, points[at]) for i, one in enumerate(points) for at in range(i + 2, len(points))]
-    chosen = first[:: max(1, len(first) // max(1, most))][:most]
-    room = most - len(chosen)
+    chosen = first[:: max(1, len(first) // max(1, max_pairs))][:max_pairs]
+    room = max_pairs - len(chosen)
     if room > 0 and others:
         chosen += others[:: max(1, len(others) // room)][:room]
     return chosen
 
 
-def _in_short(points: Iterable[CrashPoint]) -> str:
+def _format_schedule(points: Iterable[CrashPoint]) -> str:
     return "; ".join(map(str, points))

@@ -28,40 +28,45 @@ from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.errors import UsageError
 
-Moment = Literal["before", "during", "after"]
-What = Literal[
+Phase = Literal["before", "during", "after"]
+EventKind = Literal[
     "start", "step", "intent", "compensation", "child", "timer", "signal", "question", "approval", "patch", "cancel",
     "deadline", "end",
 ]  # fmt: skip
 
-CARRIED_OUT = ("step", "compensation", "child")
+EXECUTED_KINDS = ("step", "compensation", "child")
 """What takes its time between its beginning and its record: it has a *during*."""
 
-_BARE: dict[What, str] = {"start": "the start", "end": "the end", "deadline": "the deadline", "cancel": "the cancel"}
+_UNNUMBERED_KINDS: dict[EventKind, str] = {
+    "start": "the start",
+    "end": "the end",
+    "deadline": "the deadline",
+    "cancel": "the cancel",
+}
 
 
-class Event(NamedTuple):
+class RunEvent(NamedTuple):
     """Something in a run's life that is written."""
 
-    what: What
+    kind: EventKind
     number: int = 0
     """Which step, timer, signal or child, counted from 1; all but timers together, as ``holdfast show`` counts them.
     Patches are not counted: a run has one of a name."""
     name: str = ""
 
     def __str__(self) -> str:
-        if self.what in _BARE:
-            return _BARE[self.what]
-        if self.what == "patch":
+        if self.kind in _UNNUMBERED_KINDS:
+            return _UNNUMBERED_KINDS[self.kind]
+        if self.kind == "patch":
             return f"patch {self.name!r}"
-        words = "the intent of step" if self.what == "intent" else self.what
+        words = "the intent of step" if self.kind == "intent" else self.kind
         return f"{words} {self.number} ({self.name})" if self.name else f"{words} {self.number}"
 
 
-class Place(NamedTuple):
+class EventLocation(NamedTuple):
     """An event of one run, as far as a point must know it."""
 
-    event: Event
+    event: RunEvent
     run_id: str
     is_child: bool
     """Another run has started this one."""
@@ -75,8 +80,8 @@ class Place(NamedTuple):
 class CrashPoint:
     """A moment at which the process dies."""
 
-    moment: Moment
-    what: What
+    phase: Phase
+    kind: EventKind
     number: int | None = None
     """``None``: found by name."""
     name: str = ""
@@ -88,109 +93,116 @@ class CrashPoint:
     """The run that it is a point of; empty: see above."""
 
     @classmethod
-    def at(cls, moment: Moment, event: Event, run_id: str = "") -> CrashPoint:
+    def from_event(cls, phase: Phase, event: RunEvent, run_id: str = "") -> CrashPoint:
         """The point at one event of a run that was seen."""
-        return cls(moment, event.what, event.number, event.name, run_id=run_id)
+        return cls(phase, event.kind, event.number, event.name, run_id=run_id)
 
-    def matches(self, moment: Moment, place: Place) -> bool:
+    def matches(self, phase: Phase, location: EventLocation) -> bool:
         """Whether this is where the process is."""
-        event = place.event
-        if (self.moment, self.what) != (moment, event.what) or not self._is_of(place):
+        event = location.event
+        if (self.phase, self.kind) != (phase, event.kind) or not self._is_in_run(location):
             return False
-        if self.is_declared and place.numbers and self.what in ("step", "intent"):
-            return self.number == place.numbers.get(event.name) and place.occurrence() == 1
+        if self.is_declared and location.numbers and self.kind in ("step", "intent"):
+            return self.number == location.numbers.get(event.name) and location.occurrence() == 1
         if self.number is not None:
-            return self.number == event.number and (self.what != "patch" or self.name == event.name)
-        return self.name == event.name and self.occurrence == place.occurrence()
+            return self.number == event.number and (self.kind != "patch" or self.name == event.name)
+        return self.name == event.name and self.occurrence == location.occurrence()
 
-    def _is_of(self, place: Place) -> bool:
+    def _is_in_run(self, location: EventLocation) -> bool:
         if self.run_id:
-            return self.run_id == place.run_id
-        return self.number is None or not place.is_child
+            return self.run_id == location.run_id
+        return self.number is None or not location.is_child
 
     def __str__(self) -> str:
-        return f"{self.moment} {self._subject}"
+        return f"{self.phase} {self._subject}"
 
     @property
     def _subject(self) -> str:
         of_run = f" of run {self.run_id!r}" if self.run_id else ""
         if self.number is not None:
-            return f"{Event(self.what, self.number, self.name)}{of_run}"
+            return f"{RunEvent(self.kind, self.number, self.name)}{of_run}"
         often = f" number {self.occurrence}" if self.occurrence > 1 else ""
-        return f"{'the intent of step' if self.what == 'intent' else self.what} {self.name!r}{often}{of_run}"
+        return f"{'the intent of step' if self.kind == 'intent' else self.kind} {self.name!r}{often}{of_run}"
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """What has happened when the process dies here."""
-        if self.what in _BARE:
+        if self.kind in _UNNUMBERED_KINDS:
             whose = f"run {self.run_id!r}'s" if self.run_id else "the run's"
-            return f"the process dies {self.moment} {whose} {self.what} is recorded"
+            return f"the process dies {self.phase} {whose} {self.kind} is recorded"
         subject = self._subject
-        if self.what in CARRIED_OUT and self.moment == "before":
+        if self.kind in EXECUTED_KINDS and self.phase == "before":
             return f"the process dies before {subject} begins"
-        if self.moment == "during":
-            verb = "has ended" if self.what == "child" else "has run"
+        if self.phase == "during":
+            verb = "has ended" if self.kind == "child" else "has run"
             return f"the process dies when {subject} {verb}, before its outcome is recorded"
-        outcome = "" if self.what in ("intent", "question", "patch") else " the outcome of"
-        verb = "is" if self.moment == "before" else "was"
-        return f"the process dies {self.moment}{outcome} {subject} {verb} recorded"
+        outcome = "" if self.kind in ("intent", "question", "patch") else " the outcome of"
+        verb = "is" if self.phase == "before" else "was"
+        return f"the process dies {self.phase}{outcome} {subject} {verb} recorded"
 
 
 # As a test says it
 
 
-def point_of(moment: Moment, given: Mapping[What, Any], occurrence: int, run: str | None, call: str = "") -> CrashPoint:
+def build_crash_point(
+    phase: Phase, targets_by_kind: Mapping[EventKind, Any], occurrence: int, run: str | None, caller: str = ""
+) -> CrashPoint:
     """The one point that is named; what is not named is ``None``, or false. Raises ``UsageError``."""
-    call = call or f"simulate_crash_{moment}"
-    targets: list[tuple[What, Any]] = [pair for pair in given.items() if pair[1] is not None and pair[1] is not False]
+    caller = caller or f"simulate_crash_{phase}"
+    targets: list[tuple[EventKind, Any]] = [
+        pair for pair in targets_by_kind.items() if pair[1] is not None and pair[1] is not False
+    ]
     if len(targets) != 1:
-        *most, last = [f"{what}=True" if what in _BARE else f"{what}=" for what in given]
-        raise UsageError(f"{call}: name one of {', '.join(most)} and {last}")
+        *most, last = [f"{what}=True" if what in _UNNUMBERED_KINDS else f"{what}=" for what in targets_by_kind]
+        raise UsageError(f"{caller}: name one of {', '.join(most)} and {last}")
     what, target = targets[0]
     if isinstance(target, Step | Workflow):
         target = target.name
     if occurrence < 1 or (occurrence > 1 and not isinstance(target, str)):
-        raise UsageError(f"{call}: occurrence= counts from 1 the steps (or signals) of one name")
+        raise UsageError(f"{caller}: occurrence= counts from 1 the steps (or signals) of one name")
     run_id = run or ""
-    if what in _BARE:
-        return CrashPoint(moment, what, 0, run_id=run_id)
+    if what in _UNNUMBERED_KINDS:
+        return CrashPoint(phase, what, 0, run_id=run_id)
     if isinstance(target, str) and what not in ("timer", "approval"):
-        return CrashPoint(moment, what, None, target, occurrence, run_id=run_id)
+        return CrashPoint(phase, what, None, target, occurrence, run_id=run_id)
     if isinstance(target, int) and not isinstance(target, bool) and what != "patch":
         if target < 1:
-            raise UsageError(f"{call}: {what}={target!r}, but numbers begin with 1")
-        return CrashPoint(moment, what, target, is_declared=True, run_id=run_id)
+            raise UsageError(f"{caller}: {what}={target!r}, but numbers begin with 1")
+        return CrashPoint(phase, what, target, is_declared=True, run_id=run_id)
     how = "its number" if what in ("timer", "approval") else "its name" if what == "patch" else "its number or its name"
-    raise UsageError(f"{call}: {what}={target!r}; {'an' if what == 'approval' else 'a'} {what} is told by {how}")
+    raise UsageError(f"{caller}: {what}={target!r}; {'an' if what == 'approval' else 'a'} {what} is told by {how}")
 
 
 # As a failure prints it
 
-_NUMBERED = r"intent of step|step|compensation|child|timer|signal|question|approval"
-_QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_POINT = re.compile(
+_NUMBERED_KINDS = r"intent of step|step|compensation|child|timer|signal|question|approval"
+_QUOTED_PATTERN = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_POINT_PATTERN = re.compile(
     r"(?P<moment>before|during|after) (?:the )?"
-    rf"(?:(?P<bare>{'|'.join(_BARE)})"
-    rf"|patch (?P<patch>{_QUOTED})"
-    rf"|(?P<what>{_NUMBERED}) (?P<number>\d+)(?: \((?P<name>.*)\))?)"
-    rf"(?: of run (?P<run>{_QUOTED}))?",
+    rf"(?:(?P<bare>{'|'.join(_UNNUMBERED_KINDS)})"
+    rf"|patch (?P<patch>{_QUOTED_PATTERN})"
+    rf"|(?P<what>{_NUMBERED_KINDS}) (?P<number>\d+)(?: \((?P<name>.*)\))?)"
+    rf"(?: of run (?P<run>{_QUOTED_PATTERN}))?",
     re.DOTALL,
 )
-_NEXT = re.compile(rf"(;\s*)(?=(?:before|during|after) (?:the )?(?:{'|'.join(_BARE)}|patch ['\"]|(?:{_NUMBERED}) \d))")
+_SEPARATOR_PATTERN = re.compile(
+    rf"(;\s*)(?=(?:before|during|after) (?:the )?(?:{'|'.join(_UNNUMBERED_KINDS)}|patch ['\"]|(?:{_NUMBERED_KINDS}) "
+    r"\d))"
+)
 """Perhaps between two points: the name of a step, and the id of a run, may have a semicolon in them, too."""
 
 
 def parse_schedule(text: str) -> list[CrashPoint]:
     """The points of a schedule as a failure of ``crash_everywhere`` prints it: ``after step 2; before the end``."""
     points: list[CrashPoint] = []
-    parts = deque(_NEXT.split(text))
+    parts = deque(_SEPARATOR_PATTERN.split(text))
     while parts:
         part = parts.popleft()
-        while (found := _POINT.fullmatch(part.strip())) is None and parts:
+        while (found := _POINT_PATTERN.fullmatch(part.strip())) is None and parts:
             part += parts.popleft() + parts.popleft()
         if parts:
             parts.popleft()  # what is between this one and the next
-        if found is None or (found["moment"] == "during" and found["what"] not in CARRIED_OUT):
+        if found is None or (found["moment"] == "during" and found["what"] not in EXECUTED_KINDS):
             raise UsageError(
                 f"{part!r} is no crash point. Write what a failure of crash_everywhere prints, such as "
                 f"'after step 2; before the end'."

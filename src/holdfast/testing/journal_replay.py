@@ -30,16 +30,23 @@ from typing import Any, Literal
 from holdfast import errors
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.workflow import Workflow
-from holdfast.codec import LARGEST, decode_error, describe_error, encode_error, preview, to_plain
+from holdfast.codec import (
+    DEFAULT_MAX_VALUE_BYTES,
+    decode_error,
+    decode_plain,
+    encode_error,
+    preview_arguments,
+    read_error_info,
+)
 from holdfast.core.commands import Command
-from holdfast.core.execution import Ending
+from holdfast.core.execution import ExecutionResult
 from holdfast.core.patches import Patches
-from holdfast.core.records import Kind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.engine import replay_logging
 from holdfast.engine.definitions import ChildCall, WorkflowDefinition
 from holdfast.engine.run_approvals import ApprovalCall
-from holdfast.engine.run_outcome import end_of
+from holdfast.engine.run_outcome import make_run_outcome
 from holdfast.errors import (
     CodecError,
     HoldfastError,
@@ -51,17 +58,17 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.services.journal_files import Journal
-from holdfast.stores.served_versions import served_name
-from holdfast.testing.traced_execution import Issued, TracedExecution
+from holdfast.stores.served_versions import make_served_name
+from holdfast.testing.traced_execution import IssuedCommand, TracedExecution
 
-_NOT_OF_THE_RUN = (ReplayError, UnreadableRecord, InputError, StoreError)
+_INFRASTRUCTURE_ERRORS = (ReplayError, UnreadableRecord, InputError, StoreError)
 """Errors that ended a run although its own code did not: mended code, or a mended database, lets it go on."""
 
-_STEPS = (Kind.STEP, Kind.COMPENSATION)
+_STEP_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION)
 """What is carried out as a step."""
 
 AnyWorkflow = Workflow[..., Any] | WorkflowDefinition
-Whereabouts = Literal["completed", "failed", "cancelled", "waiting"]
+ReplayState = Literal["completed", "failed", "cancelled", "waiting"]
 
 
 class JournalMismatch(AssertionError):
@@ -69,21 +76,21 @@ class JournalMismatch(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """Where today's code stands after a journal."""
 
     run_id: str
     workflow: str
-    recorded: RunState
+    recorded_state: RunState
     """The run's state when it was exported."""
-    state: Whereabouts
+    state: ReplayState
     """Where the code has come to. Code that does not fit the journal has ``failed``, as it would on a worker."""
-    replayed: int
-    """How many records the code has taken; all of the journal, unless there is a ``fault``."""
-    issued: tuple[Issued, ...]
+    replayed_count: int
+    """How many records the code has taken; all of the journal, unless there is a ``replay_error``."""
+    commands: tuple[IssuedCommand, ...]
     """All that the code asked for, with the arguments of steps as bytes."""
-    keys: Mapping[int, str]
-    """The idempotency key of each step in ``issued``, by position."""
+    idempotency_keys: Mapping[int, str]
+    """The idempotency key of each step in ``commands``, by position."""
     waits_for: tuple[str, ...] = ()
     """In words, what it waits for: steps that have no record, signals, other runs, the next timer."""
     output: Any = None
@@ -92,55 +99,55 @@ class Replayed:
     """The result as it would be recorded."""
     error: BaseException | None = None
     """Why it failed."""
-    fault: HoldfastError | None = None
+    replay_error: HoldfastError | None = None
     """Why this code cannot go on with this journal: a ``NonDeterminismError`` as a rule."""
-    differs: str = ""
-    """What is not as it was recorded, if there is no ``fault``; empty when nothing is."""
+    difference: str = ""
+    """What is not as it was recorded, if there is no ``replay_error``; empty when nothing is."""
 
     @property
-    def fits(self) -> bool:
+    def is_match(self) -> bool:
         """Whether today's code does what was recorded."""
-        return self.fault is None and not self.differs
+        return self.replay_error is None and not self.difference
 
     def check(self) -> None:
-        """Raise the ``fault``, or ``JournalMismatch``, when it does not fit."""
-        if self.fault is not None:
-            raise self.fault
-        if self.differs:
-            raise JournalMismatch(self.differs)
+        """Raise the ``replay_error``, or ``JournalMismatch``, when it does not fit."""
+        if self.replay_error is not None:
+            raise self.replay_error
+        if self.difference:
+            raise JournalMismatch(self.difference)
 
 
-def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> Replayed:
+def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> ReplayResult:
     """Run today's code of a workflow through a journal, and tell what came of it. Nothing is executed or recorded.
 
     Raises ``UnknownWorkflow`` or ``UsageError`` when there is nothing to replay it with.
     """
-    definition = _definition(journal, workflow)
-    replay_logging.install()
+    definition = _find_definition(journal, workflow)
+    replay_logging.install_filter()
     try:
-        args, kwargs = definition.inputs.decode(journal.run.inputs)
+        args, kwargs = definition.inputs_codec.decode(journal.run.inputs)
     except HoldfastError as error:
-        return _unfit(journal, error)
+        return _build_incompatible(journal, error)
     run = journal.run
     execution = TracedExecution(
         run.id,
-        partial(definition.execute, args, kwargs, LARGEST),
+        partial(definition.execute, args, kwargs, DEFAULT_MAX_VALUE_BYTES),
         workflow=run.workflow,
-        start_time=run.began_at,
+        start_time=run.clock_started_at,
         seed=run.seed,
-        recorded_python=run.python,
-        rewound=run.rewound,
-        patches=Patches(journal.records, _begun(journal), is_over=run.state.is_terminal),
+        recorded_python=run.python_version,
+        rewind_points=run.rewind_points,
+        patches=Patches(journal.records, _list_started_positions(journal), has_run_ended=run.state.is_terminal),
     )
     execution.start()
     try:
-        taken = _deliver_all(execution, journal)
-        return _where_it_stands(execution, journal, definition, taken)
+        taken = _deliver_records(execution, journal)
+        return _build_result(execution, journal, definition, taken)
     finally:
-        execution.leave()
+        execution.unload()
 
 
-def replay_journal(path: str | PathLike[str], workflow: AnyWorkflow | None = None) -> Replayed:
+def replay_journal(path: str | PathLike[str], workflow: AnyWorkflow | None = None) -> ReplayResult:
     """Replay a journal file in a test: raises when today's code does not fit it.
 
     Args:
@@ -158,10 +165,10 @@ def replay_journal(path: str | PathLike[str], workflow: AnyWorkflow | None = Non
     return replayed
 
 
-def _definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefinition:
+def _find_definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefinition:
     name, version = journal.run.workflow, journal.run.version
     if workflow is None:
-        found = definitions.get(served_name(name, version))
+        found = definitions.get(make_served_name(name, version))
         if found is None:
             of = f"version {version!r} of workflow {name!r}" if version else f"workflow {name!r}"
             raise UnknownWorkflow(
@@ -183,138 +190,152 @@ def _definition(journal: Journal, workflow: AnyWorkflow | None) -> WorkflowDefin
 # Replaying
 
 
-def _begun(journal: Journal) -> list[int]:
+def _list_started_positions(journal: Journal) -> list[int]:
     told = [signal.position for signal in journal.signals if signal.position is not None]
     return [*(attempt.position for attempt in journal.attempts), *told]
 
 
-def _deliver_all(execution: TracedExecution, journal: Journal) -> int:
+def _deliver_records(execution: TracedExecution, journal: Journal) -> int:
     """Hand every record to the code, as the engine's driver does; returns how many of them it took."""
     taken = 0
-    _turn(execution)
+    _run_turns(execution)
     for at, record in enumerate(journal.records):
-        if execution.begin_undoing(islice(journal.records, at, None)):
-            _turn(execution)
-        if execution.fault is not None:
+        if execution.start_compensation(islice(journal.records, at, None)):
+            _run_turns(execution)
+        if execution.fatal_error is not None:
             break
-        if execution.ending is not None:
-            execution.leftover(record)
+        if execution.result is not None:
+            execution.deliver_after_end(record)
         else:
             execution.deliver(record)
-        taken += execution.fault is None
-        _turn(execution)
-    if execution.begin_undoing():
-        _turn(execution)
+        taken += execution.fatal_error is None
+        _run_turns(execution)
+    if execution.start_compensation():
+        _run_turns(execution)
     return taken
 
 
-def _turn(execution: TracedExecution) -> None:
+def _run_turns(execution: TracedExecution) -> None:
     while not execution.turn():
         pass
 
 
-def _where_it_stands(
-    execution: TracedExecution, journal: Journal, definition: WorkflowDefinition, taken: int
-) -> Replayed:
+def _build_result(
+    execution: TracedExecution, journal: Journal, definition: WorkflowDefinition, taken_count: int
+) -> ReplayResult:
     issued = tuple(execution.issued)
-    keys = {one.position: execution.idempotency_key(one.position, one.name) for one in issued if one.kind in _STEPS}
-    if execution.fault is not None:
-        return _unfit(journal, execution.fault, taken, issued, keys)
-    ending = execution.ending
-    state: Whereabouts = "waiting"
+    keys = {
+        one.position: execution.derive_idempotency_key(one.position, one.name)
+        for one in issued
+        if one.kind in _STEP_KINDS
+    }
+    if execution.fatal_error is not None:
+        return _build_incompatible(journal, execution.fatal_error, taken_count, issued, keys)
+    ending = execution.result
+    state: ReplayState = "waiting"
     output, data, error = None, None, None
     if ending is not None and ending.error is None:
         state, data = "completed", ending.value
-        output = definition.output.decode(ending.value, definition.result_label)
+        output = definition.output_codec.decode(ending.value, definition.result_label)
     elif ending is not None:
-        state, error = _unsuccessful(ending, journal.run.id)
-    waits = () if ending is not None else _waits(execution)
-    return Replayed(
+        state, error = _classify_failure(ending, journal.run.id)
+    waits = () if ending is not None else _list_waits(execution)
+    return ReplayResult(
         run_id=journal.run.id,
         workflow=journal.run.workflow,
-        recorded=journal.run.state,
+        recorded_state=journal.run.state,
         state=state,
-        replayed=taken,
-        issued=issued,
-        keys=keys,
+        replayed_count=taken_count,
+        commands=issued,
+        idempotency_keys=keys,
         waits_for=waits,
         output=output,
         output_bytes=data,
         error=error,
-        differs=_difference(journal, state, data, error, waits) or _lost_step(journal, issued),
+        difference=_describe_difference(journal, state, data, error, waits) or _describe_lost_step(journal, issued),
     )
 
 
-def _unsuccessful(ending: Ending, run_id: str) -> tuple[Whereabouts, BaseException | None]:
+def _classify_failure(ending: ExecutionResult, run_id: str) -> tuple[ReplayState, BaseException | None]:
     """How the engine would tell an end without a result."""
-    end = end_of(ending, run_id)
+    end = make_run_outcome(ending, run_id)
     if end.state is RunState.CANCELLED:
         return "cancelled", None
-    if ending.not_undone is not None and end.error is not None:
+    if ending.failed_compensation is not None and end.error is not None:
         return "failed", decode_error(end.error, ())
     return "failed", ending.error
 
 
-def _unfit(
+def _build_incompatible(
     journal: Journal,
-    fault: HoldfastError,
-    taken: int = 0,
-    issued: tuple[Issued, ...] = (),
-    keys: Mapping[int, str] | None = None,
-) -> Replayed:
+    replay_error: HoldfastError,
+    taken_count: int = 0,
+    commands: tuple[IssuedCommand, ...] = (),
+    idempotency_keys: Mapping[int, str] | None = None,
+) -> ReplayResult:
     run = journal.run
-    return Replayed(run.id, run.workflow, run.state, "failed", taken, issued, keys or {}, error=fault, fault=fault)
+    return ReplayResult(
+        run.id,
+        run.workflow,
+        run.state,
+        "failed",
+        taken_count,
+        commands,
+        idempotency_keys or {},
+        error=replay_error,
+        replay_error=replay_error,
+    )
 
 
-def _waits(execution: TracedExecution) -> tuple[str, ...]:
-    words = [_wait_in_words(command) for command in execution.open.values()]
-    timer = execution.loop.next_timer()
+def _list_waits(execution: TracedExecution) -> tuple[str, ...]:
+    words = [_describe_wait(command) for command in execution.open_commands.values()]
+    timer = execution.loop.get_next_timer()
     return tuple(dict.fromkeys([*words, *([] if timer is None else [f"a timer ({timer.name})"])]))
 
 
-def _wait_in_words(command: Command) -> str:
-    if command.kind is Kind.SIGNAL:
+def _describe_wait(command: Command) -> str:
+    if command.kind is RecordKind.SIGNAL:
         return f"signal {command.name!r}"
-    if command.kind is Kind.CHILD and isinstance(command.call, ChildCall):
+    if command.kind is RecordKind.CHILD and isinstance(command.call, ChildCall):
         return f"run {command.call.run_id!r}"
     if isinstance(command.call, ApprovalCall):
-        return f"an answer to {command.call.question.text!r}"
+        return f"an answer to {command.call.request.question!r}"
     return f"{command.kind.label} {command.name!r} (#{command.position + 1})"
 
 
 # Comparing
 
 
-def _difference(
+def _describe_difference(
     journal: Journal, state: str, output: bytes | None, error: BaseException | None, waits: Sequence[str]
 ) -> str:
     """What today's ending has that the recorded one has not; nothing when they agree."""
     run = journal.run
     if run.state is RunState.COMPLETED and (state, output) != ("completed", run.output):
         if state == "completed":
-            return f"run {run.id!r} comes to another result today.\n{_side_by_side(run.output, output)}"
-        return f"run {run.id!r} is recorded as completed, but today it {_in_words(state, error, waits)}"
+            return f"run {run.id!r} comes to another result today.\n{_format_side_by_side(run.output, output)}"
+        return f"run {run.id!r} is recorded as completed, but today it {_describe_state(state, error, waits)}"
     if run.state is RunState.FAILED and run.error is not None:
-        recorded = describe_error(run.error)
-        if _is_not_of_the_run(recorded.type):
+        recorded = read_error_info(run.error)
+        if _is_infrastructure_error(recorded.type):
             return ""
-        now = None if error is None else describe_error(encode_error(error))
-        if now is None or not _same_type(recorded.type, now.type) or recorded.message != now.message:
+        now = None if error is None else read_error_info(encode_error(error))
+        if now is None or not _is_same_type(recorded.type, now.type) or recorded.message != now.message:
             told = f"{recorded.type}: {recorded.message}"
-            return f"run {run.id!r} is recorded as failed ({told}), but today it {_in_words(state, error, waits)}"
-    is_told = any(record.kind is Kind.CANCEL for record in journal.records)
+            return f"run {run.id!r} is recorded as failed ({told}), but today it {_describe_state(state, error, waits)}"
+    is_told = any(record.kind is RecordKind.CANCEL for record in journal.records)
     if run.state is RunState.CANCELLED and is_told and state != "cancelled":
-        return f"run {run.id!r} is recorded as cancelled, but today it {_in_words(state, error, waits)}"
+        return f"run {run.id!r} is recorded as cancelled, but today it {_describe_state(state, error, waits)}"
     return ""
 
 
-def _lost_step(journal: Journal, issued: Sequence[Issued]) -> str:
+def _describe_lost_step(journal: Journal, commands: Sequence[IssuedCommand]) -> str:
     """A step that was in flight, and that today's code does not ask for."""
     if journal.run.state.is_terminal:
         return ""
     for attempt in journal.attempts:
-        now = issued[attempt.position] if attempt.position < len(issued) else None
-        if attempt.name and (now is None or now.kind not in _STEPS or now.name != attempt.name):
+        now = commands[attempt.position] if attempt.position < len(commands) else None
+        if attempt.name and (now is None or now.kind not in _STEP_KINDS or now.name != attempt.name):
             today = "nothing" if now is None else f"{now.kind.label} {now.name!r}"
             return (
                 f"run {journal.run.id!r} was exported with step {attempt.name!r} (#{attempt.position + 1}) in flight, "
@@ -323,19 +344,19 @@ def _lost_step(journal: Journal, issued: Sequence[Issued]) -> str:
     return ""
 
 
-def _is_not_of_the_run(name: str) -> bool:
+def _is_infrastructure_error(name: str) -> bool:
     module, _, cls = name.rpartition(".")
     found = getattr(errors, cls, None) if module == errors.__name__ else None
-    return isinstance(found, type) and issubclass(found, _NOT_OF_THE_RUN)
+    return isinstance(found, type) and issubclass(found, _INFRASTRUCTURE_ERRORS)
 
 
-def _same_type(one: str, other: str) -> bool:
+def _is_same_type(one: str, other: str) -> bool:
     # What a script calls `__main__.Declined` is `app.Declined` for a worker, and for a test.
     last_parts = one.rpartition(".")[2] == other.rpartition(".")[2]
     return one == other or (last_parts and "__main__" in (one.partition(".")[0], other.partition(".")[0]))
 
 
-def _in_words(state: str, error: BaseException | None, waits: Sequence[str]) -> str:
+def _describe_state(state: str, error: BaseException | None, waits: Sequence[str]) -> str:
     if state == "waiting":
         return f"waits for {' or '.join(waits)}"
     if state == "cancelled":
@@ -343,21 +364,21 @@ def _in_words(state: str, error: BaseException | None, waits: Sequence[str]) -> 
     return "completes" if error is None else f"fails with {type(error).__qualname__}: {error}"
 
 
-def _side_by_side(recorded: bytes | None, today: bytes | None) -> str:
-    before, now = _shown(recorded), _shown(today)
+def _format_side_by_side(recorded: bytes | None, today: bytes | None) -> str:
+    before, now = _format_value(recorded), _format_value(today)
     if before == now:  # the short forms do not show it
         one, other = recorded or b"", today or b""
         at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-        before, now = (f"…{_cut(part, at)}… (from byte {at} on)" for part in (one, other))
+        before, now = (f"…{_excerpt(part, at)}… (from byte {at} on)" for part in (one, other))
     return f"  recorded: {before}\n  today:    {now}"
 
 
-def _shown(data: bytes | None) -> str:
+def _format_value(data: bytes | None) -> str:
     try:
-        return "nothing" if data is None else preview((), (to_plain(data),), {})
+        return "nothing" if data is None else preview_arguments((), (decode_plain(data),), {})
     except CodecError:
         return repr(data)[:512]
 
 
-def _cut(data: bytes, at: int) -> str:
+def _excerpt(data: bytes, at: int) -> str:
     return data[at : at + 60].decode("utf-8", "backslashreplace")

@@ -11,7 +11,7 @@ from holdfast.errors import UsageError
 MISSING: Any = object()
 
 
-class Call(NamedTuple):
+class MockCall(NamedTuple):
     """How a mocked step was called."""
 
     args: tuple[Any, ...]
@@ -28,10 +28,10 @@ class Mock:
         if len(given) != 1:
             raise UsageError(f"mock {name!r}: give one of return_value=, side_effect= and raises=")
         self.name = name
-        self.calls: list[Call] = []
-        self._act = self._action(return_value, side_effect, raises)
+        self.calls: list[MockCall] = []
+        self._action = self._build_action(return_value, side_effect, raises)
 
-    def _action(self, return_value: Any, side_effect: Any, raises: Any) -> Callable[..., Any]:
+    def _build_action(self, return_value: Any, side_effect: Any, raises: Any) -> Callable[..., Any]:
         if return_value is not MISSING:
             return lambda *_, **__: return_value
         if raises is not MISSING:
@@ -43,7 +43,7 @@ class Mock:
         if _is_exception(side_effect):
             return lambda *_, **__: _raise(side_effect)
         if isinstance(side_effect, Iterable) and not isinstance(side_effect, str | bytes):
-            return _OneAfterTheOther(self.name, list(side_effect))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            return _OutcomeSequence(self.name, list(side_effect))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         raise UsageError(
             f"mock {self.name!r}: side_effect= is a function, an exception, or an iterable of outcomes, not "
             f"{side_effect!r}"
@@ -51,31 +51,31 @@ class Mock:
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the step does now."""
-        self.calls.append(Call(args, kwargs))
-        outcome = self._act(*args, **kwargs)
+        self.calls.append(MockCall(args, kwargs))
+        outcome = self._action(*args, **kwargs)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     def rewind(self) -> None:
         """Begin from the first outcome again: each run of a series is one on its own."""
-        if isinstance(self._act, _OneAfterTheOther):
-            self._act.at = 0
+        if isinstance(self._action, _OutcomeSequence):
+            self._action.index = 0
 
 
-class _OneAfterTheOther:
+class _OutcomeSequence:
     def __init__(self, name: str, outcomes: list[Any]) -> None:
         self._name = name
         self._outcomes = outcomes
-        self.at = 0
+        self.index = 0
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        if self.at == len(self._outcomes):
-            times = "once" if self.at == 1 else f"{self.at} times"
+        if self.index == len(self._outcomes):
+            times = "once" if self.index == 1 else f"{self.index} times"
             raise AssertionError(
                 f"mock {self._name!r} was called more than {times}, and has no more outcomes (a retry is a call, too, "
                 f"and so is a step that runs again after a crash)"
             )
-        outcome = self._outcomes[self.at]
-        self.at += 1
+        outcome = self._outcomes[self.index]
+        self.index += 1
         return _raise(outcome) if _is_exception(outcome) else outcome
 
 

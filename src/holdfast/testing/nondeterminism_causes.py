@@ -21,105 +21,105 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
-from holdfast.checking.rules import KINDS
+from holdfast.checking.rules import VIOLATION_KINDS
 from holdfast.services.journal_files import Journal
 from holdfast.testing.journal_replay import replay
-from holdfast.testing.reachable_state import Reach, in_short
-from holdfast.testing.source_scan import read_source
+from holdfast.testing.reachable_state import ReachableState, shorten
+from holdfast.testing.source_scan import scan_source
 from holdfast.testing.violations import Violation
 
-Kind = str
-"""``state``, ``clock``, ``chance``, ``address``, ``hash``, ``surroundings``, ``set`` or ``catch-all``."""
+CauseKind = str
+"""``state``, ``clock``, ``random``, ``address``, ``hash``, ``environment``, ``set`` or ``catch-all``."""
 
-MOST = 3
+MAX_CAUSES = 3
 """How many causes are named."""
 
 
-class Suspect(NamedTuple):
+class Cause(NamedTuple):
     """Something in workflow code that does not replay."""
 
-    kind: Kind
-    what: str
-    place: str
-    weight: int
+    kind: CauseKind
+    description: str
+    location: str
+    evidence: int
     """3: it changed. 2: it was called. 1: it is written there."""
 
 
-_SAYS_WHY = ("state", "address", "hash", "set")
+_KINDS_WITH_REASON = ("state", "address", "hash", "set")
 """Kinds of which the subject of the sentence does not tell why they are wrong."""
 
-HERE_FIRST = ("state", "clock", "chance", "address", "hash", "surroundings", "set")
-ELSEWHERE_FIRST = ("set", "hash", "address", "state", "surroundings", "clock", "chance")
+LOCAL_KIND_ORDER = ("state", "clock", "random", "address", "hash", "environment", "set")
+SUBPROCESS_KIND_ORDER = ("set", "hash", "address", "state", "environment", "clock", "random")
 
 
-class Suspects:
+class CauseFinder:
     """The suspects of one workflow. Made before it runs for the first time, to know what was there before."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._reach = Reach(function)
-        self._before = self._reach.snapshot()
+        self._reachable_state = ReachableState(function)
+        self._initial_snapshot = self._reachable_state.snapshot()
 
-    def add(self, function: Callable[..., Any]) -> None:
+    def add_workflow(self, function: Callable[..., Any]) -> None:
         """Another workflow belongs to it, as a run has shown; most are known already, by their names in the first."""
-        self._reach.follow(function)
-        self._before = {**self._reach.snapshot(), **self._before}
+        self._reachable_state.add_function(function)
+        self._initial_snapshot = {**self._reachable_state.snapshot(), **self._initial_snapshot}
 
-    def name(self, violation: Violation, journal: Journal) -> list[str]:
+    def explain(self, violation: Violation, journal: Journal) -> list[str]:
         """The likely causes of a violation in this run, in words, the likeliest first."""
         if violation.rule == "step-result":
-            return [_step_cause(violation)]
+            return [_explain_step(violation)]
         if violation.rule == "order":
             return [
                 "the result depends on which of several outcomes is the first. If it may, leave the comparison of "
-                "results out: `Runner(same_result=False)`."
+                "results out: `Runner(compare_results=False)`."
             ]
         if violation.rule == "unfit":
             return []
         if violation.rule in ("ran-again", "once"):
             return ["this is a defect of Holdfast, not of the workflow: please report it."]
-        found = self._written()
+        found = self._find_in_source()
         if violation.rule == "swallowed":
             chosen = [one for one in found if one.kind == "catch-all"]
         else:
-            found = [*self._changed(), *_called(journal), *found, *_shown_addresses(violation)]
-            found += [Suspect("state", what, place, 1) for what, place in self._reach.filled_caches()]
-            order = ELSEWHERE_FIRST if violation.elsewhere else HERE_FIRST
+            found = [*self._find_changed_state(), *_find_calls(journal), *found, *_find_addresses(violation)]
+            found += [Cause("state", what, place, 1) for what, place in self._reachable_state.list_filled_caches()]
+            order = SUBPROCESS_KIND_ORDER if violation.other_process else LOCAL_KIND_ORDER
             chosen = [one for one in found if one.kind in order]
-            if violation.elsewhere:
-                chosen.sort(key=lambda one: (order.index(one.kind), -one.weight))
+            if violation.other_process:
+                chosen.sort(key=lambda one: (order.index(one.kind), -one.evidence))
             else:
-                chosen.sort(key=lambda one: (-one.weight, order.index(one.kind)))
-        words = list(dict.fromkeys(_in_words(one) for one in _strongest(chosen)))[:MOST]
-        return words or [_not_found(violation)]
+                chosen.sort(key=lambda one: (-one.evidence, order.index(one.kind)))
+        words = list(dict.fromkeys(_describe_cause(one) for one in _keep_strongest(chosen)))[:MAX_CAUSES]
+        return words or [_describe_not_found(violation)]
 
-    def _changed(self) -> list[Suspect]:
-        after = self._reach.snapshot()
+    def _find_changed_state(self) -> list[Cause]:
+        after = self._reachable_state.snapshot()
         return [
-            Suspect(
+            Cause(
                 "state",
-                f"{name} went from {in_short(self._before[name])} to {in_short(value)}",
-                self._reach.places[name],
+                f"{name} went from {shorten(self._initial_snapshot[name])} to {shorten(value)}",
+                self._reachable_state.locations[name],
                 3,
             )
             for name, value in after.items()
-            if name in self._before and self._before[name] != value
+            if name in self._initial_snapshot and self._initial_snapshot[name] != value
         ]
 
-    def _written(self) -> list[Suspect]:
+    def _find_in_source(self) -> list[Cause]:
         return [
-            Suspect(finding.kind, finding.what, finding.place, 1)
-            for function in self._reach.functions
-            for finding in read_source(function)
+            Cause(finding.kind, finding.description, finding.location, 1)
+            for function in self._reachable_state.functions
+            for finding in scan_source(function)
         ]
 
 
-def _not_found(violation: Violation) -> str:
+def _describe_not_found(violation: Violation) -> str:
     if violation.rule == "swallowed":
         return (
             "not found. Something between there and the workflow stops every BaseException: look for `except:`, for "
             "`except BaseException:` and for `return` in a `finally` block, also in what the workflow calls."
         )
-    if violation.elsewhere:
+    if violation.other_process:
         return (
             "not found, but it differs from process to process: look for the order of a set, for hashes, and for what "
             "modules remember."
@@ -130,48 +130,48 @@ def _not_found(violation: Violation) -> str:
     )
 
 
-def _shown_addresses(violation: Violation) -> list[Suspect]:
+def _find_addresses(violation: Violation) -> list[Cause]:
     if violation.message.count(" at 0x") < 2:
         return []
-    return [Suspect("address", "the `repr` of an object shows its address", "", 1)]
+    return [Cause("address", "the `repr` of an object shows its address", "", 1)]
 
 
-def _strongest(suspects: list[Suspect]) -> list[Suspect]:
+def _keep_strongest(causes: list[Cause]) -> list[Cause]:
     """One suspect for each thing at each place; what is only written is left out where something stronger is known."""
-    strong = {one.kind for one in suspects if one.weight > 1}
+    strong = {one.kind for one in causes if one.evidence > 1}
     seen: set[tuple[str, str]] = set()
-    kept: list[Suspect] = []
-    for one in suspects:
-        if (one.weight == 1 and one.kind in strong) or (one.kind, one.place) in seen:
+    kept: list[Cause] = []
+    for one in causes:
+        if (one.evidence == 1 and one.kind in strong) or (one.kind, one.location) in seen:
             continue
-        seen.add((one.kind, one.place))
+        seen.add((one.kind, one.location))
         kept.append(one)
     return kept
 
 
-def _in_words(suspect: Suspect) -> str:
+def _describe_cause(cause: Cause) -> str:
     subject = {
         "state": "workflow code depends on something that outlives the run",
         "clock": "workflow code reads the clock",
-        "chance": "workflow code draws chance",
+        "random": "workflow code draws chance",
         "address": "workflow code depends on the addresses of objects",
         "hash": "workflow code depends on hashes",
-        "surroundings": "workflow code looks at its surroundings",
+        "environment": "workflow code looks at its surroundings",
         "set": "workflow code depends on the order of a set",
         "catch-all": "workflow code catches every BaseException",
-    }[suspect.kind]
-    place = f" (at {suspect.place})" if suspect.place else ""
-    return f"{subject}: {suspect.what}{place}. {_remedy(suspect.kind)}"
+    }[cause.kind]
+    place = f" (at {cause.location})" if cause.location else ""
+    return f"{subject}: {cause.description}{place}. {_describe_remedy(cause.kind)}"
 
 
-def _remedy(kind: Kind) -> str:
-    why, remedy = KINDS[kind]
-    text = f"{why}: {remedy}." if kind in _SAYS_WHY else f"{remedy}."
+def _describe_remedy(kind: CauseKind) -> str:
+    why, remedy = VIOLATION_KINDS[kind]
+    text = f"{why}: {remedy}." if kind in _KINDS_WITH_REASON else f"{remedy}."
     return text[0].upper() + text[1:]
 
 
-def _step_cause(violation: Violation) -> str:
-    if violation.executions > 1:
+def _explain_step(violation: Violation) -> str:
+    if violation.execution_count > 1:
         return (
             f"step {violation.step!r} is not idempotent: its process died when it had run and its outcome was not yet "
             f"recorded, so it ran again, and did something else. Hand `current_step().idempotency_key` to what it "
@@ -180,51 +180,51 @@ def _step_cause(violation: Violation) -> str:
     return (
         f"step {violation.step!r} does not return the same each time. It need not; but then results cannot be "
         f"compared. Put back what it changes before every run (`runner.before_each`), mock it, or leave the "
-        f"comparison of results out: `Runner(same_result=False)`."
+        f"comparison of results out: `Runner(compare_results=False)`."
     )
 
 
 # What was called
 
-_CLOCKS = {
+_CLOCK_CALLS = {
     "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns",
     "time.localtime", "time.gmtime", "time.ctime", "time.strftime", "time.process_time", "datetime.now",
     "datetime.utcnow", "datetime.today", "date.today",
 }  # fmt: skip
-_CHANCE = {"posix.urandom", "nt.urandom", "os.urandom", "_random.Random", "Random.random", "Random.getrandbits"}
-_CHANCE_MODULES = {"random", "uuid", "secrets"}
-_HARMLESS = {"UUID.__init__", "UUID.__str__", "Random.seed", "Random.__init__"}
-_SURROUNDINGS = {"posix.getpid", "io.open", "_io.open", "_socket.gethostname", "posix.getcwd", "posix.listdir"}
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RANDOM_CALLS = {"posix.urandom", "nt.urandom", "os.urandom", "_random.Random", "Random.random", "Random.getrandbits"}
+_RANDOM_MODULES = {"random", "uuid", "secrets"}
+_HARMLESS_RANDOM_CALLS = {"UUID.__init__", "UUID.__str__", "Random.seed", "Random.__init__"}
+_ENVIRONMENT_CALLS = {"posix.getpid", "io.open", "_io.open", "_socket.gethostname", "posix.getcwd", "posix.listdir"}
+_STDLIB_PATH = sysconfig.get_paths()["stdlib"] + os.sep
+_HOLDFAST_PATH = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def _called(journal: Journal) -> list[Suspect]:
-    found: list[Suspect] = []
-    with _profiled(found):
+def _find_calls(journal: Journal) -> list[Cause]:
+    found: list[Cause] = []
+    with _profile_calls(found):
         replay(journal)
     return list(dict.fromkeys(found))
 
 
 @contextmanager
-def _profiled(found: list[Suspect]) -> Generator[None]:
+def _profile_calls(found: list[Cause]) -> Generator[None]:
     def look(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
-            if _is_users(frame):
-                name = _name_of(argument)
-                if (kind := _kind_of(name)) is not None:
-                    found.append(_at(kind, name, frame))
+            if _is_user_frame(frame):
+                name = _get_name(argument)
+                if (kind := _classify_call(name)) is not None:
+                    found.append(_make_cause(kind, name, frame))
         elif event == "return":
             name, caller = frame.f_code.co_name, frame.f_back
-            if isinstance(argument, set | frozenset) and name.isidentifier() and caller and _is_users(caller):
+            if isinstance(argument, set | frozenset) and name.isidentifier() and caller and _is_user_frame(caller):
                 place = f"{caller.f_code.co_filename}:{caller.f_lineno} in {caller.f_code.co_name}"
-                found.append(Suspect("set", f"`{name}()` returns one", place, 1))
-        elif event == "call" and frame.f_back is not None and _is_users(frame.f_back):
+                found.append(Cause("set", f"`{name}()` returns one", place, 1))
+        elif event == "call" and frame.f_back is not None and _is_user_frame(frame.f_back):
             module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-            if module in _CHANCE_MODULES and name not in _HARMLESS:
-                found.append(_at("chance", f"{module}.{name.rpartition('.')[2]}", frame.f_back))
+            if module in _RANDOM_MODULES and name not in _HARMLESS_RANDOM_CALLS:
+                found.append(_make_cause("random", f"{module}.{name.rpartition('.')[2]}", frame.f_back))
             elif name == "getenv" or frame.f_locals.get("self") is os.environ:
-                found.append(_at("surroundings", "os.environ", frame.f_back))
+                found.append(_make_cause("environment", "os.environ", frame.f_back))
 
     before, collects = sys.getprofile(), gc.isenabled()
     gc.disable()  # a finalizer, or somebody's callback for collections, would be taken for workflow code
@@ -237,30 +237,30 @@ def _profiled(found: list[Suspect]) -> Generator[None]:
             gc.enable()
 
 
-def _name_of(function: Any) -> str:
+def _get_name(function: Any) -> str:
     name = getattr(function, "__qualname__", "") or getattr(function, "__name__", "")
     module = getattr(function, "__module__", None)
     return f"{module}.{name}" if module and "." not in name else name
 
 
-def _kind_of(name: str) -> Kind | None:
-    if name in _CLOCKS:
+def _classify_call(name: str) -> CauseKind | None:
+    if name in _CLOCK_CALLS:
         return "clock"
-    if name in _CHANCE:
-        return "chance"
-    if name in _SURROUNDINGS:
-        return "surroundings"
+    if name in _RANDOM_CALLS:
+        return "random"
+    if name in _ENVIRONMENT_CALLS:
+        return "environment"
     return {"builtins.id": "address", "builtins.hash": "hash", "set.pop": "set"}.get(name)
 
 
-def _at(kind: Kind, name: str, frame: FrameType) -> Suspect:
+def _make_cause(kind: CauseKind, name: str, frame: FrameType) -> Cause:
     shown = name.removeprefix("builtins.").replace("Random.", "random.").replace("posix.", "os.")
     place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-    return Suspect(kind, f"`{shown}`" if shown == "os.environ" else f"`{shown}()`", place, 2)
+    return Cause(kind, f"`{shown}`" if shown == "os.environ" else f"`{shown}()`", place, 2)
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_user_frame(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
-    if file.startswith(("<frozen", _OURS)):
+    if file.startswith(("<frozen", _HOLDFAST_PATH)):
         return False
-    return not file.startswith(_STDLIB) or "site-packages" in file
+    return not file.startswith(_STDLIB_PATH) or "site-packages" in file

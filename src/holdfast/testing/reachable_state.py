@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
-from holdfast.authoring.classes.graph import conditions_of
+from holdfast.authoring.classes.graph import get_conditions
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 
-LONGEST = 80
-_CACHED: type[Any] = type(functools.lru_cache(lambda: None))
+MAX_SHOWN_CHARS = 80
+_CACHED_FUNCTION_TYPE: type[Any] = type(functools.lru_cache(lambda: None))
 
 
-class Reach:
+class ReachableState:
     """The functions that a workflow may call, as far as names tell, and the variables that they use.
 
     Steps are left out: they may keep whatever they like. Of a class workflow the ``when=`` functions are left, which
@@ -26,94 +26,96 @@ class Reach:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.functions: list[FunctionType] = []
-        self.places: dict[str, str] = {}
+        self.locations: dict[str, str] = {}
         """Where each variable is used."""
         self._variables: dict[str, Callable[[], Any]] = {}
-        self.follow(function)
+        self.add_function(function)
 
-    def follow(self, function: Callable[..., Any]) -> None:
+    def add_function(self, function: Callable[..., Any]) -> None:
         """Look into this function, and into what it calls."""
-        todo: deque[Any] = deque(_code_of(function))
+        todo: deque[Any] = deque(_get_workflow_functions(function))
         while todo:
             found = inspect.unwrap(todo.popleft())
             if isinstance(found, FunctionType) and found not in self.functions:
                 self.functions.append(found)
-                todo.extend(self._look_into(found))
+                todo.extend(self._scan_function(found))
 
-    def filled_caches(self) -> Iterator[tuple[str, str]]:
+    def list_filled_caches(self) -> Iterator[tuple[str, str]]:
         """What remembers results from before, in words, and where it is used."""
         for name, read in self._variables.items():
             value = read()
-            if isinstance(value, _CACHED) and value.cache_info().currsize:
-                yield f"{name} keeps what it once returned", self.places[name]
+            if isinstance(value, _CACHED_FUNCTION_TYPE) and value.cache_info().currsize:
+                yield f"{name} keeps what it once returned", self.locations[name]
 
     def snapshot(self) -> dict[str, str]:
         """The values of the variables now, in a form that can be compared and shown."""
-        return {name: shown for name, read in self._variables.items() if (shown := _shown(read())) is not None}
+        return {name: shown for name, read in self._variables.items() if (shown := _format_value(read())) is not None}
 
-    def _look_into(self, function: FunctionType) -> Iterator[Any]:
+    def _scan_function(self, function: FunctionType) -> Iterator[Any]:
         """Note the variables that this function uses; yields the functions among them."""
         place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno} in {function.__name__}"
-        for name in _names(function):
+        for name in _list_global_names(function):
             if name in function.__globals__:
-                yield from self._note(f"`{name}`", function.__globals__, name, place, function.__module__)
-        for name, value in _mutable_defaults(function):
-            self._add(f"the default of `{name}`", lambda value=value: value, place)
+                yield from self._scan_global(f"`{name}`", function.__globals__, name, place, function.__module__)
+        for name, value in _list_mutable_defaults(function):
+            self._add_variable(f"the default of `{name}`", lambda value=value: value, place)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
             except ValueError:
                 continue  # not assigned yet
             if isinstance(value, Workflow):
-                yield from _code_of(cast("Workflow[..., Any]", value).definition.function)
+                yield from _get_workflow_functions(cast("Workflow[..., Any]", value).definition.function)
                 continue
-            self._add(f"`{name}`", lambda cell=cell: cell.cell_contents, place)
-            if _is_users(value, function.__module__):
+            self._add_variable(f"`{name}`", lambda cell=cell: cell.cell_contents, place)
+            if _is_user_function(value, function.__module__):
                 yield value
 
-    def _note(self, label: str, home: dict[str, Any], name: str, place: str, module: str) -> Iterator[Any]:
-        value = home[name]
+    def _scan_global(
+        self, label: str, namespace: dict[str, Any], name: str, location: str, module: str
+    ) -> Iterator[Any]:
+        value = namespace[name]
         if isinstance(value, Workflow):
-            yield from _code_of(cast("Workflow[..., Any]", value).definition.function)
+            yield from _get_workflow_functions(cast("Workflow[..., Any]", value).definition.function)
             return
         if isinstance(value, Step | ModuleType):
             return
-        self._add(label, lambda: home.get(name), place)
-        if _is_users(value, module):
+        self._add_variable(label, lambda: namespace.get(name), location)
+        if _is_user_function(value, module):
             yield value
         elif inspect.isclass(value) and value.__module__.partition(".")[0] == module.partition(".")[0]:
-            yield from self._look_into_class(value, place)
+            yield from self._scan_class(value, location)
 
-    def _look_into_class(self, cls: type[Any], place: str) -> Iterator[Any]:
+    def _scan_class(self, cls: type[Any], location: str) -> Iterator[Any]:
         for name, attribute in vars(cls).items():
             if isinstance(attribute, classmethod | staticmethod):
                 attribute = cast(Any, attribute).__func__
             if isinstance(attribute, FunctionType):
                 yield attribute
             elif not name.startswith("__"):
-                self._add(f"`{cls.__name__}.{name}`", lambda name=name: vars(cls).get(name), place)
+                self._add_variable(f"`{cls.__name__}.{name}`", lambda name=name: vars(cls).get(name), location)
 
-    def _add(self, label: str, read: Callable[[], Any], place: str) -> None:
+    def _add_variable(self, label: str, read: Callable[[], Any], location: str) -> None:
         if label not in self._variables:
             self._variables[label] = read
-            self.places[label] = place
+            self.locations[label] = location
 
 
-def _code_of(function: Callable[..., Any]) -> list[Any]:
+def _get_workflow_functions(function: Callable[..., Any]) -> list[Any]:
     """The functions that are a workflow's own code."""
-    conditions = conditions_of(function)
-    return [function] if conditions is None else [_called_by(one) for one in conditions]
+    conditions = get_conditions(function)
+    return [function] if conditions is None else [_unwrap_callable(one) for one in conditions]
 
 
-def _called_by(condition: Any) -> Any:
+def _unwrap_callable(function: Any) -> Any:
     """The function in something that can be called."""
-    while isinstance(condition, functools.partial):
-        condition = cast("functools.partial[Any]", condition).func
-    condition = getattr(condition, "__func__", condition)  # of a bound method
-    return condition if inspect.isroutine(condition) else type(condition).__call__
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    function = getattr(function, "__func__", function)  # of a bound method
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _names(function: FunctionType) -> list[str]:
+def _list_global_names(function: FunctionType) -> list[str]:
     """The global names in a function and in the functions inside it."""
     names: list[str] = []
     codes = [function.__code__]
@@ -123,23 +125,23 @@ def _names(function: FunctionType) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _mutable_defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _list_mutable_defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for parameter in inspect.signature(function).parameters.values():
         default: Any = parameter.default
         if type(default) in (list, dict, set):
             yield parameter.name, default
 
 
-def _is_users(value: Any, module: str) -> bool:
+def _is_user_function(value: Any, module: str) -> bool:
     """Whether this is a function of the same package: what a library does is not looked into."""
-    if isinstance(value, _CACHED):
+    if isinstance(value, _CACHED_FUNCTION_TYPE):
         value = value.__wrapped__
     return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == module.partition(".")[0]
 
 
-def _shown(value: Any) -> str | None:
+def _format_value(value: Any) -> str | None:
     """A value as text; ``None`` for what cannot be compared by what it shows."""
-    if isinstance(value, FunctionType | type | ModuleType | _CACHED):
+    if isinstance(value, FunctionType | type | ModuleType | _CACHED_FUNCTION_TYPE):
         return None
     shown: Any = value
     if type(value).__repr__ is object.__repr__:
@@ -154,6 +156,6 @@ def _shown(value: Any) -> str | None:
     return None if " at 0x" in text else text
 
 
-def in_short(text: str) -> str:
+def shorten(text: str) -> str:
     """What a snapshot holds of a value, as it is told."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 20]}... ({len(text)} characters)"

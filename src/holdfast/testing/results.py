@@ -26,13 +26,13 @@ class StepResult:
     """Whether its outcome is in the journal."""
     was_replayed: bool
     """Whether the process that had the run last took the outcome from the journal, and did not run the step."""
-    attempts: int
+    attempt_count: int
     """How many attempts the recorded outcome took; 0 while there is none."""
-    executions: int
+    execution_count: int
     """How often the step's function (or its mock) was really called, in all processes."""
-    undoes: int | None = None
+    compensates: int | None = None
     """For a compensation: the number of the step that it undoes."""
-    was_undone: bool = False
+    was_compensated: bool = False
     """Whether a compensation has undone it, and that is recorded."""
     was_repeated: bool = False
     """Whether the workflow has asked a model again because of this outcome: the answer did not fit, or the budget was
@@ -44,7 +44,7 @@ class StepResult:
     @property
     def is_compensation(self) -> bool:
         """Whether it is there to undo another one."""
-        return self.undoes is not None
+        return self.compensates is not None
 
 
 class Steps(Collection[StepResult]):
@@ -58,14 +58,14 @@ class Steps(Collection[StepResult]):
     def __init__(
         self,
         steps: Sequence[StepResult],
-        others: dict[int, str],
-        declared: Mapping[int, str] | None = None,
+        other_commands: dict[int, str],
+        declared_names: Mapping[int, str] | None = None,
         fan_outs: Collection[int] = (),
     ) -> None:
         self._steps = list(steps)
-        self._others = others
+        self._other_commands = other_commands
         """Numbers that belong to something else, in words."""
-        self._declared = declared or {}
+        self._declared_names = declared_names or {}
         """In a class workflow: the names of its steps, by their numbers."""
         self._fan_outs = fan_outs
         """The numbers of those that are called once for each item."""
@@ -85,18 +85,20 @@ class Steps(Collection[StepResult]):
             return self._steps[key]
         found = [step for step in self._steps if step.number == key]
         if key in self._fan_outs and found:
-            return _sum_up([step for step in found if not step.was_repeated] or found)
+            return _merge_fan_out([step for step in found if not step.was_repeated] or found)
         if found:
             return found[-1]  # in a class workflow, a model that is asked again is asked under the same number
-        raise IndexError(self._unknown(key))
+        raise IndexError(self._describe_missing(key))
 
-    def _unknown(self, key: int) -> str:
-        if key in self._declared:
+    def _describe_missing(self, key: int) -> str:
+        if key in self._declared_names:
             reasons = "has no items, was skipped" if key in self._fan_outs else "was skipped"
-            return f"step {key} ({self._declared[key]}) was not called: it {reasons}, or is still to come"
-        named = self._declared or {step.number: step.name for step in self._steps}
+            return f"step {key} ({self._declared_names[key]}) was not called: it {reasons}, or is still to come"
+        named = self._declared_names or {step.number: step.name for step in self._steps}
         known = ", ".join(f"{number} ({name})" for number, name in named.items()) or "none"
-        reason = f"number {key} is {self._others[key]}" if key in self._others else f"there is no step {key}"
+        reason = (
+            f"number {key} is {self._other_commands[key]}" if key in self._other_commands else f"there is no step {key}"
+        )
         return f"{reason}; numbers begin with 1, and the steps are: {known}"
 
     def __len__(self) -> int:
@@ -115,7 +117,7 @@ class Steps(Collection[StepResult]):
         return f"<steps {', '.join(f'{step.number} {step.name}' for step in self._steps) or 'none'}>"
 
 
-def _sum_up(items: Sequence[StepResult]) -> StepResult:
+def _merge_fan_out(items: Sequence[StepResult]) -> StepResult:
     """The items of a fan-out as one step."""
     return StepResult(
         number=items[0].number,
@@ -124,9 +126,9 @@ def _sum_up(items: Sequence[StepResult]) -> StepResult:
         error=next((item.error for item in items if item.error is not None), None),
         is_recorded=all(item.is_recorded for item in items),
         was_replayed=all(item.was_replayed for item in items),
-        attempts=max(item.attempts for item in items),
-        executions=sum(item.executions for item in items),
-        was_undone=all(item.was_undone for item in items),
+        attempt_count=max(item.attempt_count for item in items),
+        execution_count=sum(item.execution_count for item in items),
+        was_compensated=all(item.was_compensated for item in items),
         usage=sum(used, Usage()) if (used := [item.usage for item in items if item.usage is not None]) else None,
     )
 
@@ -188,7 +190,7 @@ class RunResult:
     """The workflow's name."""
     status: str
     """One of the run states: ``completed``, ``failed``, ``waiting``, ``running`` (its process died), and so on."""
-    crashed: bool
+    has_crashed: bool
     """Whether the call ended with a simulated crash."""
     output: Any
     """The workflow's result; ``None`` unless it is completed."""
@@ -213,5 +215,5 @@ class RunResult:
             outcome = f": {type(self.error).__name__}: {first_line}"
         else:
             outcome = f" for {self.waits_for}" if self.waits_for else ""
-        more = f"{', paused' if self.is_paused else ''}{', its process crashed' if self.crashed else ''}"
+        more = f"{', paused' if self.is_paused else ''}{', its process crashed' if self.has_crashed else ''}"
         return f"<run {self.run_id!r} {self.status}{outcome}{more}>"

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.errors import UsageError
-from holdfast.testing.crash_points import What, point_of
+from holdfast.testing.crash_points import EventKind, build_crash_point
 from holdfast.testing.mocks import MISSING, Mock
 from holdfast.testing.simulated_process import World
 
@@ -15,7 +15,7 @@ AnyStep = Step[..., Any] | int | str
 AnyWorkflow = Workflow[..., Any] | int | str
 
 
-class Arranged:
+class RunnerSetup:
     """A world in which something is going to happen."""
 
     def __init__(self, world: World) -> None:
@@ -39,18 +39,18 @@ class Arranged:
         made = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)
         return made
 
-    def answer(self, signal: str, *values: Any) -> None:
+    def answer_signal(self, signal: str, *values: Any) -> None:
         """Whenever a run waits for this signal, send it the next of these values."""
-        self._world.answers[signal] = list(values)
+        self._world.signal_answers[signal] = list(values)
 
-    def answer_question(self, question: str, *answers: Any) -> None:
+    def answer_approval(self, question: str, *answers: Any) -> None:
         """Whenever a run asks this question, give it the next of these answers.
 
         ``True`` is yes and ``False`` is no; anything else is the choice, or what is filled into the form. ``None``:
         nobody answers. For the call of a tool, ``question`` may be the tool's name, and an answer the arguments in
         place of those that it was called with.
         """
-        self._world.people[question] = list(answers)
+        self._world.approval_answers[question] = list(answers)
 
     def cancel_after(
         self,
@@ -67,8 +67,14 @@ class Arranged:
 
         What is meant is told as for ``simulate_crash_after``. In ``crash_everywhere`` this is done in every trial.
         """
-        given: dict[What, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer, "child": child}
-        self._world.cancels.append(point_of("after", given, occurrence, run, "cancel_after"))
+        given: dict[EventKind, Any] = {
+            "step": step,
+            "signal": signal,
+            "approval": approval,
+            "timer": timer,
+            "child": child,
+        }
+        self._world.cancel_points.append(build_crash_point("after", given, occurrence, run, "cancel_after"))
 
     def simulate_crash_before(
         self,
@@ -95,9 +101,9 @@ class Arranged:
         A name is looked for in every run; anything else is meant of the runs that the test has started itself. With
         ``run``, it is meant of the run with that id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
         """
-        given: dict[What, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
+        given: dict[EventKind, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
         given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
-        self._world.armed.append(point_of("before", given, occurrence, run))
+        self._world.crash_points.append(build_crash_point("before", given, occurrence, run))
 
     def simulate_crash_during(
         self,
@@ -109,8 +115,8 @@ class Arranged:
         run: str | None = None,
     ) -> None:
         """Let the process die when the step has run (or the child has ended), before its outcome is recorded."""
-        given: dict[What, Any] = {"step": step, "compensation": compensation, "child": child}
-        self._world.armed.append(point_of("during", given, occurrence, run))
+        given: dict[EventKind, Any] = {"step": step, "compensation": compensation, "child": child}
+        self._world.crash_points.append(build_crash_point("during", given, occurrence, run))
 
     def simulate_crash_after(
         self,
@@ -128,6 +134,6 @@ class Arranged:
         run: str | None = None,
     ) -> None:
         """Let the process die when the step's outcome (or the signal, the timer, the run's end) has been recorded."""
-        given: dict[What, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
+        given: dict[EventKind, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
         given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
-        self._world.armed.append(point_of("after", given, occurrence, run))
+        self._world.crash_points.append(build_crash_point("after", given, occurrence, run))

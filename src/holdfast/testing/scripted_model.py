@@ -33,20 +33,20 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
-from holdfast.agents.models.model_resolution import earlier, instead
-from holdfast.agents.models.prices import CHARACTERS_A_TOKEN
-from holdfast.agents.models.summaries import answers_in, is_request, kept_in
+from holdfast.agents.models.model_resolution import model_override, prior_calls
+from holdfast.agents.models.prices import CHARS_PER_TOKEN
+from holdfast.agents.models.summaries import count_answers, count_kept, is_summary_request
 from holdfast.errors import UsageError
 
-SUMMARY = "This is a summary of what was said."
+DEFAULT_SUMMARY = "This is a summary of what was said."
 """What a model says when it is asked for one, unless a test tells otherwise."""
 
-_WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+_RESPONSE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 """When every answer was given, so that the same script makes the same journal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """The model calls a tool: see ``call``."""
 
     tool: str
@@ -54,33 +54,33 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StructuredAnswer:
     """The model gives its structured answer: see ``answer``."""
 
     value: Any
 
 
-def call(tool: str, raw: str | None = None, /, **arguments: Any) -> Call:
+def call(tool: str, raw: str | None = None, /, **arguments: Any) -> ToolCall:
     """Let the model call this tool with these arguments.
 
     With ``raw`` in place of them, the arguments are this very text: for a model that sends broken JSON.
     """
     if raw is not None and arguments:
         raise UsageError(f"call({tool!r}): give the arguments by name, or as one text, not both")
-    return Call(tool, raw if raw is not None else _plain(arguments))
+    return ToolCall(tool, raw if raw is not None else _to_plain(arguments))
 
 
-def answer(*value: Any, **fields: Any) -> Answer:
+def answer(*value: Any, **fields: Any) -> StructuredAnswer:
     """Let the model give a structured answer, as the agent's ``output_type`` has it: a value, or the fields of one."""
     if len(value) > 1 or bool(value) == bool(fields):
         raise UsageError("answer: give one value, as in answer(42), or the fields of one, as in answer(city='Paris')")
-    return Answer(_plain(value[0] if value else fields))
+    return StructuredAnswer(_to_plain(value[0] if value else fields))
 
 
-Said = str | Call | Answer | ModelResponsePart
+TurnPart = str | ToolCall | StructuredAnswer | ModelResponsePart
 """A piece of an answer."""
 
-Turn = Said | Sequence[Said] | ModelResponse | BaseException
+Turn = TurnPart | Sequence[TurnPart] | ModelResponse | BaseException
 """What the model does when it is asked: it says something, or the call fails."""
 
 TurnFunction = (
@@ -92,17 +92,17 @@ TurnFunction = (
 UsageFunction = Callable[[Sequence[ModelMessage], ModelResponse], tuple[int, int]]
 
 
-class Asked(NamedTuple):
+class ScriptedCall(NamedTuple):
     """What a scripted model was asked once."""
 
     turn: int
     """Which turn of the script it took, from 1; 0: it was asked for a summary of the conversation."""
-    messages: int
+    message_count: int
     """How many messages it was sent."""
-    tools: list[str]
+    tool_names: list[str]
     """The tools that it was offered; not the one for the answer."""
     instructions: str
-    last: ModelMessage
+    last_message: ModelMessage
     """The newest message."""
 
 
@@ -125,7 +125,7 @@ class ScriptedModel(Model[None]):
         summary: what it does when it is asked to summarise a conversation that became too long: a turn, too.
         usage: input and output tokens of every call, or a function of the messages and the answer that tells them; a
             token for every four characters unless given.
-        pause: seconds before each word of an answer that is asked for as a stream.
+        word_delay: seconds before each word of an answer that is asked for as a stream.
     """
 
     def __init__(
@@ -134,21 +134,21 @@ class ScriptedModel(Model[None]):
         *,
         name: str = "scripted",
         provider: str = "holdfast",
-        summary: Turn | TurnFunction = SUMMARY,
+        summary: Turn | TurnFunction = DEFAULT_SUMMARY,
         usage: tuple[int, int] | UsageFunction | None = None,
-        pause: float = 0.0,
+        word_delay: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(script, str) or not isinstance(script, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ScriptedModel takes a list of turns, not {script!r}")
         self.script = script
-        self.calls: list[Asked] = []
+        self.calls: list[ScriptedCall] = []
         """What it was asked in this process, in order."""
         self._name = name
         self._system = provider
         self._summary = summary
         self._usage = usage
-        self._pause = pause
+        self._word_delay_s = word_delay
 
     @property
     def model_name(self) -> str:
@@ -168,23 +168,25 @@ class ScriptedModel(Model[None]):
     ) -> ModelResponse:
         """Take the next turn of the script."""
         _, offered = self.prepare_request(model_settings, model_request_parameters)
-        number, before = (0, 0) if is_request(messages) else (1 + answers_in(messages), self._earlier())
+        number, before = (
+            (0, 0) if is_summary_request(messages) else (1 + count_answers(messages), self._count_earlier_turns())
+        )
         number += before
-        self.calls.append(_asked(number, messages, offered))
+        self.calls.append(_record_call(number, messages, offered))
         if number > len(self.script) and not (before and callable(self.script[-1])):
             raise UsageError(
                 f"the scripted model {self._name!r} was asked for turn {number} of a conversation, and its script has "
-                f"{len(self.script)}. The newest message: {_in_words(messages[-1])}"
+                f"{len(self.script)}. The newest message: {_describe_message(messages[-1])}"
             )
         turn = self.script[min(number, len(self.script)) - 1] if number else self._summary
         if callable(turn):
-            turn = await _decide(turn, messages, offered)
+            turn = await _call_turn_function(turn, messages, offered)
         if isinstance(turn, BaseException):
             raise turn
-        response = copy(turn) if isinstance(turn, ModelResponse) else _response(number, turn, offered)
+        response = copy(turn) if isinstance(turn, ModelResponse) else _build_response(number, turn, offered)
         response.model_name, response.provider_name = self._name, self._system
         if not response.usage.has_values():
-            input_tokens, output_tokens = self._tokens(messages, response)
+            input_tokens, output_tokens = self._count_tokens(messages, response)
             response.usage = RequestUsage(input_tokens=input_tokens, output_tokens=output_tokens)
         return response
 
@@ -198,59 +200,59 @@ class ScriptedModel(Model[None]):
     ) -> AsyncGenerator[StreamedResponse]:
         """The same, word by word."""
         response = await self.request(messages, model_settings, model_request_parameters)
-        yield _Spoken(model_request_parameters, response, self._pause)
+        yield _ScriptedStream(model_request_parameters, response, self._word_delay_s)
 
-    def _earlier(self) -> int:
+    def _count_earlier_turns(self) -> int:
         """How many turns of the script earlier ``@llm_step``s of the run have taken."""
-        before = earlier.get()
+        before = prior_calls.get()
         if before is None:
             return 0
-        if instead.get() is self:
-            return before.of_run
-        return before.of_model if before.model is self else 0
+        if model_override.get() is self:
+            return before.run_count
+        return before.model_count if before.model is self else 0
 
-    def _tokens(self, messages: Sequence[ModelMessage], response: ModelResponse) -> tuple[int, int]:
+    def _count_tokens(self, messages: Sequence[ModelMessage], response: ModelResponse) -> tuple[int, int]:
         if callable(self._usage):
             return self._usage(messages, response)
         if self._usage is not None:
             return self._usage
-        return _input_tokens(messages), _tokens_of(response)
+        return _count_input_tokens(messages), _estimate_tokens(response)
 
 
 @dataclass
-class _Spoken(StreamedResponse):
+class _ScriptedStream(StreamedResponse):
     """An answer, word by word."""
 
-    answer: ModelResponse
-    pause: float
+    response: ModelResponse
+    word_delay_s: float
 
     def get(self) -> ModelResponse:
         """The whole answer, as it is without a stream."""
-        return self.answer
+        return self.response
 
     async def close_stream(self) -> None:
         """There is nothing to close."""
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
-        for index, part in enumerate(self.answer.parts):
+        for index, part in enumerate(self.response.parts):
             if not isinstance(part, TextPart):
                 yield self._parts_manager.handle_part(vendor_part_id=index, part=part)
                 continue
             for word in re.findall(r"\s*\S+|\s+$", part.content):
-                if self.pause:
-                    await asyncio.sleep(self.pause)
+                if self.word_delay_s:
+                    await asyncio.sleep(self.word_delay_s)
                 for event in self._parts_manager.handle_text_delta(vendor_part_id=index, content=word):
                     yield event
 
     @property
     def model_name(self) -> str:
         """The model's name."""
-        return self.answer.model_name or ""
+        return self.response.model_name or ""
 
     @property
     def provider_name(self) -> str | None:
         """The provider's name."""
-        return self.answer.provider_name
+        return self.response.provider_name
 
     @property
     def provider_url(self) -> str | None:
@@ -260,78 +262,80 @@ class _Spoken(StreamedResponse):
     @property
     def timestamp(self) -> datetime:
         """When the answer was given."""
-        return self.answer.timestamp
+        return self.response.timestamp
 
 
-def _asked(turn: int, messages: list[ModelMessage], offered: ModelRequestParameters) -> Asked:
+def _record_call(turn: int, messages: list[ModelMessage], offered: ModelRequestParameters) -> ScriptedCall:
     if offered.instruction_parts is None:
         instructions = getattr(messages[-1], "instructions", None) or ""
     else:
         instructions = "\n\n".join(part.content for part in offered.instruction_parts)
-    return Asked(turn, len(messages), [tool.name for tool in offered.function_tools], instructions, messages[-1])
+    return ScriptedCall(turn, len(messages), [tool.name for tool in offered.function_tools], instructions, messages[-1])
 
 
-async def _decide(function: TurnFunction, messages: list[ModelMessage], offered: ModelRequestParameters) -> Turn:
+async def _call_turn_function(
+    function: TurnFunction, messages: list[ModelMessage], offered: ModelRequestParameters
+) -> Turn:
     given = (messages, offered)[: len(inspect.signature(function).parameters)]
     decided = cast(Callable[..., Any], function)(*given)
     return await decided if inspect.isawaitable(decided) else decided
 
 
-def _response(number: int, turn: Said | Sequence[Said], offered: ModelRequestParameters) -> ModelResponse:
+def _build_response(number: int, turn: TurnPart | Sequence[TurnPart], offered: ModelRequestParameters) -> ModelResponse:
     pieces = turn if isinstance(turn, Sequence) and not isinstance(turn, str) else [turn]
     parts: list[ModelResponsePart] = []
     for piece in pieces:
         if isinstance(piece, str):
             parts.append(TextPart(piece))
-        elif isinstance(piece, Call | Answer):
-            made = piece if isinstance(piece, Call) else _give(piece, offered)
+        elif isinstance(piece, ToolCall | StructuredAnswer):
+            made = piece if isinstance(piece, ToolCall) else _to_tool_call(piece, offered)
             calls = 1 + sum(isinstance(part, ToolCallPart) for part in parts)
             parts.append(ToolCallPart(made.tool, made.arguments, tool_call_id=f"call_{number}_{calls}"))
         else:
             parts.append(piece)
     finish = "tool_call" if any(isinstance(part, ToolCallPart) for part in parts) else "stop"
-    return ModelResponse(parts, timestamp=_WHEN, finish_reason=finish)
+    return ModelResponse(parts, timestamp=_RESPONSE_TIME, finish_reason=finish)
 
 
-def _give(given: Answer, offered: ModelRequestParameters) -> Call:
+def _to_tool_call(answer: StructuredAnswer, offered: ModelRequestParameters) -> ToolCall:
     """A structured answer is the call of a tool that stands for it; what is no object is wrapped in one."""
     if not offered.output_tools:
         raise UsageError(
-            f"the script has answer({given.value!r}), but a text is wanted: who asks has no `output_type`, or `str`"
+            f"the script has answer({answer.value!r}), but a text is wanted: who asks has no `output_type`, or `str`"
         )
     tool = offered.output_tools[0]
     key = tool.outer_typed_dict_key
-    return Call(tool.name, given.value if key is None else {key: given.value})
+    return ToolCall(tool.name, answer.value if key is None else {key: answer.value})
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return to_jsonable_python(value)
 
 
-def _input_tokens(messages: Sequence[ModelMessage]) -> int:
+def _count_input_tokens(messages: Sequence[ModelMessage]) -> int:
     """What all of the messages come to; an earlier answer tells it of those before it."""
-    older = 1 + kept_in(messages)  # an answer from before a compaction tells it of what is not there any more
+    older = 1 + count_kept(messages)  # an answer from before a compaction tells it of what is not there any more
     tokens = 0
     for index in reversed(range(len(messages))):
         message = messages[index]
-        tokens += _tokens_of(message)
+        tokens += _estimate_tokens(message)
         if isinstance(message, ModelResponse) and message.usage.input_tokens and index >= older:
             return tokens + message.usage.input_tokens
     return tokens
 
 
-def _tokens_of(message: ModelMessage) -> int:
-    return 1 + sum(map(_characters, message.parts)) // CHARACTERS_A_TOKEN
+def _estimate_tokens(message: ModelMessage) -> int:
+    return 1 + sum(map(_count_characters, message.parts)) // CHARS_PER_TOKEN
 
 
-def _characters(part: Any) -> int:
+def _count_characters(part: Any) -> int:
     if isinstance(part, ToolCallPart):
         return len(part.tool_name) + len(part.args_as_json_str())
     content = getattr(part, "content", "")
     return len(content if isinstance(content, str) else to_json(content, fallback=repr))
 
 
-def _in_words(message: ModelMessage) -> str:
+def _describe_message(message: ModelMessage) -> str:
     said: list[str] = []
     for part in message.parts:
         text = str(getattr(part, "content", part))

@@ -12,39 +12,41 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import NamedTuple
 
-from holdfast.checking.scopes import Scope, Scopes
-from holdfast.checking.syntax_checks import OrderReader
+from holdfast.checking.scopes import Scope, ScopeTree
+from holdfast.checking.syntax_checks import SyntaxChecker
 
 
 class Finding(NamedTuple):
     """Something that is written in a function."""
 
     kind: str
-    what: str
-    place: str
+    description: str
+    location: str
 
 
-def read_source(function: FunctionType) -> list[Finding]:
+def scan_source(function: FunctionType) -> list[Finding]:
     """The findings in a function's source; none where there is no source."""
     try:
-        tree, first = _lambda_tree(function) if function.__name__ == "<lambda>" else _tree(function)
+        tree, first = _parse_lambda(function) if function.__name__ == "<lambda>" else _parse_function(function)
     except (OSError, TypeError, SyntaxError, IndentationError):
         return []
-    scopes = Scopes(tree)
+    scopes = ScopeTree(tree)
     file, name = function.__code__.co_filename, function.__name__
     return [
-        Finding(found.kind, found.what, f"{file}:{first + found.node.lineno - 1} in {name}")
-        for found in OrderReader(_Function(function), scopes.parents).read(_walk(tree, scopes.module, scopes))
+        Finding(found.kind, found.code_text, f"{file}:{first + found.node.lineno - 1} in {name}")
+        for found in SyntaxChecker(_FunctionNames(function), scopes.parents).find_violations(
+            _walk_scopes(tree, scopes.module_scope, scopes)
+        )
     ]
 
 
-def _tree(function: FunctionType) -> tuple[ast.Module, int]:
+def _parse_function(function: FunctionType) -> tuple[ast.Module, int]:
     """A function's syntax tree, and the line in its file that is line 1 of the tree."""
     lines, first = inspect.getsourcelines(function)
     return ast.parse(textwrap.dedent("".join(lines))), first
 
 
-def _lambda_tree(function: FunctionType) -> tuple[ast.Module, int]:
+def _parse_lambda(function: FunctionType) -> tuple[ast.Module, int]:
     """The same for a ``lambda``, whose lines alone are seldom whole: as a rule it is an argument of a decorator."""
     lines, _ = inspect.findsource(function)
     line = function.__code__.co_firstlineno
@@ -54,23 +56,23 @@ def _lambda_tree(function: FunctionType) -> tuple[ast.Module, int]:
     return ast.Module([ast.Expr(one) for one in found], []), 1
 
 
-def _walk(node: ast.AST, scope: Scope, scopes: Scopes) -> Iterator[tuple[ast.AST, Scope]]:
+def _walk_scopes(node: ast.AST, scope: Scope, scopes: ScopeTree) -> Iterator[tuple[ast.AST, Scope]]:
     """All nodes, each with its scope; the functions inside the function, too, since nothing else reads them."""
     yield node, scope
-    inside = scopes.by_node.get(node, scope)
+    inside = scopes.scopes_by_node.get(node, scope)
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, inside, scopes)
+        yield from _walk_scopes(child, inside, scopes)
 
 
-class _Function:
+class _FunctionNames:
     """What a function object tells of the names that its code does not bind."""
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
 
-    def outlives(self, name: str, scope: Scope) -> bool:
+    def is_outside_run(self, name: str, scope: Scope) -> bool:
         """Whether a name belongs to its module, or to a function around it."""
-        owner = scope.owner(name)
+        owner = scope.find_owner(name)
         if owner is not None and owner.parent is not None:
             return False
         return name in self._function.__globals__ or name in self._function.__code__.co_freevars

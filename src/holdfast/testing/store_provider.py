@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from holdfast.errors import RunNotFound
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import Change, Run, Verdict
+from holdfast.stores.operations import ClientOp, OpStatus, Run
 
-TESTER = "tester"
+DEFAULT_ACTOR = "tester"
 """Who answers the questions of runs in a test, unless the test says somebody else does."""
 
 
-class StoreReach:
-    """See ``services.run_control.Reach``."""
+class TestingStoreProvider:
+    """See ``services.run_control.RunAccess``."""
 
     def __init__(self, store: Store, now: Callable[[], float]) -> None:
         self._store = store
@@ -21,15 +21,15 @@ class StoreReach:
 
     async def read(self, run_id: str) -> Run:
         """The run's row now."""
-        run = await self._store.get(run_id)
+        run = await self._store.get_run(run_id)
         if run is None:
             raise RunNotFound(f"there is no run {run_id!r}", run_id)
         return run
 
-    async def change(self, op: Change) -> Verdict:
+    async def change(self, op: ClientOp) -> OpStatus:
         """Carry out a change."""
         [verdict] = await self._store.commit([op])
-        assert isinstance(verdict, Verdict)
+        assert isinstance(verdict, OpStatus)
         return verdict
 
     async def store(self) -> Store:

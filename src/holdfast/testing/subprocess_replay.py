@@ -20,35 +20,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.authoring.registry import definition_of
-from holdfast.core.records import Kind
+from holdfast.authoring.registry import get_definition
+from holdfast.core.records import RecordKind
 from holdfast.services.journal_files import Journal
-from holdfast.testing.traced_execution import Issued
+from holdfast.testing.traced_execution import IssuedCommand
 from holdfast.testing.violations import CrashSafetyWarning
 
-PATIENCE = 120.0
+TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class ReplayElsewhere:
+class SubprocessReplay:
     """What the code of one run did in another process."""
 
-    issued: tuple[Issued, ...]
+    issued: tuple[IssuedCommand, ...]
     output: bytes | None
-    fault: str
-    differs: str
+    replay_error: str
+    difference: str
 
 
 @dataclass(frozen=True)
-class OtherProcess:
+class ReplayProcessResult:
     """A process that has replayed."""
 
     description: str
-    replays: Mapping[str, ReplayElsewhere]
+    replays: Mapping[str, SubprocessReplay]
     """By the run's id."""
 
 
-def replay_elsewhere(journals: Sequence[Journal], count: int) -> list[OtherProcess]:
+def replay_in_subprocesses(journals: Sequence[Journal], count: int) -> list[ReplayProcessResult]:
     """Replay the journals in ``count`` new processes. Fewer come back, with a warning, where that cannot be done.
 
     The first journal is the one that matters: where its workflow cannot be found, none is replayed.
@@ -58,21 +58,21 @@ def replay_elsewhere(journals: Sequence[Journal], count: int) -> list[OtherProce
     modules: dict[str, str] = {}
     found: list[Journal] = []
     for journal in journals:
-        function = definition_of(journal.run.workflow, journal.run.version).function
+        function = get_definition(journal.run.workflow, journal.run.version).function
         file = getattr(sys.modules.get(function.__module__), "__file__", None)
         if file is None or "<locals>" in function.__qualname__:
             where = "inside a function" if file is not None else "in no file"
             reason = f"it is defined {where}, where a new process cannot find it: move it to a module"
-            _warn(journal.run.workflow, reason)
+            _warn_not_replayed(journal.run.workflow, reason)
             if journal is journals[0]:
                 return []
         else:
             modules[function.__module__] = os.path.abspath(file)
             found.append(journal)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        processes = [_Process(Path(folder), seed, found, modules) for seed in _hash_seeds(count)]
+        processes = [_ReplayProcess(Path(folder), seed, found, modules) for seed in _hash_seeds(count)]
         try:
-            return [seen for process in processes if (seen := process.seen()) is not None]
+            return [seen for process in processes if (seen := process.wait_for_result()) is not None]
         finally:
             for process in processes:
                 process.stop()
@@ -84,25 +84,25 @@ def _hash_seeds(count: int) -> list[int]:
     return [seed for seed in range(1, count + 2) if str(seed) != own][:count]
 
 
-def _warn(workflow: str, reason: str) -> None:
+def _warn_not_replayed(workflow: str, reason: str) -> None:
     warnings.warn(
         f"workflow {workflow!r} was not replayed in another Python process ({reason}), so code that depends on the "
-        f"order of a set or on what a module remembers may pass. `Runner(processes=0)` leaves this check out.",
+        f"order of a set or on what a module remembers may pass. `Runner(replay_processes=0)` leaves this check out.",
         CrashSafetyWarning,
         stacklevel=2,
     )
 
 
-class _Process:
+class _ReplayProcess:
     def __init__(self, folder: Path, seed: int, journals: Sequence[Journal], modules: Mapping[str, str]) -> None:
         self._workflow = journals[0].run.workflow
         self._seed = seed
-        self._answer = folder / f"answer-{seed}.json"
+        self._answer_path = folder / f"answer-{seed}.json"
         request = {
             "modules": modules,
             "path": sys.path,
             "journals": [journal.dumps() for journal in journals],
-            "answer": str(self._answer),
+            "answer": str(self._answer_path),
         }
         asked = folder / f"request-{seed}.json"
         asked.write_text(json.dumps(request), encoding="utf-8")
@@ -117,21 +117,23 @@ class _Process:
             stderr=subprocess.PIPE,
         )
 
-    def seen(self) -> OtherProcess | None:
+    def wait_for_result(self) -> ReplayProcessResult | None:
         try:
-            _, complaints = self._process.communicate(timeout=PATIENCE)
+            _, complaints = self._process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.stop()
-            _warn(self._workflow, f"the process did not end within {PATIENCE:g} s")
+            _warn_not_replayed(self._workflow, f"the process did not end within {TIMEOUT_S:g} s")
             return None
-        if not self._answer.exists():
+        if not self._answer_path.exists():
             said = complaints.decode("utf-8", "replace").strip().splitlines()
-            _warn(self._workflow, f"its module cannot be imported there: {said[-1] if said else 'it says nothing'}")
+            _warn_not_replayed(
+                self._workflow, f"its module cannot be imported there: {said[-1] if said else 'it says nothing'}"
+            )
             return None
-        answer = json.loads(self._answer.read_text(encoding="utf-8"))
-        return OtherProcess(
+        answer = json.loads(self._answer_path.read_text(encoding="utf-8"))
+        return ReplayProcessResult(
             f"a new Python process (PYTHONHASHSEED={self._seed})",
-            {run_id: _read_replay(told) for run_id, told in answer.items()},
+            {run_id: _replay_from_json(told) for run_id, told in answer.items()},
         )
 
     def stop(self) -> None:
@@ -143,44 +145,44 @@ class _Process:
         self._process.stderr.close()
 
 
-def _read_replay(told: dict[str, Any]) -> ReplayElsewhere:
-    return ReplayElsewhere(
+def _replay_from_json(data: dict[str, Any]) -> SubprocessReplay:
+    return SubprocessReplay(
         issued=tuple(
-            Issued(Kind(kind), position, name, _decoded(arguments), run_id)
-            for kind, position, name, arguments, run_id in told["issued"]
+            IssuedCommand(RecordKind(kind), position, name, _decode_base64(arguments), run_id)
+            for kind, position, name, arguments, run_id in data["issued"]
         ),
-        output=_decoded(told["output"]),
-        fault=told["fault"],
-        differs=told["differs"],
+        output=_decode_base64(data["output"]),
+        replay_error=data["fault"],
+        difference=data["differs"],
     )
 
 
 # In the new process
 
 
-class _Imported(BaseException):
+class _ImportFinished(BaseException):
     """A script without ``if __name__ == "__main__"`` has come to where its parent is: what is needed is defined."""
 
 
-_is_elsewhere = False
+_is_replay_process = False
 
 
-def stop_if_elsewhere() -> None:
+def stop_if_replay_process() -> None:
     """Called where a check begins: such a process is there to replay, and must not begin a check of its own."""
-    if _is_elsewhere:
-        raise _Imported
+    if _is_replay_process:
+        raise _ImportFinished
 
 
 def main(request_file: str) -> None:
     """Replay what the request says, and write the answer."""
-    global _is_elsewhere
-    _is_elsewhere = True
+    global _is_replay_process
+    _is_replay_process = True
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     sys.path[:] = request["path"]
     for module, file in request["modules"].items():
         try:
-            _import(module, file)
-        except _Imported:
+            _import_module(module, file)
+        except _ImportFinished:
             pass
     from holdfast.testing.journal_replay import replay
 
@@ -190,20 +192,21 @@ def main(request_file: str) -> None:
         seen = replay(journal)
         answer[journal.run.id] = {
             "issued": [
-                [one.kind.value, one.position, one.name, _encoded(one.arguments), one.run_id] for one in seen.issued
+                [one.kind.value, one.position, one.name, _encode_base64(one.arguments), one.run_id]
+                for one in seen.commands
             ],
-            "output": _encoded(seen.output_bytes),
-            "fault": "" if seen.fault is None else str(seen.fault),
-            "differs": seen.differs,
+            "output": _encode_base64(seen.output_bytes),
+            "fault": "" if seen.replay_error is None else str(seen.replay_error),
+            "differs": seen.difference,
         }
     Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
 
 
-def _import(name: str, file: str) -> None:
+def _import_module(name: str, file: str) -> None:
     """Load the module under its own name, from its own file."""
     if name == "__main__":
         name = "__mp_main__"  # as multiprocessing does it: the part under `if __name__ == "__main__"` does not run
-    elif (found := _find(name)) is not None and found.origin and os.path.samefile(found.origin, file):
+    elif (found := _find_spec(name)) is not None and found.origin and os.path.samefile(found.origin, file):
         importlib.import_module(name)
         return
     spec = importlib.util.spec_from_file_location(name, file)
@@ -216,16 +219,16 @@ def _import(name: str, file: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _find(name: str) -> Any:
+def _find_spec(name: str) -> Any:
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
 
 
-def _encoded(data: bytes | None) -> str | None:
+def _encode_base64(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
 
 
-def _decoded(text: str | None) -> bytes | None:
+def _decode_base64(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text)

@@ -15,21 +15,21 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
-from holdfast.authoring.introspection import hints_of
+from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import InputsCodec, codec_for
-from holdfast.core.commands import UNREAD, Outcome
+from holdfast.core.commands import UNDECODED, Outcome
 from holdfast.core.execution import Execution
-from holdfast.core.records import Kind, Record
-from holdfast.core.source_location import user_frame, waiting_at
+from holdfast.core.records import Record, RecordKind
+from holdfast.core.source_location import locate_await, locate_user_code
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
 from holdfast.engine.run_approvals import ApprovalCall
 from holdfast.errors import CodecError, DefinitionError, InputError, RunParked
 
 
-class Issued(NamedTuple):
+class IssuedCommand(NamedTuple):
     """A command that workflow code issued."""
 
-    kind: Kind
+    kind: RecordKind
     position: int
     name: str
     arguments: bytes | None
@@ -39,12 +39,12 @@ class Issued(NamedTuple):
     """The run that the command starts, or waits for."""
 
 
-class Swallowed(NamedTuple):
+class SwallowedPark(NamedTuple):
     """Code that caught ``RunParked`` when its run left memory, and did not let it pass."""
 
     waited_at: str = ""
     """Where it stood, if it then returned."""
-    went_on_at: str = ""
+    continued_at: str = ""
     """Where it asked for something more, if it did."""
 
 
@@ -54,85 +54,87 @@ class TracedExecution(Execution):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         main = self._main
-        self._main = lambda: self._watch(main())
-        self.issued: list[Issued] = []
-        self.issued_after: list[int] = []
+        self._main = lambda: self._trace_main(main())
+        self.issued: list[IssuedCommand] = []
+        self.delivered_counts: list[int] = []
         """How many records had been delivered when each command was issued."""
-        self.swallowed: list[Swallowed] = []
-        self.calls: dict[int, StepDefinition] = {}
+        self.swallowed_parks: list[SwallowedPark] = []
+        self.step_definitions: dict[int, StepDefinition] = {}
         """The steps that were called, by position; compensations are steps."""
-        self.undoes: dict[int, int] = {}
+        self.compensated_positions: dict[int, int] = {}
         """The position of the step that each compensation undoes, by its own."""
-        self._undoing = 0
-        self._undo.pop = partial(self._note_undone, self._undo.pop)
+        self._compensated_position = 0
+        self._compensations.pop_step = partial(self._note_compensated, self._compensations.pop_step)
         self.delivered: list[Record] = []
-        self.replayed = 0
+        self.replayed_count = 0
         """How many of the delivered records came from the journal."""
 
-    def issue(self, kind: Kind, name: str, call: Any) -> asyncio.Future[Outcome]:
+    def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
         """Keep the command, and issue it."""
-        if not self.loop.closing:
+        if not self.loop.is_closing:
             arguments, run_id, position = None, "", self.next_position
             if isinstance(call, StepCall):
                 arguments = encode_arguments(call)
-                self.calls[position] = call.step
+                self.step_definitions[position] = call.step
             elif isinstance(call, ChildCall):
-                arguments, run_id = None if call.make is None else call.make(0.0).inputs, call.run_id
+                arguments, run_id = None if call.make_run is None else call.make_run(0.0).inputs, call.run_id
             elif isinstance(call, ApprovalCall):
-                arguments = repr((call.id, call.question, call.time)).encode()
-            if kind is Kind.COMPENSATION:
-                self.undoes[position] = self._undoing
-            self.issued_after.append(len(self.delivered))
-            self.issued.append(Issued(kind, position, name, arguments, run_id))
+                arguments = repr((call.id, call.request, call.timeout_s)).encode()
+            if kind is RecordKind.COMPENSATION:
+                self.compensated_positions[position] = self._compensated_position
+            self.delivered_counts.append(len(self.delivered))
+            self.issued.append(IssuedCommand(kind, position, name, arguments, run_id))
         return super().issue(kind, name, call)
 
-    def _note_undone(self, pop: Callable[[], tuple[Record, Any]]) -> tuple[Record, Any]:
+    def _note_compensated(self, pop: Callable[[], tuple[Record, Any]]) -> tuple[Record, Any]:
         record, call = pop()
-        self._undoing = record.position
+        self._compensated_position = record.position
         return record, call
 
-    def deliver(self, record: Record, value: Any = UNREAD) -> None:
+    def deliver(self, record: Record, value: Any = UNDECODED) -> None:
         """Keep the record, and deliver it."""
         self.delivered.append(record)
-        self.replayed += self.loop.replaying
+        self.replayed_count += self.loop.is_replaying
         super().deliver(record, value)
 
-    def leave(self) -> None:
+    def unload(self) -> None:
         """Leave memory, and notice who does not let that happen."""
-        places = {number: waiting_at(task.get_coro()) for number, task in self.loop.live_tasks.items()}
-        self._main_place = places.get(next(iter(places), 0), "")
-        self._notice_who_goes_on()
+        places = {number: locate_await(task.get_coro()) for number, task in self.loop.live_tasks.items()}
+        self._main_location = places.get(next(iter(places), 0), "")
+        self._watch_for_swallowed_park()
         with warnings.catch_warnings():
             # A task that goes on for ever is told of as a fault of the workflow, not in passing.
             warnings.simplefilter("ignore", ResourceWarning)
-            super().leave()
-        self.swallowed += [Swallowed(place) for number in self.loop.swallowed if (place := places.get(number))]
-        self.swallowed = list(dict.fromkeys(self.swallowed))
+            super().unload()
+        self.swallowed_parks += [
+            SwallowedPark(place) for number in self.loop.swallowed_task_numbers if (place := places.get(number))
+        ]
+        self.swallowed_parks = list(dict.fromkeys(self.swallowed_parks))
 
-    async def _watch(self, main: Coroutine[Any, Any, Any]) -> Any:
+    async def _trace_main(self, main: Coroutine[Any, Any, Any]) -> Any:
         value = await main
-        if self.loop.closing:
-            self.swallowed.append(Swallowed(self._main_place))
+        if self.loop.is_closing:
+            self.swallowed_parks.append(SwallowedPark(self._main_location))
         return value
 
-    def _notice_who_goes_on(self) -> None:
+    def _watch_for_swallowed_park(self) -> None:
         """From now on, whoever asks for something new has caught ``RunParked``, unless it is still being handled.
 
         It is in a ``finally`` block, and in the ``__aexit__`` of a task group, which may ask for what they like. Once
         the workflow's own code has ended (another exception took the place of ours), only the core asks.
         """
-        for name in ("refused_command", "create_future", "create_task"):
+        for name in ("refuse_command", "create_future", "create_task"):
             method = getattr(self.loop, name)
-            setattr(self.loop, name, partial(self._asked_while_leaving, method))
+            setattr(self.loop, name, partial(self._call_while_leaving, method))
 
-    def _asked_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self.loop.closing and not self._settled and not _is_leaving(sys.exception()):
-            place = user_frame(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-            self.swallowed.append(Swallowed(went_on_at=place))
+    def _call_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.loop.is_closing and not self._has_code_ended and not _is_handling_park(sys.exception()):
+            place = locate_user_code(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            self.swallowed_parks.append(SwallowedPark(continued_at=place))
         return method(*args, **kwargs)
 
 
-def _is_leaving(error: BaseException | None) -> bool:
+def _is_handling_park(error: BaseException | None) -> bool:
     """Whether ``RunParked`` is being handled, or was when this error came in its place."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -158,7 +160,7 @@ def encode_arguments(call: StepCall) -> bytes:
     if step.function not in _codecs:
         signature = inspect.signature(step.function)
         try:
-            _codecs[step.function] = InputsCodec(step.name, signature, hints_of(step.function))
+            _codecs[step.function] = InputsCodec(step.name, signature, resolve_hints(step.function))
         except DefinitionError:  # a parameter that is declared as a live client
             _codecs[step.function] = None
     codec = _codecs[step.function]

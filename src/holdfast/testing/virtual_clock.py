@@ -11,25 +11,25 @@ from datetime import UTC, datetime, timedelta
 
 from holdfast.errors import UsageError
 
-START = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+START_TIMESTAMP = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 """When virtual time begins: the same in every test, so that nothing depends on the day it runs."""
 
 
-class _Alarm:
+class _ScheduledCall:
     def __init__(self, callback: Callable[[], object]) -> None:
         self._callback = callback
         self._loop = asyncio.get_running_loop()
-        self.is_off = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
-        self.is_off = True
+        self.is_cancelled = True
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon(self._call)
+            self._loop.call_soon(self._run_callback)
 
-    def _call(self) -> None:
-        if not self.is_off:
+    def _run_callback(self) -> None:
+        if not self.is_cancelled:
             self._callback()
 
 
@@ -39,11 +39,11 @@ class VirtualClock:
     What a step itself does (``asyncio.sleep`` in a step, a network call) takes the time that it takes.
     """
 
-    def __init__(self, start: float = START) -> None:
+    def __init__(self, start: float = START_TIMESTAMP) -> None:
         self._now = start
-        self._alarms: list[tuple[float, int, _Alarm]] = []
+        self._scheduled_calls: list[tuple[float, int, _ScheduledCall]] = []
         self._count = itertools.count()
-        self.sleeping = 0
+        self.sleeper_count = 0
         """How many callers of ``sleep`` wait for time to pass."""
 
     @property
@@ -56,19 +56,19 @@ class VirtualClock:
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         if seconds < 0:
             raise UsageError(f"time does not go back: advance({by!r})")
-        self.move_to(self._now + seconds)
+        self.advance_to(self._now + seconds)
 
-    def move_to(self, when: float) -> None:
-        """Let it be ``when``, and ring the alarms that are due; time never goes back."""
-        self._now = max(self._now, when)
-        while self._alarms and self._alarms[0][0] <= self._now:
-            heapq.heappop(self._alarms)[2].ring()
+    def advance_to(self, timestamp: float) -> None:
+        """Let it be ``timestamp``, and ring the alarms that are due; time never goes back."""
+        self._now = max(self._now, timestamp)
+        while self._scheduled_calls and self._scheduled_calls[0][0] <= self._now:
+            heapq.heappop(self._scheduled_calls)[2].fire()
 
-    def next_alarm(self) -> float | None:
+    def get_next_due(self) -> float | None:
         """When somebody wants to be woken next."""
-        while self._alarms and self._alarms[0][2].is_off:
-            heapq.heappop(self._alarms)
-        return self._alarms[0][0] if self._alarms else None
+        while self._scheduled_calls and self._scheduled_calls[0][2].is_cancelled:
+            heapq.heappop(self._scheduled_calls)
+        return self._scheduled_calls[0][0] if self._scheduled_calls else None
 
     # What the engine asks (see `engine.clock.Clock`)
 
@@ -80,11 +80,11 @@ class VirtualClock:
         """Real time: what the heartbeat's thread measures by."""
         return time.monotonic()
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
+    def call_at(self, when: float, callback: Callable[[], object]) -> _ScheduledCall:
         """Call back when it is ``when``."""
-        alarm = _Alarm(callback)
-        heapq.heappush(self._alarms, (when, next(self._count), alarm))
-        self.move_to(self._now)  # it may be due already
+        alarm = _ScheduledCall(callback)
+        heapq.heappush(self._scheduled_calls, (when, next(self._count), alarm))
+        self.advance_to(self._now)  # it may be due already
         return alarm
 
     async def sleep(self, seconds: float) -> None:
@@ -93,19 +93,19 @@ class VirtualClock:
 
         def wake() -> None:
             if not future.done():
-                self.sleeping -= 1  # here and not below: from now on its caller is busy
+                self.sleeper_count -= 1  # here and not below: from now on its caller is busy
                 future.set_result(None)
 
         alarm = self.call_at(self._now + seconds, wake)
-        self.sleeping += 1
+        self.sleeper_count += 1
         try:
             await future
         except BaseException:
             if future.cancelled() or not future.done():
-                self.sleeping -= 1
+                self.sleeper_count -= 1
             alarm.cancel()
             raise
 
-    def draw(self) -> float:
+    def draw_random(self) -> float:
         """For jitter: always the same."""
         return 0.5

@@ -19,25 +19,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents.sandboxed_files import Root, shown
+from holdfast.agents.sandboxed_files import SandboxedFolder, format_path
 from holdfast.errors import ModelRetry, PathRefused
 from holdfast.tools.line_reader import is_binary
 
-SECONDS = 10.0
-MOST_MATCHES = 200
-MOST_FILES = 10_000
-MOST_BYTES = 256 * 1024**2
+TIMEOUT_S = 10.0
+MAX_MATCHES = 200
+MAX_FILES = 10_000
+MAX_TOTAL_BYTES = 256 * 1024**2
 """Of all files together."""
-LEFT_OUT = frozenset({".git", ".venv", "node_modules", "__pycache__"})
+EXCLUDED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 """Folders that are not searched, unless they are named."""
 
-_LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_LIBRARY_PATH_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Without them, some builds of Python do not start."""
-_PROGRAM = Path(__file__).with_name("line_matcher.py")
+_MATCHER_PROGRAM = Path(__file__).with_name("line_matcher.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchQuery:
     """What is looked for, where, and how much may be told of it."""
 
     pattern: str
@@ -45,159 +45,164 @@ class Search:
     glob: str | None
     max_bytes: int
     max_file_bytes: int
-    seconds: float = SECONDS
+    timeout_s: float = TIMEOUT_S
 
 
 @dataclass
-class _Found:
+class _SearchResult:
     lines: list[str] = field(default_factory=list[str])
-    skipped: Counter[str] = field(default_factory=Counter[str])
-    searched: int = 0
-    stopped: str = ""
+    skipped_counts: Counter[str] = field(default_factory=Counter[str])
+    searched_file_count: int = 0
+    stop_reason: str = ""
     """Why not all was searched."""
 
 
-class _TimeUp(Exception):
+class _SearchTimedOut(Exception):
     """The matcher was killed."""
 
 
-def search(root: Root, wanted: Search) -> str:
+def search_folder(root: SandboxedFolder, query: SearchQuery) -> str:
     """What was found, in words for the model."""
-    found = _Found()
-    with _Matcher(wanted.pattern, wanted.seconds) as matcher:
+    found = _SearchResult()
+    with _MatcherProcess(query.pattern, query.timeout_s) as matcher:
         try:
-            matcher.begin()
-            _search(root, wanted, matcher, found)
-        except _TimeUp:
-            found.stopped = f"the time of {wanted.seconds:g} seconds is up: search less, or for something simpler"
-    return _told(wanted, found)
+            matcher.compile_pattern()
+            _collect_matches(root, query, matcher, found)
+        except _SearchTimedOut:
+            found.stop_reason = f"the time of {query.timeout_s:g} seconds is up: search less, or for something simpler"
+    return _format_result(query, found)
 
 
-def _search(root: Root, wanted: Search, matcher: _Matcher, found: _Found) -> None:
-    room, total = wanted.max_bytes, 0
-    for path, size in _files(root, wanted, found):
-        if found.searched == MOST_FILES or total > MOST_BYTES:
-            found.stopped = "there are too many files: search a folder in it, or give a glob"
+def _collect_matches(
+    root: SandboxedFolder, query: SearchQuery, matcher: _MatcherProcess, result: _SearchResult
+) -> None:
+    room, total = query.max_bytes, 0
+    for path, size in _iterate_files(root, query, result):
+        if result.searched_file_count == MAX_FILES or total > MAX_TOTAL_BYTES:
+            result.stop_reason = "there are too many files: search a folder in it, or give a glob"
             return
-        matcher.check_time()
-        if size > wanted.max_file_bytes:
-            found.skipped["too large"] += 1
+        matcher.check_deadline()
+        if size > query.max_file_bytes:
+            result.skipped_counts["too large"] += 1
             continue
         try:
-            content = root.read(path, wanted.max_file_bytes)
+            content = root.read(path, query.max_file_bytes)
         except PathRefused:
-            found.skipped["unreadable"] += 1
+            result.skipped_counts["unreadable"] += 1
             continue
         if is_binary(content):
-            found.skipped["binary"] += 1
+            result.skipped_counts["binary"] += 1
             continue
-        found.searched += 1
+        result.searched_file_count += 1
         total += len(content)
-        for number, text in matcher.match(content, MOST_MATCHES - len(found.lines)):
+        for number, text in matcher.find_matches(content, MAX_MATCHES - len(result.lines)):
             line = f"{path}:{number}: {text}"
             room -= len(line.encode()) + 1
             if room < 0:
                 break
-            found.lines.append(line)
-        if room < 0 or len(found.lines) == MOST_MATCHES:
-            found.stopped = "there may be more matches than can be shown: make the pattern or the glob narrower"
+            result.lines.append(line)
+        if room < 0 or len(result.lines) == MAX_MATCHES:
+            result.stop_reason = "there may be more matches than can be shown: make the pattern or the glob narrower"
             return
 
 
-def _files(root: Root, wanted: Search, found: _Found) -> Iterator[tuple[str, int]]:
+def _iterate_files(root: SandboxedFolder, query: SearchQuery, result: _SearchResult) -> Iterator[tuple[str, int]]:
     """The files that are to be searched, and their sizes."""
-    if root.kind(wanted.path) != "folder":
-        with root.open(wanted.path) as file:  # which says what is wrong with it, if it is no plain file
-            yield wanted.path, os.fstat(file.fileno()).st_size
+    if root.get_kind(query.path) != "folder":
+        with root.open(query.path) as file:  # which says what is wrong with it, if it is no plain file
+            yield query.path, os.fstat(file.fileno()).st_size
         return
-    for entry in root.walk(wanted.path, without=LEFT_OUT):
-        if entry.kind == "file" and _fits(entry.path, wanted.glob):
+    for entry in root.walk(query.path, exclude=EXCLUDED_FOLDERS):
+        if entry.kind == "file" and _is_glob_match(entry.path, query.glob):
             yield entry.path, entry.size
         elif entry.kind == "link":
-            found.skipped["symbolic link"] += 1
-        elif entry.is_cut:
-            found.stopped = f"{shown(entry.path)} has too many files"
+            result.skipped_counts["symbolic link"] += 1
+        elif entry.is_truncated:
+            result.stop_reason = f"{format_path(entry.path)} has too many files"
 
 
-def _fits(path: str, glob: str | None) -> bool:
+def _is_glob_match(path: str, glob: str | None) -> bool:
     if glob is None:
         return True
     if "/" not in glob:
         return fnmatch.fnmatchcase(path.rpartition("/")[2], glob)
     # "**/*.py" means those at the top as well.
-    return fnmatch.fnmatchcase(path, glob) or (glob.startswith("**/") and _fits(path, glob[3:]))
+    return fnmatch.fnmatchcase(path, glob) or (glob.startswith("**/") and _is_glob_match(path, glob[3:]))
 
 
-def _told(wanted: Search, found: _Found) -> str:
-    lines = found.lines or [f"No line matches {shown(wanted.pattern)} ({found.searched:,} files searched)."]
-    kinds = [f"{count:,} {kind}" for kind, count in sorted(found.skipped.items())]
+def _format_result(query: SearchQuery, result: _SearchResult) -> str:
+    lines = result.lines or [
+        f"No line matches {format_path(query.pattern)} ({result.searched_file_count:,} files searched)."
+    ]
+    kinds = [f"{count:,} {kind}" for kind, count in sorted(result.skipped_counts.items())]
     if kinds:
         lines.append(f"[Not searched: {', '.join(kinds)}.]")
-    if found.stopped:
-        lines.append(f"[Not all was searched: {found.stopped}.]")
+    if result.stop_reason:
+        lines.append(f"[Not all was searched: {result.stop_reason}.]")
     return "\n".join(lines)
 
 
-class _Matcher:
+class _MatcherProcess:
     """The process that matches."""
 
-    def __init__(self, pattern: str, seconds: float) -> None:
+    def __init__(self, pattern: str, timeout_s: float) -> None:
         self._pattern = pattern
-        self._seconds = seconds
-        self._deadline = time.monotonic() + seconds
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
 
-    def __enter__(self) -> _Matcher:
+    def __enter__(self) -> _MatcherProcess:
         if not sys.executable:
             raise ModelRetry("Searching is not possible here: there is no Python to match with.")
         # Isolated (-I, -S): nothing from the environment, the working folder or site-packages has a say in it.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_PROGRAM)],
+            [sys.executable, "-I", "-S", str(_MATCHER_PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in _LIBRARIES if name in os.environ},
+            env={name: os.environ[name] for name in _LIBRARY_PATH_VARIABLES if name in os.environ},
             cwd="/",
         )
         # Whatever this thread waits for, then ends.
-        self._killer = threading.Timer(self._seconds, self._process.kill)
-        self._killer.daemon = True
-        self._killer.start()
+        self._kill_timer = threading.Timer(self._timeout_s, self._process.kill)
+        self._kill_timer.daemon = True
+        self._kill_timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._killer.cancel()
+        self._kill_timer.cancel()
         self._process.kill()
         self._process.communicate()
 
-    def begin(self) -> None:
+    def compile_pattern(self) -> None:
         """Refuse what is no regular expression."""
-        question = {"pattern": self._pattern, "seconds": int(self._seconds) + 2, "most": MOST_MATCHES}
-        answer = self._ask(json.dumps(question).encode() + b"\n")
+        question = {"pattern": self._pattern, "seconds": int(self._timeout_s) + 2, "most": MAX_MATCHES}
+        answer = self._send_request(json.dumps(question).encode() + b"\n")
         if answer["refused"] is not None:
             raise ModelRetry(
-                f"{shown(self._pattern)} is no regular expression: {answer['refused']}. Write \\ before a character "
+                f"{format_path(self._pattern)} is no regular expression: {answer['refused']}. Write \\ before a "
+                "character "
                 f"that means itself, as in \\( or \\."
             )
 
-    def match(self, content: bytes, most: int) -> list[tuple[int, str]]:
+    def find_matches(self, content: bytes, max_count: int) -> list[tuple[int, str]]:
         """The lines that match: their numbers, and what they say."""
-        return self._ask(b"%d\n" % len(content) + content)[:most]
+        return self._send_request(b"%d\n" % len(content) + content)[:max_count]
 
-    def check_time(self) -> None:
+    def check_deadline(self) -> None:
         """Raise when the time is up."""
         if time.monotonic() > self._deadline:
-            raise _TimeUp
+            raise _SearchTimedOut
 
-    def _ask(self, question: bytes) -> Any:
+    def _send_request(self, request: bytes) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(question)
+            self._process.stdin.write(request)
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
             answer = b""
         if not answer:
-            self.check_time()
-            raise ModelRetry(f"Matching {shown(self._pattern)} took too much memory: give a simpler one.")
+            self.check_deadline()
+            raise ModelRetry(f"Matching {format_path(self._pattern)} took too much memory: give a simpler one.")
         return json.loads(answer)

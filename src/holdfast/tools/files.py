@@ -18,27 +18,27 @@ from typing import Annotated, cast
 
 from pydantic import Field
 
-from holdfast.agents.sandboxed_files import Entry, Root, shown
+from holdfast.agents.sandboxed_files import Entry, SandboxedFolder, format_path
 from holdfast.agents.tools import Tool, tool
 from holdfast.core.states import Effect
-from holdfast.engine.step_context import StepContext, current
+from holdfast.engine.step_context import StepContext, current_context
 from holdfast.errors import DefinitionError, ModelRetry
-from holdfast.tools.file_search import Search, search
+from holdfast.tools.file_search import SearchQuery, search_folder
 from holdfast.tools.line_reader import is_binary, read_lines
 
-MAX_BYTES = 64 * 1024
+MAX_OUTPUT_BYTES = 64 * 1024
 MAX_FILE_BYTES = 1024 * 1024
-MOST_ENTRIES = 500
-_EDIT_TRIES = 20
+MAX_ENTRIES = 500
+_MAX_EDIT_TRIES = 20
 
-_Positive = Annotated[int, Field(ge=1)]
+_PositiveInt = Annotated[int, Field(ge=1)]
 
 
 def file_tools(
     root: str | os.PathLike[str],
     *,
     write: bool = True,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = MAX_OUTPUT_BYTES,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> list[Tool]:
     """Tools for the files under a folder: ``read_file``, ``list_dir``, ``search_files``, ``write_file``, ``edit_file``.
@@ -55,21 +55,21 @@ def file_tools(
     for name, value in (("max_bytes", max_bytes), ("max_file_bytes", max_file_bytes)):
         if value < 1:
             raise DefinitionError(f"file_tools: {name} is {value}, and has to be at least 1")
-    files = _Files(Root(root), max_bytes, max_file_bytes)
+    files = _FileTools(SandboxedFolder(root), max_bytes, max_file_bytes)
     reading = tool(effect=Effect.READ)
     tools: list[Tool] = [reading(files.read_file), reading(files.list_dir), reading(files.search_files)]
     return [*tools, tool(files.write_file), tool(files.edit_file)] if write else tools
 
 
-class _Files:
+class _FileTools:
     """The tools of one folder. The docstrings are what the model is shown."""
 
-    def __init__(self, root: Root, max_bytes: int, max_file_bytes: int) -> None:
+    def __init__(self, root: SandboxedFolder, max_bytes: int, max_file_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes
         self._max_file_bytes = max_file_bytes
 
-    def read_file(self, path: str, offset: _Positive = 1, limit: _Positive = 2000) -> str:
+    def read_file(self, path: str, offset: _PositiveInt = 1, limit: _PositiveInt = 2000) -> str:
         """Read a text file. You get its lines as they are, without numbers.
 
         Args:
@@ -80,7 +80,7 @@ class _Files:
         with self._root.open(path) as file:
             return read_lines(file, path, offset, limit, self._max_bytes)
 
-    def list_dir(self, path: str = ".", depth: _Positive = 1) -> str:
+    def list_dir(self, path: str = ".", depth: _PositiveInt = 1) -> str:
         """List what is in a folder: a line for each file, with its size, and for each folder, with a / at its end.
 
         Args:
@@ -89,14 +89,14 @@ class _Files:
         """
         lines: list[str] = []
         room = self._max_bytes
-        for entry in self._root.walk(path, depth=depth):
-            line = _line_of(entry)
+        for entry in self._root.walk(path, max_depth=depth):
+            line = _format_entry(entry)
             room -= len(line.encode()) + 1
-            if len(lines) == MOST_ENTRIES or room < 0:
+            if len(lines) == MAX_ENTRIES or room < 0:
                 lines.append("[There is more. List a folder in it, or with a smaller depth.]")
                 break
             lines.append(line)
-        return "\n".join(lines) or f"{shown(path)} is empty."
+        return "\n".join(lines) or f"{format_path(path)} is empty."
 
     def search_files(self, pattern: str, path: str = ".", glob: str | None = None) -> str:
         """Search text files for lines that match a regular expression. You get path:line: text.
@@ -108,7 +108,7 @@ class _Files:
             path: the folder, or the one file, to search, from the folder that you work in, which is ".".
             glob: search only files of which the name, as in "*.py", or the path, as in "src/*.py", fits this.
         """
-        return search(self._root, Search(pattern, path, glob, self._max_bytes, self._max_file_bytes))
+        return search_folder(self._root, SearchQuery(pattern, path, glob, self._max_bytes, self._max_file_bytes))
 
     def write_file(self, path: str, content: str) -> str:
         """Make this the whole content of a file. Folders that are missing are made.
@@ -117,9 +117,9 @@ class _Files:
             path: the path from the folder that you work in, as in "notes/plan.txt".
             content: all of what the file shall hold.
         """
-        encoded = self._encoded(content, path)
+        encoded = self._encode_text(content, path)
         self._root.write(path, encoded)
-        return f"Wrote {len(encoded):,} bytes to {shown(path)}."
+        return f"Wrote {len(encoded):,} bytes to {format_path(path)}."
 
     async def edit_file(self, path: str, old: str, new: str, all: bool = False) -> str:
         """Replace a piece of a text file.
@@ -132,75 +132,79 @@ class _Files:
         """
         if old == new or not old:
             raise ModelRetry("old and new are the same: there is nothing to do." if old else "old is empty.")
-        step = current.get(None)
-        done = f"Replaced it in {shown(path)}."
+        step = current_context.get(None)
+        done = f"Replaced it in {format_path(path)}."
         earlier = None if step is None else cast("dict[str, str] | None", step.progress)
-        for _ in range(_EDIT_TRIES):
+        for _ in range(_MAX_EDIT_TRIES):
             before = await asyncio.to_thread(self._root.read, path, self._max_file_bytes)
             if earlier is not None and _digest(before) == earlier["after"]:
                 return done
             if earlier is not None and _digest(before) != earlier["before"]:
                 raise ModelRetry(
-                    f"The process stopped while it edited {shown(path)}, and the file has been changed since. The edit "
+                    f"The process stopped while it edited {format_path(path)}, and the file has been changed since. "
+                    "The edit "
                     f"may have been made or not: read the file, and decide anew."
                 )
-            after = self._edited(before, path, old, new, all)
+            after = self._apply_edit(before, path, old, new, all)
             if step is not None:
-                await step.keep({"before": _digest(before), "after": _digest(after)})
-            if await asyncio.to_thread(_exchange, self._root, step, path, before, after):
+                await step.save_progress({"before": _digest(before), "after": _digest(after)})
+            if await asyncio.to_thread(_swap_content, self._root, step, path, before, after):
                 return done
             earlier = None  # somebody has changed it meanwhile, and our edit was not made: once more, as it is now
-        raise ModelRetry(f"{shown(path)} was not edited: somebody else keeps changing it.")
+        raise ModelRetry(f"{format_path(path)} was not edited: somebody else keeps changing it.")
 
-    def _edited(self, before: bytes, path: str, old: str, new: str, all: bool) -> bytes:
+    def _apply_edit(self, before: bytes, path: str, old: str, new: str, all: bool) -> bytes:
         if is_binary(before):
-            raise ModelRetry(f"{shown(path)} is no text, and cannot be edited.")
-        sought = self._encoded(old, path)
+            raise ModelRetry(f"{format_path(path)} is no text, and cannot be edited.")
+        sought = self._encode_text(old, path)
         found = before.count(sought)
         if not found:
             ends = " Its lines end with \\r\\n: write them so." if b"\r\n" in before and "\n" in old else ""
             raise ModelRetry(
-                f"{shown(path)} was not edited: the text to be replaced is not in it. It has to be exactly as it is "
+                f"{format_path(path)} was not edited: the text to be replaced is not in it. It has to be exactly as it "
+                "is "
                 f"there, with all its spaces and line ends.{ends}"
             )
         if found > 1 and not all:
             raise ModelRetry(
-                f"{shown(path)} was not edited: the text to be replaced is in it {found} times. Give more of what is "
+                f"{format_path(path)} was not edited: the text to be replaced is in it {found} times. Give more of "
+                "what is "
                 f"around it, or all=true to replace them all."
             )
-        after = before.replace(sought, self._encoded(new, path))
+        after = before.replace(sought, self._encode_text(new, path))
         if len(after) > self._max_file_bytes:
-            raise self._too_large(path, len(after))
+            raise self._too_large_error(path, len(after))
         return after
 
-    def _encoded(self, text: str, path: str) -> bytes:
+    def _encode_text(self, text: str, path: str) -> bytes:
         try:
             encoded = text.encode()
         except UnicodeEncodeError as error:
-            raise ModelRetry(f"{shown(path)} was not written: {text[error.start]!r} is no character.") from None
+            raise ModelRetry(f"{format_path(path)} was not written: {text[error.start]!r} is no character.") from None
         if len(encoded) > self._max_file_bytes:
-            raise self._too_large(path, len(encoded))
+            raise self._too_large_error(path, len(encoded))
         return encoded
 
-    def _too_large(self, path: str, size: int) -> ModelRetry:
+    def _too_large_error(self, path: str, size: int) -> ModelRetry:
         return ModelRetry(
-            f"{shown(path)} was not written: it would have {size:,} bytes, and {self._max_file_bytes:,} are allowed. "
+            f"{format_path(path)} was not written: it would have {size:,} bytes, and {self._max_file_bytes:,} are "
+            "allowed. "
             f"Write several smaller files."
         )
 
 
-def _exchange(root: Root, step: StepContext | None, path: str, before: bytes, after: bytes) -> bool:
+def _swap_content(root: SandboxedFolder, step: StepContext | None, path: str, before: bytes, after: bytes) -> bool:
     if step is not None:
         step.heartbeat()  # raises in a worker that has lost the run
-    return root.exchange(path, before, after)
+    return root.compare_and_swap(path, before, after)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _line_of(entry: Entry) -> str:
-    if entry.is_cut:
+def _format_entry(entry: Entry) -> str:
+    if entry.is_truncated:
         return f"[{entry.path} has more than are listed.]"
     match entry.kind:
         case "folder":

@@ -11,44 +11,51 @@ import json
 import re
 import sys
 
-MEMORY = 1024**3
+MAX_MEMORY_BYTES = 1024**3
 """The most bytes of memory: a regular expression can be made to take any number."""
-AROUND = 100
+CONTEXT_CHARS = 100
 """How many characters of a long line are shown before and behind a match."""
 
 
-def limit(seconds: int) -> None:
+def limit_resources(max_cpu_s: int) -> None:
     """Let the system end this process if nobody else does."""
     import resource
 
-    for what, most in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0)):
+    for what, most in (
+        (resource.RLIMIT_CPU, max_cpu_s),
+        (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
         try:
             resource.setrlimit(what, (most, most))
         except (OSError, ValueError):
             pass  # not every system has every limit
 
 
-def say(what: object) -> None:
+def write_json(value: object) -> None:
     """Hand over a line of JSON."""
-    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def cut_around(line: str, start: int, end: int) -> str:
     """The line, or of a long one what is around the match."""
     line = line.rstrip("\r")
-    first, last = max(0, start - AROUND), min(len(line), max(end, start) + AROUND, start + 4 * AROUND)
+    first, last = (
+        max(0, start - CONTEXT_CHARS),
+        min(len(line), max(end, start) + CONTEXT_CHARS, start + 4 * CONTEXT_CHARS),
+    )
     return f"{'…' if first else ''}{line[first:last]}{'…' if last < len(line) else ''}"
 
 
-def matches(expression: re.Pattern[str], content: bytes, most: int) -> list[tuple[int, str]]:
+def find_matches(expression: re.Pattern[str], content: bytes, max_count: int) -> list[tuple[int, str]]:
     """The numbers and texts of the lines that match, at most so many."""
     found: list[tuple[int, str]] = []
     for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
         match = expression.search(line)
         if match is not None:
             found.append((number, cut_around(line, *match.span())))
-            if len(found) == most:
+            if len(found) == max_count:
                 break
     return found
 
@@ -57,15 +64,15 @@ def main() -> None:
     """Match until there is nothing more to read."""
     source = sys.stdin.buffer
     question = json.loads(source.readline())
-    limit(question["seconds"])
+    limit_resources(question["seconds"])
     try:
         expression = re.compile(question["pattern"])
     except (re.error, OverflowError, RecursionError, MemoryError) as error:
-        say({"refused": str(error) or type(error).__name__})
+        write_json({"refused": str(error) or type(error).__name__})
         return
-    say({"refused": None})
+    write_json({"refused": None})
     while size := source.readline():
-        say(matches(expression, source.read(int(size)), question["most"]))
+        write_json(find_matches(expression, source.read(int(size)), question["most"]))
 
 
 if __name__ == "__main__":

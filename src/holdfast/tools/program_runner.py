@@ -18,116 +18,116 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-MOST_WRITTEN = 64 * 1024**2
+MAX_WRITTEN_BYTES = 64 * 1024**2
 """A program that writes more is stopped: reading on would only keep this process busy."""
-_PIECE = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramResult:
     """How it ended."""
 
-    code: int
+    exit_code: int
     """The exit code; minus the signal's number if one ended it."""
     output: str
     """What it wrote, of both kinds in the order in which it came, without the middle of what is too long."""
-    written: int
+    written_bytes: int
     """How many bytes it wrote."""
-    stopped: Literal["", "time", "output"]
+    stop_reason: Literal["", "time", "output"]
     """Why it was stopped, if it was."""
 
 
 async def run_program(
-    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], timeout: float, max_output: int
-) -> Ended:
+    argv: Sequence[str], *, cwd: str, env: Mapping[str, str], timeout_s: float, max_output_bytes: int
+) -> ProgramResult:
     """Run it to its end. Raises ``OSError`` if it cannot be started."""
-    output = _Output(max_output)
+    output = _OutputPipe(max_output_bytes)
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=output.writing,
-            stderr=output.writing,
+            stdout=output.write_fd,
+            stderr=output.write_fd,
             cwd=cwd,
             env=dict(env),
             start_new_session=True,
         )
-        output.begin()
+        output.start_reading()
         exited = asyncio.ensure_future(process.wait())
         try:
-            await asyncio.wait({exited, output.flooded}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            stopped = "" if exited.done() else "output" if output.flooded.done() else "time"
+            await asyncio.wait({exited, output.overflowed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            stopped = "" if exited.done() else "output" if output.overflowed.done() else "time"
         finally:
             with suppress(ProcessLookupError, PermissionError):  # nobody is left, or only who has ended
                 os.killpg(process.pid, signal.SIGKILL)
             await exited
         output.drain()
-        return Ended(process.returncode or 0, output.text(), output.written, stopped)
+        return ProgramResult(process.returncode or 0, output.to_text(), output.written_bytes, stopped)
     finally:
         output.close()
 
 
-class _Output:
-    """What a program writes: of the beginning and the end, half of ``most`` each."""
+class _OutputPipe:
+    """What a program writes: of the beginning and the end, half of ``max_bytes`` each."""
 
-    def __init__(self, most: int) -> None:
-        self.written = 0
+    def __init__(self, max_bytes: int) -> None:
+        self.written_bytes = 0
         self._head, self._tail = bytearray(), bytearray()
-        self._most_head = most // 2
-        self._most_tail = most - most // 2
+        self._max_head_bytes = max_bytes // 2
+        self._max_tail_bytes = max_bytes - max_bytes // 2
         self._loop = asyncio.get_running_loop()
-        self.flooded: asyncio.Future[None] = self._loop.create_future()
+        self.overflowed: asyncio.Future[None] = self._loop.create_future()
         """Done when there was more than anybody would read."""
-        self._reading, self.writing = os.pipe()
+        self._read_fd, self.write_fd = os.pipe()
         """The end that is the program's."""
-        os.set_blocking(self._reading, False)
-        self._is_open_for_writing = True
+        os.set_blocking(self._read_fd, False)
+        self._is_write_end_open = True
 
-    def begin(self) -> None:
+    def start_reading(self) -> None:
         """The program has its end: read from now on."""
-        self._close_writing()
-        self._loop.add_reader(self._reading, self._read)
+        self._close_write_end()
+        self._loop.add_reader(self._read_fd, self._read_chunk)
 
     def drain(self) -> None:
         """Take what is still in the pipe."""
-        while self.written <= MOST_WRITTEN and self._read():
+        while self.written_bytes <= MAX_WRITTEN_BYTES and self._read_chunk():
             pass
 
     def close(self) -> None:
         """Let go of the pipe."""
-        self.flooded.cancel()
-        self._loop.remove_reader(self._reading)
-        self._close_writing()
-        os.close(self._reading)
+        self.overflowed.cancel()
+        self._loop.remove_reader(self._read_fd)
+        self._close_write_end()
+        os.close(self._read_fd)
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """What there is to tell."""
-        left_out = self.written - len(self._head) - len(self._tail)
+        left_out = self.written_bytes - len(self._head) - len(self._tail)
         between = b"\n[... %d bytes left out ...]\n" % left_out if left_out else b""
         return (bytes(self._head) + between + bytes(self._tail)).decode("utf-8", "replace").replace("\0", "\ufffd")
 
-    def _close_writing(self) -> None:
-        if self._is_open_for_writing:
-            self._is_open_for_writing = False
-            os.close(self.writing)
+    def _close_write_end(self) -> None:
+        if self._is_write_end_open:
+            self._is_write_end_open = False
+            os.close(self.write_fd)
 
-    def _read(self) -> bool:
+    def _read_chunk(self) -> bool:
         """Take a piece; false if there is none now."""
         try:
-            piece = os.read(self._reading, _PIECE)
+            piece = os.read(self._read_fd, _CHUNK_BYTES)
         except BlockingIOError:
             return False
         if not piece:
-            self._loop.remove_reader(self._reading)  # an end is always readable: it would keep the loop busy
+            self._loop.remove_reader(self._read_fd)  # an end is always readable: it would keep the loop busy
             return False
-        self._add(piece)
+        self._add_chunk(piece)
         return True
 
-    def _add(self, piece: bytes) -> None:
-        self.written += len(piece)
-        room = self._most_head - len(self._head)
-        self._head += piece[:room]
-        self._tail += piece[room:]
-        del self._tail[: -self._most_tail]
-        if self.written > MOST_WRITTEN and not self.flooded.done():
-            self.flooded.set_result(None)
+    def _add_chunk(self, chunk: bytes) -> None:
+        self.written_bytes += len(chunk)
+        room = self._max_head_bytes - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        del self._tail[: -self._max_tail_bytes]
+        if self.written_bytes > MAX_WRITTEN_BYTES and not self.overflowed.done():
+            self.overflowed.set_result(None)

@@ -20,15 +20,15 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from holdfast.admission.durations import Duration, declared_seconds
-from holdfast.agents.tool_approvals import RequiresApproval
+from holdfast.agents.tool_approvals import ApprovalRule
 from holdfast.agents.tools import Tool, tool
-from holdfast.codec.formatting import cut
+from holdfast.codec.formatting import truncate
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, ModelRetry, UsageError
-from holdfast.tools.program_runner import Ended, run_program
+from holdfast.tools.program_runner import ProgramResult, run_program
 
-MAX_OUTPUT = 32 * 1024
-LONGEST_COMMAND = 100_000
+MAX_OUTPUT_BYTES = 32 * 1024
+MAX_COMMAND_CHARS = 100_000
 """The most characters of a command with all its arguments."""
 
 _DESCRIPTION = """Run a program, and get what it writes. There is no shell: no pipes, no redirection, no variables, no \
@@ -42,9 +42,9 @@ def shell_tool(
     allow: Sequence[str | Sequence[str]],
     cwd: str | os.PathLike[str],
     timeout: Duration = 30,
-    max_output: int = MAX_OUTPUT,
+    max_output: int = MAX_OUTPUT_BYTES,
     env: Iterable[str] = (),
-    requires_approval: RequiresApproval = True,
+    requires_approval: ApprovalRule = True,
     effect: Effect | str = Effect.ONCE,
 ) -> Tool:
     """A tool named ``shell`` that runs the allowed programs. No sandbox: what they can do, the model can do.
@@ -66,7 +66,7 @@ def shell_tool(
     if max_output < 1:
         raise DefinitionError(f"shell_tool: max_output is {max_output}, and has to be at least 1")
     shell = _Shell(allow, os.path.realpath(cwd), limit, max_output, env)
-    description = _DESCRIPTION.format(timeout=limit, allowed=shell.allowed)
+    description = _DESCRIPTION.format(timeout=limit, allowed=shell.allowed_text)
     approval = shell.needs_approval if requires_approval is True else requires_approval
     return tool(description=description, requires_approval=approval, effect=effect)(shell.shell)
 
@@ -78,30 +78,30 @@ class _Shell:
         self,
         allow: Sequence[str | Sequence[str]],
         cwd: str,
-        timeout: float,
-        max_output: int,
+        timeout_s: float,
+        max_output_bytes: int,
         env: Iterable[str],
     ) -> None:
         self._cwd = cwd
-        self._timeout = timeout
-        self._max_output = max_output
-        self._env = tuple(_env_names(env))
-        self._path = os.pathsep.join(_folders_outside(cwd))
+        self._timeout_s = timeout_s
+        self._max_output_bytes = max_output_bytes
+        self._env_names = tuple(_validate_env_names(env))
+        self._path = os.pathsep.join(_iterate_path_folders(cwd))
         if not self._path:
             raise DefinitionError(f"shell_tool: every folder of PATH is below cwd ({cwd}): choose a smaller cwd")
-        self._beginnings = [_beginning(one) for one in _refuse_text(allow)]
-        if not self._beginnings:
+        self._allowed_prefixes = [_parse_prefix(one) for one in _validate_allow(allow)]
+        if not self._allowed_prefixes:
             raise DefinitionError("shell_tool: allow is empty: name the programs that may be run, as in allow=['ls']")
-        self._programs = {one[0]: self._find(one[0]) for one in self._beginnings}
+        self._programs = {one[0]: self._locate_program(one[0]) for one in self._allowed_prefixes}
 
     @property
-    def allowed(self) -> str:
+    def allowed_text(self) -> str:
         """What is allowed, for the model."""
-        return "\n".join(f"- {' '.join(one)} …" for one in self._beginnings)
+        return "\n".join(f"- {' '.join(one)} …" for one in self._allowed_prefixes)
 
     def needs_approval(self, argv: list[str]) -> bool:
         """Every call does; but nobody is asked for what is refused anyway."""
-        self._program_for(argv)
+        self._resolve_program(argv)
         return True
 
     async def shell(self, argv: Annotated[list[str], Field(min_length=1)]) -> str:
@@ -110,15 +110,15 @@ class _Shell:
         Args:
             argv: the program, and then its arguments, one by one, as in ["ls", "-l", "some folder"].
         """
-        program = self._program_for(argv)
-        environment = self._environment()
+        program = self._resolve_program(argv)
+        environment = self._build_environment()
         try:
             ended = await run_program(
                 [program, *argv[1:]],
                 cwd=self._cwd,
                 env=environment,
-                timeout=self._timeout,
-                max_output=self._max_output,
+                timeout_s=self._timeout_s,
+                max_output_bytes=self._max_output_bytes,
             )
         except OSError as error:
             # The words of the system would tell where it all is.
@@ -126,50 +126,51 @@ class _Shell:
                 f"{argv[0]!r} was not started: {os.strerror(error.errno or 0)}. The program, or the folder that it is "
                 f"to run in, may be gone."
             ) from None
-        return self._told(ended)
+        return self._format_result(ended)
 
-    def _program_for(self, argv: list[str]) -> str:
-        if any("\0" in one for one in argv) or sum(map(len, argv)) > LONGEST_COMMAND:
+    def _resolve_program(self, argv: list[str]) -> str:
+        if any("\0" in one for one in argv) or sum(map(len, argv)) > MAX_COMMAND_CHARS:
             raise ModelRetry("The command was not run: it is too long, or has a character \\0.")
-        if not any(tuple(argv[: len(one)]) == one for one in self._beginnings):
+        if not any(tuple(argv[: len(one)]) == one for one in self._allowed_prefixes):
             raise ModelRetry(
-                f"{cut(' '.join(argv), 200)!r} was not run: it is not allowed. What is allowed has to begin, word by "
-                f"word, with one of these:\n{self.allowed}"
+                f"{truncate(' '.join(argv), 200)!r} was not run: it is not allowed. What is allowed has to begin, word "
+                "by "
+                f"word, with one of these:\n{self.allowed_text}"
             )
         program = self._programs[argv[0]]
         if program is None:
             raise ModelRetry(f"{argv[0]!r} was not run: it is allowed, but not installed here.")
         return program
 
-    def _find(self, name: str) -> str | None:
+    def _locate_program(self, name: str) -> str | None:
         if os.path.isabs(name):
             return name
         found = shutil.which(name, path=self._path)
         return None if found is None or _is_below(found, self._cwd) else found
 
-    def _environment(self) -> dict[str, str]:
-        given = {name: os.environ[name] for name in self._env if name in os.environ}
+    def _build_environment(self) -> dict[str, str]:
+        given = {name: os.environ[name] for name in self._env_names if name in os.environ}
         return {"LANG": os.environ.get("LANG", "C.UTF-8"), **given, "PATH": self._path}
 
-    def _told(self, ended: Ended) -> str:
-        if ended.stopped == "time":
-            status = f"stopped, with all that it had started, after {self._timeout:g} seconds"
-        elif ended.stopped == "output":
-            status = f"stopped because it wrote too much ({ended.written:,} bytes)"
-        elif ended.code < 0:
-            status = f"ended by signal {_signal_name(-ended.code)}"
+    def _format_result(self, result: ProgramResult) -> str:
+        if result.stop_reason == "time":
+            status = f"stopped, with all that it had started, after {self._timeout_s:g} seconds"
+        elif result.stop_reason == "output":
+            status = f"stopped because it wrote too much ({result.written_bytes:,} bytes)"
+        elif result.exit_code < 0:
+            status = f"ended by signal {_format_signal(-result.exit_code)}"
         else:
-            status = f"exit code {ended.code}"
-        return f"[{status}]\n{ended.output}" if ended.output else f"[{status}, no output]"
+            status = f"exit code {result.exit_code}"
+        return f"[{status}]\n{result.output}" if result.output else f"[{status}, no output]"
 
 
-def _refuse_text(given: Any) -> Sequence[Any]:
+def _validate_allow(given: Any) -> Sequence[Any]:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise DefinitionError(f"shell_tool: allow is a list of programs, as in allow=['ls'], and not {given!r}")
     return cast("Sequence[Any]", given)
 
 
-def _beginning(given: Any) -> tuple[str, ...]:
+def _parse_prefix(given: Any) -> tuple[str, ...]:
     """What a command must begin with."""
     words: tuple[Any, ...] = (given,) if isinstance(given, str) else tuple(given)
     if not words or not all(isinstance(word, str) and word for word in words):
@@ -185,7 +186,7 @@ def _beginning(given: Any) -> tuple[str, ...]:
     return words
 
 
-def _env_names(given: Any) -> Iterator[str]:
+def _validate_env_names(given: Any) -> Iterator[str]:
     if isinstance(given, str):
         raise DefinitionError(f"shell_tool: env is a list of names, as in env=['HOME'], and not {given!r}")
     for name in given:
@@ -194,7 +195,7 @@ def _env_names(given: Any) -> Iterator[str]:
         yield name
 
 
-def _folders_outside(cwd: str) -> Iterator[str]:
+def _iterate_path_folders(cwd: str) -> Iterator[str]:
     """The folders of ``PATH`` in which nobody who works in ``cwd`` can put a program."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         if os.path.isabs(folder) and not _is_below(folder, cwd):
@@ -205,7 +206,7 @@ def _is_below(path: str, folder: str) -> bool:
     return os.path.commonpath([os.path.realpath(path), folder]) == folder
 
 
-def _signal_name(number: int) -> str:
+def _format_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,9 +1,9 @@
 """Serving runs until told to stop, and then leaving for certain.
 
 A stopped worker hands its runs over and is then of no use to anybody. A thread cannot be ended from outside, though,
-and Python waits for the threads of plain steps before it exits: one step that hangs would keep the process for ever.
-So after the hand-over the process gets ``LINGER`` seconds to end in the usual way (exit handlers, buffers), and is then
-ended. Nothing is lost by it: whatever such a step still does, its run is held by somebody else.
+and Python waits for the threads of plain steps before it exits: one step that hangs would keep the process for ever. So
+after the hand-over the process gets ``EXIT_DELAY_S`` seconds to end in the usual way (exit handlers, buffers), and is
+then ended. Nothing is lost by it: whatever such a step still does, its run is held by somebody else.
 """
 
 from __future__ import annotations
@@ -16,48 +16,53 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 
-from holdfast.authoring.runtime import GRACE, MAX_BLOCKED_S, Runtime
+from holdfast.authoring.runtime import DEFAULT_GRACE_S, MAX_BLOCKED_S, Runtime
 from holdfast.errors import HoldfastError
 from holdfast.stores.urls import split_namespace
 
-LINGER = 2.0
+EXIT_DELAY_S = 2.0
 
 
 async def serve(
     workflows: Collection[str],
     *,
-    say: Callable[[str], object],
+    print_line: Callable[[str], object],
     url: str | None = None,
     queues: Collection[str] | None = None,
     concurrency: int = 1000,
-    lease: float = 10.0,
-    grace: float = GRACE,
+    lease_s: float = 10.0,
+    grace_s: float = DEFAULT_GRACE_S,
     max_blocked_s: float = MAX_BLOCKED_S,
 ) -> None:
     """Execute runs of these workflows until SIGTERM or SIGINT, then finish or hand over what is in flight.
 
     For a process that does nothing else: it ends soon after this has returned, and also when a step has blocked its
-    event loop for ``max_blocked_s``. ``say`` is told what is served.
+    event loop for ``max_blocked_s``. ``print_line`` is told what is served.
     """
     runtime = Runtime(
-        url, lease=lease, concurrency=concurrency, queues=queues, workflows=workflows, max_blocked_s=max_blocked_s
+        url,
+        lease_s=lease_s,
+        max_concurrency=concurrency,
+        queues=queues,
+        workflows=workflows,
+        max_blocked_s=max_blocked_s,
     )
     await runtime.open()
     served = ", ".join(sorted(workflows))
     where = "all queues" if queues is None else f"queue {', '.join(sorted(queues))}"
     place, namespace = split_namespace(runtime.url)
     of = place if namespace is None else f"namespace {namespace} in {place}"
-    say(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
+    print_line(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
     try:
-        await runtime.run_worker(grace=grace, stop=_stop_on_sigterm(), exit_if_blocked=True)
+        await runtime.run_worker(grace_s=grace_s, stop=_watch_sigterm(), exit_if_blocked=True)
     except HoldfastError:
-        _exit_soon(1)
+        _schedule_exit(1)
         raise
-    _exit_soon(0)
-    say(f"worker {runtime.worker_id} has handed over and stops")
+    _schedule_exit(0)
+    print_line(f"worker {runtime.worker_id} has handed over and stops")
 
 
-def _stop_on_sigterm() -> asyncio.Event:
+def _watch_sigterm() -> asyncio.Event:
     """Set by SIGTERM where ``run_worker`` does not handle it: who has handed over is not killed by another one."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -70,8 +75,8 @@ def _stop_on_sigterm() -> asyncio.Event:
     return stop
 
 
-def _exit_soon(code: int) -> None:
-    """End this process in ``LINGER`` seconds, if it has not ended by itself, whatever its threads do."""
+def _schedule_exit(code: int) -> None:
+    """End this process in ``EXIT_DELAY_S`` seconds, if it has not ended by itself, whatever its threads do."""
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -79,6 +84,6 @@ def _exit_soon(code: int) -> None:
                 stream.flush()
         os._exit(code)
 
-    timer = threading.Timer(LINGER, end)
+    timer = threading.Timer(EXIT_DELAY_S, end)
     timer.daemon = True
     timer.start()

@@ -24,19 +24,19 @@ from holdfast.authoring.step import Step
 from holdfast.authoring.workflow import Workflow
 from holdfast.errors import UsageError
 
-_SHOWN_FRAMES = 3
-_FORMS = "`module`, `module:workflow`, `path/to/app.py` or `app.py:workflow`"
+_MAX_SHOWN_FRAMES = 3
+_TARGET_FORMS = "`module`, `module:workflow`, `path/to/app.py` or `app.py:workflow`"
 
 
-def load(target: str) -> tuple[str, ...]:
+def load_workflows(target: str) -> tuple[str, ...]:
     """Import what ``target`` names, and return the names of the workflows to serve."""
-    place, attribute = _split(target)
+    place, attribute = _split_target(target)
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    module = _import_file(Path(place)) if _is_path(place) else _import(place)
+    module = _import_file(Path(place)) if _is_path(place) else _import_module(place)
     if attribute:
-        return _chosen(module, attribute, target)
+        return _select_workflows(module, attribute, target)
     if not definitions:
         raise UsageError(
             f"there is no workflow in {place!r}: put `@workflow` on an async function in it, make an `Agent` there, or "
@@ -45,19 +45,19 @@ def load(target: str) -> tuple[str, ...]:
     return tuple(definitions)
 
 
-def _split(target: str) -> tuple[str, str]:
+def _split_target(target: str) -> tuple[str, str]:
     place, colon, attribute = target.rpartition(":")
     if not colon or os.sep in attribute or attribute.endswith(".py"):  # C:\app.py has a colon, too
         place, attribute = target, ""
     elif not attribute.isidentifier():
-        raise UsageError(f"{target!r} names no workflows: after the colon comes one name. Write {_FORMS}.")
+        raise UsageError(f"{target!r} names no workflows: after the colon comes one name. Write {_TARGET_FORMS}.")
     if not place:
-        raise UsageError(f"{target!r} names no module. Write {_FORMS}.")
+        raise UsageError(f"{target!r} names no module. Write {_TARGET_FORMS}.")
     return place, attribute
 
 
-def _is_path(place: str) -> bool:
-    return place.endswith(".py") or os.sep in place or (os.altsep is not None and os.altsep in place)
+def _is_path(location: str) -> bool:
+    return location.endswith(".py") or os.sep in location or (os.altsep is not None and os.altsep in location)
 
 
 # Importing
@@ -73,7 +73,7 @@ def _import_file(path: Path) -> ModuleType:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     if path.suffix != ".py" or not path.is_file():
-        raise UsageError(f"{path} is not a Python file. Write {_FORMS}.")
+        raise UsageError(f"{path} is not a Python file. Write {_TARGET_FORMS}.")
     names = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").exists():
@@ -82,7 +82,7 @@ def _import_file(path: Path) -> ModuleType:
     name = ".".join(names)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    module = _import(name)
+    module = _import_module(name)
     origin = getattr(module, "__file__", None)
     if origin is None or not os.path.samefile(origin, path):
         raise UsageError(
@@ -92,23 +92,23 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise UsageError(f"{name!r} is neither a module's name nor a Python file. Write {_FORMS}.")
+        raise UsageError(f"{name!r} is neither a module's name nor a Python file. Write {_TARGET_FORMS}.")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # A module that is missing somewhere inside is a fault of the import, not of the target.
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _failed_import(name, error) from error
-        raise UsageError(_not_found(name, error.name)) from None
+            raise _import_failure(name, error) from error
+        raise UsageError(_describe_missing_module(name, error.name)) from None
     except (Exception, SystemExit) as error:
-        raise _failed_import(name, error) from error
+        raise _import_failure(name, error) from error
 
 
-def _not_found(name: str, missing: str) -> str:
+def _describe_missing_module(name: str, missing: str) -> str:
     file = Path(*name.split(".")).with_suffix(".py")
-    if len(name.split(".")) == 1 and (near := difflib.get_close_matches(name, _modules_here(), 1)):
+    if len(name.split(".")) == 1 and (near := difflib.get_close_matches(name, _list_local_modules(), 1)):
         hint = f"did you mean {near[0]!r}?"
     else:
         hint = f"modules are looked for in {os.getcwd()} and in the installed packages."
@@ -116,20 +116,20 @@ def _not_found(name: str, missing: str) -> str:
     return f"no module is named {name!r}{part}: {hint} A file is named by its path, as in `path/to/{file.name}`."
 
 
-def _modules_here() -> list[str]:
+def _list_local_modules() -> list[str]:
     return [path.stem for path in Path().glob("*.py")]
 
 
-def _failed_import(name: str, error: BaseException) -> UsageError:
+def _import_failure(name: str, error: BaseException) -> UsageError:
     lines = traceback.format_exception_only(error)
     if isinstance(error, SystemExit):
         lines = [f"SystemExit: {error}: the module ends the process when it is imported\n"]
-    frames = traceback.format_list(traceback.extract_tb(_own_code(error))[-_SHOWN_FRAMES:])
+    frames = traceback.format_list(traceback.extract_tb(_trim_traceback(error))[-_MAX_SHOWN_FRAMES:])
     told = "".join(("  " + line.rstrip().replace("\n", "\n  ") + "\n") for line in (*frames, *lines))
     return UsageError(f"importing {name!r} failed:\n{told.rstrip()}")
 
 
-def _own_code(error: BaseException) -> TracebackType | None:
+def _trim_traceback(error: BaseException) -> TracebackType | None:
     """The traceback without this module and Python's import machinery before the user's first line."""
     step = error.__traceback__
     while step is not None:
@@ -143,50 +143,50 @@ def _own_code(error: BaseException) -> TracebackType | None:
 # Choosing
 
 
-def _chosen(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
+def _select_workflows(module: ModuleType, attribute: str, target: str) -> tuple[str, ...]:
     try:
         found: Any = getattr(module, attribute)
     except AttributeError:
-        raise UsageError(_no_attribute(module, attribute, target)) from None
+        raise UsageError(_describe_missing_attribute(module, attribute, target)) from None
     several = isinstance(found, list | tuple)
-    items = [_workflow_of(item) for item in (cast("Sequence[Any]", found) if several else [found])]
+    items = [_get_workflow(item) for item in (cast("Sequence[Any]", found) if several else [found])]
     if not items:
         raise UsageError(f"{target!r} is an empty list: there is nothing to serve.")
     for item in items:
         if not isinstance(item, Workflow):
-            what = f"{target!r} contains {_described(item)}" if several else f"{target!r} is {_described(item)}"
-            raise UsageError(f"{what}, neither a workflow nor an agent. {_workflows_in(module)}")
-    return tuple(dict.fromkeys(name for item in items for name in _names(item)))
+            what = f"{target!r} contains {_describe_item(item)}" if several else f"{target!r} is {_describe_item(item)}"
+            raise UsageError(f"{what}, neither a workflow nor an agent. {_describe_workflows(module)}")
+    return tuple(dict.fromkeys(name for item in items for name in _get_served_names(item)))
 
 
-def _workflow_of(item: Any) -> Any:
+def _get_workflow(item: Any) -> Any:
     """The workflow of an agent of another framework (see ``integrations``); anything else as it is."""
     return getattr(item, "holdfast_workflow", item)
 
 
-def _names(item: Workflow[..., Any]) -> list[str]:
+def _get_served_names(item: Workflow[..., Any]) -> list[str]:
     """What to serve with it: an agent's runs wait for those of its sub-agents."""
-    items: Sequence[Workflow[..., Any]] = item.family() if isinstance(item, Agent) else [item]
+    items: Sequence[Workflow[..., Any]] = item.collect_agents() if isinstance(item, Agent) else [item]
     return [name for one in items for name in one.definition.served_names]
 
 
-def _no_attribute(module: ModuleType, attribute: str, target: str) -> str:
-    near = difflib.get_close_matches(attribute, _attributes(module) or list(vars(module)), 1)
+def _describe_missing_attribute(module: ModuleType, attribute: str, target: str) -> str:
+    near = difflib.get_close_matches(attribute, _list_workflow_attributes(module) or list(vars(module)), 1)
     place = target.rpartition(":")[0]
-    hint = f"did you mean {place}:{near[0]}?" if near else _workflows_in(module)
+    hint = f"did you mean {place}:{near[0]}?" if near else _describe_workflows(module)
     return f"module {module.__name__!r} has no {attribute!r}: {hint}"
 
 
-def _attributes(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(_workflow_of(value), Workflow)]
+def _list_workflow_attributes(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(_get_workflow(value), Workflow)]
 
 
-def _workflows_in(module: ModuleType) -> str:
-    names = ", ".join(_attributes(module))
+def _describe_workflows(module: ModuleType) -> str:
+    names = ", ".join(_list_workflow_attributes(module))
     return f"Workflows and agents in {module.__name__!r}: {names or 'none'}."
 
 
-def _described(item: Any) -> str:
+def _describe_item(item: Any) -> str:
     if isinstance(item, Step):
         return f"a step (`{item.name}`)"
     if callable(item) and hasattr(item, "__code__"):

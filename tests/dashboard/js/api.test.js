@@ -47,7 +47,7 @@ test("pages are read one behind the other, and no more of them than there are", 
     asked.push(path);
     return new Response(JSON.stringify(path.includes("cursor=2") ? { items: [3], next: null } : { items: [1, 2], next: "2" }));
   };
-  assert.deepEqual(await getPages("/v1/dead", { limit: 2 }, 1), { items: [1, 2], next: "2" });
-  assert.deepEqual(await getPages("/v1/dead", { limit: 2 }, 9), { items: [1, 2, 3], next: null });
-  assert.deepEqual(asked, ["/v1/dead?limit=2", "/v1/dead?limit=2", "/v1/dead?limit=2&cursor=2"]);
+  assert.deepEqual(await getPages("/v1/dead-runs", { limit: 2 }, 1), { items: [1, 2], next: "2" });
+  assert.deepEqual(await getPages("/v1/dead-runs", { limit: 2 }, 9), { items: [1, 2, 3], next: null });
+  assert.deepEqual(asked, ["/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2&cursor=2"]);
 });

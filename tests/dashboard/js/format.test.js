@@ -32,8 +32,8 @@ test("large numbers are short", () => {
 });
 
 test("an answer that was cut off says by what", () => {
-  assert.equal(cutOff({ finish_reason: "stop", refusal: "", continues: false }), "");
-  assert.equal(cutOff({ finish_reason: "length", refusal: "", continues: false }), "Cut off at the limit of tokens.");
-  assert.equal(cutOff({ finish_reason: "length", refusal: "", continues: true }), "Cut off at the limit of tokens; the model was asked to continue.");
-  assert.equal(cutOff({ finish_reason: "content_filter", refusal: "I will not.", continues: false }), "Cut off by the content filter: I will not.");
+  assert.equal(cutOff({ finish_reason: "stop", refusal: "", is_continued: false }), "");
+  assert.equal(cutOff({ finish_reason: "length", refusal: "", is_continued: false }), "Cut off at the limit of tokens.");
+  assert.equal(cutOff({ finish_reason: "length", refusal: "", is_continued: true }), "Cut off at the limit of tokens; the model was asked to continue.");
+  assert.equal(cutOff({ finish_reason: "content_filter", refusal: "I will not.", is_continued: false }), "Cut off by the content filter: I will not.");
 });

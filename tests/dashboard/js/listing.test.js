@@ -46,7 +46,7 @@ test("what does not match any more goes, as far as the answer has looked", () =>
 });
 
 test("why a run does not go on comes first, then its error, then what it waits for", () => {
-  assert.deepEqual(why(run(1, { stalled: "no live worker serves it: start one", hindrance: "no worker" })), { tone: "warn", words: "no worker", whole: "no live worker serves it: start one" });
+  assert.deepEqual(why(run(1, { stall_advice: "no live worker serves it: start one", stall_summary: "no worker" })), { tone: "warn", words: "no worker", whole: "no live worker serves it: start one" });
   assert.deepEqual(why(run(1, { state: "failed", error: { type: "builtins.ValueError", message: "a\nb" } })), { tone: "bad", words: "ValueError: a", whole: "ValueError: a\nb" });
   assert.deepEqual(why(run(1, { state: "waiting", waits_for: "signal 'paid'" })).words, "waits for signal 'paid'");
   assert.equal(why(run(1)), null);

@@ -11,12 +11,12 @@ const moment = (seconds) => new Date(1e12 + seconds * 1000).toISOString();
 const at = (seconds) => 1e12 + seconds * 1000;
 let seq = 0;
 const record = (number, from, to, more = {}) => ({
-  seq: seq++, number, kind: "step", name: `step ${number}`, run: null, ok: true, attempts: 1, worker: 1, epoch: 1,
-  started_at: moment(from), at: moment(to), model_call: null, ...more,
+  seq: seq++, number, kind: "step", name: `step ${number}`, related_run_id: null, ok: true, attempt_count: 1, worker_id: 1, epoch: 1,
+  started_at: moment(from), recorded_at: moment(to), model_call: null, ...more,
 });
 const story = (journal, more = {}) => ({
-  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, held_by: null, journal, in_flight: [], children: [], approvals: [], reopened: [], skipped: [], takeovers: [], waits_for: null,
-  workers: [{ id: 1, name: "w1", alive: false, state: "dead" }, { id: 2, name: "w2", alive: true, state: "live" }], ...more,
+  state: "completed", created_at: moment(0), finished_at: moment(9), epoch: 1, claimed_by: null, journal, in_flight: [], related_runs: [], approvals: [], reopened_at: [], skipped_steps: [], takeover_epochs: [], waits_for: null,
+  workers: [{ id: 1, name: "w1", is_alive: false, state: "dead" }, { id: 2, name: "w2", is_alive: true, state: "live" }], ...more,
 });
 const span = (from, to, work = "here") => ({ begin: at(from), end: at(to), work });
 
@@ -70,14 +70,14 @@ test("nothing recorded is no error", () => {
 test("rows stand in the order in which things began, and steps in flight grow", () => {
   const slow = record(1, 0, 8);
   const quick = record(2, 1, 2);
-  const rows = rowsOf(story([quick, slow], { state: "running", in_flight: [{ number: 3, name: "c", at: moment(8) }] }), at(20));
+  const rows = rowsOf(story([quick, slow], { state: "running", in_flight: [{ number: 3, name: "c", updated_at: moment(8) }] }), at(20));
   assert.deepEqual(rows.map((one) => one.key), [`r${slow.seq}`, `r${quick.seq}`, "f3"]);
   assert.equal(rows[2].end, at(20));
 });
 
 test("a child that is waited for has a row before its end is recorded", () => {
   const child = { id: "kid", workflow: "w", state: "running", parent: "top", created_at: moment(2), finished_at: null };
-  const running = story([record(1, 0, 1)], { id: "top", state: "running", children: [child] });
+  const running = story([record(1, 0, 1)], { id: "top", state: "running", related_runs: [child] });
   assert.deepEqual(rowsOf(running, at(7)).map((one) => [one.what, one.end - one.begin]), [["record", 1000], ["child", 5000]]);
 });
 
@@ -95,12 +95,12 @@ test("an answer is waited for from what came before it, though its beginning has
 
 test("an answer is waited for from when it was asked for, where that is known", () => {
   const journal = [record(1, 0, 1), record(2, 0, 80, { kind: "approval" })];
-  const asked = [{ number: 2, state: "approved", question: "Really?", asked_at: moment(60) }];
+  const asked = [{ number: 2, state: "approved", question: "Really?", requested_at: moment(60) }];
   assert.equal(rowsOf(story(journal, { approvals: asked }), at(99))[1].begin, at(60));
 });
 
 test("a run that waits says for what, as long as it does", () => {
-  const open = [{ state: "open", question: "Really?", asked_at: moment(2) }];
+  const open = [{ state: "open", question: "Really?", requested_at: moment(2) }];
   const rows = (more) => rowsOf(story([record(1, 0, 1)], { state: "waiting", waits_for: "signal go", ...more }), at(50));
   assert.deepEqual(rows({}).map((one) => [one.what, one.begin]), [["record", at(0)], ["wait", at(1)]]);
   assert.deepEqual([rows({})[1].waits, rows({ approvals: open })[1].waits, rows({ approvals: open })[1].begin], ["signal go", "an answer to “Really?”", at(2)]);
@@ -108,48 +108,48 @@ test("a run that waits says for what, as long as it does", () => {
 });
 
 test("a worker that died is told from one that only handed on", () => {
-  const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 2.5, 4, { worker: 2, epoch: 2 })];
-  const [died] = takeoversOf(story(journal, { epoch: 2, takeovers: [2] }));
+  const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 2.5, 4, { worker_id: 2, epoch: 2 })];
+  const [died] = takeoversOf(story(journal, { epoch: 2, takeover_epochs: [2] }));
   assert.deepEqual([died.how, died.from, died.to, died.seconds], ["died", 1, 2, 0.5]);
-  const rows = rowsOf(story(journal, { epoch: 2, takeovers: [2] }), at(9));
+  const rows = rowsOf(story(journal, { epoch: 2, takeover_epochs: [2] }), at(9));
   assert.deepEqual(rows.map((one) => one.what), ["record", "record", "takeover", "record"]);
   assert.equal(takeoversOf(story(journal, { epoch: 2 }))[0].how, "moved"); // it died later
-  const woken = [record(1, 0, 1), record(2, 60, 60, { kind: "signal", worker: 2, epoch: 2 })];
+  const woken = [record(1, 0, 1), record(2, 60, 60, { kind: "signal", worker_id: 2, epoch: 2 })];
   assert.equal(takeoversOf(story(woken, { epoch: 2 }))[0].how, "moved");
-  const retired = story(journal, { epoch: 2, workers: [{ id: 1, name: "w1", alive: false, state: "retired" }] });
+  const retired = story(journal, { epoch: 2, workers: [{ id: 1, name: "w1", is_alive: false, state: "retired" }] });
   assert.equal(takeoversOf(retired)[0].how, "left");
   assert.deepEqual(takeoversOf(story([record(1, 0, 1), record(2, 9, 10, { epoch: 2 })], { epoch: 2 })), []);
 });
 
 test("whoever held a run that had ended did not die over it", () => {
-  const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 60, 61, { worker: 2, epoch: 2 })];
-  const retried = story(journal, { epoch: 2, reopened: [moment(50)] });
+  const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 60, 61, { worker_id: 2, epoch: 2 })];
+  const retried = story(journal, { epoch: 2, reopened_at: [moment(50)] });
   assert.deepEqual(takeoversOf(retried), []);
   const rows = rowsOf(retried, at(99));
   assert.deepEqual(rows.map((one) => [one.what, one.takeover?.how]), [["record", undefined], ["record", undefined], ["takeover", "reopened"], ["record", undefined]]);
-  assert.equal(takeoversOf(story(journal, { epoch: 2, takeovers: [2], reopened: [moment(1.5)] }))[0].how, "died");
-  const held = { state: "running", epoch: 2, held_by: 2, reopened: [moment(50)] };
+  assert.equal(takeoversOf(story(journal, { epoch: 2, takeover_epochs: [2], reopened_at: [moment(1.5)] }))[0].how, "died");
+  const held = { state: "running", epoch: 2, claimed_by: 2, reopened_at: [moment(50)] };
   assert.deepEqual(takeoversOf(story(journal.slice(0, 2), held)), []);
 });
 
 test("a takeover is seen before the first record of the new worker", () => {
-  const running = story([record(1, 0, 1)], { state: "running", epoch: 2, held_by: 2, in_flight: [{ number: 2, name: "b", at: moment(3) }] });
+  const running = story([record(1, 0, 1)], { state: "running", epoch: 2, claimed_by: 2, in_flight: [{ number: 2, name: "b", updated_at: moment(3) }] });
   const [told] = takeoversOf(running);
   assert.deepEqual([told.how, told.to, told.at], ["died", 2, at(3)]);
   assert.deepEqual(rowsOf(running, at(5)).map((one) => one.what), ["record", "takeover", "flight"]);
 });
 
 test("a worker that died and nobody who went on", () => {
-  const [told] = takeoversOf(story([record(1, 0, 1)], { state: "running", held_by: 1 }));
+  const [told] = takeoversOf(story([record(1, 0, 1)], { state: "running", claimed_by: 1 }));
   assert.equal(told.how, "alone");
 });
 
 test("what a fork was given is nobody's work, and no takeover", () => {
-  assert.deepEqual(takeoversOf(story([record(1, 0, 1, { worker: 0, epoch: 0 }), record(2, 5, 6)])), []);
+  assert.deepEqual(takeoversOf(story([record(1, 0, 1, { worker_id: 0, epoch: 0 }), record(2, 5, 6)])), []);
 });
 
 test("workers have colours by the order in which they came", () => {
-  const lanes = lanesOf(story([record(1, 0, 1, { worker: 7 }), record(2, 1, 2, { worker: 3 })], { held_by: 9 }));
+  const lanes = lanesOf(story([record(1, 0, 1, { worker_id: 7 }), record(2, 1, 2, { worker_id: 3 })], { claimed_by: 9 }));
   assert.deepEqual([...lanes], [[7, 0], [3, 1], [9, 2]]);
 });
 
@@ -164,16 +164,16 @@ test("pages are put together, and begin anew when records were taken back", () =
 });
 
 test("a record counts as replayed only where a worker had died", () => {
-  assert.deepEqual([1, 2, 3, 4].map((epoch) => replaysOf({ epoch: 4, takeovers: [2, 4] }, { epoch })), [2, 1, 1, 0]);
+  assert.deepEqual([1, 2, 3, 4].map((epoch) => replaysOf({ epoch: 4, takeover_epochs: [2, 4] }, { epoch })), [2, 1, 1, 0]);
 });
 
 test("internal records have no row, and skipped steps have one before what came next", () => {
-  const journal = [record(1, 0, 1), record(2, 1, 2, { internal: true }), record(3, 2, 3)];
-  const skipped = [{ step: 2, name: "review", before: 3 }, { step: 4, name: "report", before: 4 }];
-  const rows = rowsOf(story(journal, { skipped }), at(9));
+  const journal = [record(1, 0, 1), record(2, 1, 2, { is_internal: true }), record(3, 2, 3)];
+  const skipped = [{ step_number: 2, name: "review", next_number: 3 }, { step_number: 4, name: "report", next_number: 4 }];
+  const rows = rowsOf(story(journal, { skipped_steps: skipped }), at(9));
   assert.deepEqual(rows.map((row) => row.record?.number ?? row.skipped.name), [1, "review", 3, "report"]);
   const quick = [record(1, 0, 0), record(2, 0, 0)]; // all in the same millisecond
-  const mixed = rowsOf(story(quick, { skipped: [{ step: 2, name: "review", before: 2 }] }), at(9));
+  const mixed = rowsOf(story(quick, { skipped_steps: [{ step_number: 2, name: "review", next_number: 2 }] }), at(9));
   assert.deepEqual(mixed.map((row) => row.record?.number ?? row.skipped.name), [1, "review", 2]);
 });
 
@@ -190,12 +190,12 @@ test("a family is a tree, also when some of it is not told of", () => {
 test("what was said before a death is taken back, visibly", () => {
   let answers = {};
   const hear = (kind, more = {}) => (answers = heard(answers, { kind, step: 4, name: "model call", text: "", ...more }));
-  hear("begun");
+  hear("started");
   hear("text", { text: "One " });
   hear("text", { text: "two" });
   assert.equal(answers[4].text, "One two");
   hear("retracted");
-  hear("begun");
+  hear("started");
   hear("text", { text: "Three" });
   assert.deepEqual([answers[4].text, answers[4].takenBack, answers[4].done], ["Three", ["One two"], false]);
   hear("answered", { text: "Three four" });
@@ -207,22 +207,22 @@ test("what was said before a death is taken back, visibly", () => {
 test("what has begun is in flight until its outcome is told, or read", () => {
   let flights = {};
   const hear = (kind, step, more = {}) => (flights = begun(flights, { kind, step, name: "fetch", at: moment(3), data: {}, ...more }));
-  hear("begun", 2, { data: { attempt: 1, arguments: "url='x'" } });
+  hear("started", 2, { data: { attempt: 1, arguments: "url='x'" } });
   hear("text", 2);
   const running = story([record(1, 0, 1)], { state: "running" });
   assert.deepEqual(withFlights(running, flights).in_flight.map((one) => [one.number, one.attempt, one.arguments]), [[2, 1, "url='x'"]]);
   assert.deepEqual(withFlights({ ...running, journal: [record(2, 0, 1)] }, flights).in_flight, []);
-  const kept = { number: 2, name: "fetch", attempt: 3, once: true, error: "no", progress: null, at: moment(5) };
+  const kept = { number: 2, name: "fetch", attempt: 3, is_once: true, error: "no", progress: null, updated_at: moment(5) };
   assert.deepEqual(withFlights({ ...running, in_flight: [kept] }, flights).in_flight, [kept]);
-  const waits = { ...kept, at: moment(2), retry_at: moment(60) };
+  const waits = { ...kept, updated_at: moment(2), retry_at: moment(60) };
   assert.deepEqual(withFlights({ ...running, in_flight: [waits] }, flights).in_flight.map((one) => one.retry_at), [null]); // that attempt has begun
   hear("step", 2, { at: moment(4) });
   const [ended] = withFlights(running, flights).in_flight;
-  assert.deepEqual([ended.number, ended.at, ended.ended], [2, moment(3), moment(4)]); // until its record is read
+  assert.deepEqual([ended.number, ended.updated_at, ended.ended], [2, moment(3), moment(4)]); // until its record is read
   assert.deepEqual(rowsOf({ ...running, in_flight: [ended] }, at(9)).map((one) => one.end), [at(1), at(4)]);
   assert.deepEqual(withFlights({ ...running, journal: [record(2, 3, 4)] }, flights).in_flight, []);
   for (let step = 3; step < 60; step += 1) {
-    hear("begun", step);
+    hear("started", step);
     hear("step", step);
   }
   assert.equal(Object.keys(flights).length, 20);
@@ -231,12 +231,12 @@ test("what has begun is in flight until its outcome is told, or read", () => {
 });
 
 test("what a person has settled took no worker's time", () => {
-  const [row] = rowsOf(story([record(1, 0, 9, { attempts: 0, worker: 0, epoch: 0 })]), at(10));
+  const [row] = rowsOf(story([record(1, 0, 9, { attempt_count: 0, worker_id: 0, epoch: 0 })]), at(10));
   assert.deepEqual([row.begin, row.end], [at(9), at(9)]);
 });
 
 test("a takeover is where the next worker began, whatever has ended since", () => {
-  const flights = [{ number: 2, name: "b", at: moment(3), ended: moment(5) }, { number: 3, name: "c", at: moment(5) }];
-  const [told] = takeoversOf(story([record(1, 0, 1)], { state: "running", epoch: 2, held_by: 2, in_flight: flights }));
+  const flights = [{ number: 2, name: "b", updated_at: moment(3), ended: moment(5) }, { number: 3, name: "c", updated_at: moment(5) }];
+  const [told] = takeoversOf(story([record(1, 0, 1)], { state: "running", epoch: 2, claimed_by: 2, in_flight: flights }));
   assert.deepEqual([told.at, told.seconds], [at(3), 2]);
 });

@@ -127,17 +127,17 @@ async def peer() -> dict[str, Any]:
 
 async def worker() -> dict[str, Any]:
     """Serve the agent and its family until SIGTERM."""
-    await chosen().run_worker(deps=deps(), concurrency=int(setting("CONCURRENCY", "1000")))
+    await chosen().run_worker(deps=deps(), max_concurrency=int(setting("CONCURRENCY", "1000")))
     return {}
 
 
 async def servant() -> dict[str, Any]:
     """Serve these agents and workflows until SIGTERM."""
     lease, max_blocked_s = float(setting("LEASE", "10")), float(setting("MAX_BLOCKED", "60"))
-    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease=lease, max_blocked_s=max_blocked_s)
+    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease_s=lease, max_blocked_s=max_blocked_s)
     await runtime.open()
     print("ready", flush=True)
-    await runtime.run_worker(grace=float(setting("GRACE", "30")))
+    await runtime.run_worker(grace_s=float(setting("GRACE", "30")))
     return {}
 
 
@@ -163,7 +163,7 @@ async def reader() -> dict[str, Any]:
                 await asyncio.sleep(GLANCE)
         async for event in client.events(RUN, after):
             with notes.open("a") as file:
-                file.write(f"{json.dumps(event.as_json())}\n")  # at once, or not at all
+                file.write(f"{json.dumps(event.to_json())}\n")  # at once, or not at all
     return {}
 
 

@@ -70,9 +70,9 @@ killing.PLACES |= {
     "change_plain": Outside,
     "half_way_plain": Outside,
     "go_on": Script,
-    "cut_of": context_limit,  # type: ignore[dict-item]
-    "Work": compaction,  # type: ignore[dict-item]
-    "compacted": Conversation,
+    "find_cut": context_limit,  # type: ignore[dict-item]
+    "SummaryTask": compaction,  # type: ignore[dict-item]
+    "apply_compaction": Conversation,
 }
 
 

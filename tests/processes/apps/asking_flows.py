@@ -5,21 +5,21 @@ from __future__ import annotations
 from flows import pass_gate
 from ledger import effect
 
-from holdfast import ApprovalNotice, ApprovalTimedOut, ask, step, workflow
+from holdfast import ApprovalNotification, ApprovalTimedOut, ask, step, workflow
 
 
-def tell(notice: ApprovalNotice) -> None:
+def tell(notice: ApprovalNotification) -> None:
     """What people are told, as an effect on the world."""
-    with effect(f"{notice.kind} {notice.asked_of} {notice.reminders}"):
+    with effect(f"{notice.kind} {notice.assignee} {notice.reminder_count}"):
         pass
 
 
 @step
-async def tell_at_gate(notice: ApprovalNotice) -> None:
+async def tell_at_gate(notice: ApprovalNotification) -> None:
     """The same; a reminder is in flight until its gate opens."""
-    with effect(f"{notice.kind} {notice.reminders}"):
+    with effect(f"{notice.kind} {notice.reminder_count}"):
         if notice.kind == "reminder":
-            await pass_gate(f"reminder {notice.reminders}")
+            await pass_gate(f"reminder {notice.reminder_count}")
 
 
 @step

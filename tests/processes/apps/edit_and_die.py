@@ -13,13 +13,13 @@ import sys
 from typing import Any
 
 from holdfast import ModelRetry, Runtime, workflow
-from holdfast.agents.sandboxed_files import Root
+from holdfast.agents.sandboxed_files import SandboxedFolder
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.tools import file_tools
 
 folder, kill = sys.argv[1:]
 [edit_file] = [one for one in file_tools(folder) if one.name == "edit_file"]
-exchange = Root.exchange
+exchange = SandboxedFolder.compare_and_swap
 commit = SqliteStore.commit
 
 
@@ -31,7 +31,7 @@ async def commit_slowly(*args: Any) -> Any:
 SqliteStore.commit = commit_slowly
 
 
-def exchange_and_die(root: Root, path: str, before: bytes, after: bytes) -> bool:
+def exchange_and_die(root: SandboxedFolder, path: str, before: bytes, after: bytes) -> bool:
     done = kill == "after" and exchange(root, path, before, after)
     assert done == (kill == "after")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +39,7 @@ def exchange_and_die(root: Root, path: str, before: bytes, after: bytes) -> bool
 
 
 if kill != "never":
-    Root.exchange = exchange_and_die
+    SandboxedFolder.compare_and_swap = exchange_and_die
 
 
 @workflow(id="the-edit")

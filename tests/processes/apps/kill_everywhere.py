@@ -37,9 +37,9 @@ def park_soon(flow: str) -> None:
     if flow != "parked":
         return
     for module, name, seconds in (
-        (idle_runs, "PARK_AFTER", 0.02),
-        (driver, "PARK_AFTER", 0.02),
-        (idle_runs, "SWEEP_EVERY", 0.01),
+        (idle_runs, "PARK_AFTER_S", 0.02),
+        (driver, "PARK_AFTER_S", 0.02),
+        (idle_runs, "SWEEP_INTERVAL_S", 0.01),
     ):
         assert hasattr(module, name), f"{name} is no longer in {module.__name__}"
         setattr(module, name, seconds)
@@ -48,10 +48,10 @@ def park_soon(flow: str) -> None:
 def commit_in_threads() -> None:
     """Let no commit be made on the event loop itself, as if the disk were slow."""
     if os.environ.get("THREADS"):
-        assert hasattr(connection_worker, "INLINE_SECONDS"), (
-            f"INLINE_SECONDS is no longer in {connection_worker.__name__}"
+        assert hasattr(connection_worker, "MAX_INLINE_COMMIT_S"), (
+            f"MAX_INLINE_COMMIT_S is no longer in {connection_worker.__name__}"
         )
-        connection_worker.INLINE_SECONDS = -1.0
+        connection_worker.MAX_INLINE_COMMIT_S = -1.0
 
 
 async def program(flow: str) -> Any:

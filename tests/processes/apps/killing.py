@@ -17,20 +17,20 @@ import signal
 import threading
 from typing import Any
 
-from holdfast.authoring.stop_signals import StopSignals
-from holdfast.engine.journal_writer import Writer
-from holdfast.stores.operations import TellNotices
+from holdfast.authoring.stop_signals import StopSignalHandler
+from holdfast.engine.journal_writer import JournalWriter
+from holdfast.stores.operations import AppendLiveEvents
 from holdfast.stores.sqlite import SqliteStore
 
 PLACES = {
     "commit": SqliteStore,
-    "claim": SqliteStore,
+    "claim_runs": SqliteStore,
     "register_worker": SqliteStore,
-    "reap": SqliteStore,
-    "histories": SqliteStore,
+    "reap_dead_workers": SqliteStore,
+    "get_histories": SqliteStore,
     "retire_worker": SqliteStore,
-    "flush": Writer,
-    "__exit__": StopSignals,
+    "flush": JournalWriter,
+    "__exit__": StopSignalHandler,
 }
 """Where the trap may be set: the call, and the class whose method it is. It is the other store's if that is in use."""
 
@@ -88,7 +88,7 @@ def _arm(point: str, strike: signal.Signals | None) -> None:
 
     async def trapped_async(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        if method == "commit" and all(isinstance(op, TellNotices) for op in args[1]):
+        if method == "commit" and all(isinstance(op, AppendLiveEvents) for op in args[1]):
             return await inner(*args, **kwargs)  # how many of these there are depends on how slow the machine is
         calls += 1
         number = calls  # others may be called before this one has its answer

@@ -11,6 +11,6 @@ from holdfast.server.background import sweeper
 from holdfast.server.deliveries import listener_registry
 
 if __name__ == "__main__":
-    listener_registry.GRACE = sweeper.EVERY = 0.3
+    listener_registry.RECONNECT_GRACE_S = sweeper.SWEEP_INTERVAL_S = 0.3
     url, port = sys.argv[1:]
     uvicorn.run(create_app(url), port=int(port), log_level="warning", timeout_graceful_shutdown=1)

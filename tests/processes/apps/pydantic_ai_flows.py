@@ -16,7 +16,7 @@ from pydantic_ai import Agent, RunContext
 from holdfast import workflow
 from holdfast.integrations.pydantic_ai import Durable, operations
 
-ask = operations._ask  # pyright: ignore[reportPrivateUsage]
+ask = operations._ask_model  # pyright: ignore[reportPrivateUsage]
 
 
 class Library:
@@ -33,7 +33,7 @@ async def ask_and_note(question: Any, request: Callable[[], Awaitable[Any]], tim
     return await ask(question, lambda: Library.library_request(request), timeout)
 
 
-operations._ask = ask_and_note  # pyright: ignore[reportPrivateUsage]
+operations._ask_model = ask_and_note  # pyright: ignore[reportPrivateUsage]
 killing.PLACES["library_request"] = Library  # type: ignore[assignment]
 
 

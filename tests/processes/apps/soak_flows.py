@@ -125,7 +125,7 @@ async def soak_payment(n: int) -> list[str]:
 
 @workflow(id="map-{n}")
 async def soak_map(n: int) -> list[str]:
-    return await map(nap, [f"{n} {k}" for k in range(8)], concurrency=3)
+    return await map(nap, [f"{n} {k}" for k in range(8)], max_concurrency=3)
 
 
 @workflow(id="child-{n}")

@@ -49,7 +49,7 @@ def trap(owner: type, method: str, before: str, after: str, on: Any = lambda _: 
 
 
 for store, transaction in ((SqliteStore, SqliteStepTransaction), (PgStore, PgStepTransaction)):
-    trap(store, "begin_step", "before-begin", "")
+    trap(store, "begin_step_transaction", "before-begin", "")
     trap(transaction, "commit", "before-commit", "after-commit")
     trap(store, "commit", "", "after-record", lambda ops: any(isinstance(op, AppendRecord) for op in ops))
 
@@ -91,7 +91,7 @@ FLOWS = {"paying": paying, "paying_async": paying_async}
 
 
 async def execute(flow: str, runs: list[str], *, stays: bool = False) -> None:
-    async with Runtime(lease=float(os.environ.get("LEASE", "10"))):
+    async with Runtime(lease_s=float(os.environ.get("LEASE", "10"))):
         print("ready", flush=True)
         results = await asyncio.gather(*[FLOWS[flow](run) for run in runs])
         print(json.dumps(results), flush=True)

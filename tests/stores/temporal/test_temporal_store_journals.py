@@ -14,16 +14,16 @@ from temporal_stores import until
 
 import temporal_server
 from holdfast import Agent, Client, Runtime, ask, patched, step, wait_for_signal, workflow
-from holdfast.core.records import Kind, Record
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, RetryRefused, RunCancelled, RunUnsuccessful
 from holdfast.stores.contract import RunFilter
 from holdfast.stores.temporal.history import fetch_events
-from holdfast.stores.temporal.history_cache import Histories
-from holdfast.stores.temporal.journals import exact_records, told_records
+from holdfast.stores.temporal.history_cache import HistoryCache
+from holdfast.stores.temporal.journals import infer_records, make_exact_records
 from holdfast.stores.temporal.outcomes import Outcomes, read_outcomes
 from holdfast.stores.temporal.requests import find_run
-from holdfast.stores.temporal.run_details import ask_journal
+from holdfast.stores.temporal.run_details import query_journal
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.testing.scripted_model import ScriptedModel
 from temporal_server import own
@@ -177,14 +177,14 @@ class World:
         Path(f"{self.ledger}.mark").touch()
 
     async def records(self, run_id: str) -> list[Record]:
-        run = await self.store.get(run_id)
+        run = await self.store.get_run(run_id)
         assert run is not None
-        [history] = await self.store.histories([run.key])
+        [history] = await self.store.get_histories([run.key])
         return [*history.records]
 
     async def waits(self, run_id: str) -> None:
         async def is_waiting() -> bool:
-            run = await self.store.get(run_id)
+            run = await self.store.get_run(run_id)
             return run is not None and run.state is RunState.WAITING
 
         await until(is_waiting)
@@ -215,22 +215,31 @@ async def test_a_history_tells_the_records_that_the_code_has_seen_and_never_take
     assert told is not None
     events = await fetch_events(world.store.client, handle.run_id)
     outcomes = read_outcomes(events)
-    exact, unheard = exact_records(outcomes, (await ask_journal(world.store.client, told))["order"], handle.run_id)
-    seen, left = told_records(outcomes, handle.run_id)
+    exact, unheard = make_exact_records(
+        outcomes, (await query_journal(world.store.client, told))["order"], handle.run_id
+    )
+    seen, left = infer_records(outcomes, handle.run_id)
     assert unheard == left == []
     assert sorted(map(repr, _shape_without_order(exact))) == sorted(map(repr, _shape_without_order(seen)))
     traced = [_traced(records, outcomes) for records in (exact, seen)]
     assert traced[0] == traced[1]
     for length in range(1, len(events) + 1):
-        so_far, _ = told_records(read_outcomes(events[:length]), handle.run_id)
+        so_far, _ = infer_records(read_outcomes(events[:length]), handle.run_id)
         assert _shape(so_far) == _shape(seen)[: len(so_far)], f"after {length} events"
-    assert {record.kind for record in exact} >= {Kind.STEP, Kind.CHILD, Kind.START, Kind.SIGNAL, Kind.TIMER, Kind.PATCH}
+    assert {record.kind for record in exact} >= {
+        RecordKind.STEP,
+        RecordKind.CHILD,
+        RecordKind.START,
+        RecordKind.SIGNAL,
+        RecordKind.TIMER,
+        RecordKind.PATCH,
+    }
 
 
-def _traced(records: list[Record], outcomes: Outcomes) -> list[tuple[Kind, int]]:
+def _traced(records: list[Record], outcomes: Outcomes) -> list[tuple[RecordKind, int]]:
     """Those whose place the history tells: not a wait for a signal, nor for a run that another command had started."""
-    ended = {*outcomes.steps, *outcomes.children}
-    return [(one.kind, one.position) for one in records if one.kind is Kind.TIMER or one.position in ended]
+    ended = {*outcomes.ended_steps, *outcomes.children}
+    return [(one.kind, one.position) for one in records if one.kind is RecordKind.TIMER or one.position in ended]
 
 
 def _shape_without_order(records: list[Record]) -> list[tuple[Any, ...]]:
@@ -269,8 +278,8 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
     await world.client.retry(handle.run_id)
     assert await handle.result() == [2, "mark"]
     assert _lines(world.ledger) == {"double 1": 1, "double 2": 1, "attempt": 2}
-    family = [one.preview for one in await world.records(handle.run_id) if one.kind is Kind.CHILD]
-    run = await world.store.get(family[0])
+    family = [one.preview for one in await world.records(handle.run_id) if one.kind is RecordKind.CHILD]
+    run = await world.store.get_run(family[0])
     assert run is not None
     assert (run.state, run.parent) == (RunState.COMPLETED, handle.run_id)
 
@@ -280,9 +289,11 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
 
     await until(is_listed_once)  # by its first execution, though the second one is nobody's child in Temporal
     [child] = await world.store.list_runs(RunFilter(parent=handle.run_id))
-    assert await world.store.list_runs(RunFilter(parent=handle.run_id), before=child.key) == [], "nor on the next page"
-    [history] = await world.store.histories([child.key])
-    assert history == await world.store.journal(run)
+    assert await world.store.list_runs(RunFilter(parent=handle.run_id), before_key=child.key) == [], (
+        "nor on the next page"
+    )
+    [history] = await world.store.get_histories([child.key])
+    assert history == await world.store.read_journal(run)
 
 
 async def test_a_once_step_is_not_run_a_second_time_unless_somebody_says_so(world: World):
@@ -301,7 +312,7 @@ async def test_what_was_undone_is_not_gone_on_with(world: World):
     handle = await world.start("ts_undoes")
     with pytest.raises(RunUnsuccessful):
         await handle.result()
-    assert Kind.COMPENSATION in [one.kind for one in await world.records(handle.run_id)]
+    assert RecordKind.COMPENSATION in [one.kind for one in await world.records(handle.run_id)]
     with pytest.raises(RetryRefused, match="have undone"):
         await world.client.retry(handle.run_id)
     assert _lines(world.ledger) == {"book": 1, "attempt": 1, "unbook": 1}
@@ -313,7 +324,7 @@ async def test_a_cancelled_run_goes_on_where_it_was(world: World):
     assert await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
-    assert (await world.records(handle.run_id))[-1].kind is Kind.CANCEL
+    assert (await world.records(handle.run_id))[-1].kind is RecordKind.CANCEL
     await world.client.retry(handle.run_id)
     await handle.signal("go", "on")
     assert await handle.result() == [8, "on"]
@@ -342,7 +353,7 @@ async def test_a_question_is_answered_once(world: World):
 
     await until(is_asked)
     [asked] = await handle.approvals()
-    assert (asked.question, asked.choices, asked.number) == ("Which one?", ("a", "b"), 2)
+    assert (asked.question, asked.choices, asked.step_number) == ("Which one?", ("a", "b"), 2)
 
     async def is_listed() -> bool:
         return asked.id in [one.id for one in await world.client.approvals()]
@@ -354,7 +365,7 @@ async def test_a_question_is_answered_once(world: World):
     with pytest.raises(ApprovalClosed, match="me answered it"):
         await world.client.deny(asked.id, by="you")
     kinds = [(event.kind, event.data.get("state")) async for event in world.client.events(handle.run_id)]
-    assert [state for kind, state in kinds if kind == "approval"] == ["asked", "answered"]
+    assert [state for kind, state in kinds if kind == "approval"] == ["requested", "answered"]
 
 
 async def test_a_question_of_a_run_that_was_cancelled_is_withdrawn(world: World):
@@ -379,8 +390,8 @@ async def test_who_follows_a_run_hears_of_steps_when_they_begin(world: World):
     async with asyncio.timeout(20):
         async for event in world.client.events(handle.run_id):
             seen.append(f"{event.kind} {event.name}")
-            if event.kind == "begun":
-                [history] = await world.store.histories([(await world.store.get(handle.run_id)).key])  # type: ignore[union-attr]
+            if event.kind == "started":
+                [history] = await world.store.get_histories([(await world.store.get_run(handle.run_id)).key])  # type: ignore[union-attr]
                 assert [(one.name, one.attempt) for one in history.attempts.values()] == [("ts_wait_for", 1)]
                 assert (await world.client.get(handle.run_id)).state is RunState.RUNNING
                 world.mark()
@@ -408,7 +419,7 @@ async def test_a_list_tells_what_runs_have_used_without_reading_their_histories(
         return listed.get(run_id) == used
 
     read: list[object] = []
-    monkeypatch.setattr(Histories, "_read", lambda _, told: read.append(told))
+    monkeypatch.setattr(HistoryCache, "_load", lambda _, told: read.append(told))
     for run_id in (handle.run_id, child):  # the parent has used what its child has used
         await until(lambda run_id=run_id: told(run_id))
     assert read == []
@@ -420,5 +431,5 @@ async def test_who_polls_is_who_serves(world: World):
     handle = await world.start("ts_waits")
     await world.waits(handle.run_id)
     info = await world.client.get(handle.run_id)
-    assert info.stalled is None
+    assert info.stall_advice is None
     await handle.cancel()

@@ -21,8 +21,8 @@ from holdfast.codec import AesEncryption
 from holdfast.errors import CodecError, StoreCorrupt, StoreError, StoreUnavailable, UsageError
 from holdfast.stores.operations import StartRun
 from holdfast.stores.temporal.connection import EncryptionCodec, connect
-from holdfast.stores.temporal.history import fetch_events, payloads_in
-from holdfast.stores.temporal.payload_storage import FolderStorage, external
+from holdfast.stores.temporal.history import fetch_events, iter_payloads
+from holdfast.stores.temporal.payload_storage import FolderStorage, to_external_storage
 from holdfast.stores.temporal.targets import parse_target
 
 KEY = "a" * 64
@@ -52,7 +52,7 @@ async def test_a_folder_that_cannot_be_written_to_says_so(tmp_path: Path):
 
 @pytest.mark.asyncio
 async def test_what_was_changed_or_removed_is_noticed(tmp_path: Path):
-    driver = external(FolderStorage(tmp_path)).drivers[0]
+    driver = to_external_storage(FolderStorage(tmp_path)).drivers[0]
     payload = Payload(metadata={"encoding": b"json/plain"}, data=b"1")
     [claim] = await driver.store(StorageDriverStoreContext(), [payload])
     assert await driver.retrieve(StorageDriverRetrieveContext(), [claim]) == [payload]
@@ -100,24 +100,24 @@ async def test_large_inputs_are_kept_apart_and_all_is_unreadable_to_the_server(t
     new = new_run(temporal_server.own("large"), workflow=temporal_server.own("sealed"), tags=("acme",), inputs=inputs)
     store = await opened_store(place, encryption=encryption)
     [started] = await store.commit([StartRun(new)])
-    assert started.created
-    found = await store.get(new.id)
+    assert started.is_new
+    found = await store.get_run(new.id)
     assert found is not None
     assert (found.inputs, found.seed, found.tags) == (new.inputs, new.seed, new.tags)
 
     client = await connect(parse_target(temporal_server.url()))
     raw = await client.get_workflow_handle(new.id).fetch_history()
-    seen = b"".join(payload.SerializeToString() for event in raw.events for payload in payloads_in(event))
+    seen = b"".join(payload.SerializeToString() for event in raw.events for payload in iter_payloads(event))
     assert new.seed.hex().encode() not in seen
     assert len(seen) < 10_000
     assert b"zzzz" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
     plain = await opened_store()
     with pytest.raises(StoreError, match="is encrypted, and this process has no key"):
-        await plain.get(new.id)
+        await plain.get_run(new.id)
     other = await opened_store(place, encryption=AesEncryption(AesEncryption.new_key()))
     with pytest.raises(CodecError):
-        await other.get(new.id)
+        await other.get_run(new.id)
     with pytest.raises(StoreError, match="kept elsewhere"):
         await fetch_events(client, new.id)
     for one in (store, plain, other):

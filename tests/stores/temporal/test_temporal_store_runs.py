@@ -14,40 +14,40 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from holdfast.admission.queue_limits import QueueLimits
-from holdfast.admission.usage import Limits
-from holdfast.codec import describe_error
-from holdfast.core.records import Kind, Record
+from holdfast.admission.usage import BudgetLimits
+from holdfast.codec import read_error_info
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError, ValueTooLarge
 from holdfast.stores.contract import RunFilter, WorkflowSpec
 from holdfast.stores.memories import PutMemory
 from holdfast.stores.operations import (
     AppendRecord,
-    Cancel,
     CancelRun,
+    CancelState,
     NewRun,
+    OpStatus,
     PauseRun,
     ReopenRun,
     ResumeRun,
     Run,
     SendSignal,
     SetBudget,
-    Started,
+    StartResult,
     StartRun,
-    Verdict,
 )
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.rows import Described
+from holdfast.stores.temporal.rows import ExecutionDescription
 from holdfast.stores.temporal.store import TemporalStore
 from temporal_server import own
 
 pytestmark = pytest.mark.asyncio
 
 
-async def start(store: TemporalStore, new: NewRun) -> Started:
+async def start(store: TemporalStore, new: NewRun) -> StartResult:
     [answer] = await store.commit([StartRun(new)])
-    assert isinstance(answer, Started)
+    assert isinstance(answer, StartResult)
     return answer
 
 
@@ -56,14 +56,14 @@ def a_run(name: str, **fields: Any) -> NewRun:
 
 
 async def read(store: TemporalStore, run_id: str) -> Run:
-    run = await store.get(run_id)
+    run = await store.get_run(run_id)
     assert run is not None
     return run
 
 
-async def verdict(store: TemporalStore, op: Any) -> Verdict:
+async def verdict(store: TemporalStore, op: Any) -> OpStatus:
     [answer] = await store.commit([op])
-    assert isinstance(answer, Verdict)
+    assert isinstance(answer, OpStatus)
     return answer
 
 
@@ -73,13 +73,13 @@ async def verdict(store: TemporalStore, op: Any) -> Verdict:
 async def test_a_run_that_was_started_is_there_with_all_that_it_was_given(store: TemporalStore):
     new = a_run(
         "all", queue="gpu", version="2", priority=1, tags=("a", "b"), deadline=time.time() + 900, max_deliveries=7,
-        python="3.11", queue_key="acme", parent="above",
+        python_version="3.11", queue_key="acme", parent="above",
     )  # fmt: skip
     answer = await start(store, new)
-    assert answer.created
+    assert answer.is_new
     found = await read(store, new.id)
     for name in ("id", "workflow", "inputs", "digest", "seed", "queue", "version", "priority", "tags", "deadline",
-                 "max_deliveries", "python", "created_at", "queue_key", "parent"):  # fmt: skip
+                 "max_deliveries", "python_version", "created_at", "queue_key", "parent"):  # fmt: skip
         assert getattr(found, name) == getattr(answer.run, name) == getattr(new, name), name
     assert (found.state, found.epoch, found.output, found.error) == (RunState.PENDING, 0, None, None)
     assert not found.has_budget
@@ -90,10 +90,10 @@ async def test_a_run_that_was_started_is_there_with_all_that_it_was_given(store:
 
 async def test_a_start_that_is_repeated_is_answered_alike_and_another_one_finds_the_run(store: TemporalStore):
     new = a_run("once")
-    assert (await start(store, new)).created
-    assert (await start(store, new)).created, "the same seed: it is the same start"
+    assert (await start(store, new)).is_new
+    assert (await start(store, new)).is_new, "the same seed: it is the same start"
     again = await start(store, replace(new, seed=b"another", digest=b"another"))
-    assert not again.created
+    assert not again.is_new
     assert (again.run.seed, again.run.digest) == (new.seed, new.digest)
 
 
@@ -111,30 +111,30 @@ async def test_a_session_hears_of_a_run_when_it_is_started(store: TemporalStore)
     await start(store, first)
     await start(store, second)
     await start(store, second)  # nobody has heard the answer
-    history = await store.client.get_workflow_handle(identifiers.session_id(flow, session)).fetch_history()
+    history = await store.client.get_workflow_handle(identifiers.format_session_id(flow, session)).fetch_history()
     told = [event.workflow_execution_signaled_event_attributes for event in history.events]
     heard = [payload.data.decode() for one in told for payload in one.input.payloads]
     assert heard == [f'"{run.id}"' for run in (first, second, second)]
 
 
 async def test_the_account_of_a_budget_hears_of_another_one(store: TemporalStore):
-    new = a_run("spends", budget=Limits(calls=1))
+    new = a_run("spends", budget=BudgetLimits(calls=1))
     other = a_run("spends-nothing")
     await start(store, new)
     await start(store, other)
-    given = Limits(calls=2)
+    given = BudgetLimits(calls=2)
     answers = [(await store.commit([SetBudget(id, given, 0.0)]))[0] for id in (new.id, other.id, "nobody")]
-    assert answers == [Verdict.DONE, Verdict.REFUSED, Verdict.UNKNOWN_RUN]
-    assert (await store.usages([new.id]))[new.id].budget == new.budget  # until a worker is there, who hears of it
-    account = await store.client.get_workflow_handle(identifiers.account_id(new.id)).fetch_history()
+    assert answers == [OpStatus.DONE, OpStatus.REFUSED, OpStatus.UNKNOWN_RUN]
+    assert (await store.get_usages([new.id]))[new.id].budget == new.budget  # until a worker is there, who hears of it
+    account = await store.client.get_workflow_handle(identifiers.format_account_id(new.id)).fetch_history()
     assert sum(event.HasField("workflow_execution_signaled_event_attributes") for event in account.events) == 1
 
 
 @pytest.mark.parametrize(
     ("fields", "hint"),
     [
-        ({"dedup": "etl:x"}, "dedup= or debounce=: not on Temporal"),
-        ({"by_delivery": True}, "sending work to 'etl': not on Temporal"),
+        ({"dedup_key": "etl:x"}, "dedup= or debounce=: not on Temporal"),
+        ({"is_delivery": True}, "sending work to 'etl': not on Temporal"),
     ],
     ids=["dedup", "delivery"],
 )
@@ -144,7 +144,7 @@ async def test_a_start_that_temporal_cannot_carry_out_is_refused(
     new = a_run("refused", **fields)
     with pytest.raises(UsageError, match=hint):
         await start(store, new)
-    assert await store.get(new.id) is None
+    assert await store.get_run(new.id) is None
 
 
 async def test_inputs_that_are_too_large_say_where_to_keep_them(store: TemporalStore):
@@ -159,72 +159,72 @@ async def test_inputs_that_are_too_large_say_where_to_keep_them(store: TemporalS
 async def test_a_signal_is_kept_for_the_run_and_counts_once(store: TemporalStore):
     new = a_run("signalled")
     await start(store, new)
-    assert await verdict(store, SendSignal(new.id, "go", b"1", None, 0.0)) is Verdict.DONE
-    assert await verdict(store, SendSignal(new.id, "go", b"2", "key", 0.0)) is Verdict.DONE
-    assert await verdict(store, SendSignal(new.id, "go", b"2", "key", 0.0)) is Verdict.DUPLICATE
-    assert await verdict(store, SendSignal(own("nobody"), "go", b"1", None, 0.0)) is Verdict.UNKNOWN_RUN
-    [history] = await store.histories([(await read(store, new.id)).key])
+    assert await verdict(store, SendSignal(new.id, "go", b"1", None, 0.0)) is OpStatus.DONE
+    assert await verdict(store, SendSignal(new.id, "go", b"2", "key", 0.0)) is OpStatus.DONE
+    assert await verdict(store, SendSignal(new.id, "go", b"2", "key", 0.0)) is OpStatus.DUPLICATE
+    assert await verdict(store, SendSignal(own("nobody"), "go", b"1", None, 0.0)) is OpStatus.UNKNOWN_RUN
+    [history] = await store.get_histories([(await read(store, new.id)).key])
     assert [(one.name, one.payload) for one in history.signals] == [("go", b"1"), ("go", b"2")]
     assert history.records == []
     with pytest.raises(UsageError, match="are Holdfast's own"):
-        await verdict(store, SendSignal(new.id, identifiers.PAUSE, b"null", None, 0.0))
+        await verdict(store, SendSignal(new.id, identifiers.PAUSE_SIGNAL, b"null", None, 0.0))
 
 
 async def test_a_run_is_paused_and_resumed(store: TemporalStore):
     new = a_run("paused")
     await start(store, new)
-    assert await verdict(store, ResumeRun(new.id, 0.0)) is Verdict.DUPLICATE
-    assert await verdict(store, PauseRun(new.id, 0.0)) is Verdict.DONE
-    assert await verdict(store, PauseRun(new.id, 0.0)) is Verdict.DUPLICATE
+    assert await verdict(store, ResumeRun(new.id, 0.0)) is OpStatus.DUPLICATE
+    assert await verdict(store, PauseRun(new.id, 0.0)) is OpStatus.DONE
+    assert await verdict(store, PauseRun(new.id, 0.0)) is OpStatus.DUPLICATE
     assert (await read(store, new.id)).paused_at == pytest.approx(time.time(), abs=60)
-    assert await verdict(store, ResumeRun(new.id, 0.0)) is Verdict.DONE
+    assert await verdict(store, ResumeRun(new.id, 0.0)) is OpStatus.DONE
     assert (await read(store, new.id)).paused_at is None
 
 
 async def test_a_cancel_is_asked_for_once_and_only_by_whoever_means_this_run(store: TemporalStore):
     new = a_run("cancelled")
     await start(store, new)
-    assert await verdict(store, CancelRun(new.id, 0.0, seed=b"another")) is Verdict.REFUSED
-    assert await verdict(store, CancelRun(new.id, 0.0, seed=new.seed)) is Verdict.DONE
-    assert await verdict(store, CancelRun(new.id, 0.0)) is Verdict.DUPLICATE
-    assert (await read(store, new.id)).cancel is Cancel.ASKED
-    assert await verdict(store, CancelRun(own("nobody"), 0.0)) is Verdict.UNKNOWN_RUN
+    assert await verdict(store, CancelRun(new.id, 0.0, seed=b"another")) is OpStatus.REFUSED
+    assert await verdict(store, CancelRun(new.id, 0.0, seed=new.seed)) is OpStatus.DONE
+    assert await verdict(store, CancelRun(new.id, 0.0)) is OpStatus.DUPLICATE
+    assert (await read(store, new.id)).cancel_state is CancelState.REQUESTED
+    assert await verdict(store, CancelRun(own("nobody"), 0.0)) is OpStatus.UNKNOWN_RUN
 
 
 async def test_a_run_that_was_ended_by_other_means_has_failed_and_says_how(store: TemporalStore):
     new = a_run("terminated")
     await start(store, new)
     await read(store, new.id)
-    waiting = asyncio.create_task(store.wait(new.id))
-    changed = asyncio.create_task(store.changed(30.0))
+    waiting = asyncio.create_task(store.wait_until_ended(new.id))
+    changed = asyncio.create_task(store.wait_for_change(30.0))
     await asyncio.sleep(0.1)
     await store.client.get_workflow_handle(new.id).terminate(reason="out of order")
     found = await asyncio.wait_for(waiting, 10)
     assert await asyncio.wait_for(changed, 10) is True, "whoever waits for a run that was read is told of its end"
     assert found.state is RunState.FAILED
     assert found.finished_at is not None
-    assert describe_error(found.error or b"").message == f"run {new.id!r} was terminated in Temporal (out of order)"
+    assert read_error_info(found.error or b"").message == f"run {new.id!r} was terminated in Temporal (out of order)"
     for op in (
         SendSignal(new.id, "go", b"1", None, 0.0), CancelRun(new.id, 0.0), PauseRun(new.id, 0.0), ResumeRun(new.id, 0.0)
     ):  # fmt: skip
-        assert await verdict(store, op) is Verdict.ENDED, op
-    assert await verdict(store, ReopenRun(own("nobody"), 0.0)) is Verdict.UNKNOWN_RUN
+        assert await verdict(store, op) is OpStatus.ENDED, op
+    assert await verdict(store, ReopenRun(own("nobody"), 0.0)) is OpStatus.UNKNOWN_RUN
     with pytest.raises(RunNotFound):
-        await store.wait(own("nobody"))
+        await store.wait_until_ended(own("nobody"))
 
 
 async def test_a_run_that_never_began_is_retried_with_its_mailbox(store: TemporalStore):
     new = a_run("retried", tags=("kept",), version="3")
     await start(store, new)
-    assert await verdict(store, ReopenRun(new.id, 0.0)) is Verdict.ENDED, "it has not ended"
+    assert await verdict(store, ReopenRun(new.id, 0.0)) is OpStatus.ENDED, "it has not ended"
     await verdict(store, SendSignal(new.id, "go", b"7", None, 0.0))
     await store.client.get_workflow_handle(new.id).terminate()
-    assert await verdict(store, ReopenRun(new.id, 0.0, version="4")) is Verdict.DONE
-    assert await verdict(store, ReopenRun(new.id, 0.0)) is Verdict.ENDED
+    assert await verdict(store, ReopenRun(new.id, 0.0, version="4")) is OpStatus.DONE
+    assert await verdict(store, ReopenRun(new.id, 0.0)) is OpStatus.ENDED
     found = await read(store, new.id)
     assert (found.state, found.version, found.tags) == (RunState.PENDING, "4", ("kept",))
     assert (found.seed, found.created_at, found.inputs) == (new.seed, new.created_at, new.inputs)
-    [history] = await store.histories([found.key])
+    [history] = await store.get_histories([found.key])
     assert [(one.name, one.payload) for one in history.signals] == [("go", b"7")]
     assert (await store.client.get_workflow_handle(new.id).describe()).task_queue == "default/etl@4"
 
@@ -241,7 +241,7 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
 
     async def found(limit: int = 50, before: int | None = None, **fields: Any) -> list[str]:
         where = RunFilter(workflow=flow, **fields)
-        return [run.id for run in await store.list_runs(where, limit=limit, before=before)]
+        return [run.id for run in await store.list_runs(where, limit=limit, before_key=before)]
 
     async def all_listed() -> bool:
         return await found() == ids
@@ -261,7 +261,7 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
     assert await found(created_before=runs[3].created_at) == ids[2:]
     assert await found(parent="above") == []
     assert await found(owner=3) == []
-    assert (await store.count_unfinished())[flow, ""] == 5
+    assert (await store.count_unfinished_runs())[flow, ""] == 5
 
     await store.client.get_workflow_handle(ids[0]).terminate()
 
@@ -281,7 +281,7 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
 async def test_a_search_in_pieces_finds_what_a_list_finds_over_temporal(
     store: TemporalStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("holdfast.stores.temporal.store.LOOKED_AT", 2)
+    monkeypatch.setattr("holdfast.stores.temporal.store.MAX_SEARCHED_RUNS", 2)
     flow = own("searched")
     runs = [await start(store, a_run(f"piece{number}", workflow=flow)) for number in range(5)]
     wanted = runs[1].run.id
@@ -292,42 +292,42 @@ async def test_a_search_in_pieces_finds_what_a_list_finds_over_temporal(
     await until(all_listed)
     found, before, pieces = [], None, 0
     while pieces == 0 or before is not None:
-        piece = await store.search_runs(RunFilter(workflow=flow, text=wanted.upper()), limit=5, before=before)
+        piece = await store.search_runs(RunFilter(workflow=flow, text=wanted.upper()), limit=5, before_key=before)
         found += [run.id for run in piece.runs]
-        assert (piece.until is None) == (piece.until_at is None)
-        before, pieces = piece.until, pieces + 1
+        assert (piece.cursor is None) == (piece.cursor_created_at is None)
+        before, pieces = piece.cursor, pieces + 1
     assert (found, pieces) == ([wanted], 3)
 
 
 async def test_an_outline_is_made_from_a_history(store: TemporalStore):
     new = a_run("outlined")
     await start(store, new)
-    outline = await store.outline(new.id)
+    outline = await store.get_journal_page(new.id)
     assert outline is not None
-    assert (outline.run.id, list(outline.records), list(outline.parts)) == (new.id, [], [])
-    assert await store.outline(own("nobody")) is await store.outline("half \udc80") is None
+    assert (outline.run.id, list(outline.records), list(outline.segments)) == (new.id, [], [])
+    assert await store.get_journal_page(own("nobody")) is await store.get_journal_page("half \udc80") is None
 
 
 async def test_a_run_that_somebody_has_paused_with_temporals_own_tools_has_not_ended():
     paused = WorkflowExecutionInfo(status=WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED)
-    assert Described(paused, {}).is_open
+    assert ExecutionDescription(paused, {}).is_open
 
 
 async def test_many_runs_are_read_span_by_span(store: TemporalStore, monkeypatch: pytest.MonkeyPatch):
     from holdfast.stores.temporal import visibility
 
-    monkeypatch.setattr(visibility, "_FEW", 8)
+    monkeypatch.setattr(visibility, "_MAX_WINDOW_COUNT", 8)
     flow = own("many")
     runs = [a_run(f"many{number}", workflow=flow) for number in range(30)]
     await asyncio.gather(*(start(store, new) for new in runs))
-    query = visibility.query_of(RunFilter(workflow=flow), has_tags=False)
+    query = visibility.make_query(RunFilter(workflow=flow), has_tags=False)
 
     async def all_listed() -> bool:
-        return await visibility.count(store.client, query) == 30
+        return await visibility.count_executions(store.client, query) == 30
 
     await until(all_listed)
     found: list[Run] = []
-    while page := await store.list_runs(RunFilter(workflow=flow), limit=7, before=found[-1].key if found else None):
+    while page := await store.list_runs(RunFilter(workflow=flow), limit=7, before_key=found[-1].key if found else None):
         found += page
     assert sorted(run.id for run in found) == sorted(new.id for new in runs)
     assert [run.key for run in found] == sorted((run.key for run in found), reverse=True)
@@ -341,12 +341,12 @@ async def test_a_journal_is_found_by_the_key_of_its_run_also_by_another_process(
 
     async def is_found() -> bool:
         try:
-            return await other._id_of(run.key) == new.id
+            return await other._find_run_id(run.key) == new.id
         except Exception:
             return False
 
     await until(is_found)
-    [history] = await other.histories([run.key])
+    [history] = await other.get_histories([run.key])
     assert history.records == []
     await other.close()
 
@@ -356,20 +356,20 @@ async def test_a_journal_is_found_by_the_key_of_its_run_also_by_another_process(
 
 async def test_a_workflow_is_known_to_all_once_it_is_announced(store: TemporalStore):
     name = own("flow")
-    spec = WorkflowSpec(name, ("customer",), timeout=3.0, tags=("a",), budget=Limits(calls=2), version="1")
-    await store.publish([spec, WorkflowSpec(name, ("customer",), version="2")])
+    spec = WorkflowSpec(name, ("customer",), timeout_s=3.0, tags=("a",), budget=BudgetLimits(calls=2), version="1")
+    await store.publish_workflows([spec, WorkflowSpec(name, ("customer",), version="2")])
     other = await opened_store()
-    found = await other.specs()
+    found = await other.get_workflow_specs()
     assert found[f"{name}@1"] == spec
     assert found[f"{name}@2"].version == "2"
     first = found[f"{name}@1"].announced_at
-    await store.publish([spec, replace(spec, version="2", queue="gpu")])
-    found = await other.specs()
+    await store.publish_workflows([spec, replace(spec, version="2", queue="gpu")])
+    found = await other.get_workflow_specs()
     assert found[f"{name}@2"].queue == "gpu"
     assert found[f"{name}@1"].announced_at == first
-    assert all(run.workflow != identifiers.ANNOUNCEMENT for run in await store.list_runs(RunFilter(), limit=500))
-    assert await store.get(f"{identifiers.ANNOUNCED_AS}{name}@1") is None, "it is no run"
-    assert [worker for worker in await other.workers() if f"{name}@1" in worker.workflows] == []
+    assert all(run.workflow != identifiers.ANNOUNCEMENT_TYPE for run in await store.list_runs(RunFilter(), limit=500))
+    assert await store.get_run(f"{identifiers.ANNOUNCEMENT_ID_PREFIX}{name}@1") is None, "it is no run"
+    assert [worker for worker in await other.list_workers() if f"{name}@1" in worker.workflows] == []
     await other.close()
 
 
@@ -390,18 +390,18 @@ async def test_memories_are_kept_where_the_url_says(store: TemporalStore, tmp_pa
 
 
 async def test_what_temporal_cannot_do_is_refused_in_the_same_way(store: TemporalStore):
-    record = Record(0, Kind.STEP, 0, "fetch", True, b"1", 0.0)
+    record = Record(0, RecordKind.STEP, 0, "fetch", True, b"1", 0.0)
     asked = {
         "record": store.commit([AppendRecord(1, record)]),
-        "claim": store.claim(1, workflows=["etl"], queues=None, limit=1),
-        "prune": store.prune(None),  # type: ignore[arg-type]
-        "off": store.switch_off("etl"),
-        "schedules": store.schedules(),
-        "limits": store.put_queues([NewQueue("gpu", QueueLimits(concurrency=1))]),
-        "audit": store.audit(),
-        "documents": store.documents("key"),
-        "days": store.usage_by_day("2026-01-01", "2026-01-02"),
-        "archive": store.belongings(1),
+        "claim": store.claim_runs(1, workflows=["etl"], queues=None, limit=1),
+        "prune": store.prune_runs(None),  # type: ignore[arg-type]
+        "off": store.disable_workflow("etl"),
+        "schedules": store.list_schedules(),
+        "limits": store.declare_queues([NewQueue("gpu", QueueLimits(concurrency=1))]),
+        "audit": store.list_audit(),
+        "documents": store.list_documents("key"),
+        "days": store.get_daily_usage("2026-01-01", "2026-01-02"),
+        "archive": store.get_run_extras(1),
     }
     for what, ask in asked.items():
         with pytest.raises(UsageError) as raised:
@@ -410,6 +410,6 @@ async def test_what_temporal_cannot_do_is_refused_in_the_same_way(store: Tempora
         assert ": not on Temporal, " in told, what
         assert ". Instead, " in told, what
         assert told.endswith("See docs/temporal.md."), what
-    await store.put_queues([NewQueue("gpu", QueueLimits())])
-    assert await store.switched_off() == {}
-    assert await store.queues() == []
+    await store.declare_queues([NewQueue("gpu", QueueLimits())])
+    assert await store.get_disabled_workflows() == {}
+    assert await store.list_queues() == []

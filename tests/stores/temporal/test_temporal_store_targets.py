@@ -12,13 +12,13 @@ import pytest
 from holdfast.errors import UsageError
 from holdfast.stores.temporal.targets import Target, parse_target
 from holdfast.stores.urls import (
-    in_namespace,
+    create_store,
+    find_secrets,
     is_temporal,
-    open_store,
-    secrets_in,
-    shown_url,
+    redact_url,
+    resolve_store_url,
     split_namespace,
-    store_url,
+    with_namespace,
 )
 
 
@@ -35,7 +35,7 @@ from holdfast.stores.urls import (
         ("temporal://host?tls_ca=/ca.pem", Target("host:7233", tls=True, tls_ca="/ca.pem")),
         (
             "temporal://host?memory=sqlite%3A%2F%2F%2Fm.db&payloads=/shared",
-            Target("host:7233", memory="sqlite:///m.db", payloads="/shared"),
+            Target("host:7233", memory_url="sqlite:///m.db", payload_location="/shared"),
         ),
     ],
 )
@@ -86,13 +86,13 @@ def test_secrets_may_come_from_the_environment_and_the_url_comes_first():
 def test_nobody_gets_to_see_a_key_or_a_password():
     url = "temporal://host/acme?api_key=sesame&memory=postgresql%3A%2F%2Fme%3Aopen%40h%2Fd&payloads=/p"
     target = parse_target(url, {})
-    assert target.memory == "postgresql://me:open@h/d"
-    for seen in (repr(target), target.url, shown_url(url), str(open_store(url).url)):
+    assert target.memory_url == "postgresql://me:open@h/d"
+    for seen in (repr(target), target.url, redact_url(url), str(create_store(url).url)):
         assert "sesame" not in seen
         assert "open@" not in seen
-    assert shown_url(url) == "temporal://host/acme?api_key=***&memory=postgresql://me:***@h/d&payloads=/p"
-    assert secrets_in(url) == ["sesame", "postgresql://me:open@h/d"]
-    assert "sesame" not in shown_url("temporal://host?apikey=sesame&token=sesame"), "what is not known is hidden"
+    assert redact_url(url) == "temporal://host/acme?api_key=***&memory=postgresql://me:***@h/d&payloads=/p"
+    assert find_secrets(url) == ["sesame", "postgresql://me:open@h/d"]
+    assert "sesame" not in redact_url("temporal://host?apikey=sesame&token=sesame"), "what is not known is hidden"
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,17 @@ def test_the_namespace_is_one_of_temporals(
     argument: str | None, url: str, environment: str, used: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HOLDFAST_NAMESPACE", environment)
-    assert store_url(url, argument) == used
+    assert resolve_store_url(url, argument) == used
     plain, namespace = split_namespace(used)
-    assert parse_target(in_namespace(plain, namespace or "default"), {}) == parse_target(used, {})
+    assert parse_target(with_namespace(plain, namespace or "default"), {}) == parse_target(used, {})
 
 
 def test_namespaces_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UsageError, match="is to be 'two', but the URL temporal://host/one says 'one'"):
-        store_url("temporal://host/one", "two")
+        resolve_store_url("temporal://host/one", "two")
     monkeypatch.setenv("HOLDFAST_NAMESPACE", "two")
     with pytest.raises(UsageError, match="HOLDFAST_NAMESPACE is 'two', but the URL temporal://host/one says 'one'"):
-        store_url("temporal://host/one")
+        resolve_store_url("temporal://host/one")
 
 
 def test_without_the_package_a_temporal_url_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -135,13 +135,13 @@ def test_without_the_package_a_temporal_url_says_what_to_install(monkeypatch: py
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=r"""pip install "holdfast-agents\[temporal\]\"""") as raised:
-        open_store("temporal://host/acme?api_key=sesame")
+        create_store("temporal://host/acme?api_key=sesame")
     assert "sesame" not in str(raised.value)
 
 
 def test_a_store_that_keeps_payloads_needs_a_package_that_offers_it(tmp_path: Path):
-    from holdfast.stores.temporal.payload_storage import FolderStorage, storage_at
+    from holdfast.stores.temporal.payload_storage import FolderStorage, open_storage
 
-    assert isinstance(storage_at(str(tmp_path)), FolderStorage)
+    assert isinstance(open_storage(str(tmp_path)), FolderStorage)
     with pytest.raises(UsageError, match="no package that is installed offers a storage for s3://"):
-        storage_at("s3://bucket/runs")
+        open_storage("s3://bucket/runs")

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.agents.models.errors import MODEL_RETRIES, Fault
-from holdfast.agents.models.model_resolution import name_of
-from holdfast.authoring.step import checked_policy
+from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY, ModelFailure
+from holdfast.agents.models.model_resolution import get_model_name
+from holdfast.authoring.step import validate_retry_policy
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError
 from holdfast.reports.recorded_reply import FailedModel
@@ -24,13 +24,13 @@ from holdfast.reports.recorded_reply import FailedModel
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-TIMEOUT = 300.0
+DEFAULT_TIMEOUT_S = 300.0
 """Seconds that one attempt may take, unless somebody says otherwise."""
 
-QUICK_RETRY = 5.0
+MAX_QUICK_RETRY_S = 5.0
 """Seconds. A model that may be asked again so soon after its first failure is, before another one is."""
 
-Retries = RetryPolicy | Mapping[str, RetryPolicy]
+RetryPolicies = RetryPolicy | Mapping[str, RetryPolicy]
 """One policy for all models, or one for each of some of them, by name."""
 
 
@@ -41,32 +41,32 @@ class ModelChain:
     models: tuple[str | Model, ...]
     settings: Mapping[str, Any] | None = None
     """The model library's ``ModelSettings``."""
-    timeout: float = TIMEOUT
+    timeout_s: float = DEFAULT_TIMEOUT_S
     """Seconds that one attempt may take."""
-    stream: bool = True
+    should_stream: bool = True
     """Whether answers are asked for as streams, so that whoever follows the run reads them while they come."""
-    retry: Retries = MODEL_RETRIES
+    retry: RetryPolicies = DEFAULT_RETRY_POLICY
 
-    def policy_of(self, model: str | Model) -> RetryPolicy:
+    def get_retry_policy(self, model: str | Model) -> RetryPolicy:
         """How often a model is asked again, and when."""
         if isinstance(self.retry, RetryPolicy):
             return self.retry
-        return self.retry.get(name_of(model), MODEL_RETRIES)
+        return self.retry.get(get_model_name(model), DEFAULT_RETRY_POLICY)
 
 
-def checked_retries(retry: Any, models: Sequence[str | Model], where: str) -> Retries:
+def validate_retry_policies(retry: Any, models: Sequence[str | Model], subject: str) -> RetryPolicies:
     """What ``retry=`` says of these models. Raises ``DefinitionError``."""
     if retry is None:
-        return MODEL_RETRIES
+        return DEFAULT_RETRY_POLICY
     if not isinstance(retry, Mapping):
-        return checked_policy(retry, where)
-    names = [name_of(model) for model in models]
+        return validate_retry_policy(retry, subject)
+    names = [get_model_name(model) for model in models]
     policies: dict[str, RetryPolicy] = {}
     for model, policy in cast("Mapping[Any, Any]", retry).items():
-        name = name_of(model) if isinstance(model, str) else repr(model)
+        name = get_model_name(model) if isinstance(model, str) else repr(model)
         if name not in names:
-            raise DefinitionError(f"{where}: retry has a policy for {name}, but its models are {', '.join(names)}")
-        policies[name] = checked_policy(policy, f"{where}, model {name}")
+            raise DefinitionError(f"{subject}: retry has a policy for {name}, but its models are {', '.join(names)}")
+        policies[name] = validate_retry_policy(policy, f"{subject}, model {name}")
     return policies
 
 
@@ -82,7 +82,7 @@ class ModelState:
     failing_since: float | None = None
     retry_at: float = 0.0
     """It is not asked before."""
-    given_up: bool = False
+    is_given_up: bool = False
     """It is not asked again."""
 
 
@@ -93,54 +93,54 @@ class ChainState:
         self.models = models
 
     @classmethod
-    def of(cls, progress: Any, chain: ModelChain) -> ChainState:
+    def from_progress(cls, progress: Any, chain: ModelChain) -> ChainState:
         """As earlier attempts of the step have left it; anew, if the chain is another one now."""
-        names = [name_of(model) for model in chain.models]
+        names = [get_model_name(model) for model in chain.models]
         if isinstance(progress, dict):  # an @llm_step may have progress of its own
             kept: Any = cast("dict[str, Any]", progress).get("models")
             if isinstance(kept, list) and [one.get("model") for one in cast("list[Any]", kept)] == names:
                 return cls([ModelState(**one) for one in cast("list[Any]", kept)])
         return cls([ModelState(name) for name in names])
 
-    def plain(self) -> dict[str, Any]:
+    def to_progress(self) -> dict[str, Any]:
         """As progress."""
         return {"models": [asdict(one) for one in self.models]}
 
-    def first(self, now: float) -> int:
+    def choose_index(self, now: float) -> int:
         """The place of the model to ask: the first that may be asked now, else the one that may be soonest."""
-        found = self.next(now)
+        found = self.find_available(now)
         if found is not None:
             return found
-        return min(self._alive(), key=lambda place: self.models[place].retry_at)
+        return min(self._get_remaining(), key=lambda place: self.models[place].retry_at)
 
-    def next(self, now: float) -> int | None:
+    def find_available(self, now: float) -> int | None:
         """The place of the first model that may be asked now, if there is one."""
-        return next((place for place in self._alive() if self.models[place].retry_at <= now), None)
+        return next((place for place in self._get_remaining() if self.models[place].retry_at <= now), None)
 
-    def fail(self, place: int, fault: Fault, wait: float | None, now: float) -> float | None:
-        """Note that a model gave no answer, and may be asked again after ``wait`` (``None``: it may not).
+    def record_failure(self, index: int, failure: ModelFailure, wait_s: float | None, now: float) -> float | None:
+        """Note that a model gave no answer, and may be asked again after ``wait_s`` (``None``: it may not).
 
         Returns the seconds until the next request; ``None``: there is none, since no model is left.
         """
-        state = self.models[place]
-        state.error = fault.told
-        if wait is None:
-            state.given_up = True
+        state = self.models[index]
+        state.error = failure.description
+        if wait_s is None:
+            state.is_given_up = True
         else:
-            state.retry_at = now + wait
-            if state.attempts == 1 and wait <= QUICK_RETRY:
-                return wait
-        left = [self.models[place].retry_at for place in self._alive()]
+            state.retry_at = now + wait_s
+            if state.attempts == 1 and wait_s <= MAX_QUICK_RETRY_S:
+                return wait_s
+        left = [self.models[place].retry_at for place in self._get_remaining()]
         return max(0.0, min(left) - now) if left else None
 
-    def failed(self, but: int) -> list[FailedModel]:
+    def list_failed(self, except_index: int) -> list[FailedModel]:
         """The models that gave no answer, without that at this place."""
-        others = [one for place, one in enumerate(self.models) if place != but and one.attempts]
+        others = [one for place, one in enumerate(self.models) if place != except_index and one.attempts]
         return [FailedModel(one.model, one.error, one.attempts) for one in others]
 
-    def told(self) -> str:
+    def describe_failures(self) -> str:
         """Why no model has answered so far, in words."""
         return "; ".join(f"{one.model}: {one.error}" for one in self.models if one.attempts)
 
-    def _alive(self) -> list[int]:
-        return [place for place, one in enumerate(self.models) if not one.given_up]
+    def _get_remaining(self) -> list[int]:
+        return [place for place, one in enumerate(self.models) if not one.is_given_up]

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.models.model_resolution import provider_models
-from holdfast.agents.models.prices import used_by
-from holdfast.agents.models.reply import REPLIES, Reply
+from holdfast.agents.models.model_resolution import unwrap_models
+from holdfast.agents.models.prices import usage_from_response
+from holdfast.agents.models.reply import REPLY_CODEC, Reply
 from holdfast.agents.models.request import can_stream, request
 
 if TYPE_CHECKING:
@@ -29,57 +29,57 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.agents")
 
-_NOWHERE = "http://made-up.invalid"
+_FAKE_URL = "http://made-up.invalid"
 """The address of the requests, which nobody is sent."""
 
-_loaded: set[tuple[str, bool]] = set()
+_warmed_up: set[tuple[str, bool]] = set()
 """The protocols whose answers have been decoded in this process, and whether as streams."""
 _lock = threading.Lock()
 
 
-async def load_decoding(model: Model, *, stream: bool) -> None:
+async def warm_up_decoder(model: Model, *, stream: bool) -> None:
     """Load what decoding the answers of this model needs, unless that has been done, or is not known."""
-    for one in provider_models(model):
-        protocol = _protocol_of(one)
+    for one in unwrap_models(model):
+        protocol = _get_protocol(one)
         streams = stream and can_stream(one)
-        if protocol and (protocol, streams) not in _loaded:
-            await asyncio.to_thread(_decode_one, protocol, streams)
+        if protocol and (protocol, streams) not in _warmed_up:
+            await asyncio.to_thread(_decode_sample, protocol, streams)
 
 
-def _protocol_of(model: Any) -> str:
+def _get_protocol(model: Any) -> str:
     """``""``: nothing is known of how its answers are decoded."""
     names = {one.__name__ for one in type(model).__mro__}
-    return next((protocol for name, protocol in _PROTOCOLS.items() if name in names), "")
+    return next((protocol for name, protocol in _PROTOCOL_BY_CLASS.items() if name in names), "")
 
 
-_PROTOCOLS = {"OpenAIChatModel": "chat", "OpenAIResponsesModel": "responses", "AnthropicModel": "anthropic"}
+_PROTOCOL_BY_CLASS = {"OpenAIChatModel": "chat", "OpenAIResponsesModel": "responses", "AnthropicModel": "anthropic"}
 """By the library's class."""
 
 
-def _decode_one(protocol: str, stream: bool) -> None:
+def _decode_sample(protocol: str, stream: bool) -> None:
     """In a thread, on an event loop of its own. Whoever comes meanwhile waits."""
     from opentelemetry import trace
 
     with _lock:
-        if (protocol, stream) in _loaded:
+        if (protocol, stream) in _warmed_up:
             return
-        _loaded.add((protocol, stream))
+        _warmed_up.add((protocol, stream))
         http_log = logging.getLogger("httpx2")
-        http_log.addFilter(_is_real)
+        http_log.addFilter(_is_real_request)
         try:
             with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))):  # not to be traced
-                asyncio.run(_ask(protocol, stream))
+                asyncio.run(_send_sample_request(protocol, stream))
         except Exception:
             log.debug("a made-up answer of %s could not be decoded", protocol, exc_info=True)
         finally:
-            http_log.removeFilter(_is_real)
+            http_log.removeFilter(_is_real_request)
 
 
-def _is_real(record: logging.LogRecord) -> bool:
-    return _NOWHERE not in record.getMessage()
+def _is_real_request(record: logging.LogRecord) -> bool:
+    return _FAKE_URL not in record.getMessage()
 
 
-async def _ask(protocol: str, stream: bool) -> None:
+async def _send_sample_request(protocol: str, stream: bool) -> None:
     import httpx2
     from pydantic_ai.messages import ModelRequest, UserPromptPart
     from pydantic_ai.models import ModelRequestParameters
@@ -89,28 +89,28 @@ async def _ask(protocol: str, stream: bool) -> None:
     tool = ToolDefinition(name="look", parameters_json_schema={"type": "object", "properties": {}})
     asked = ModelRequest([UserPromptPart("Hello")])
     parameters = ModelRequestParameters(function_tools=[tool])
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(partial(_answer, protocol))) as client:
-        model = _model(protocol, client)
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(partial(_make_http_response, protocol))) as client:
+        model = _make_model(protocol, client)
         # Without a limit, Anthropic's whole answers are streamed by the library.
         for settings in (ModelSettings(), ModelSettings(max_tokens=100)):
             answer = await request(model, [asked], settings, parameters, (lambda _: None) if stream else None)
-            REPLIES.record(Reply(answer, "made up", used_by(answer)), "a made-up answer")
+            REPLY_CODEC.round_trip(Reply(answer, "made up", usage_from_response(answer)), "a made-up answer")
 
 
-def _answer(protocol: str, asked: httpx2.Request) -> httpx2.Response:
+def _make_http_response(protocol: str, http_request: httpx2.Request) -> httpx2.Response:
     from httpx2 import Response
 
-    whole, events = _ANSWERS[protocol]()
-    if not json.loads(asked.content).get("stream"):
+    whole, events = _SAMPLE_ANSWERS[protocol]()
+    if not json.loads(http_request.content).get("stream"):
         return Response(200, json=whole)
     lines = [f"event: {one.get('type', 'message')}\ndata: {json.dumps(one)}\n\n" for one in events]
     done = "data: [DONE]\n\n" if protocol == "chat" else ""
     return Response(200, text="".join(lines) + done, headers={"content-type": "text/event-stream"})
 
 
-def _model(protocol: str, client: httpx2.AsyncClient) -> Model:
+def _make_model(protocol: str, client: httpx2.AsyncClient) -> Model:
     """A model whose requests go to this client."""
-    where: dict[str, Any] = {"base_url": _NOWHERE, "api_key": "none", "http_client": client}
+    where: dict[str, Any] = {"base_url": _FAKE_URL, "api_key": "none", "http_client": client}
     if protocol == "anthropic":
         from pydantic_ai.models.anthropic import AnthropicModel
         from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -125,13 +125,13 @@ def _model(protocol: str, client: httpx2.AsyncClient) -> Model:
 
 # Made-up answers: a thought, a text and the call of a tool, with all fields of real ones, each of which has a schema
 
-_Data = dict[str, Any]
-_Answers = tuple[_Data, list[_Data]]
+_Json = dict[str, Any]
+_SampleAnswers = tuple[_Json, list[_Json]]
 """A whole answer, and the events of the same as a stream."""
 
 
-def _chat() -> _Answers:
-    call: _Data = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+def _make_chat_answers() -> _SampleAnswers:
+    call: _Json = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     usage = {
         "prompt_tokens": 1,
         "completion_tokens": 1,
@@ -140,25 +140,25 @@ def _chat() -> _Answers:
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
     common = {"id": "made-up", "created": 1, "model": "gpt-4o", "service_tier": "default", "system_fingerprint": "fp"}
-    message: _Data = {"role": "assistant", "content": "Hello", "refusal": None, "annotations": [], "tool_calls": [call]}
-    choice: _Data = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
-    whole: _Data = {**common, "object": "chat.completion", "choices": [choice], "usage": usage}
-    deltas: list[tuple[_Data, str | None]] = [
+    message: _Json = {"role": "assistant", "content": "Hello", "refusal": None, "annotations": [], "tool_calls": [call]}
+    choice: _Json = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
+    whole: _Json = {**common, "object": "chat.completion", "choices": [choice], "usage": usage}
+    deltas: list[tuple[_Json, str | None]] = [
         ({"role": "assistant", "content": "Hello", "refusal": None}, None),
         ({"tool_calls": [{"index": 0, **call}]}, None),
         ({}, "tool_calls"),
     ]
     chunk = {**common, "object": "chat.completion.chunk"}
-    events: list[_Data] = [
+    events: list[_Json] = [
         {**chunk, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": end}], "usage": None}
         for delta, end in deltas
     ]
     return whole, [*events, {**chunk, "choices": [], "usage": usage}]
 
 
-def _responses() -> _Answers:
-    text: _Data = {"type": "output_text", "text": "Hello", "annotations": []}
-    message: _Data = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+def _make_responses_answers() -> _SampleAnswers:
+    text: _Json = {"type": "output_text", "text": "Hello", "annotations": []}
+    message: _Json = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     call = {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "call_1", "name": "look"}
     call["arguments"] = "{}"
     usage = {
@@ -168,19 +168,19 @@ def _responses() -> _Answers:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 2,
     }
-    common: _Data = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-4o"}
+    common: _Json = {"id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-4o"}
     common |= {"parallel_tool_calls": True, "tool_choice": "auto", "temperature": 1.0, "top_p": 1.0, "metadata": {}}
     common |= {"tools": [{"type": "function", "name": "look", "parameters": {}, "strict": False, "description": ""}]}
     common |= {"text": {"format": {"type": "text"}}, "reasoning": {"effort": None, "summary": None}, "store": True}
     common |= {"truncation": "disabled", "background": False, "service_tier": "default"}
     common |= dict.fromkeys(["error", "incomplete_details", "instructions", "max_output_tokens", "user"])
     common |= dict.fromkeys(["previous_response_id", "usage"])
-    thought: _Data = {"id": "rs_1", "type": "reasoning", "summary": []}
-    whole: _Data = {**common, "status": "completed", "output": [thought, message, call], "usage": usage}
+    thought: _Json = {"id": "rs_1", "type": "reasoning", "summary": []}
+    whole: _Json = {**common, "status": "completed", "output": [thought, message, call], "usage": usage}
     place, of_call = {"item_id": "msg_1", "output_index": 1}, {"item_id": "fc_1", "output_index": 2}
     in_text = {**place, "content_index": 0}
-    begun: _Data = {**common, "status": "in_progress", "output": []}
-    events: list[_Data] = [
+    begun: _Json = {**common, "status": "in_progress", "output": []}
+    events: list[_Json] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},
         {"type": "response.output_item.added", "output_index": 0, "item": thought},
@@ -200,15 +200,15 @@ def _responses() -> _Answers:
     return whole, [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
-def _anthropic() -> _Answers:
-    usage: _Data = {"input_tokens": 1, "output_tokens": 1, "cache_read_input_tokens": 0}
+def _make_anthropic_answers() -> _SampleAnswers:
+    usage: _Json = {"input_tokens": 1, "output_tokens": 1, "cache_read_input_tokens": 0}
     usage |= {"cache_creation_input_tokens": 0, "service_tier": "standard"}
     common = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5", "stop_sequence": None}
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "made up"}
-    call: _Data = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
+    call: _Json = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
     text = {"type": "text", "text": "Hello"}
-    whole: _Data = {**common, "content": [thought, text, call], "stop_reason": "tool_use", "usage": usage}
-    events: list[_Data] = [
+    whole: _Json = {**common, "content": [thought, text, call], "stop_reason": "tool_use", "usage": usage}
+    events: list[_Json] = [
         {"type": "message_start", "message": {**common, "content": [], "stop_reason": None, "usage": usage}},
         {"type": "ping"},
         {"type": "content_block_start", "index": 0, "content_block": {**thought, "thinking": "", "signature": ""}},
@@ -227,4 +227,8 @@ def _anthropic() -> _Answers:
     return whole, events
 
 
-_ANSWERS: dict[str, Callable[[], _Answers]] = {"chat": _chat, "responses": _responses, "anthropic": _anthropic}
+_SAMPLE_ANSWERS: dict[str, Callable[[], _SampleAnswers]] = {
+    "chat": _make_chat_answers,
+    "responses": _make_responses_answers,
+    "anthropic": _make_anthropic_answers,
+}

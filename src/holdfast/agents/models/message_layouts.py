@@ -44,44 +44,44 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from holdfast.codec.formatting import kind_of
+from holdfast.codec.formatting import get_type
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
-_fields_of: Callable[[object], dict[str, Any]] = vars
+_get_fields: Callable[[object], dict[str, Any]] = vars
 
 _ALIASES = {"_media_type": "media_type", "_identifier": "identifier"}
 """Fields that are private in the library, by the names that its constructors take."""
 
-_CALL = "tool_call_id args tool_kind id provider_name provider_details"
-_RESULT = "tool_call_id content tool_kind metadata timestamp outcome"
-_FILE = "_media_type _identifier force_download vendor_metadata"
+_CALL_FIELDS = "tool_call_id args tool_kind id provider_name provider_details"
+_RESULT_FIELDS = "tool_call_id content tool_kind metadata timestamp outcome"
+_FILE_FIELDS = "_media_type _identifier force_download vendor_metadata"
 
-_Table = dict[str, tuple[type[Any], str, str]]
+_LayoutTable = dict[str, tuple[type[Any], str, str]]
 """What a form is called: the class, the field that stands under that name, and the other fields that are written."""
 
-_PARTS: _Table = {
+_PART_LAYOUTS: _LayoutTable = {
     "text": (TextPart, "content", "id provider_name provider_details"),
     "thinking": (ThinkingPart, "content", "id signature provider_name provider_details"),
-    "call": (ToolCallPart, "tool_name", _CALL),
-    "native_call": (NativeToolCallPart, "tool_name", _CALL),
-    "native_result": (NativeToolReturnPart, "tool_name", f"{_RESULT} provider_name provider_details"),
+    "call": (ToolCallPart, "tool_name", _CALL_FIELDS),
+    "native_call": (NativeToolCallPart, "tool_name", _CALL_FIELDS),
+    "native_result": (NativeToolReturnPart, "tool_name", f"{_RESULT_FIELDS} provider_name provider_details"),
     "prompt": (UserPromptPart, "content", "timestamp"),
-    "result": (ToolReturnPart, "tool_name", _RESULT),
+    "result": (ToolReturnPart, "tool_name", _RESULT_FIELDS),
     "system": (SystemPromptPart, "content", "timestamp dynamic_ref context_id scope metadata"),
 }
-_CONTENTS: _Table = {
+_CONTENT_LAYOUTS: _LayoutTable = {
     "text": (TextContent, "content", "metadata"),
-    "image_url": (ImageUrl, "url", _FILE),
-    "audio_url": (AudioUrl, "url", _FILE),
-    "video_url": (VideoUrl, "url", _FILE),
-    "document_url": (DocumentUrl, "url", _FILE),
+    "image_url": (ImageUrl, "url", _FILE_FIELDS),
+    "audio_url": (AudioUrl, "url", _FILE_FIELDS),
+    "video_url": (VideoUrl, "url", _FILE_FIELDS),
+    "document_url": (DocumentUrl, "url", _FILE_FIELDS),
     "binary": (BinaryContent, "data", "media_type _identifier vendor_metadata"),
     "image": (BinaryImage, "data", "media_type _identifier vendor_metadata"),
     "audio": (BinaryAudio, "data", "media_type _identifier vendor_metadata"),
     "uploaded_file": (UploadedFile, "file_id", "provider_name _media_type _identifier vendor_metadata"),
     "cache_point": (CachePoint, "ttl", ""),
 }
-_MESSAGES: _Table = {
+_MESSAGE_LAYOUTS: _LayoutTable = {
     "user": (ModelRequest, "parts", "timestamp instructions run_id conversation_id metadata state"),
     "model": (
         ModelResponse,
@@ -92,17 +92,17 @@ _MESSAGES: _Table = {
 }
 
 
-class _Form:
+class _Layout:
     """How one class is written."""
 
-    __slots__ = ("cls", "fields", "keys", "kind", "main", "required", "unwritten")
+    __slots__ = ("cls", "fields", "keys", "kind", "main_field", "required", "unmapped")
 
-    def __init__(self, kind: str, cls: type[Any], main: str, names: str) -> None:
-        written = names.split()
-        defaults = {field.name: _default_of(field) for field in dataclasses.fields(cls)}
+    def __init__(self, kind: str, cls: type[Any], main_field: str, field_names: str) -> None:
+        written = field_names.split()
+        defaults = {field.name: _get_default(field) for field in dataclasses.fields(cls)}
         self.kind = kind
         self.cls = cls
-        self.main = main
+        self.main_field = main_field
         self.fields = tuple((name, _ALIASES.get(name, name), defaults.get(name)) for name in written)
         self.keys = tuple(key for _, key, _ in self.fields)
         self.required = tuple(
@@ -111,39 +111,39 @@ class _Form:
             if field.name in written and field.default is field.default_factory is dataclasses.MISSING
         )
         """Those without a default: left out when they are ``None``, and ``None`` again when they are read."""
-        known = {main, "kind", "part_kind", *written}
-        self.unwritten = tuple((name, default) for name, default in defaults.items() if name not in known)
+        known = {main_field, "kind", "part_kind", *written}
+        self.unmapped = tuple((name, default) for name, default in defaults.items() if name not in known)
 
 
-def _default_of(field: dataclasses.Field[Any]) -> Any:
+def _get_default(field: dataclasses.Field[Any]) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         made = field.default_factory()
         return None if isinstance(made, datetime | str) else made  # a moment or an id of its own is always written
     return None if field.default is dataclasses.MISSING else field.default
 
 
-def _forms(table: _Table) -> tuple[dict[type[Any], _Form], dict[str, _Form]]:
-    forms = [_Form(kind, *row) for kind, row in table.items()]
+def _build_layouts(table: _LayoutTable) -> tuple[dict[type[Any], _Layout], dict[str, _Layout]]:
+    forms = [_Layout(kind, *row) for kind, row in table.items()]
     return {form.cls: form for form in forms}, {form.kind: form for form in forms}
 
 
-_part_of, _part_named = _forms(_PARTS)
-_content_of, _content_named = _forms(_CONTENTS)
-_message_of, _message_named = _forms(_MESSAGES)
+_part_by_class, _part_by_kind = _build_layouts(_PART_LAYOUTS)
+_content_by_class, _content_by_kind = _build_layouts(_CONTENT_LAYOUTS)
+_message_by_class, _message_by_kind = _build_layouts(_MESSAGE_LAYOUTS)
 
 
 def dump(message: ModelMessage) -> dict[str, Any]:
     """A message as plain data."""
-    form = _message_of.get(kind_of(message))
+    form = _message_by_class.get(get_type(message))
     if form is None:
         raise UnrecordableValue(
             f"A message is a `ModelRequest` or a `ModelResponse`, not a `{type(message).__name__}`."
         )
-    fields = _fields_of(message)
+    fields = _get_fields(message)
     data: dict[str, Any] = {"role": form.kind, "parts": [_dump_part(part, form.cls) for part in message.parts]}
-    _write(form, fields, data)
-    if _has_more(form, fields):
-        whole = _through_library(dataclasses.replace(message, parts=[]))
+    _write_fields(form, fields, data)
+    if _has_unmapped(form, fields):
+        whole = _dump_with_library(dataclasses.replace(message, parts=[]))
         del whole["parts"]
         return {**data, "other": whole, "library": LIBRARY}
     return data
@@ -152,12 +152,12 @@ def dump(message: ModelMessage) -> dict[str, Any]:
 def load(data: Mapping[str, Any]) -> ModelMessage:
     """The message in plain data."""
     try:
-        form = _message_named[data["role"]]
+        form = _message_by_kind[data["role"]]
         parts = [_load_part(part, form) for part in data["parts"]]
         if (other := data.get("other")) is not None:
-            whole = _from_library({**other, "parts": []}, data)
+            whole = _load_with_library({**other, "parts": []}, data)
             return cast(ModelMessage, dataclasses.replace(cast(Any, whole), parts=parts))
-        return form.cls(parts=parts, **_read(form, data))
+        return form.cls(parts=parts, **_read_fields(form, data))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableRecord(
             f"A recorded message cannot be read ({type(error).__name__}: {error}). It may have been written by a newer "
@@ -166,45 +166,45 @@ def load(data: Mapping[str, Any]) -> ModelMessage:
 
 
 def _dump_part(part: Any, message: type[ModelMessage]) -> dict[str, Any]:
-    form = _part_of.get(kind_of(part))
+    form = _part_by_class.get(get_type(part))
     if form is None:
-        return _other(part, message)
-    fields = _fields_of(part)
-    data: dict[str, Any] = {form.kind: fields[form.main]}
+        return _dump_unknown_part(part, message)
+    fields = _get_fields(part)
+    data: dict[str, Any] = {form.kind: fields[form.main_field]}
     if form.kind == "prompt":
-        if kind_of(content := fields["content"]) is not str:
+        if get_type(content := fields["content"]) is not str:
             data["prompt"] = [_dump_content(item) for item in content]
-    elif "content" in form.keys and not is_plain(fields["content"]):
-        return {**data, **_other(part, message)}  # a result with files in it
-    if _has_more(form, fields):
-        return {**data, **_other(part, message)}
-    _write(form, fields, data)
+    elif "content" in form.keys and not is_json_value(fields["content"]):
+        return {**data, **_dump_unknown_part(part, message)}  # a result with files in it
+    if _has_unmapped(form, fields):
+        return {**data, **_dump_unknown_part(part, message)}
+    _write_fields(form, fields, data)
     return data
 
 
-def _load_part(data: Mapping[str, Any], message: _Form) -> Any:
+def _load_part(data: Mapping[str, Any], message: _Layout) -> Any:
     if (other := data.get("other")) is not None:
         kind = "request" if message.kind == "user" else "response"
-        [part] = _from_library({"kind": kind, "parts": [other]}, data).parts
+        [part] = _load_with_library({"kind": kind, "parts": [other]}, data).parts
         return part
-    form = _part_named[next(iter(data), "")]
+    form = _part_by_kind[next(iter(data), "")]
     main = data[form.kind]
     if form.kind == "prompt" and type(main) is not str:
         main = [_load_content(item) for item in main]
-    return form.cls(**{form.main: main}, **_read(form, data))
+    return form.cls(**{form.main_field: main}, **_read_fields(form, data))
 
 
 def _dump_content(item: Any) -> str | dict[str, Any]:
     if type(item) is str:
         return item
-    form = _content_of.get(kind_of(item))
-    if form is None or _has_more(form, _fields_of(item)):
-        prompt = _through_library(ModelRequest(parts=[UserPromptPart(content=[item])]))["parts"][0]
+    form = _content_by_class.get(get_type(item))
+    if form is None or _has_unmapped(form, _get_fields(item)):
+        prompt = _dump_with_library(ModelRequest(parts=[UserPromptPart(content=[item])]))["parts"][0]
         return {"other": prompt["content"][0], "library": LIBRARY}
-    fields = _fields_of(item)
-    main = fields[form.main]
-    data: dict[str, Any] = {form.kind: base64.b64encode(main).decode() if kind_of(main) is bytes else main}
-    _write(form, fields, data)
+    fields = _get_fields(item)
+    main = fields[form.main_field]
+    data: dict[str, Any] = {form.kind: base64.b64encode(main).decode() if get_type(main) is bytes else main}
+    _write_fields(form, fields, data)
     return data
 
 
@@ -214,25 +214,25 @@ def _load_content(data: str | Mapping[str, Any]) -> Any:
     data = cast("Mapping[str, Any]", data)
     if (other := data.get("other")) is not None:
         prompt = {"part_kind": "user-prompt", "content": [other]}
-        part = cast(Any, _from_library({"kind": "request", "parts": [prompt]}, data).parts[0])
+        part = cast(Any, _load_with_library({"kind": "request", "parts": [prompt]}, data).parts[0])
         return part.content[0]
-    form = _content_named[next(iter(data), "")]
+    form = _content_by_kind[next(iter(data), "")]
     main = data[form.kind]
-    if form.main == "data":
+    if form.main_field == "data":
         main = base64.b64decode(main)
-    return form.cls(**{form.main: main}, **_read(form, data))
+    return form.cls(**{form.main_field: main}, **_read_fields(form, data))
 
 
 # Fields
 
 
-def _write(form: _Form, fields: Mapping[str, Any], data: dict[str, Any]) -> None:
+def _write_fields(layout: _Layout, fields: Mapping[str, Any], data: dict[str, Any]) -> None:
     """Add the fields that differ from their defaults."""
-    for name, key, default in form.fields:
+    for name, key, default in layout.fields:
         value = fields.get(name)
         if value is None:
             continue
-        kind = kind_of(value)
+        kind = get_type(value)
         if kind is str:
             if value != default:
                 data[key] = value
@@ -242,12 +242,12 @@ def _write(form: _Form, fields: Mapping[str, Any], data: dict[str, Any]) -> None
             if used := _dump_usage(value):
                 data[key] = used
         elif value != default:
-            data[key] = value if is_plain(value) else simplify(value)
+            data[key] = value if is_json_value(value) else to_json_value(value)
 
 
-def _read(form: _Form, data: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {key: data[key] for key in form.keys if key in data}
-    for key in form.required:
+def _read_fields(layout: _Layout, data: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {key: data[key] for key in layout.keys if key in data}
+    for key in layout.required:
         fields.setdefault(key, None)
     if "timestamp" in fields:
         fields["timestamp"] = datetime.fromisoformat(fields["timestamp"])
@@ -256,16 +256,16 @@ def _read(form: _Form, data: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _has_more(form: _Form, fields: Mapping[str, Any]) -> bool:
+def _has_unmapped(layout: _Layout, fields: Mapping[str, Any]) -> bool:
     """Whether there is something in it that this table does not know."""
-    return any(fields.get(name, default) != default for name, default in form.unwritten)
+    return any(fields.get(name, default) != default for name, default in layout.unmapped)
 
 
 def _dump_usage(usage: RequestUsage) -> dict[str, Any]:
-    used = {name: value for name, value in _fields_of(usage).items() if value}
+    used = {name: value for name, value in _get_fields(usage).items() if value}
     if usage.cost is not None:  # no cost is not the same as an unknown one
         used["cost"] = str(usage.cost)
-    return used if is_plain(used) else simplify(used)
+    return used if is_json_value(used) else to_json_value(used)
 
 
 def _load_usage(data: Mapping[str, Any]) -> RequestUsage:
@@ -275,21 +275,21 @@ def _load_usage(data: Mapping[str, Any]) -> RequestUsage:
     return RequestUsage(**fields)
 
 
-def is_plain(value: Any) -> bool:
+def is_json_value(value: Any) -> bool:
     """Whether JSON can say it as it is."""
-    kind = kind_of(value)
+    kind = get_type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return True
     if kind is float:
         return math.isfinite(value)
     if kind is dict:
-        return all(type(key) is str and is_plain(item) for key, item in value.items())
+        return all(type(key) is str and is_json_value(item) for key, item in value.items())
     if kind is list:
-        return all(map(is_plain, value))
+        return all(map(is_json_value, value))
     return False
 
 
-def simplify(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The value as JSON data: a moment as text, and so on."""
     try:
         return from_json(to_json(value, inf_nan_mode="strings", bytes_mode="base64"))
@@ -300,20 +300,20 @@ def simplify(value: Any) -> Any:
 # The library's own form
 
 
-def _other(part: Any, message: type[ModelMessage]) -> dict[str, Any]:
-    return {"other": _through_library(message(parts=[part]))["parts"][0], "library": LIBRARY}
+def _dump_unknown_part(part: Any, message: type[ModelMessage]) -> dict[str, Any]:
+    return {"other": _dump_with_library(message(parts=[part]))["parts"][0], "library": LIBRARY}
 
 
-def _through_library(message: ModelMessage) -> dict[str, Any]:
+def _dump_with_library(message: ModelMessage) -> dict[str, Any]:
     try:
         return ModelMessagesTypeAdapter.dump_python([message], mode="json", warnings=False)[0]
     except (PydanticSerializationError, ValueError, TypeError) as error:
         raise UnrecordableValue(f"A message cannot be recorded: {error}.") from error
 
 
-def _from_library(whole: Mapping[str, Any], record: Mapping[str, Any]) -> ModelMessage:
+def _load_with_library(data: Mapping[str, Any], record: Mapping[str, Any]) -> ModelMessage:
     try:
-        return ModelMessagesTypeAdapter.validate_python([whole])[0]
+        return ModelMessagesTypeAdapter.validate_python([data])[0]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UnreadableRecord(

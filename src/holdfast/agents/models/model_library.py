@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-_NEEDED = ("messages", "models", "tools", "usage")
+_MODULES = ("messages", "models", "tools", "usage")
 
 
-def load() -> None:
+def load_library() -> None:
     """Import what every agent needs of the model library. Called in a thread before an agent's first run begins."""
-    for name in _NEEDED:
+    for name in _MODULES:
         import_module(f"pydantic_ai.{name}")

@@ -5,11 +5,11 @@ its maker's. A model object of the library is taken as it is: that is how an end
 test model or a function model is used. Models are made when they are first asked, once for each event loop, because
 their connections belong to one; these are closed when the loop shuts down.
 
-The retries of the providers' own SDKs are off (``own_retries_off``): there is one retry layer, the engine's. Bedrock's
-client is made without them. Hugging Face and xAI cannot be told; nor can a Bedrock client that you have made yourself:
-give it ``Config(retries={"total_max_attempts": 1})``.
+The retries of the providers' own SDKs are off (``disable_sdk_retries``): there is one retry layer, the engine's.
+Bedrock's client is made without them. Hugging Face and xAI cannot be told; nor can a Bedrock client that you have made
+yourself: give it ``Config(retries={"total_max_attempts": 1})``.
 
-A test puts its own model in place of all others with ``instead``.
+A test puts its own model in place of all others with ``model_override``.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
     from pydantic_ai.settings import ModelSettings
 
-instead: contextvars.ContextVar[Model | None] = contextvars.ContextVar("holdfast_model", default=None)
+model_override: contextvars.ContextVar[Model | None] = contextvars.ContextVar("holdfast_model", default=None)
 """The model that answers in place of every other one, in a test."""
 
 
-class Earlier(NamedTuple):
+class PriorCalls(NamedTuple):
     """How many questions of a run's other ``@llm_step``s came before the one that is being asked."""
 
     model: str | Model
-    of_model: int
+    model_count: int
     """To the same model."""
-    of_run: int
+    run_count: int
     """To any model."""
 
 
-earlier: contextvars.ContextVar[Earlier | None] = contextvars.ContextVar("holdfast_earlier", default=None)
+prior_calls: contextvars.ContextVar[PriorCalls | None] = contextvars.ContextVar("holdfast_earlier", default=None)
 """For a scripted model: each ``@llm_step`` is a conversation of its own, and they share one script."""
 
-EXTRAS = frozenset({"openai", "anthropic", "google", "mistral", "groq", "bedrock", "cohere", "huggingface"})
+PROVIDER_EXTRAS = frozenset({"openai", "anthropic", "google", "mistral", "groq", "bedrock", "cohere", "huggingface"})
 """The extras of Holdfast that bring a provider's package."""
 
-_MAKERS = (
+_PROVIDER_PATTERNS = (
     (re.compile(r"gpt-|chatgpt-|o\d+(-|$)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
     (re.compile(r"gemini-"), "google"),
@@ -63,94 +63,94 @@ _MAKERS = (
 """Whose model a bare name is: also those of models that came out after the library."""
 
 
-class _OfLoop:
+class _LoopModels:
     """The models of one event loop, by name or identity."""
 
     def __init__(self) -> None:
         self.models: dict[str | int, Model] = {}
         self._opened: list[Model] = []
-        self._closing: AsyncGenerator[None] | None = None
+        self._closer: AsyncGenerator[None] | None = None
 
     async def open(self, model: Model) -> None:
         """Take care of a model's connections until the loop shuts down."""
-        if self._closing is None:
+        if self._closer is None:
             # A loop that shuts down closes the generators that have begun on it, and then there is time to await.
-            self._closing = self._close_at_the_end()
-            await anext(self._closing)
+            self._closer = self._close_on_shutdown()
+            await anext(self._closer)
         self._opened.append(model)
         await model.__aenter__()
 
-    async def _close_at_the_end(self) -> AsyncGenerator[None]:
+    async def _close_on_shutdown(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
             self.models.clear()
-            opened, self._opened, self._closing = self._opened, [], None
+            opened, self._opened, self._closer = self._opened, [], None
             for model in opened:
                 await model.__aexit__(None, None, None)
 
 
-_made: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+_models_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopModels] = WeakKeyDictionary()
 
 
-def _of_loop() -> _OfLoop:
+def _get_loop_models() -> _LoopModels:
     loop = asyncio.get_running_loop()
-    found = _made.get(loop)
+    found = _models_by_loop.get(loop)
     if found is None:
-        found = _made[loop] = _OfLoop()
+        found = _models_by_loop[loop] = _LoopModels()
     return found
 
 
-def name_of(model: str | Model) -> str:
+def get_model_name(model: str | Model) -> str:
     """The model as people write it: ``openai:gpt-4o``. Imports nothing."""
     if isinstance(model, str):
         if ":" in model:
             return model
-        maker = next((maker for pattern, maker in _MAKERS if pattern.match(model)), None)
+        maker = next((maker for pattern, maker in _PROVIDER_PATTERNS if pattern.match(model)), None)
         return model if maker is None else f"{maker}:{model}"
     return str(getattr(model, "model_id", None) or type(model).__name__)
 
 
-def provider_models(model: Any) -> list[Any]:
+def unwrap_models(model: Any) -> list[Any]:
     """The models of a provider that a model is made of: what it wraps, and each of those that it falls back to."""
     while (wrapped := getattr(model, "wrapped", None)) is not None:
         model = wrapped
     several: Any = getattr(model, "models", None)
     if not isinstance(several, list | tuple):
         return [model]
-    return [inner for one in cast("list[Any]", several) for inner in provider_models(one)]
+    return [inner for one in cast("list[Any]", several) for inner in unwrap_models(one)]
 
 
-def check_model(model: object, where: str) -> None:
+def check_model(model: object, subject: str) -> None:
     """What can be said of a model when it is declared, without importing anything: a non-empty name, or an object."""
     if isinstance(model, str):
         if not model or model != model.strip() or model.endswith(":") or model.startswith(":"):
-            raise DefinitionError(f"{where}: {model!r} is no name of a model. Write it as 'openai:gpt-4o'.")
+            raise DefinitionError(f"{subject}: {model!r} is no name of a model. Write it as 'openai:gpt-4o'.")
     elif not callable(getattr(model, "request", None)) or isinstance(model, type):
         raise DefinitionError(
-            f"{where}: a model is a name such as 'openai:gpt-4o', or a model object of pydantic-ai, not {model!r}"
+            f"{subject}: a model is a name such as 'openai:gpt-4o', or a model object of pydantic-ai, not {model!r}"
         )
 
 
-def checked_models(model: str | Model, fallback: object, where: str) -> tuple[str | Model, ...]:
+def validate_models(model: str | Model, fallback: object, subject: str) -> tuple[str | Model, ...]:
     """A model and its fallbacks, one or several, in the order in which they are asked."""
     others = cast("Sequence[str | Model]", fallback if isinstance(fallback, list | tuple) else (fallback,))
     for one in (model, *others):
-        check_model(one, where)
+        check_model(one, subject)
     return (model, *others)
 
 
-def model_for(model: str | Model) -> Model:
+def get_model(model: str | Model) -> Model:
     """The model to ask, made if need be, for the running event loop. Raises ``UsageError`` for a name that is none."""
-    stand_in = instead.get()
+    stand_in = model_override.get()
     if stand_in is not None:
-        return _instrumented(stand_in)
-    known = _of_loop().models
+        return _instrument(stand_in)
+    known = _get_loop_models().models
     key = model if isinstance(model, str) else id(model)
     found = known.get(key)
     if found is None:
-        found = known[key] = _make(model) if isinstance(model, str) else of_this_loop(model)
-    return _instrumented(found)
+        found = known[key] = _create_model(model) if isinstance(model, str) else attach_to_loop(model)
+    return _instrument(found)
 
 
 async def load_model(model: str | Model) -> None:
@@ -158,19 +158,19 @@ async def load_model(model: str | Model) -> None:
 
     The provider's package is imported in a thread, because that takes a second or more.
     """
-    of_loop = _of_loop()
-    if not isinstance(model, str) or instead.get() is not None or model in of_loop.models:
+    of_loop = _get_loop_models()
+    if not isinstance(model, str) or model_override.get() is not None or model in of_loop.models:
         return
     try:
-        await asyncio.to_thread(_make, model)
+        await asyncio.to_thread(_create_model, model)
         if model not in of_loop.models:  # somebody else may have been faster
-            of_loop.models[model] = made = _make(model)
+            of_loop.models[model] = made = _create_model(model)
             await of_loop.open(made)
     except UsageError:
         pass  # `model_for` will say it
 
 
-def own_retries_off(model: Model, settings: Mapping[str, Any] | None) -> ModelSettings:
+def disable_sdk_retries(model: Model, settings: Mapping[str, Any] | None) -> ModelSettings:
     """The settings of one request, with which the provider's SDK makes one attempt."""
     merged: dict[str, Any] = {**(settings or {})}
     inner: Any = model
@@ -183,14 +183,16 @@ def own_retries_off(model: Model, settings: Mapping[str, Any] | None) -> ModelSe
     return cast("ModelSettings", merged)
 
 
-def _make(name: str) -> Model:
+def _create_model(name: str) -> Model:
     from pydantic_ai.models import infer_model
 
-    full = _resolve(name)
+    full = _resolve_name(name)
     try:
-        return infer_model(full, _provider_of)
+        return infer_model(full, _create_provider)
     except ImportError as error:
-        raise UsageError(f"Model {name!r} needs a package that is not installed: {_way_to_install(error)}.") from error
+        raise UsageError(
+            f"Model {name!r} needs a package that is not installed: {_format_install_hint(error)}."
+        ) from error
     except Exception as error:
         # No key in the environment, most often: the library says which variable is meant, and then goes on about its
         # own agents.
@@ -198,7 +200,7 @@ def _make(name: str) -> Model:
         raise UsageError(f"Model {name!r} cannot be asked. {words.rstrip('.')}.") from error
 
 
-def _provider_of(name: str) -> Provider[Any]:
+def _create_provider(name: str) -> Provider[Any]:
     from pydantic_ai.providers import infer_provider
 
     if name != "bedrock":
@@ -214,7 +216,7 @@ def _provider_of(name: str) -> Provider[Any]:
     return BedrockProvider(bedrock_client=boto3.client("bedrock-runtime", config=one_attempt))
 
 
-def _resolve(name: str) -> str:
+def _resolve_name(name: str) -> str:
     """The name with its provider."""
     from pydantic_ai.models import known_model_names
     from pydantic_ai.providers import infer_provider_class
@@ -231,41 +233,45 @@ def _resolve(name: str) -> str:
             pass
         else:
             return name
-    elif (full := name_of(name)) != name:
+    elif (full := get_model_name(name)) != name:
         return full
     known = known_model_names()
     matching = [one for one in known if one.partition(":")[2] == name and not one.startswith("gateway/")]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UsageError(f"Several providers have a model {name!r}. Say whose you mean: {_either(matching)}.")
-    raise UsageError(f"There is no model {name!r} that is known here. Write `provider:name`{_nearest(name, known)}.")
+        raise UsageError(f"Several providers have a model {name!r}. Say whose you mean: {_format_choices(matching)}.")
+    raise UsageError(
+        f"There is no model {name!r} that is known here. Write `provider:name`{_suggest_names(name, known)}."
+    )
 
 
-def _nearest(name: str, known: tuple[str, ...]) -> str:
+def _suggest_names(name: str, known: tuple[str, ...]) -> str:
     own = {one.partition(":")[2]: one for one in known if not one.startswith("gateway/")}
-    own |= {bare: full for bare in own if (full := name_of(bare)) in known}
+    own |= {bare: full for bare in own if (full := get_model_name(bare)) in known}
     by_name = [own[one] for one in get_close_matches(name.rpartition(":")[2], own, n=3, cutoff=0.6)]
     near = list(dict.fromkeys([*by_name, *get_close_matches(name, known, n=3, cutoff=0.75)]))[:3]
-    return f"; the nearest known names are {_either(near)}" if near else ", as in 'openai:gpt-4o'"
+    return f"; the nearest known names are {_format_choices(near)}" if near else ", as in 'openai:gpt-4o'"
 
 
-def _either(names: list[str]) -> str:
+def _format_choices(names: list[str]) -> str:
     words = [repr(name) for name in names]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def _way_to_install(error: ImportError) -> str:
+def _format_install_hint(error: ImportError) -> str:
     named = re.search(r"pydantic-ai-slim\[([\w-]+)\]", str(error))
     if named is None:
         return str(error)
     extra = named[1]
     return (
-        f"`pip install 'holdfast-agents[{extra}]'`" if extra in EXTRAS else f"`pip install 'pydantic-ai-slim[{extra}]'`"
+        f"`pip install 'holdfast-agents[{extra}]'`"
+        if extra in PROVIDER_EXTRAS
+        else f"`pip install 'pydantic-ai-slim[{extra}]'`"
     )
 
 
-def of_this_loop(model: Model) -> Model:
+def attach_to_loop(model: Model) -> Model:
     """The model, which may have been used on another loop before, where its connections stay."""
     refresh = getattr(model, "_refresh_http_client", None)
     if callable(refresh):
@@ -273,7 +279,7 @@ def of_this_loop(model: Model) -> Model:
     return model
 
 
-def _instrumented(model: Model) -> Model:
+def _instrument(model: Model) -> Model:
     """The model as it is traced when ``Agent.instrument_all()`` was called, or logfire does so."""
     from pydantic_ai import Agent
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from holdfast.admission.usage import NANO, Usage
+from holdfast.admission.usage import NANO_PER_USD, Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
-    from holdfast.agents.models.model_call import Ask
+    from holdfast.agents.models.model_call import ModelCall
 
-CHARACTERS_A_TOKEN = 4
-FILE_TOKENS = 1500
+CHARS_PER_TOKEN = 4
+TOKENS_PER_FILE = 1500
 """What an image, a document or a sound is taken to be, in tokens."""
 
 _MILLION = 1_000_000
-_COUNTED = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "details"})
+_PRICEABLE_FIELDS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "details"})
 """What the plain case can price."""
 
 
-class _Priced(NamedTuple):
+class _PriceEntry(NamedTuple):
     """Where a model stands in the price list."""
 
     provider: Provider
@@ -43,24 +43,26 @@ class _Priced(NamedTuple):
     """Its price depends on what the provider says of the call, such as its service tier."""
 
 
-_Place = tuple[str | None, str | None, str]
-_snapshot: Any = None
-_places: dict[_Place, _Priced | None] = {}
+_PriceKey = tuple[str | None, str | None, str]
+_price_snapshot: Any = None
+_price_cache: dict[_PriceKey, _PriceEntry | None] = {}
 
 
-def used_by(response: ModelResponse) -> Usage:
+def usage_from_response(response: ModelResponse) -> Usage:
     """What a call has used, told by its answer."""
-    usage = _usage_of(response.usage, cost_of(response))
+    usage = _make_usage(response.usage, compute_cost(response))
     for attempt in response.failed_attempts or ():  # of a library's fallback model: they were paid for, too
         if attempt.usage is not None:
-            one = _usage_of(attempt.usage, _cost(attempt.usage, attempt.provider_name, None, attempt.model_name))
+            one = _make_usage(
+                attempt.usage, _compute_cost(attempt.usage, attempt.provider_name, None, attempt.model_name)
+            )
             usage += Usage(0, one.input_tokens, one.output_tokens, one.cached_tokens, one.nano_usd)
     return usage
 
 
-def cost_of(response: ModelResponse) -> int | None:
+def compute_cost(response: ModelResponse) -> int | None:
     """What a call has cost, in billionths of a dollar; ``None``: that is not known."""
-    return _cost(
+    return _compute_cost(
         response.usage,
         response.provider_name,
         response.provider_url,
@@ -70,36 +72,38 @@ def cost_of(response: ModelResponse) -> int | None:
     )
 
 
-def expected(ask: Ask, model: Model, messages: Sequence[ModelMessage]) -> Usage:
+def estimate_usage(model_call: ModelCall, model: Model, messages: Sequence[ModelMessage]) -> Usage:
     """What the next call may use: the input as well as it can be told, the output that it may have or had so far."""
     from pydantic_ai.usage import RequestUsage
 
-    tokens = input_tokens(ask.told, ask.parameters, messages)
-    settings: dict[str, Any] = {**(model.settings or {}), **(ask.chain.settings or {})}
-    output: int = settings.get("max_tokens") or ask.most_output
+    tokens = estimate_input_tokens(model_call.last_usage, model_call.parameters, messages)
+    settings: dict[str, Any] = {**(model.settings or {}), **(model_call.model_chain.settings or {})}
+    output: int = settings.get("max_tokens") or model_call.peak_output_tokens
     try:
         url: str | None = model.base_url
     except Exception:  # a model without one may say so in many ways
         url = None
-    cost = _cost(RequestUsage(input_tokens=tokens, output_tokens=output), model.system, url, model.model_name)
+    cost = _compute_cost(RequestUsage(input_tokens=tokens, output_tokens=output), model.system, url, model.model_name)
     return Usage(1, tokens, output, nano_usd=cost or 0, unpriced=1 if cost is None else 0)
 
 
-def input_tokens(told: Usage | None, parameters: ModelRequestParameters, messages: Sequence[ModelMessage]) -> int:
+def estimate_input_tokens(
+    last_usage: Usage | None, parameters: ModelRequestParameters, messages: Sequence[ModelMessage]
+) -> int:
     """About how many tokens the input of the next call has.
 
     The provider has counted the conversation up to its last answer; what came after that is estimated. ``messages`` is
     all that is sent: read to its end only before the first answer.
     """
-    if told is None:
-        characters = sum(map(size_of, messages)) + size_of_parameters(parameters)
+    if last_usage is None:
+        characters = sum(map(count_message_chars, messages)) + count_parameter_chars(parameters)
         known = 0
     else:
-        characters, known = _size_of_new(messages), told.tokens
-    return known + -(-characters // CHARACTERS_A_TOKEN)
+        characters, known = _count_new_chars(messages), last_usage.tokens
+    return known + -(-characters // CHARS_PER_TOKEN)
 
 
-def _usage_of(usage: RequestUsage, cost: int | None) -> Usage:
+def _make_usage(usage: RequestUsage, cost: int | None) -> Usage:
     return Usage(
         calls=1,
         input_tokens=usage.input_tokens,
@@ -113,44 +117,46 @@ def _usage_of(usage: RequestUsage, cost: int | None) -> Usage:
 # Prices
 
 
-def _cost(
+def _compute_cost(
     usage: RequestUsage,
     provider: str | None,
     url: str | None,
     model: str | None,
-    when: datetime | None = None,
+    timestamp: datetime | None = None,
     details: dict[str, Any] | None = None,
 ) -> int | None:
     try:
         if usage.cost is not None:  # a gateway has told it
-            return _nano(usage.cost)
-        priced = None if not model else _place(provider, url, model)
+            return _to_nano_usd(usage.cost)
+        priced = None if not model else _get_price(provider, url, model)
         if priced is None:
             return None
-        dollars = _dollars(usage, priced, when or datetime.now(UTC), details if priced.has_variants else None)
+        dollars = _compute_dollars(
+            usage, priced, timestamp or datetime.now(UTC), details if priced.has_variants else None
+        )
         if usage.unmeasured_requests and not dollars:
             return None
-        return _nano(dollars)
+        return _to_nano_usd(dollars)
     except Exception:
         return None
 
 
-def _place(provider: str | None, url: str | None, model: str) -> _Priced | None:
+def _get_price(provider: str | None, url: str | None, model: str) -> _PriceEntry | None:
     """Where a model stands in the price list: looked up once, until there is a newer list."""
-    global _snapshot
+    global _price_snapshot
     from genai_prices.data_snapshot import get_snapshot
 
     snapshot = get_snapshot()
-    if snapshot is not _snapshot:
-        _snapshot = snapshot
-        _places.clear()
+    if snapshot is not _price_snapshot:
+        _price_snapshot = snapshot
+        _price_cache.clear()
     place = (provider, url, model)
-    if place not in _places:
-        _places[place] = _look_up(snapshot, *place)
-    return _places[place]
+    if place not in _price_cache:
+        _price_cache[place] = _look_up_price(snapshot, *place)
+    return _price_cache[place]
 
 
-def _look_up(snapshot: Any, provider: str | None, url: str | None, model: str) -> _Priced | None:
+def _look_up_price(snapshot: Any, provider: str | None, url: str | None, model: str) -> _PriceEntry | None:
     # By the address first, as the model library does it: it tells providers apart that sell the same models.
     addresses = ((None, url), (provider, None)) if provider != "openai-decisions" else ((provider, None),)
     for by_name, by_url in addresses:
@@ -161,22 +167,24 @@ def _look_up(snapshot: Any, provider: str | None, url: str | None, model: str) -
         except LookupError:
             continue
         own = any(info is one for one in found.models)
-        return _Priced(found, info, bool(info.price_variants) and own)
+        return _PriceEntry(found, info, bool(info.price_variants) and own)
     return None
 
 
-def _dollars(usage: RequestUsage, priced: _Priced, when: datetime, context: dict[str, Any] | None) -> Decimal:
-    price = priced.info.get_prices(when, context)
+def _compute_dollars(
+    usage: RequestUsage, entry: _PriceEntry, timestamp: datetime, context: dict[str, Any] | None
+) -> Decimal:
+    price = entry.info.get_prices(timestamp, context)
     rates: dict[str, Any] = vars(price)
-    plain = all(not amount or name in _COUNTED for name, amount in vars(usage).items())
+    plain = all(not amount or name in _PRICEABLE_FIELDS for name, amount in vars(usage).items())
     each = [rates.get(f"{kind}_mtok") for kind in ("input", "cache_read", "cache_write", "output")]
     if (
         not plain
         or rates.get("requests_kcount") is not None
         or not all(type(one) in (Decimal, type(None)) for one in each)
     ):
-        return priced.info.calc_price(
-            cast(Any, usage), priced.provider, genai_request_timestamp=when, price_context=context
+        return entry.info.calc_price(
+            cast(Any, usage), entry.provider, genai_request_timestamp=timestamp, price_context=context
         ).total_price
     full, read, write, output = each
     fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
@@ -190,14 +198,14 @@ def _dollars(usage: RequestUsage, priced: _Priced, when: datetime, context: dict
     ) / Decimal(_MILLION)
 
 
-def _nano(dollars: Decimal) -> int:
-    return int((dollars * NANO).quantize(Decimal(1), ROUND_HALF_UP))
+def _to_nano_usd(dollars: Decimal) -> int:
+    return int((dollars * NANO_PER_USD).quantize(Decimal(1), ROUND_HALF_UP))
 
 
 # Sizes, in characters
 
 
-def _size_of_new(messages: Sequence[ModelMessage]) -> int:
+def _count_new_chars(messages: Sequence[ModelMessage]) -> int:
     """What came after the last answer."""
     from pydantic_ai.messages import ModelResponse
 
@@ -205,35 +213,35 @@ def _size_of_new(messages: Sequence[ModelMessage]) -> int:
     for message in reversed(messages):
         if isinstance(message, ModelResponse):
             break
-        size += size_of(message)
+        size += count_message_chars(message)
     return size
 
 
-def size_of(message: ModelMessage) -> int:
+def count_message_chars(message: ModelMessage) -> int:
     """Of a message, in characters."""
-    return sum(map(_size_of_part, message.parts))
+    return sum(map(_count_part_chars, message.parts))
 
 
-def _size_of_part(part: Any) -> int:
+def _count_part_chars(part: Any) -> int:
     content = getattr(part, "content", None)
-    size = _size_of_content(content) if content is not None else 0
+    size = _count_content_chars(content) if content is not None else 0
     args = getattr(part, "args", None)
-    return size + (0 if args is None else _size_of_value(args))
+    return size + (0 if args is None else _count_value_chars(args))
 
 
-def _size_of_content(content: Any) -> int:
+def _count_content_chars(content: Any) -> int:
     if isinstance(content, str):
         return len(content)
     if isinstance(content, list | tuple):
-        return sum(map(_size_of_content, cast("Sequence[Any]", content)))
+        return sum(map(_count_content_chars, cast("Sequence[Any]", content)))
     kind = getattr(content, "kind", None)
     if isinstance(kind, str):
         text = getattr(content, "content", None)
-        return len(text) if isinstance(text, str) else FILE_TOKENS * CHARACTERS_A_TOKEN if kind != "cache-point" else 0
-    return _size_of_value(content)
+        return len(text) if isinstance(text, str) else TOKENS_PER_FILE * CHARS_PER_TOKEN if kind != "cache-point" else 0
+    return _count_value_chars(content)
 
 
-def _size_of_value(value: Any) -> int:
+def _count_value_chars(value: Any) -> int:
     if isinstance(value, str):
         return len(value)
     try:
@@ -242,10 +250,10 @@ def _size_of_value(value: Any) -> int:
         return len(str(value))
 
 
-def size_of_parameters(parameters: ModelRequestParameters) -> int:
+def count_parameter_chars(parameters: ModelRequestParameters) -> int:
     """Of instructions and tools, in characters."""
     instructions = sum(len(part.content) for part in parameters.instruction_parts or ())
     tools = (*parameters.function_tools, *parameters.output_tools)
     return instructions + sum(
-        len(tool.name) + len(tool.description or "") + _size_of_value(tool.parameters_json_schema) for tool in tools
+        len(tool.name) + len(tool.description or "") + _count_value_chars(tool.parameters_json_schema) for tool in tools
     )

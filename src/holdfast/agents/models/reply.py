@@ -3,13 +3,13 @@
 The envelope is our own, so that a journal stays readable when the model library changes::
 
     {"$model": 1, "library": "2.66.0", "model": "openai:gpt-4o", "message": {...}, "usage": {...},
-     "failed": [{"model": ..., "error": ..., "attempts": ...}], "complaint": "...",
-     "compaction": {"summarised": 57, "kept": 8, "answers": 28, "excerpt": 4000}}
+     "failed_models": [{"model": ..., "error": ..., "attempts": ...}], "feedback": "...",
+     "compaction": {"summarized_count": 57, "kept_count": 8, "answer_count": 28, "max_result_length": 4000}}
 
-``message`` is in the form of ``messages``; ``failed`` and ``complaint`` are left out when there is nothing to say, and
-``compaction`` is there when the answer is the summary of what was said before, and ``continues`` when the next one goes
-on with it, because it was cut off. The plain parts of it (texts, calls,
-usage) can be read without the model library: see ``reports.recorded_reply``.
+``message`` is in the form of ``messages``; ``failed_models`` and ``feedback`` are left out when there is nothing to
+say, and ``compaction`` is there when the answer is the summary of what was said before, and ``continues`` when the next
+one goes on with it, because it was cut off. The plain parts of it (texts, calls, usage) can be read without the model
+library: see ``reports.recorded_reply``.
 
 A key that is not known is passed over, so that an older version reads what a newer one has only added to. What an older
 one could not read rightly gets another number.
@@ -26,18 +26,18 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from holdfast.admission.usage import Usage
 from holdfast.agents.models.messages import dump_message, load_message
 from holdfast.codec import ValueCodec
-from holdfast.codec.formatting import begin
+from holdfast.codec.formatting import capitalize_first
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 from holdfast.reports.recorded_reply import (
-    COMPACTION,
-    FORMAT,
-    USAGE,
-    Compacted,
+    COMPACTION_FIELDS,
+    FORMAT_VERSION,
+    USAGE_FIELDS,
     FailedModel,
-    compaction_in,
-    failed_in,
-    open_envelope,
-    usage_in,
+    RecordedCompaction,
+    compaction_from_envelope,
+    decode_envelope,
+    failed_models_from_envelope,
+    usage_from_envelope,
 )
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Reply:
     model: str
     """The model that answered, as it was asked for: ``openai:gpt-4o``."""
     usage: Usage
-    failed: tuple[FailedModel, ...] = ()
+    failed_models: tuple[FailedModel, ...] = ()
     """The models that were asked before it, and why they did not answer."""
-    complaint: str | None = None
+    feedback: str | None = None
     """Why the answer cannot be used, in words for the model."""
-    compaction: Compacted | None = None
+    compaction: RecordedCompaction | None = None
     """What it stands for, if it is a summary."""
-    continues: bool = False
+    is_continued: bool = False
     """It was cut off at the limit of tokens, and the complaint asks the model to go on with it."""
 
 
@@ -70,82 +70,86 @@ class ReplyCodec(ValueCodec):
     def __init__(self) -> None:
         self.annotation = Reply
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the reply as it is read from them."""
         if not isinstance(value, Reply):
-            raise UnrecordableValue(f"{begin(what)} cannot be recorded: it is a `{type(value).__name__}`, no reply.")
+            raise UnrecordableValue(
+                f"{capitalize_first(subject)} cannot be recorded: it is a `{type(value).__name__}`, no reply."
+            )
         from pydantic_ai import __version__
 
         envelope: dict[str, Any] = {
-            "$model": FORMAT,
+            "$model": FORMAT_VERSION,
             "library": __version__,
             "model": value.model,
             "message": dump_message(value.response),
-            "usage": {name: amount for name in USAGE if (amount := getattr(value.usage, name))},
+            "usage": {name: amount for name in USAGE_FIELDS if (amount := getattr(value.usage, name))},
         }
-        if value.failed:
-            envelope["failed"] = [
-                {"model": one.model, "error": one.error, "attempts": one.attempts} for one in value.failed
+        if value.failed_models:
+            envelope["failed_models"] = [
+                {"model": one.model, "error": one.error, "attempts": one.attempts} for one in value.failed_models
             ]
-        if value.complaint is not None:
-            envelope["complaint"] = value.complaint
+        if value.feedback is not None:
+            envelope["feedback"] = value.feedback
         if value.compaction is not None:
             envelope["compaction"] = {
-                name: number for name in COMPACTION if (number := getattr(value.compaction, name)) is not None
+                name: number for name in COMPACTION_FIELDS if (number := getattr(value.compaction, name)) is not None
             }
-        if value.continues:
-            envelope["continues"] = True
+        if value.is_continued:
+            envelope["is_continued"] = True
         try:
             data = to_json(envelope)
         except PydanticSerializationError:
-            data = to_json(_mended(envelope))
+            data = to_json(_replace_surrogates(envelope))
         try:
-            return data, self.decode(data, what)
+            return data, self.decode(data, subject)
         except UnreadableRecord as error:  # a part that is not what the library declares it to be
-            raise UnrecordableValue(f"{begin(what)} cannot be recorded: {error}") from None
+            raise UnrecordableValue(f"{capitalize_first(subject)} cannot be recorded: {error}") from None
 
-    def decode(self, data: bytes, what: str) -> Reply:
+    def decode(self, data: bytes, subject: str) -> Reply:
         """The reply in the bytes."""
-        envelope = open_envelope(data, what)
+        envelope = decode_envelope(data, subject)
         if envelope is None and data[:1] == b'"':
-            return _said(from_json(data))
+            return _make_text_reply(from_json(data))
         if envelope is None:
-            raise UnreadableRecord(f"{begin(what)} is not the record of a model's answer.")
+            raise UnreadableRecord(f"{capitalize_first(subject)} is not the record of a model's answer.")
         try:
             return Reply(
                 cast("ModelResponse", load_message(envelope["message"])),
                 envelope["model"],
-                usage_in(envelope),
-                failed_in(envelope),
-                envelope.get("complaint"),
-                compaction_in(envelope),
-                bool(envelope.get("continues")),
+                usage_from_envelope(envelope),
+                failed_models_from_envelope(envelope),
+                envelope.get("feedback"),
+                compaction_from_envelope(envelope),
+                bool(envelope.get("is_continued")),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise UnreadableRecord(f"{begin(what)} cannot be read: {error!r}.") from error
+            raise UnreadableRecord(f"{capitalize_first(subject)} cannot be read: {error!r}.") from error
 
 
-REPLIES = ReplyCodec()
+REPLY_CODEC = ReplyCodec()
 """The codec of every model call."""
 
 
-def _said(text: str) -> Reply:
+def _make_text_reply(text: str) -> Reply:
     """The answer that somebody has put in place of a model's, in a fork: nobody was asked, and nothing was paid."""
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    return Reply(ModelResponse([TextPart(text)], timestamp=NEVER), "", Usage())
+    return Reply(ModelResponse([TextPart(text)], timestamp=FIXED_TIMESTAMP), "", Usage())
 
 
-NEVER = datetime.fromtimestamp(0, UTC)
+FIXED_TIMESTAMP = datetime.fromtimestamp(0, UTC)
 """When a message was made that nobody has said, or sees: no two attempts may differ."""
 
 
-def _mended(value: Any) -> Any:
+def _replace_surrogates(value: Any) -> Any:
     """The same data with text that UTF-8 can say: a model may answer with halves of surrogate pairs."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {
+            _replace_surrogates(key): _replace_surrogates(item) for key, item in cast("dict[Any, Any]", value).items()
+        }
     if isinstance(value, list):
-        return [_mended(item) for item in cast("list[Any]", value)]
+        return [_replace_surrogates(item) for item in cast("list[Any]", value)]
     return value

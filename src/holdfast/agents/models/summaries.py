@@ -15,40 +15,40 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, UserPromptPart
 
     from holdfast.reports.plans import Plan
-    from holdfast.reports.recorded_reply import Compacted
+    from holdfast.reports.recorded_reply import RecordedCompaction
 
-_KEY = "holdfast"
+_METADATA_KEY = "holdfast"
 
-REQUEST: dict[str, Any] = {_KEY: {"compaction": True}}
+REQUEST_METADATA: dict[str, Any] = {_METADATA_KEY: {"compaction": True}}
 """The metadata of a message that asks for a summary."""
 
 
-def is_request(messages: Sequence[ModelMessage]) -> bool:
+def is_summary_request(messages: Sequence[ModelMessage]) -> bool:
     """Whether this asks for a summary."""
-    return bool(_mark_of(messages[0]).get("compaction"))
+    return bool(_get_metadata(messages[0]).get("compaction"))
 
 
-def answers_in(messages: Sequence[ModelMessage]) -> int:
+def count_answers(messages: Sequence[ModelMessage]) -> int:
     """How many answers of a model there are, with those that a summary stands for."""
     from pydantic_ai.messages import ModelResponse
 
     answers = [type(message) for message in messages].count(ModelResponse)
-    return answers + (_mark_of(messages[0]).get("answers", 0) if messages else 0)
+    return answers + (_get_metadata(messages[0]).get("answers", 0) if messages else 0)
 
 
-def kept_in(messages: Sequence[ModelMessage]) -> int:
+def count_kept(messages: Sequence[ModelMessage]) -> int:
     """How many of the messages behind a summary are older than it; 0 if there is no summary."""
-    return _mark_of(messages[0]).get("kept", 0)
+    return _get_metadata(messages[0]).get("kept", 0)
 
 
-def summary_message(
+def make_summary_message(
     summary: str,
-    done: Compacted,
+    compacted: RecordedCompaction,
     system: Sequence[ModelRequestPart],
     task: Sequence[UserPromptPart],
     instructions: str | None,
     plan: Plan | None,
-    at: datetime,
+    timestamp: datetime,
 ) -> ModelRequest:
     """The message that is sent in place of those that were summarised, with the task if that was one of them.
 
@@ -58,20 +58,21 @@ def summary_message(
 
     still = " The task above still holds." if task else ""
     text = (
-        f"[The conversation up to here was summarised, because it became too long: {done.summarised} messages, "
-        f"{done.answers} of them answers of yours.{still} Go on from here.]\n\n{summary}"
+        f"[The conversation up to here was summarised, because it became too long: {compacted.summarized_count} "
+        "messages, "
+        f"{compacted.answer_count} of them answers of yours.{still} Go on from here.]\n\n{summary}"
     )
     if plan:
         text += "\n\nYour plan, as you have written it last:\n"
         text += "\n".join(f"- {item.task} ({item.status})" for item in plan)
     return ModelRequest(
-        [*system, *task, UserPromptPart(text, timestamp=at)],
-        timestamp=at,
+        [*system, *task, UserPromptPart(text, timestamp=timestamp)],
+        timestamp=timestamp,
         instructions=instructions,
-        metadata={_KEY: {"answers": done.answers, "kept": done.kept}},
+        metadata={_METADATA_KEY: {"answers": compacted.answer_count, "kept": compacted.kept_count}},
     )
 
 
-def _mark_of(message: ModelMessage) -> dict[str, Any]:
-    mark: Any = (message.metadata or {}).get(_KEY)
+def _get_metadata(message: ModelMessage) -> dict[str, Any]:
+    mark: Any = (message.metadata or {}).get(_METADATA_KEY)
     return cast("dict[str, Any]", mark) if isinstance(mark, dict) else {}

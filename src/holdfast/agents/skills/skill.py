@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from holdfast.agents.docstrings import read_docstring
-from holdfast.agents.tools import RunContext, Tool, as_tool, refuse_name
-from holdfast.authoring.introspection import is_async, place_of
+from holdfast.agents.docstrings import parse_docstring
+from holdfast.agents.tools import RunContext, Tool, check_name, to_tool
+from holdfast.authoring.introspection import format_location, is_async
 from holdfast.errors import DefinitionError
 
-LONGEST_DESCRIPTION = 1024
+MAX_DESCRIPTION_CHARS = 1024
 """Characters. It is in the agent's instructions, in every turn."""
 
 Instructions = str | Callable[..., str | Awaitable[str]]
@@ -39,11 +39,11 @@ class Skill:
         tools: Sequence[Callable[..., Any] | Tool] = (),
     ) -> None:
         where = f"skill {name!r}"
-        refuse_name(name, where, how="with name=")
+        check_name(name, where, hint="with name=")
         self.name = name
-        self.description = _checked_description(description, where)
-        self.tools: tuple[Tool, ...] = tuple(as_tool(one, where) for one in tools)
-        self.takes_context = False
+        self.description = _validate_description(description, where)
+        self.tools: tuple[Tool, ...] = tuple(to_tool(one, where) for one in tools)
+        self.has_context = False
         """Its instructions are made by a function that takes a ``RunContext``."""
         if isinstance(instructions, str):
             if not instructions.strip():
@@ -51,7 +51,7 @@ class Skill:
         elif not callable(instructions):
             raise DefinitionError(f"{where}: instructions is a text, or a function that returns one")
         else:
-            self.takes_context = _takes_context(instructions, where)
+            self.has_context = _has_context(instructions, where)
         self._instructions = instructions
 
     folder: Path | None = None
@@ -62,7 +62,7 @@ class Skill:
         made = self._instructions
         if isinstance(made, str):
             return made
-        args = (context,) if self.takes_context else ()
+        args = (context,) if self.has_context else ()
         function: Any = made
         text: Any = await function(*args) if is_async(made) else await asyncio.to_thread(function, *args)
         if not isinstance(text, str):
@@ -105,10 +105,11 @@ def skill(
     def decorate(function: Callable[..., str | Awaitable[str]]) -> Skill:
         if not inspect.isroutine(function):
             raise DefinitionError(f"@skill goes on a function that returns the instructions, not on {function!r}")
-        told = read_docstring(function.__doc__).text if description is None else description
+        told = parse_docstring(function.__doc__).text if description is None else description
         if not told.strip():
             raise DefinitionError(
-                f"skill {function.__name__!r} ({place_of(function)}) has no description: write a docstring that says "
+                f"skill {function.__name__!r} ({format_location(function)}) has no description: write a docstring that "
+                "says "
                 f"what it is for, and when to use it"
             )
         return Skill(name or function.__name__, told, function, tools)
@@ -116,25 +117,25 @@ def skill(
     return decorate if function is None else decorate(function)
 
 
-def _checked_description(given: Any, where: str) -> str:
+def _validate_description(value: Any, subject: str) -> str:
     """In one line, as the catalogue has it."""
-    if not isinstance(given, str) or not given.strip():
-        raise DefinitionError(f"{where} has no description: say what it is for, and when to use it")
-    text = " ".join(given.split())
-    if len(text) > LONGEST_DESCRIPTION:
+    if not isinstance(value, str) or not value.strip():
+        raise DefinitionError(f"{subject} has no description: say what it is for, and when to use it")
+    text = " ".join(value.split())
+    if len(text) > MAX_DESCRIPTION_CHARS:
         raise DefinitionError(
-            f"{where}: its description has {len(text)} characters, and at most {LONGEST_DESCRIPTION} are allowed, "
+            f"{subject}: its description has {len(text)} characters, and at most {MAX_DESCRIPTION_CHARS} are allowed, "
             f"because the model reads it in every turn: say there when to use the skill, and the rest in its "
             f"instructions"
         )
     return text
 
 
-def _takes_context(function: Callable[..., Any], where: str) -> bool:
+def _has_context(function: Callable[..., Any], subject: str) -> bool:
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) > 1 or any(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters):
         raise DefinitionError(
-            f"{where} ({place_of(function)}): the function that returns its instructions takes a RunContext, "
+            f"{subject} ({format_location(function)}): the function that returns its instructions takes a RunContext, "
             f"`ctx: RunContext[...]`, or nothing"
         )
     return bool(parameters)

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from holdfast.agents.sandboxed_files import Root
+from holdfast.agents.sandboxed_files import SandboxedFolder
 from holdfast.agents.skills.skill import Skill
 from holdfast.errors import DefinitionError, PathRefused
 
 SKILL_FILE = "SKILL.md"
 
-LARGEST = 128 * 1024
+MAX_FILE_BYTES = 128 * 1024
 """Bytes of a file that a model may be told."""
 
-_FENCE = "---"
+_FRONT_MATTER_DELIMITER = "---"
 
 
-def skills_from(folder: str | Path) -> list[Skill]:
+def load_skills(folder: str | Path) -> list[Skill]:
     """The skills in a folder: of every folder in it that has a ``SKILL.md``, and of itself if it has one.
 
     A relative path is taken from the current directory. Raises ``DefinitionError`` for a folder without any, and for a
@@ -44,20 +44,20 @@ def skills_from(folder: str | Path) -> list[Skill]:
     return list[Skill](found)
 
 
-def gather_skills(given: Sequence[Skill | str | Path], where: str) -> dict[str, Skill]:
+def collect_skills(value: Sequence[Skill | str | Path], subject: str) -> dict[str, Skill]:
     """The skills of an agent by name, as they are given to it: skills, and paths of folders."""
-    if isinstance(given, str | Path | Skill):
-        raise DefinitionError(f"{where}: skills is a list, as in skills=[{str(given)!r}]")
+    if isinstance(value, str | Path | Skill):
+        raise DefinitionError(f"{subject}: skills is a list, as in skills=[{str(value)!r}]")
     found: dict[str, Skill] = {}
-    for one in given:
+    for one in value:
         if not isinstance(one, Skill | str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
-                f"{where}: a skill is a function with @skill, a Skill, or the path of a folder, not {one!r:.200}"
+                f"{subject}: a skill is a function with @skill, a Skill, or the path of a folder, not {one!r:.200}"
             )
-        for skill in [one] if isinstance(one, Skill) else skills_from(one):
+        for skill in [one] if isinstance(one, Skill) else load_skills(one):
             if found.setdefault(skill.name, skill) is not skill:
                 raise DefinitionError(
-                    f"{where}: two of its skills are called {skill.name!r}: a model loads them by name"
+                    f"{subject}: two of its skills are called {skill.name!r}: a model loads them by name"
                 )
     return found
 
@@ -67,7 +67,7 @@ class FolderSkill(Skill):
 
     def __init__(self, folder: Path) -> None:
         file = folder / SKILL_FILE
-        head, _ = _read(file)
+        head, _ = _parse_skill_file(file)
         name = head.get("name", folder.name)
         if not isinstance(name, str):
             raise DefinitionError(f"{file}: the name in its head is {name!r}, which is no text: put it in quotes")
@@ -82,27 +82,27 @@ class FolderSkill(Skill):
                 f"{file}: the description in its head is {description!r}, which is no text: put it in quotes"
             )
         try:
-            super().__init__(name, description, self._body)
+            super().__init__(name, description, self._read_body)
         except DefinitionError as error:
             raise DefinitionError(f"{file}: {error}") from None
         self.folder = folder
         self._file = file
 
-    def _body(self) -> str:
+    def _read_body(self) -> str:
         """Read anew whenever it is asked for."""
-        return _read(self._file).body
+        return _parse_skill_file(self._file).body
 
 
-class _Parts(NamedTuple):
-    head: dict[str, Any]
+class _SkillFile(NamedTuple):
+    front_matter: dict[str, Any]
     body: str
 
 
-def _read(file: Path) -> _Parts:
+def _parse_skill_file(file: Path) -> _SkillFile:
     """A ``SKILL.md`` in its two parts; ``DefinitionError`` says what is wrong with it, and where."""
     try:
         # Not just opened: who may write in the folder could put a link to any other file there.
-        data = Root(file.parent).read(file.name, LARGEST)
+        data = SandboxedFolder(file.parent).read(file.name, MAX_FILE_BYTES)
     except PathRefused as error:
         raise DefinitionError(
             f"{file} cannot be read: {error} A model is told all of it at once, so parts of a long one go into files "
@@ -113,12 +113,12 @@ def _read(file: Path) -> _Parts:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DefinitionError(f"{file}, line {line}: it is not UTF-8: save it as UTF-8") from None
-    if not lines or lines[0].rstrip() != _FENCE:
+    if not lines or lines[0].rstrip() != _FRONT_MATTER_DELIMITER:
         raise DefinitionError(
             f"{file}, line 1: it does not begin with a head. Write above all else:\n---\nname: {file.parent.name}\n"
             f"description: What it is for.\n---"
         )
-    end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE), None)
+    end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == _FRONT_MATTER_DELIMITER), None)
     if end is None:
         raise DefinitionError(f"{file}, line 1: the head that begins here has no end: close it with a line of ---")
     body = "\n".join(lines[end + 1 :]).strip()
@@ -127,10 +127,10 @@ def _read(file: Path) -> _Parts:
             f"{file}, line {end + 1}: there is nothing behind the head. Write there what the model is to know when it "
             f"uses the skill."
         )
-    return _Parts(_head(file, "\n".join(lines[1:end])), body)
+    return _SkillFile(_parse_front_matter(file, "\n".join(lines[1:end])), body)
 
 
-def _head(file: Path, text: str) -> dict[str, Any]:
+def _parse_front_matter(file: Path, text: str) -> dict[str, Any]:
     import yaml
 
     try:

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from holdfast.agents.argument_errors import listed
-from holdfast.agents.sandboxed_files import Entry, Root
+from holdfast.agents.argument_errors import format_names
+from holdfast.agents.sandboxed_files import Entry, SandboxedFolder
 from holdfast.agents.skills.skill import Skill
-from holdfast.agents.skills.skill_folders import LARGEST, SKILL_FILE
+from holdfast.agents.skills.skill_folders import MAX_FILE_BYTES, SKILL_FILE
 from holdfast.agents.tools import RunContext, Tool, tool
-from holdfast.codec.formatting import cut
+from holdfast.codec.formatting import truncate
 from holdfast.errors import ModelRetry, PathRefused
 
-LOAD = "load_skill"
-READ = "read_skill_file"
+LOAD_SKILL = "load_skill"
+READ_SKILL_FILE = "read_skill_file"
 
-_MOST_FILES = 100
+_MAX_LISTED_FILES = 100
 """So many files of a skill are named to a model."""
 
 
-def catalogue(skills: Mapping[str, Skill]) -> str:
+def format_catalog(skills: Mapping[str, Skill]) -> str:
     """What the model is told of the skills at all times."""
     lines = [f"- {skill.name}: {skill.description}" for skill in skills.values()]
     return "\n".join(
@@ -30,46 +30,47 @@ def catalogue(skills: Mapping[str, Skill]) -> str:
             "# Skills",
             "",
             f"You have skills: instructions for particular kinds of work, some with tools and files. When a task is of "
-            f"such a kind, load the skill with `{LOAD}` before you begin, and follow what it says. Its tools are there "
+            f"such a kind, load the skill with `{LOAD_SKILL}` before you begin, and follow what it says. Its tools are "
+            "there "
             f"once it is loaded; loading it once is enough.",
             *lines,
         ]
     )
 
 
-def skill_tools(skills: Mapping[str, Skill]) -> list[Tool]:
+def make_skill_tools(skills: Mapping[str, Skill]) -> list[Tool]:
     """The tools of an agent that has these skills."""
-    made = [_load_tool(skills)]
+    made = [_make_load_tool(skills)]
     if any(skill.folder is not None for skill in skills.values()):
-        made.append(_read_tool(skills))
+        made.append(_make_read_tool(skills))
     return made
 
 
-def _load_tool(skills: Mapping[str, Skill]) -> Tool:
+def _make_load_tool(skills: Mapping[str, Skill]) -> Tool:
     about = "Load a skill: returns its instructions, and the names of its files. Call it before work of that kind."
 
     async def load(name: str, context: RunContext[Any] | None) -> str:
-        skill = _named(skills, name)
+        skill = _find_skill(skills, name)
         text = await skill.load(context)
-        files = [] if skill.folder is None else await asyncio.to_thread(_files, Root(skill.folder))
-        return "\n\n".join([text, *_told_of_tools(skill), *_told_of_files(skill, files)])
+        files = [] if skill.folder is None else await asyncio.to_thread(_list_files, SandboxedFolder(skill.folder))
+        return "\n\n".join([text, *_describe_tools(skill), *_describe_files(skill, files)])
 
     # A tool that takes a context needs the deps of its process: only where a skill wants them.
-    if not any(skill.takes_context for skill in skills.values()):
+    if not any(skill.has_context for skill in skills.values()):
 
         async def plain(name: str) -> str:
             return await load(name, None)
 
-        return tool(name=LOAD, description=about, effect="read")(plain)
+        return tool(name=LOAD_SKILL, description=about, effect="read")(plain)
 
     async def with_context(ctx: RunContext[Any], name: str) -> str:
         return await load(name, ctx)
 
-    return tool(name=LOAD, description=about, effect="read")(with_context)
+    return tool(name=LOAD_SKILL, description=about, effect="read")(with_context)
 
 
-def _read_tool(skills: Mapping[str, Skill]) -> Tool:
-    @tool(name=READ, effect="read")
+def _make_read_tool(skills: Mapping[str, Skill]) -> Tool:
+    @tool(name=READ_SKILL_FILE, effect="read")
     async def read_skill_file(skill: str, path: str) -> str:
         """Read a text file of a skill.
 
@@ -77,45 +78,45 @@ def _read_tool(skills: Mapping[str, Skill]) -> Tool:
             skill: the name of the skill.
             path: the file, as `load_skill` names it.
         """
-        named = _named(skills, skill)
+        named = _find_skill(skills, skill)
         if named.folder is None:
             raise ModelRetry(f"The skill {named.name!r} has no files.")
-        return await asyncio.to_thread(_read_text, Root(named.folder), path)
+        return await asyncio.to_thread(_read_text, SandboxedFolder(named.folder), path)
 
     return read_skill_file
 
 
-def _named(skills: Mapping[str, Skill], name: str) -> Skill:
+def _find_skill(skills: Mapping[str, Skill], name: str) -> Skill:
     found = skills.get(name)
     if found is not None:
         return found
     nearest = get_close_matches(name[:64], skills, n=3)
-    known = listed([*nearest, *(one for one in skills if one not in nearest)])
-    raise ModelRetry(f"There is no skill {cut(name, 64)!r}. The skills that you have are: {known}.")
+    known = format_names([*nearest, *(one for one in skills if one not in nearest)])
+    raise ModelRetry(f"There is no skill {truncate(name, 64)!r}. The skills that you have are: {known}.")
 
 
-def _told_of_tools(skill: Skill) -> list[str]:
+def _describe_tools(skill: Skill) -> list[str]:
     if not skill.tools:
         return []
     return [f"Tools of this skill, which you can call from now on: {', '.join(f'`{one.name}`' for one in skill.tools)}"]
 
 
-def _told_of_files(skill: Skill, files: list[Entry]) -> list[str]:
+def _describe_files(skill: Skill, files: list[Entry]) -> list[str]:
     if not files:
         return []
-    lines = [f"- {file.path} ({file.size:,} bytes)" for file in files[:_MOST_FILES]]
-    more = ["- and more"] if len(files) > _MOST_FILES else []
-    heading = f'Files of this skill, which `{READ}` reads (with skill="{skill.name}"):'
+    lines = [f"- {file.path} ({file.size:,} bytes)" for file in files[:_MAX_LISTED_FILES]]
+    more = ["- and more"] if len(files) > _MAX_LISTED_FILES else []
+    heading = f'Files of this skill, which `{READ_SKILL_FILE}` reads (with skill="{skill.name}"):'
     return ["\n".join([heading, *lines, *more])]
 
 
-def _files(root: Root) -> list[Entry]:
+def _list_files(root: SandboxedFolder) -> list[Entry]:
     """The files that a model may want to read, one more than are told of."""
     found: list[Entry] = []
     for entry in root.walk():
         if entry.kind == "file" and entry.path != SKILL_FILE and not _is_hidden(entry.path):
             found.append(entry)
-            if len(found) > _MOST_FILES:
+            if len(found) > _MAX_LISTED_FILES:
                 break
     return found
 
@@ -124,9 +125,9 @@ def _is_hidden(path: str) -> bool:
     return any(name.startswith(".") or name == "__pycache__" for name in path.split("/"))
 
 
-def _read_text(root: Root, path: str) -> str:
+def _read_text(root: SandboxedFolder, path: str) -> str:
     try:
-        data = root.read(path, LARGEST)
+        data = root.read(path, MAX_FILE_BYTES)
     except PathRefused as refused:
         raise ModelRetry(str(refused)) from None
     try:
@@ -134,5 +135,5 @@ def _read_text(root: Root, path: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise ModelRetry(f"{cut(path, 200)!r} is no text file: only text can be read.")
+        raise ModelRetry(f"{truncate(path, 200)!r} is no text file: only text can be read.")
     return text

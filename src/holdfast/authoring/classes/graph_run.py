@@ -22,22 +22,22 @@ from typing import Any
 from holdfast.authoring.classes.graph import Graph, Node
 from holdfast.authoring.classes.parameter_bindings import Condition, Source
 from holdfast.authoring.workflow_api import map as fan_out
-from holdfast.core.compensations import Origin, mark_origin, origins_of
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
+from holdfast.core.failure_origin import FailureOrigin, find_origins, mark_origin
 from holdfast.errors import RunParked, UsageError
 
 _PENDING: Any = object()
 _SKIPPED: Any = object()
 """In place of the output of a step that has not ended, or was skipped."""
 
-_LEAVING = (asyncio.CancelledError, RunParked, GeneratorExit)
+_EXIT_EXCEPTIONS = (asyncio.CancelledError, RunParked, GeneratorExit)
 """Not failures of a step: the run is cancelled, or leaves memory."""
 
-Call = tuple[Node, dict[str, Any]]
+NodeCall = tuple[Node, dict[str, Any]]
 """A step that is to begin, with its arguments."""
 
 
-def runner_of(graph: Graph) -> Callable[..., Coroutine[Any, Any, Any]]:
+def make_runner(graph: Graph) -> Callable[..., Coroutine[Any, Any, Any]]:
     """The function that runs a graph."""
 
     async def run(**inputs: Any) -> Any:
@@ -53,18 +53,18 @@ class _GraphRun:
         self._graph = graph
         self._inputs = inputs
         self._outputs: list[Any] = [_PENDING] * len(graph.nodes)
-        self._missing = [node.waits_for for node in graph.nodes]
+        self._pending_counts = [node.predecessor_count for node in graph.nodes]
         self._failure: BaseException | None = None
-        self._origins: list[Origin] = []
+        self._origins: list[FailureOrigin] = []
         """The records of all failed steps: a retry is to repeat each of them."""
         self._tasks = asyncio.TaskGroup()
-        execution = current_execution()
+        execution = get_current_execution()
         assert execution is not None  # it is workflow code
         self._execution = execution
 
     async def run(self) -> Any:
         async with self._tasks:
-            await self._follow(self._begin(self._graph.first))
+            await self._run_calls(self._prepare_calls(self._graph.first_nodes))
         if self._failure is not None:
             failure, self._failure = self._failure, None
             mark_origin(failure, *self._origins)
@@ -72,39 +72,39 @@ class _GraphRun:
                 raise failure
             finally:
                 del failure  # its traceback holds this frame: in turn it would be held until the collector comes
-        outputs, final = self._outputs, self._graph.final
+        outputs, final = self._outputs, self._graph.final_nodes
         if len(final) == 1:
             output = outputs[final[0].index]
             return None if output is _SKIPPED else output
         return {node.name: outputs[node.index] for node in final if outputs[node.index] is not _SKIPPED}
 
-    async def _follow(self, calls: Sequence[Call]) -> None:
+    async def _run_calls(self, calls: Sequence[NodeCall]) -> None:
         """Carry these out, and whatever becomes ready by that."""
         while calls:
             node, arguments = calls[0]
             behind = node.each is not None
             for call in calls[1:]:
-                self._tasks.create_task(self._branch(call, behind))
+                self._tasks.create_task(self._run_branch(call, behind))
                 behind = behind or call[0].each is not None
-            await self._carry_out(node, arguments)
-            calls = self._begin(self._ended(node))
+            await self._execute_node(node, arguments)
+            calls = self._prepare_calls(self._complete_node(node))
 
-    async def _branch(self, call: Call, behind: bool) -> None:
-        if behind and call[0].each is None:
+    async def _run_branch(self, call: NodeCall, is_after_fan_out: bool) -> None:
+        if is_after_fan_out and call[0].each is None:
             await asyncio.sleep(0)  # the items of a fan-out are issued by tasks of their own: let them go first
         if self._failure is None:
-            await self._follow([call])
+            await self._run_calls([call])
 
-    async def _carry_out(self, node: Node, arguments: dict[str, Any]) -> None:
+    async def _execute_node(self, node: Node, arguments: dict[str, Any]) -> None:
         try:
             if node.each is None:
                 self._outputs[node.index] = await node.step(**arguments)
             else:
                 self._outputs[node.index] = await self._fan_out(node, node.each, arguments)
-        except _LEAVING:
+        except _EXIT_EXCEPTIONS:
             raise
         except BaseException as error:
-            self._fail(error)
+            self._record_failure(error)
 
     async def _fan_out(self, node: Node, each: str, arguments: dict[str, Any]) -> list[Any]:
         items = arguments.pop(each)
@@ -119,56 +119,60 @@ class _GraphRun:
                 return None
             try:
                 return await node.step(**arguments, **{each: item})
-            except _LEAVING:
+            except _EXIT_EXCEPTIONS:
                 raise
             except BaseException as error:
-                self._fail(error)
+                self._record_failure(error)
 
         most = max(1, min(node.max_concurrency, len(items)))  # pyright: ignore[reportUnknownArgumentType]
-        return await fan_out(one, items, concurrency=most)  # pyright: ignore[reportUnknownArgumentType]
+        return await fan_out(one, items, max_concurrency=most)  # pyright: ignore[reportUnknownArgumentType]
 
-    def _fail(self, error: BaseException) -> None:
-        self._origins += origins_of(error)
+    def _record_failure(self, error: BaseException) -> None:
+        self._origins += find_origins(error)
         if self._failure is None:
             self._failure = error
 
     # What is next
 
-    def _ended(self, node: Node) -> list[Node]:
+    def _complete_node(self, node: Node) -> list[Node]:
         """The steps that were waiting only for this one, in the order of their numbers."""
         ready: list[Node] = []
-        missing = self._missing
+        missing = self._pending_counts
         for index in node.dependents:
             missing[index] -= 1
             if not missing[index]:
                 ready.append(self._graph.nodes[index])
         return ready
 
-    def _begin(self, ready: Iterable[Node]) -> list[Call]:
+    def _prepare_calls(self, ready: Iterable[Node]) -> list[NodeCall]:
         """Of the steps that are ready, and those that are by the skipping of others, what is to run, by number."""
-        calls: list[Call] = []
+        calls: list[NodeCall] = []
         nodes = list(ready)
         for node in nodes:
             if self._failure is not None:
                 return []
             try:
-                arguments = self._arguments(node)
-                if arguments is not None and node.condition is not None and not self._holds(node, node.condition):
+                arguments = self._bind_arguments(node)
+                if (
+                    arguments is not None
+                    and node.condition is not None
+                    and not self._is_condition_met(node, node.condition)
+                ):
                     arguments = None
             except Exception as error:
-                self._fail(error)
+                self._record_failure(error)
                 return []
             if arguments is not None:
                 calls.append((node, arguments))
             else:
                 self._outputs[node.index] = _SKIPPED
-                self._execution.skipped[node.number] = (node.name, self._execution.next_position)
-                nodes.extend(self._ended(node))
+                self._execution.skipped_steps[node.number] = (node.name, self._execution.next_position)
+                nodes.extend(self._complete_node(node))
         if len(calls) > 1:
             calls.sort(key=lambda call: call[0].number)
         return calls
 
-    def _arguments(self, node: Node) -> dict[str, Any] | None:
+    def _bind_arguments(self, node: Node) -> dict[str, Any] | None:
         """The arguments of a step; ``None`` if it is skipped because a step was that it cannot do without."""
         outputs, inputs = self._outputs, self._inputs
         arguments: dict[str, Any] = {}
@@ -184,14 +188,14 @@ class _GraphRun:
                 arguments[parameter] = None
             elif if_skipped == "skip":
                 return None
-        for index in node.silent:
+        for index in node.unbound_dependencies:
             if outputs[index] is _SKIPPED:
                 return None
         return arguments
 
-    def _holds(self, node: Node, condition: Condition) -> bool:
-        args = [self._value(source) for source in condition.positional]
-        kwargs = {source.parameter: self._value(source) for source in condition.named}
+    def _is_condition_met(self, node: Node, condition: Condition) -> bool:
+        args = [self._resolve_source(source) for source in condition.positional]
+        kwargs = {source.parameter: self._resolve_source(source) for source in condition.named}
         answer = condition.function(*args, **kwargs)
         if inspect.iscoroutine(answer):
             answer.close()
@@ -200,9 +204,9 @@ class _GraphRun:
             )
         return bool(answer)
 
-    def _value(self, source: Source) -> Any:
+    def _resolve_source(self, source: Source) -> Any:
         if source.step is not None:
-            output = self._outputs[self._graph.of_method[source.step]]
+            output = self._outputs[self._graph.index_by_method[source.step]]
             return None if output is _SKIPPED else output
         if source.input in self._inputs:
             return self._inputs[source.input]

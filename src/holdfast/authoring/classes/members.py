@@ -13,23 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from holdfast.authoring.compensation import compensation_of
-from holdfast.authoring.introspection import hints_of, place_of
-from holdfast.authoring.step import Step, compensation_step, marks_of, plain_step
-from holdfast.authoring.step_declaration import Declared
+from holdfast.authoring.compensation import make_compensation
+from holdfast.authoring.introspection import format_location, resolve_hints
+from holdfast.authoring.step import Step, get_modifiers, make_plain_step, resolve_compensation
+from holdfast.authoring.step_declaration import StepDeclaration
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import DefinitionError, UsageError
 
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
     """A numbered method, as a step that is tied to the instance."""
 
-    method: str
+    method_name: str
     definition: StepDefinition
-    declared: Declared
+    declaration: StepDeclaration
     parameters: dict[str, inspect.Parameter]
     """Without ``self``."""
     hints: dict[str, Any]
@@ -37,12 +37,12 @@ class Member:
     @property
     def number(self) -> int:
         """The number it was declared with."""
-        return self.declared.number
+        return self.declaration.number
 
     def __str__(self) -> str:
-        return f"{self.number} ({self.method})"
+        return f"{self.number} ({self.method_name})"
 
-    def annotation(self, parameter: str) -> Any:
+    def get_annotation(self, parameter: str) -> Any:
         """What a parameter is declared as; ``inspect.Parameter.empty`` if it is not."""
         return self.hints.get(parameter, inspect.Parameter.empty)
 
@@ -51,38 +51,38 @@ class Member:
         return self.parameters[parameter].default is not inspect.Parameter.empty
 
 
-def read_members(cls: type[Any], where: str) -> list[Member]:
+def read_members(cls: type[Any], subject: str) -> list[Member]:
     """The numbered steps of a class, by number. Those of its bases count; a method of the same name replaces one."""
-    found = _attributes(cls, where)
-    instance = Instance(cls, where)
-    reader = _Reader(found, instance, where)
+    found = _collect_attributes(cls, subject)
+    instance = SharedInstance(cls, subject)
+    reader = _MemberReader(found, instance, subject)
     steps: dict[int, Member] = {}
     names: dict[str, Member] = {}
     for method, attribute in found.items():
-        if not isinstance(attribute, Step) or attribute.declared is None:
+        if not isinstance(attribute, Step) or attribute.declaration is None:
             continue
         member = reader.read(method, cast("Step[..., Any]", attribute))
         if member.number in steps:
             raise DefinitionError(
-                f"{where}: two steps have the number {member.number}: {steps[member.number].method!r} and "
-                f"{method!r}. Give one of them another, such as {_free(found)}."
+                f"{subject}: two steps have the number {member.number}: {steps[member.number].method_name!r} and "
+                f"{method!r}. Give one of them another, such as {_find_free_number(found)}."
             )
         if (other := names.get(member.definition.name)) is not None:
             raise DefinitionError(
-                f"{where}: steps {other} and {member} are both named {member.definition.name!r} in the journal: "
+                f"{subject}: steps {other} and {member} are both named {member.definition.name!r} in the journal: "
                 f"give one of them another `name=`"
             )
         steps[member.number] = names[member.definition.name] = member
-    reader.refuse_loose_steps()
+    reader.check_unnumbered_steps()
     if not steps:
         raise DefinitionError(
-            f"{where} has no steps. A workflow class is made of numbered methods:\n\n"
+            f"{subject} has no steps. A workflow class is made of numbered methods:\n\n"
             f"    @workflow\n    class {cls.__name__}:\n        @step(1)\n        async def first(self, ...): ...\n"
         )
     return [steps[number] for number in sorted(steps)]
 
 
-def _attributes(cls: type[Any], where: str) -> dict[str, Any]:
+def _collect_attributes(cls: type[Any], subject: str) -> dict[str, Any]:
     """What the class and its bases hold, the nearest definition of each name."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -90,163 +90,170 @@ def _attributes(cls: type[Any], where: str) -> dict[str, Any]:
         for name, attribute in attributes.items():
             kind = type(attribute).__name__
             before = found.get(name)
-            if isinstance(before, Step) and before.declared is not None and inspect.isfunction(attribute):
+            if isinstance(before, Step) and before.declaration is not None and inspect.isfunction(attribute):
                 raise DefinitionError(
-                    f"{where}: {name!r} ({place_of(attribute)}) takes the place of step {before.declared.number} of a "
-                    f"base class, but is no step: put @step({before.declared.number}) on it"
+                    f"{subject}: {name!r} ({format_location(attribute)}) takes the place of step "
+                    f"{before.declaration.number} of a "
+                    f"base class, but is no step: put @step({before.declaration.number}) on it"
                 )
             if kind in ("staticmethod", "classmethod") and isinstance(attribute.__func__, Step):
                 raise DefinitionError(
-                    f"{where}: step {name!r} is a {kind}; a step of a class is an ordinary method with `self`: drop "
+                    f"{subject}: step {name!r} is a {kind}; a step of a class is an ordinary method with `self`: drop "
                     f"@{kind}"
                 )
-            if inspect.isfunction(attribute) and marks_of(attribute):
+            if inspect.isfunction(attribute) and get_modifiers(attribute):
                 raise DefinitionError(
-                    f"{where}: {name!r} ({place_of(attribute)}) has {marks_of(attribute)[0].decorator}, but "
+                    f"{subject}: {name!r} ({format_location(attribute)}) has "
+                    f"{get_modifiers(attribute)[0].decorator_name}, but "
                     f"is no step: put @step(number) on it"
                 )
             found[name] = attribute
     return found
 
 
-def _free(found: dict[str, Any]) -> int:
-    return 1 + max(step.declared.number for step in found.values() if isinstance(step, Step) and step.declared)
+def _find_free_number(attributes: dict[str, Any]) -> int:
+    return 1 + max(
+        step.declaration.number for step in attributes.values() if isinstance(step, Step) and step.declaration
+    )
 
 
-class _Reader:
+class _MemberReader:
     """Ties the methods of a class to its instance."""
 
-    def __init__(self, found: dict[str, Any], instance: Instance, where: str) -> None:
-        self._found = found
+    def __init__(self, attributes: dict[str, Any], instance: SharedInstance, subject: str) -> None:
+        self._attributes = attributes
         self._instance = instance
-        self._where = where
-        self._compensations: set[str] = set()
+        self._subject = subject
+        self._compensation_methods: set[str] = set()
 
     def read(self, method: str, step: Step[..., Any]) -> Member:
-        assert step.declared is not None
-        where = f"{self._where}: step {step.declared.number} ({method})"
+        assert step.declaration is not None
+        where = f"{self._subject}: step {step.declaration.number} ({method})"
         name = method if step.name == getattr(step.definition.function, "__name__", None) else step.name
-        definition = replace(self._tied(step.definition, where), name=name)
+        definition = replace(self._bind_to_instance(step.definition, where), name=name)
         parameters = dict(inspect.signature(definition.function).parameters)
         for parameter in parameters.values():
-            if parameter.kind not in _BY_NAME:
+            if parameter.kind not in _KEYWORD_KINDS:
                 raise DefinitionError(
                     f"{where} has the parameter `{parameter}`; its arguments are given by name, so it takes only "
                     f"ordinary parameters: name what it needs"
                 )
-        if step.declared.compensate is not None:
-            undo = self._compensation(step.declared.compensate, where)
-            definition = replace(definition, compensation=compensation_of(definition, undo, where))
-        return Member(method, definition, step.declared, parameters, hints_of(definition.function))
+        if step.declaration.compensate is not None:
+            undo = self._resolve_compensation(step.declaration.compensate, where)
+            definition = replace(definition, compensation=make_compensation(definition, undo, where))
+        return Member(method, definition, step.declaration, parameters, resolve_hints(definition.function))
 
-    def refuse_loose_steps(self) -> None:
+    def check_unnumbered_steps(self) -> None:
         """A method with ``@step`` and no number is a mistake, unless it undoes another."""
-        for method, attribute in self._found.items():
+        for method, attribute in self._attributes.items():
             if (
                 isinstance(attribute, Step)
-                and attribute.declared is None
+                and attribute.declaration is None
                 and attribute.definition.parameters[:1] == ("self",)
-                and method not in self._compensations
+                and method not in self._compensation_methods
             ):
                 raise DefinitionError(
-                    f"{self._where}: step {method!r} has no number, so nothing would ever run it: write "
-                    f"@step({_free(self._found) if self._has_numbers() else 1}), or drop @step if it is a helper"
+                    f"{self._subject}: step {method!r} has no number, so nothing would ever run it: write "
+                    f"@step({_find_free_number(self._attributes) if self._has_numbered_steps() else 1}), or drop @step "
+                    "if it is a helper"
                 )
 
-    def _has_numbers(self) -> bool:
-        return any(isinstance(one, Step) and one.declared is not None for one in self._found.values())
+    def _has_numbered_steps(self) -> bool:
+        return any(isinstance(one, Step) and one.declaration is not None for one in self._attributes.values())
 
-    def _tied(self, definition: StepDefinition, where: str) -> StepDefinition:
+    def _bind_to_instance(self, definition: StepDefinition, subject: str) -> StepDefinition:
         if not definition.parameters:
-            raise DefinitionError(f"{where} takes no `self`: write `def {definition.function.__name__}(self)`")
-        function = self._instance.method(definition.function)
+            raise DefinitionError(f"{subject} takes no `self`: write `def {definition.function.__name__}(self)`")
+        function = self._instance.bind_method(definition.function)
         return replace(definition, function=function, parameters=definition.parameters[1:])
 
-    def _compensation(self, given: Any, where: str) -> StepDefinition:
+    def _resolve_compensation(self, value: Any, subject: str) -> StepDefinition:
         """What ``compensate=`` names: a method of the class, by its name or as it is, or a function of the module."""
-        if isinstance(given, str):
-            method = given
-            if method not in self._found or not callable(self._found[method]):
-                known = ", ".join(name for name, one in self._found.items() if _may_undo(name, one)) or "none"
-                raise DefinitionError(
-                    f"{where}: compensate={given!r} names no method of the class (there are: {known})"
+        if isinstance(value, str):
+            method = value
+            if method not in self._attributes or not callable(self._attributes[method]):
+                known = (
+                    ", ".join(name for name, one in self._attributes.items() if _can_compensate(name, one)) or "none"
                 )
-            given = self._found[method]
+                raise DefinitionError(
+                    f"{subject}: compensate={value!r} names no method of the class (there are: {known})"
+                )
+            value = self._attributes[method]
         else:
             # The class body's own names are there when `compensate=` is written: a method comes as the function it is.
-            method = next((name for name, one in self._found.items() if one is given), "")
+            method = next((name for name, one in self._attributes.items() if one is value), "")
         if not method:
-            return compensation_step(given, where)
-        if isinstance(given, Step) and given.declared is not None:
+            return resolve_compensation(value, subject)
+        if isinstance(value, Step) and value.declaration is not None:
             raise DefinitionError(
-                f"{where}: its compensation {method!r} is step {given.declared.number} of the graph, which runs "
+                f"{subject}: its compensation {method!r} is step {value.declaration.number} of the graph, which runs "
                 f"anyway: drop its number"
             )
-        self._compensations.add(method)
-        definition: StepDefinition = given.definition if isinstance(given, Step) else plain_step(given)
-        return self._tied(definition, f"{where}: its compensation {method!r}")
+        self._compensation_methods.add(method)
+        definition: StepDefinition = value.definition if isinstance(value, Step) else make_plain_step(value)
+        return self._bind_to_instance(definition, f"{subject}: its compensation {method!r}")
 
 
-def _may_undo(name: str, attribute: Any) -> bool:
-    is_numbered = isinstance(attribute, Step) and attribute.declared is not None
+def _can_compensate(name: str, attribute: Any) -> bool:
+    is_numbered = isinstance(attribute, Step) and attribute.declaration is not None
     return (
         not name.startswith("__") and not is_numbered and (isinstance(attribute, Step) or inspect.isfunction(attribute))
     )
 
 
-class Instance:
+class SharedInstance:
     """The one object of the class in this process, and its methods as functions without ``self``."""
 
-    def __init__(self, cls: type[Any], where: str) -> None:
+    def __init__(self, cls: type[Any], subject: str) -> None:
         try:
             inspect.signature(cls).bind()
         except TypeError as error:
             raise DefinitionError(
-                f"{where}: `{cls.__name__}()` does not work ({error}). Its instance is made by Holdfast, without "
+                f"{subject}: `{cls.__name__}()` does not work ({error}). Its instance is made by Holdfast, without "
                 f"arguments: give those of `__init__` defaults, and make what belongs to a run an input of a step."
             ) from None
         except ValueError:
             pass  # a class without a signature takes what it takes
         self._cls = cls
-        self._made: Any = None
-        self._making = threading.Lock()
-        self._seal()
+        self._instance: Any = None
+        self._lock = threading.Lock()
+        self._forbid_assignment()
 
     def get(self) -> Any:
         """The instance, made when it is first asked for."""
-        if self._made is None:
-            with self._making:  # plain steps run in threads
-                if self._made is None:
-                    self._made = self._cls()
-        return self._made
+        if self._instance is None:
+            with self._lock:  # plain steps run in threads
+                if self._instance is None:
+                    self._instance = self._cls()
+        return self._instance
 
-    def method(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def bind_method(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A method as a function without ``self``."""
 
         @functools.wraps(function)
-        def tied(*args: Any, **kwargs: Any) -> Any:
+        def bound(*args: Any, **kwargs: Any) -> Any:
             return function(self.get(), *args, **kwargs)
 
         signature = inspect.signature(function)
-        tied.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-        return tied
+        bound.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+        return bound
 
-    def _seal(self) -> None:
+    def _forbid_assignment(self) -> None:
         cls: Any = self._cls
         set_attribute, delete_attribute = cls.__setattr__, cls.__delattr__
 
         def __setattr__(instance: Any, name: str, value: Any) -> None:
-            self._refuse(instance, name)
+            self._check_assignment(instance, name)
             set_attribute(instance, name, value)
 
         def __delattr__(instance: Any, name: str) -> None:
-            self._refuse(instance, name)
+            self._check_assignment(instance, name)
             delete_attribute(instance, name)
 
         cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__
 
-    def _refuse(self, instance: Any, name: str) -> None:
-        if instance is self._made:
+    def _check_assignment(self, instance: Any, name: str) -> None:
+        if instance is self._instance:
             raise UsageError(
                 f"a step of workflow class {self._cls.__name__!r} changes `self.{name}`. What is kept on self is not "
                 f"recorded, and would be gone after a crash: return it, and take it as a parameter where it is needed. "

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from holdfast.cli.options import Group, example, json_option, listing, url_option
+from holdfast.cli.options import CommandGroup, format_example, json_option, list_by_default, url_option
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         'holdfast send data-pipeline \'{"customer": "acme"}\'', "holdfast send mailer hello --id mail-7 --deadline 60"
     )
 )
@@ -28,19 +28,23 @@ def send(
     PAYLOAD is read as JSON (`true`, `3`, `{"customer": "acme"}`); what is not JSON is sent as a string. What is sent is
     a run: `holdfast show` tells how it is, and `holdfast events` follows it.
     """
-    from holdfast.cli.addresses import send as carry_out
+    from holdfast.cli.addresses import send_work as carry_out
 
     carry_out(url, address, payload, id=id_, deadline=deadline, as_json=as_json)
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
-    epilog=example("holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"),
+    epilog=format_example(
+        "holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"
+    ),
 )
-@json_option("A JSON array of objects: name, max_deliveries, deadline, lease, webhook, webhook_off, webhook_timeout.")
+@json_option(
+    "A JSON array of objects: name, max_deliveries, deadline, lease, webhook, webhook_disabled_reason, webhook_timeout."
+)
 @url_option
-@listing
+@list_by_default
 def addresses(as_json: bool, url: str | None) -> None:
     """List addresses: where work is sent to, and taken from by processes elsewhere.
 
@@ -51,7 +55,9 @@ def addresses(as_json: bool, url: str | None) -> None:
     show_addresses(url, as_json=as_json)
 
 
-@addresses.command(name="set", epilog=example("holdfast addresses set data-pipeline --max-deliveries 5 --lease 60"))
+@addresses.command(
+    name="set", epilog=format_example("holdfast addresses set data-pipeline --max-deliveries 5 --lease 60")
+)
 @click.argument("name")
 @click.option(
     "--max-deliveries",
@@ -72,7 +78,9 @@ def addresses(as_json: bool, url: str | None) -> None:
     metavar="S",
     help="Seconds until a request to the webhook must be answered.",
 )
-@json_option("A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_off, webhook_timeout, changed.")
+@json_option(
+    "A JSON object: name, max_deliveries, deadline, lease, webhook, webhook_disabled_reason, webhook_timeout, changed."
+)
 @url_option
 def set_address(
     name: str,
@@ -106,13 +114,13 @@ def set_address(
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
-    epilog=example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
+    epilog=format_example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
 )
-@json_option("A JSON array of objects: name, policy, day, runs, usd, breach.")
+@json_option("A JSON array of objects: name, policy, day, run_count, usd, breach.")
 @url_option
-@listing
+@list_by_default
 def policies(as_json: bool, url: str | None) -> None:
     """List policies: what agents may use up in a day, and how the day is.
 
@@ -124,22 +132,24 @@ def policies(as_json: bool, url: str | None) -> None:
     show_policies(url, as_json=as_json)
 
 
-_CHANGED = "A JSON object: name, changed, message."
+_JSON_CHANGE_HELP = "A JSON object: name, changed, message."
 
 
-@policies.command(name="set", epilog=example("holdfast policies set researcher --runs 500 --usd 20 --on-breach pause"))
+@policies.command(
+    name="set", epilog=format_example("holdfast policies set researcher --runs 500 --usd 20 --on-breach pause")
+)
 @click.argument("agent")
 @click.option("--runs", type=click.IntRange(min=0), metavar="N", help="So many runs in a day.")
 @click.option("--usd", type=click.FloatRange(min=0), metavar="X", help="So many dollars in a day.")
 @click.option(
     "--on-breach",
-    type=click.Choice(("notify", "refuse", "pause", "kill")),
+    type=click.Choice(("notify", "refuse", "pause", "disable")),
     default="refuse",
     show_default=True,
-    help="notify: only tell; refuse: no new runs through servers until the day is over; pause: switch it off until "
-    "then; kill: until somebody lifts that.",
+    help="notify: only tell; refuse: no new runs through servers until the day is over; pause: disable it until "
+    "then; disable: until someone enables it.",
 )
-@json_option(_CHANGED)
+@json_option(_JSON_CHANGE_HELP)
 @url_option
 def set_policy(agent: str, runs: int | None, usd: float | None, on_breach: str, as_json: bool, url: str | None) -> None:
     """Limit what an agent may use up in a day, in place of the policy that it has."""
@@ -150,12 +160,12 @@ def set_policy(agent: str, runs: int | None, usd: float | None, on_breach: str, 
     carry_out(url, agent, runs, usd, on_breach, as_json=as_json)
 
 
-@policies.command(epilog=example("holdfast policies delete researcher"))
+@policies.command(epilog=format_example("holdfast policies delete researcher"))
 @click.argument("agent")
-@json_option(_CHANGED)
+@json_option(_JSON_CHANGE_HELP)
 @url_option
 def delete(agent: str, as_json: bool, url: str | None) -> None:
-    """Let an agent have no policy. What the policy has switched off for the day is lifted."""
-    from holdfast.cli.policies import forget_policy
+    """Delete the policy of an agent. An agent that the policy disabled for the day is enabled again."""
+    from holdfast.cli.policies import delete_policy
 
-    forget_policy(url, agent, as_json=as_json)
+    delete_policy(url, agent, as_json=as_json)

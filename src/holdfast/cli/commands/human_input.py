@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from holdfast.cli.options import F, changes_as_json, example, json_option, limit_option, url_option
+from holdfast.cli.options import F, format_example, json_changes_option, json_option, limit_option, url_option
 
 
-def _answering(command: F) -> F:
+def _answer_options(command: F) -> F:
     """The options of a command that answers."""
     for option in (
         click.option(
@@ -24,7 +24,7 @@ def _answering(command: F) -> F:
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast signal order-7 approved true", 'holdfast signal order-7 note "call first" --id note-from-ann'
     )
 )
@@ -32,7 +32,7 @@ def _answering(command: F) -> F:
 @click.argument("name")
 @click.argument("value", required=False)
 @click.option("--id", "dedup", metavar="DEDUP", help="Sending again under the same DEDUP changes nothing.")
-@changes_as_json
+@json_changes_option
 @url_option
 def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json: bool, url: str | None) -> None:
     """Send a value into a run, to its `wait_for_signal(NAME)`.
@@ -46,12 +46,12 @@ def signal(run_id: str, name: str, value: str | None, dedup: str | None, as_json
 
 
 @click.command(
-    epilog=example("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
+    epilog=format_example("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
 )
 @click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--all", "all_", is_flag=True, help="Also those that are closed: answered, or nobody waits any more.")
 @click.option("--workflow", metavar="W", help="Only those of runs of this workflow.")
-@click.option("--for", "asked_of", metavar="WHO", help="Only those that WHO is asked.")
+@click.option("--for", "assignee", metavar="WHO", help="Only those that WHO is asked.")
 @limit_option
 @json_option("A JSON array of objects: all that is shown of each.")
 @url_option
@@ -59,7 +59,7 @@ def approvals(
     run_id: str | None,
     all_: bool,
     workflow: str | None,
-    asked_of: str | None,
+    assignee: str | None,
     limit: int,
     as_json: bool,
     url: str | None,
@@ -71,11 +71,11 @@ def approvals(
     """
     from holdfast.cli.approvals import show_approvals
 
-    show_approvals(url, run_id, workflow=workflow, asked_of=asked_of, all=all_, limit=limit, as_json=as_json)
+    show_approvals(url, run_id, workflow=workflow, assignee=assignee, include_closed=all_, limit=limit, as_json=as_json)
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast approve 3mkjh2t65l7y",
         "holdfast approve 3mkj production",
         """holdfast approve 3mkj --value '{"days": 3}' --by ann""",
@@ -85,8 +85,8 @@ def approvals(
 @click.argument("value", required=False)
 @click.option("--value", "as_value", metavar="JSON", help="The answer as JSON: what is filled into a form.")
 @click.option("--arguments", metavar="JSON", help="Of a tool's call: arguments in place of those that are shown.")
-@_answering
-@changes_as_json
+@_answer_options
+@json_changes_option
 @url_option
 def approve(
     approval_id: str,
@@ -111,10 +111,10 @@ def approve(
     )
 
 
-@click.command(epilog=example("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"'))
+@click.command(epilog=format_example("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"'))
 @click.argument("approval_id", metavar="ID")
-@_answering
-@changes_as_json
+@_answer_options
+@json_changes_option
 @url_option
 def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str | None) -> None:
     """Say no to what a run asks.

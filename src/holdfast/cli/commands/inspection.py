@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from holdfast.cli.datetimes import day, moment
-from holdfast.cli.options import STATES, example, json_option, limit_option, url_option
+from holdfast.cli.datetimes import parse_day, parse_past_datetime
+from holdfast.cli.options import STATES, format_example, json_option, limit_option, url_option
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json"
     )
 )
@@ -25,16 +25,16 @@ from holdfast.cli.options import STATES, example, json_option, limit_option, url
 @click.option("--parent", metavar="ID", help="Only runs that this run has started.")
 @click.option(
     "--since",
-    type=moment,
+    type=parse_past_datetime,
     metavar="WHEN",
     help="Only runs created then or later: 2026-11-15, 2026-11-15T08:30, or 90m, 2h, 3d ago.",
 )
-@click.option("--until", type=moment, metavar="WHEN", help="Only runs created before then.")
+@click.option("--until", type=parse_past_datetime, metavar="WHEN", help="Only runs created before then.")
 @limit_option
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
 @json_option(
-    "A JSON array of objects: id, workflow, version, state, queue, queue_key, tags, created_at, finished_at, seconds, "
-    "waits_for, wake_at, paused, cancelling, parent, forked_from, usage, error."
+    "A JSON array of objects: id, workflow, version, state, queue, queue_key, tags, created_at, finished_at, "
+    "duration_s, waits_for, wake_at, is_paused, is_cancelling, parent, forked_from, usage, error."
 )
 @url_option
 def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
@@ -42,13 +42,13 @@ def runs(as_json: bool, url: str | None, **wanted: Any) -> None:
 
     What there is no room for is a page further: the list ends with the command that shows it.
     """
-    from holdfast.cli.runs import Wanted, show_runs
+    from holdfast.cli.runs import RunQuery, show_runs
 
-    show_runs(url, Wanted(**wanted), as_json=as_json)
+    show_runs(url, RunQuery(**wanted), as_json=as_json)
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json"
     )
 )
@@ -76,7 +76,9 @@ def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | 
 
 
 @click.command(
-    epilog=example("holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs...")
+    epilog=format_example(
+        "holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs..."
+    )
 )
 @click.argument("run_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Go on as things happen, until the run has ended.")
@@ -95,7 +97,7 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast tail",
         "holdfast tail --state failed --state dead",
         "holdfast tail --workflow research --since 1h --json",
@@ -107,7 +109,10 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
 )
 @click.option("--tag", metavar="T", help="Only of runs with this tag.")
 @click.option(
-    "--since", type=moment, metavar="WHEN", help="Also what has happened since then: 10m, 2h, or 2026-11-15T08:30."
+    "--since",
+    type=parse_past_datetime,
+    metavar="WHEN",
+    help="Also what has happened since then: 10m, 2h, or 2026-11-15T08:30.",
 )
 @json_option("A JSON object for each, one to a line: at, run_id, workflow, state, kind, step, name, worker, usd, data.")
 @url_option
@@ -117,36 +122,41 @@ def tail(as_json: bool, url: str | None, **wanted: Any) -> None:
     Runs that begin, steps that end, answers with what they cost, questions, failures, takeovers and ends; of one run,
     `holdfast events` tells more. Over HTTP it goes on where it was when the server was away.
     """
-    from holdfast.cli.tail import Wanted, follow_runs
+    from holdfast.cli.tail import TailQuery, follow_runs
 
-    follow_runs(url, Wanted(**wanted), as_json=as_json)
+    follow_runs(url, TailQuery(**wanted), as_json=as_json)
 
 
-@click.command(epilog=example("holdfast agents", "holdfast agents --all --json"))
+@click.command(epilog=format_example("holdfast agents", "holdfast agents --all --json"))
 @click.option("--all", "everything", is_flag=True, help="Workflows as well.")
 @json_option(
-    "A JSON array of objects: name, is_agent, state, workers, versions, beat_at, off_since, runs (a number for each "
-    "state), more (states with more runs than were counted)."
+    "A JSON array of objects: name, is_agent, state, worker_count, versions, heartbeat_at, disabled_at, run_counts (a "
+    "number for each state), capped_states (states with more runs than were counted)."
 )
 @url_option
 def agents(everything: bool, as_json: bool, url: str | None) -> None:
     """List agents, and whether live workers serve them.
 
     An agent is `serving` when a worker that serves it has sent a heartbeat within its lease, `silent` when its workers
-    have stopped to send any, `unserved` when it has none, and `off` when it was switched off (see `holdfast kill`).
+    have stopped to send any, `unserved` when it has none, and `off` when it was disabled (see `holdfast disable`).
     """
     from holdfast.cli.agents import show_agents
 
-    show_agents(url, everything=everything, as_json=as_json)
+    show_agents(url, include_workflows=everything, as_json=as_json)
 
 
-@click.command(epilog=example("holdfast costs", "holdfast costs --since 2026-11-01 --workflow research --json"))
+@click.command(epilog=format_example("holdfast costs", "holdfast costs --since 2026-11-01 --workflow research --json"))
 @click.option(
-    "--since", type=day, metavar="DAY", help="From this day on: 2026-11-01, or 7d ago; the last 30 days unless given."
+    "--since",
+    type=parse_day,
+    metavar="DAY",
+    help="From this day on: 2026-11-01, or 7d ago; the last 30 days unless given.",
 )
-@click.option("--until", type=day, metavar="DAY", help="To this day, which is included; today unless given.")
+@click.option("--until", type=parse_day, metavar="DAY", help="To this day, which is included; today unless given.")
 @click.option("--workflow", metavar="W", help="Only what runs of this agent or workflow have used.")
-@json_option("A JSON object: since, until, total, spending (by day, workflow and model), runs (by day and workflow).")
+@json_option(
+    "A JSON object: since, until, total, daily_usage (by day, workflow and model), daily_runs (by day and workflow)."
+)
 @url_option
 def costs(since: date | None, until: date | None, workflow: str | None, as_json: bool, url: str | None) -> None:
     """Tell what model calls have used, by day, agent and model.

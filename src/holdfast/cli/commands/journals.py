@@ -9,18 +9,18 @@ import click
 from holdfast.cli.options import (
     STATES,
     database_option,
-    example,
+    format_example,
     json_option,
     refuse_server,
-    show_error,
-    store_option,
+    report_error,
+    store_only_option,
     url_option,
 )
 from holdfast.errors import HoldfastError
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast export etl-acme > etl-acme.json",
         "holdfast export etl-acme -o etl-acme.json",
         "holdfast export --all -o runs.jsonl",
@@ -33,7 +33,7 @@ from holdfast.errors import HoldfastError
     "--state", "states", multiple=True, type=click.Choice(STATES), help="With --all: only these; may be repeated."
 )
 @click.option("--workflow", metavar="W", help="With --all: only runs of this workflow.")
-@click.option("--opened", is_flag=True, help="With --all: write encrypted values readable, not sealed as they are.")
+@click.option("--decrypted", is_flag=True, help="With --all: decrypt encrypted values; by default they stay encrypted.")
 @url_option
 def export(
     run_id: str | None,
@@ -41,14 +41,14 @@ def export(
     everything: bool,
     states: tuple[str, ...],
     workflow: str | None,
-    opened: bool,
+    decrypted: bool,
     url: str | None,
 ) -> None:
     """Write a run's journal as JSON, for `holdfast replay` and for tests; or many runs, for `holdfast import`.
 
     The file contains recorded values as they are: what the run was given, what its steps returned, and what was sent to
     it. Look through it before you share it or put it under version control. Encrypted values are readable in a journal;
-    with --all they stay sealed, unless --opened is given.
+    with --all they stay encrypted, unless you give --decrypted.
     """
     if (run_id is None) is not everything:
         raise click.UsageError("say which: the ID of a run, or --all.")
@@ -56,10 +56,10 @@ def export(
         from holdfast.cli.archive_transfer import export_runs
 
         refuse_server(url, "a server exports one run, by its ID; all of them are exported where the store is.")
-        export_runs(url, states, workflow, output, opened=opened)
+        export_runs(url, states, workflow, output, decrypted=decrypted)
         return
-    if states or workflow is not None or opened:
-        raise click.UsageError("--state, --workflow and --opened go with --all.")
+    if states or workflow is not None or decrypted:
+        raise click.UsageError("--state, --workflow and --decrypted go with --all.")
     from holdfast.cli.journals import write_journal
 
     write_journal(url, run_id, output)
@@ -67,7 +67,7 @@ def export(
 
 @click.command(
     "import",
-    epilog=example(
+    epilog=format_example(
         "holdfast import runs.jsonl --url postgresql://localhost/app",
         "holdfast export --all | holdfast import - --url ...",
     ),
@@ -76,7 +76,7 @@ def export(
 @click.option("--skip-existing", is_flag=True, help="Leave runs as they are whose ids are there already.")
 @click.option("--dry-run", is_flag=True, help="Only check the file, and tell.")
 @json_option("A JSON object: file, dry_run, runs, skipped.")
-@store_option("run it where the store can be reached, with the URL that the server was given.")
+@store_only_option("run it where the store can be reached, with the URL that the server was given.")
 def import_(file: str, skip_existing: bool, dry_run: bool, as_json: bool, url: str | None) -> None:
     """Put runs into a store that were exported from another one.
 
@@ -91,12 +91,15 @@ def import_(file: str, skip_existing: bool, dry_run: bool, as_json: bool, url: s
 
 
 @click.command(
-    epilog=example("holdfast replay etl-acme.json app:etl", "holdfast export etl-acme | holdfast replay - app.py")
+    epilog=format_example(
+        "holdfast replay etl-acme.json app:etl", "holdfast export etl-acme | holdfast replay - app.py"
+    )
 )
 @click.argument("file")
 @click.argument("target")
 @json_option(
-    "A JSON object: run_id, workflow, recorded (its state), fits, state, replayed, records, waits_for, problem."
+    "A JSON object: run_id, workflow, recorded_state, is_match, state, replayed_count, record_count, waits_for, "
+    "problem."
 )
 def replay(file: str, target: str, as_json: bool) -> None:
     """Try the code in TARGET against a recorded run.
@@ -111,14 +114,14 @@ def replay(file: str, target: str, as_json: bool) -> None:
     try:
         code = replay_file(file, target, as_json=as_json)
     except HoldfastError as error:
-        show_error(error)
+        report_error(error)
         code = 2
     sys.exit(code)
 
 
-@click.command(epilog=example("holdfast check app.py", "holdfast check jobs/ pkg.flows --json"))
+@click.command(epilog=format_example("holdfast check app.py", "holdfast check jobs/ pkg.flows --json"))
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
-@json_option("A JSON array of objects: file, line, column, kind, what, why, remedy, workflow.")
+@json_option("A JSON array of objects: file, line, column, kind, code_text, reason, remedy, workflow.")
 def check(targets: tuple[str, ...], as_json: bool) -> None:
     """Look for what does not replay in workflow code.
 
@@ -132,14 +135,14 @@ def check(targets: tuple[str, ...], as_json: bool) -> None:
     try:
         code = check_targets(targets, as_json=as_json)
     except HoldfastError as error:
-        show_error(error)
+        report_error(error)
         code = 2
     sys.exit(code)
 
 
-@click.command(epilog=example("holdfast namespaces", "holdfast namespaces --json"))
+@click.command(epilog=format_example("holdfast namespaces", "holdfast namespaces --json"))
 @json_option("A JSON array of names.")
-@store_option(
+@store_only_option(
     "a server knows by the key whose runs are meant, and `holdfast doctor` tells which namespace that is.",
     database_option,
 )
@@ -154,7 +157,7 @@ def namespaces(as_json: bool, url: str | None) -> None:
     show_namespaces(url, as_json=as_json)
 
 
-@click.command(epilog=example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))
+@click.command(epilog=format_example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))
 @json_option("A JSON object: ok, checks (an array of objects: name, status, message, advice).")
 @url_option
 def doctor(as_json: bool, url: str | None) -> None:
@@ -163,6 +166,6 @@ def doctor(as_json: bool, url: str | None) -> None:
     Says of each thing whether it is well, and what to do if not: also which model providers can be asked from here.
     Changes nothing, and shows no key. Exits with 1 if something fails.
     """
-    from holdfast.cli.doctor import examine
+    from holdfast.cli.doctor import run_doctor
 
-    sys.exit(examine(url, as_json=as_json))
+    sys.exit(run_doctor(url, as_json=as_json))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.options import Group, example, json_option, listing, url_option
+from holdfast.cli.options import CommandGroup, format_example, json_option, list_by_default, url_option
 
-_changing = json_option("A JSON object: name, changed, message, limits (in words).")
-_name = click.argument("name")
+_json_change_option = json_option("A JSON object: name, changed, message, limits_text.")
+_name_argument = click.argument("name")
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
-    epilog=example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
+    epilog=format_example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
 )
 @json_option("A JSON array of objects: all that `show --json` tells of each.")
 @url_option
-@listing
+@list_by_default
 def queues(as_json: bool, url: str | None) -> None:
     """List queues with limits: what is running and waiting in each, and why nothing begins.
 
@@ -29,11 +29,12 @@ def queues(as_json: bool, url: str | None) -> None:
     show_queues(url, as_json=as_json)
 
 
-@queues.command(epilog=example("holdfast queues show llm"))
-@_name
+@queues.command(epilog=format_example("holdfast queues show llm"))
+@_name_argument
 @json_option(
-    "A JSON object: name, limits (in words), concurrency, rate, key_concurrency, key_rate, by_hand, declared, "
-    "paused_at, running, waiting, next_at, held_up, keys (an array of objects: key, running, waiting)."
+    "A JSON object: name, limits_text, concurrency, rate, key_concurrency, key_rate, is_overridden, declared_limits, "
+    "paused_at, running_count, waiting_count, next_start_at, blocked_reason, keys (an array of objects: key, "
+    "running_count, waiting_count)."
 )
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
@@ -45,12 +46,12 @@ def show(name: str, as_json: bool, url: str | None) -> None:
 
 @queues.command(
     name="set",
-    epilog=example(
+    epilog=format_example(
         "holdfast queues set llm --concurrency 20 --rate 100/min --rate '50000 tokens/min'",
         "holdfast queues set llm --key-concurrency 2 --no-rate",
     ),
 )
-@_name
+@_name_argument
 @click.option("--concurrency", type=int, metavar="N", help="So many of its runs are executed at once.")
 @click.option("--no-concurrency", is_flag=True, help="Any number of them.")
 @click.option(
@@ -61,7 +62,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
 @click.option("--no-key-concurrency", is_flag=True, help="Any number of them.")
 @click.option("--key-rate", "key_rates", multiple=True, metavar="R", help="A rate for each key; may be repeated.")
 @click.option("--no-key-rate", is_flag=True, help="However many of a key begin.")
-@_changing
+@_json_change_option
 @url_option
 def set_(
     name: str,
@@ -83,10 +84,10 @@ def set_(
     from holdfast.cli.queues import set_queue
 
     given = {
-        "concurrency": _one_of("--concurrency", concurrency, no_concurrency),
-        "rate": _one_of("--rate", list(rates) or None, no_rate),
-        "key_concurrency": _one_of("--key-concurrency", key_concurrency, no_key_concurrency),
-        "key_rate": _one_of("--key-rate", list(key_rates) or None, no_key_rate),
+        "concurrency": _resolve_limit("--concurrency", concurrency, no_concurrency),
+        "rate": _resolve_limit("--rate", list(rates) or None, no_rate),
+        "key_concurrency": _resolve_limit("--key-concurrency", key_concurrency, no_key_concurrency),
+        "key_rate": _resolve_limit("--key-rate", list(key_rates) or None, no_key_rate),
     }
     limits = {word: value for word, (is_given, value) in given.items() if is_given}
     if not limits:
@@ -94,15 +95,15 @@ def set_(
     set_queue(url, name, limits, as_json=as_json)
 
 
-def _one_of(option: str, value: object, none: bool) -> tuple[bool, object]:
-    if value is not None and none:
+def _resolve_limit(option: str, value: object, is_unlimited: bool) -> tuple[bool, object]:
+    if value is not None and is_unlimited:
         raise click.UsageError(f"{option} and --no-{option[2:]} say the opposite: give one of them.")
-    return value is not None or none, value
+    return value is not None or is_unlimited, value
 
 
-@queues.command(epilog=example("holdfast queues reset llm"))
-@_name
-@_changing
+@queues.command(epilog=format_example("holdfast queues reset llm"))
+@_name_argument
+@_json_change_option
 @url_option
 def reset(name: str, as_json: bool, url: str | None) -> None:
     """Let a queue have the limits again that code says; none, if it says nothing."""
@@ -111,9 +112,9 @@ def reset(name: str, as_json: bool, url: str | None) -> None:
     change_queue(url, "reset", name, as_json=as_json)
 
 
-@queues.command(epilog=example("holdfast queues pause llm"))
-@_name
-@_changing
+@queues.command(epilog=format_example("holdfast queues pause llm"))
+@_name_argument
+@_json_change_option
 @url_option
 def pause(name: str, as_json: bool, url: str | None) -> None:
     """Let no run of a queue begin or go on until it is resumed; restarts and deployments do not change that.
@@ -125,9 +126,9 @@ def pause(name: str, as_json: bool, url: str | None) -> None:
     change_queue(url, "pause", name, as_json=as_json)
 
 
-@queues.command(epilog=example("holdfast queues resume llm"))
-@_name
-@_changing
+@queues.command(epilog=format_example("holdfast queues resume llm"))
+@_name_argument
+@_json_change_option
 @url_option
 def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let the runs of a queue begin again."""

@@ -7,65 +7,71 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.datetimes import moment
+from holdfast.cli.datetimes import parse_past_datetime
 from holdfast.cli.options import (
-    ENDED,
-    YES,
-    Group,
-    changes_as_json,
-    example,
+    TERMINAL_STATES,
+    YES_HELP,
+    CommandGroup,
+    format_example,
+    json_changes_option,
     json_option,
     limit_option,
-    listing,
+    list_by_default,
     url_option,
 )
 
-_OLDER = "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
+_OLDER_THAN_HELP = (
+    "Only runs that ended before then: a date such as 2026-11-15, or how long ago it was, such as 12h or 30d."
+)
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
-    epilog=example("holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"),
+    epilog=format_example(
+        "holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"
+    ),
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @limit_option
 @click.option("--before", metavar="ID", help="Go on behind this run: the last one of the page before.")
 @json_option(
-    "A JSON array of objects: id, workflow, since, deaths, worker, in_flight (name, number, attempt, since), records, "
-    "last_recorded, parent, reason."
+    "A JSON array of objects: id, workflow, since, death_count, worker, in_flight (name, number, attempt, since), "
+    "record_count, last_step_name, parent, reason."
 )
 @url_option
-@listing
+@list_by_default
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
     """List dead runs, and what they were doing.
 
     A run is dead when workers that held nothing else died several times (3, unless its workflow has another
     `max_deliveries`) without anything new recorded. No worker executes it until you retry it; fix the cause first.
     """
-    from holdfast.cli.dead_runs import show_dead
+    from holdfast.cli.dead_runs import show_dead_runs
 
-    show_dead(url, workflow, limit, before, as_json=as_json)
+    show_dead_runs(url, workflow, limit, before, as_json=as_json)
 
 
-@dead.command("show", epilog=example("holdfast dead show etl-acme"))
+@dead.command("show", epilog=format_example("holdfast dead show etl-acme"))
 @click.argument("run_id", metavar="ID")
 @json_option("A JSON object with everything, for programs.")
 @url_option
-def show_one(run_id: str, as_json: bool, url: str | None) -> None:
+def show_dead_run(run_id: str, as_json: bool, url: str | None) -> None:
     """Tell all that is known of a dead run: as `holdfast show`."""
     from holdfast.cli.show import show_run
 
     show_run(url, run_id, as_json=as_json)
 
 
-@dead.command("retry", epilog=example("holdfast dead retry etl-acme etl-bolt", "holdfast dead retry --workflow etl"))
+@dead.command(
+    "retry", epilog=format_example("holdfast dead retry etl-acme etl-bolt", "holdfast dead retry --workflow etl")
+)
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--workflow", metavar="W", help="All dead runs of this workflow.")
 @click.option("--all", "everything", is_flag=True, help="All dead runs.")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
-@click.option("--yes", is_flag=True, help=YES)
-@changes_as_json
+@click.option("--yes", is_flag=True, help=YES_HELP)
+@json_changes_option
 @url_option
 def retry_dead(
     run_ids: tuple[str, ...],
@@ -85,13 +91,13 @@ def retry_dead(
 
 
 @dead.command(
-    "purge", epilog=example("holdfast dead purge etl-acme", "holdfast dead purge --all --older-than 30d --yes")
+    "purge", epilog=format_example("holdfast dead purge etl-acme", "holdfast dead purge --all --older-than 30d --yes")
 )
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All dead runs; needs --older-than.")
-@click.option("--older-than", type=moment, metavar="WHEN", help=_OLDER)
+@click.option("--older-than", type=parse_past_datetime, metavar="WHEN", help=_OLDER_THAN_HELP)
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
-@click.option("--yes", is_flag=True, help=YES)
+@click.option("--yes", is_flag=True, help=YES_HELP)
 @json_option("A JSON object: see `holdfast prune`.")
 @url_option
 def purge(
@@ -107,28 +113,28 @@ def purge(
 
     What `holdfast prune` keeps is kept here as well.
     """
-    from holdfast.cli.retention import Asked, prune_runs
+    from holdfast.cli.retention import PruneRequest, prune_runs
 
     if bool(run_ids) == everything:
         raise click.UsageError("say which: some ids, or --all.")
     if everything and older_than is None:
         raise click.UsageError("--all needs --older-than, such as 30d.")
-    asked = Asked(older_than, ("dead",), run_ids=run_ids or None, dry_run=dry_run, yes=yes)
+    asked = PruneRequest(older_than, ("dead",), run_ids=run_ids or None, dry_run=dry_run, yes=yes)
     sys.exit(prune_runs(url, asked, as_json=as_json))
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast prune --older-than 30d --dry-run",
         "holdfast prune --older-than 90d --state completed --state failed --keep 100 --yes",
     )
 )
-@click.option("--older-than", type=moment, metavar="WHEN", required=True, help=_OLDER)
+@click.option("--older-than", type=parse_past_datetime, metavar="WHEN", required=True, help=_OLDER_THAN_HELP)
 @click.option(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(ENDED),
+    type=click.Choice(TERMINAL_STATES),
     help="Runs in this state; may be repeated. Completed and cancelled ones unless given.",
 )
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
@@ -137,8 +143,11 @@ def purge(
     "--unclaimed", is_flag=True, help="Also runs whose result nobody has had, because their script was killed."
 )
 @click.option("--dry-run", is_flag=True, help="Delete nothing, only tell.")
-@click.option("--yes", is_flag=True, help=YES)
-@json_option("A JSON object: dry_run, runs, records, large_values, bytes, kept (a number for each reason).")
+@click.option("--yes", is_flag=True, help=YES_HELP)
+@json_option(
+    "A JSON object: dry_run, run_count, record_count, blob_count (large values), size_bytes, "
+    "kept_by_reason (a number for each reason)."
+)
 @url_option
 def prune(
     older_than: datetime,
@@ -157,7 +166,7 @@ def prune(
     kept as long as somebody needs it: with the runs that it has started and the one that started it, and with its
     conversation, until all of them have ended before then. Afterwards an id can be used anew.
     """
-    from holdfast.cli.retention import Asked, prune_runs
+    from holdfast.cli.retention import PruneRequest, prune_runs
 
-    asked = Asked(older_than, states, workflow, keep, unclaimed, None, dry_run, yes)
+    asked = PruneRequest(older_than, states, workflow, keep, unclaimed, None, dry_run, yes)
     sys.exit(prune_runs(url, asked, as_json=as_json))

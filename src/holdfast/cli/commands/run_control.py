@@ -7,20 +7,28 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.datetimes import moment
-from holdfast.cli.options import REOPENABLE, YES, changes_as_json, example, json_option, run_ids, url_option
+from holdfast.cli.datetimes import parse_past_datetime
+from holdfast.cli.options import (
+    RETRYABLE_STATES,
+    YES_HELP,
+    format_example,
+    json_changes_option,
+    json_option,
+    run_ids_argument,
+    url_option,
+)
 from holdfast.core.states import RunState
 
 
-@click.command(epilog=example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
-@run_ids
+@click.command(epilog=format_example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
+@run_ids_argument
 @click.option(
     "--wait",
     type=click.FloatRange(min=0.0),
     metavar="S",
     help="So many seconds, until they have ended; exits with 1 if not.",
 )
-@changes_as_json
+@json_changes_option
 @url_option
 def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str | None) -> None:
     """Cancel runs.
@@ -30,12 +38,12 @@ def cancel(run_ids: tuple[str, ...], wait: float | None, as_json: bool, url: str
     """
     from holdfast.cli.run_control import cancel_runs
 
-    sys.exit(cancel_runs(url, run_ids, wait=wait, as_json=as_json))
+    sys.exit(cancel_runs(url, run_ids, wait_s=wait, as_json=as_json))
 
 
-@click.command(epilog=example("holdfast pause etl-acme"))
-@run_ids
-@changes_as_json
+@click.command(epilog=format_example("holdfast pause etl-acme"))
+@run_ids_argument
+@json_changes_option
 @url_option
 def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Keep runs from going on, until they are resumed.
@@ -47,9 +55,9 @@ def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     sys.exit(pause_runs(url, run_ids, as_json=as_json))
 
 
-@click.command(epilog=example("holdfast resume etl-acme"))
-@run_ids
-@changes_as_json
+@click.command(epilog=format_example("holdfast resume etl-acme"))
+@run_ids_argument
+@json_changes_option
 @url_option
 def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Let paused runs go on."""
@@ -58,7 +66,7 @@ def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     sys.exit(resume_runs(url, run_ids, as_json=as_json))
 
 
-@click.command(epilog=example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
+@click.command(epilog=format_example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
 @click.argument("run_id", metavar="ID")
 @click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="What it may cost.")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Input and output tokens.")
@@ -69,7 +77,7 @@ def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     metavar="S",
     help="Time at work, in model calls and tools; the time that a run waits does not count.",
 )
-@changes_as_json
+@json_changes_option
 @url_option
 def budget(
     run_id: str,
@@ -93,7 +101,7 @@ def budget(
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast retry etl-acme",
         "holdfast retry --workflow research --since 2h",
         "holdfast retry --state failed --state dead --error 'status 503' --yes",
@@ -105,20 +113,20 @@ def budget(
     "--state",
     "states",
     multiple=True,
-    type=click.Choice(REOPENABLE),
+    type=click.Choice(RETRYABLE_STATES),
     help="All runs in this state; may be repeated. Default, with other filters: failed.",
 )
 @click.option(
     "--since",
-    type=moment,
+    type=parse_past_datetime,
     metavar="WHEN",
     help="Only runs that ended then or later: 2026-11-15, 2026-11-15T08:30, or 90m, 2h, 3d ago.",
 )
 @click.option("--error", metavar="TEXT", help="Only runs with this in the type or message of their error.")
 @click.option("--run-again", is_flag=True, help="A `once` step of unknown outcome did not happen: run it again.")
 @click.option("--version", metavar="VERSION", help="Let the code of another version of its workflow go on with it.")
-@click.option("--yes", is_flag=True, help=YES)
-@changes_as_json
+@click.option("--yes", is_flag=True, help=YES_HELP)
+@json_changes_option
 @url_option
 def retry(
     run_ids: tuple[str, ...],
@@ -138,19 +146,19 @@ def retry(
     `holdfast show ID` tells what that would be. A `once` step is run a second time only if you say that it may. A run
     that another one has started, and that made it fail, is retried with that one.
     """
-    from holdfast.cli.retry import Selection, retry_runs, retry_selected
+    from holdfast.cli.retry import RunSelection, retry_runs, retry_selected
 
     filtered = bool(workflow or states or since or error)
     if bool(run_ids) == filtered:
         raise click.UsageError("say which: some ids, or --workflow, --state, --since or --error.")
     if run_ids:
         sys.exit(retry_runs(url, run_ids, run_again=run_again, version=version, as_json=as_json))
-    selection = Selection(tuple(map(RunState, states)) or (RunState.FAILED,), workflow, since, error)
+    selection = RunSelection(tuple(map(RunState, states)) or (RunState.FAILED,), workflow, since, error)
     sys.exit(retry_selected(url, selection, run_again=run_again, version=version, yes=yes, as_json=as_json))
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         'holdfast settle pay-17 charge --output \'{"receipt": "r-42"}\'', "holdfast settle pay-17 2 --did-not-happen"
     )
 )
@@ -158,7 +166,7 @@ def retry(
 @click.argument("step")
 @click.option("--output", metavar="JSON", help="It happened, and this is what it returned (null, if nothing).")
 @click.option("--did-not-happen", is_flag=True, help="It did not happen: run it again.")
-@changes_as_json
+@json_changes_option
 @url_option
 def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_json: bool, url: str | None) -> None:
     """Say what came of a `once` step whose worker died in it.
@@ -173,7 +181,7 @@ def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast fork etl-acme --at load", "holdfast fork etl-acme --at 3 --output '[1, 2]' --id etl-acme-b"
     )
 )
@@ -181,7 +189,7 @@ def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_
 @click.option("--at", metavar="STEP", help="Go on from this step: its number in `show`, or its name. It runs again.")
 @click.option("--output", metavar="JSON", help="What that step is taken to have returned; then it does not run.")
 @click.option("--id", "new_id", metavar="NEW", help="The id of the new run; made up unless given.")
-@changes_as_json
+@json_changes_option
 @url_option
 def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as_json: bool, url: str | None) -> None:
     """Start a new run that shares what was recorded of another.
@@ -189,39 +197,44 @@ def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as
     All that was recorded before STEP is shared, and does not run again; without STEP, all that there is. The other run
     is left as it is.
     """
-    from holdfast.cli.forks import fork
+    from holdfast.cli.forks import fork_run
 
-    sys.exit(fork(url, run_id, at=at, output=output, new_id=new_id, as_json=as_json))
+    sys.exit(fork_run(url, run_id, at=at, output=output, new_id=new_id, as_json=as_json))
 
 
 @click.command(
-    epilog=example(
-        "holdfast kill researcher",
-        'holdfast kill researcher --reason "wrong prices"',
-        "holdfast kill researcher --lift",
-        "holdfast kill",
+    epilog=format_example(
+        "holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable"
     )
 )
 @click.argument("workflow", required=False)
-@click.option("--lift", is_flag=True, help="Switch it on again: its runs go on.")
 @click.option("--reason", default="", help="Why, for others to read.")
 @json_option(
-    "A JSON object: workflow, switched_off, changed, runs (unfinished ones), stalled, message; without a "
-    "WORKFLOW, an array of what is switched off."
+    "A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message; without a "
+    "WORKFLOW, an array of what is disabled: workflow, since, by, reason, run_count."
 )
 @url_option
-def kill(workflow: str | None, lift: bool, reason: str, as_json: bool, url: str | None) -> None:
-    """Switch a workflow or an agent off, everywhere.
+def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -> None:
+    """Disable a workflow or an agent, everywhere.
 
-    Its runs stop at the next recorded point: a step in flight ends and is recorded, nothing else begins (`holdfast
-    cancel` interrupts a step as well). None is started or taken up until the switch is lifted. Nothing that was
-    recorded is lost. Without a WORKFLOW, tells what is switched off.
+    Its runs stop at the next recorded point: a step in flight ends and is recorded, nothing else starts (`holdfast
+    cancel` interrupts a step as well). No run starts or continues until you enable the workflow. Nothing that was
+    recorded is lost. Without a WORKFLOW, lists what is disabled.
     """
-    from holdfast.cli.disabled_workflows import show_switched_off, switch
+    from holdfast.cli.disabled_workflows import set_workflow_enabled, show_disabled_workflows
 
-    if workflow is not None:
-        switch(url, workflow, on=lift, reason=reason, as_json=as_json)
-    elif lift:
-        raise click.UsageError("--lift needs the name of a WORKFLOW; `holdfast kill` lists what is switched off.")
+    if workflow is None:
+        show_disabled_workflows(url, as_json=as_json)
     else:
-        show_switched_off(url, as_json=as_json)
+        set_workflow_enabled(url, workflow, enabled=False, reason=reason, as_json=as_json)
+
+
+@click.command(epilog=format_example("holdfast enable researcher"))
+@click.argument("workflow")
+@json_option("A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message.")
+@url_option
+def enable(workflow: str, as_json: bool, url: str | None) -> None:
+    """Enable a workflow or an agent that was disabled: its runs continue."""
+    from holdfast.cli.disabled_workflows import set_workflow_enabled
+
+    set_workflow_enabled(url, workflow, enabled=True, reason="", as_json=as_json)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.options import Group, example, json_option, listing, url_option
+from holdfast.cli.options import CommandGroup, format_example, json_option, list_by_default, url_option
 
-_changing = json_option("A JSON object: name, changed, message, run (of `trigger`).")
-_name = click.argument("name")
+_json_change_option = json_option("A JSON object: name, changed, message, run_id (of `trigger`).")
+_name_argument = click.argument("name")
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
-    epilog=example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
+    epilog=format_example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
 )
 @json_option("A JSON array of objects: all that `show --json` tells of each.")
 @url_option
-@listing
+@list_by_default
 def schedules(as_json: bool, url: str | None) -> None:
     """List what is started at set times: when it fires next, and how its last run is.
 
@@ -29,12 +29,12 @@ def schedules(as_json: bool, url: str | None) -> None:
     show_schedules(url, as_json=as_json)
 
 
-@schedules.command(epilog=example("holdfast schedules show nightly"))
-@_name
+@schedules.command(epilog=format_example("holdfast schedules show nightly"))
+@_name_argument
 @json_option(
-    "A JSON object: name, workflow, timing, zone, inputs, catch_up, most, overlap, queue, key, priority, tags, "
-    "tag, created_at, next_at, settled_until, paused_at, last_run, last_state, skipped_at, by_code, announced, "
-    "budget, max_deliveries."
+    "A JSON object: name, workflow, timing, zone, inputs, catch_up, max_catch_up, overlap, queue, key, priority, "
+    "tags, tag, created_at, next_at, processed_until, paused_at, last_run_id, last_run_state, skipped_at, "
+    "is_declared_in_code, is_announced, budget, max_deliveries."
 )
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
@@ -44,9 +44,9 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     show_schedule(url, name, as_json=as_json)
 
 
-@schedules.command(epilog=example("holdfast schedules pause nightly"))
-@_name
-@_changing
+@schedules.command(epilog=format_example("holdfast schedules pause nightly"))
+@_name_argument
+@_json_change_option
 @url_option
 def pause(name: str, as_json: bool, url: str | None) -> None:
     """Keep a schedule from firing until it is resumed; restarts and deployments do not change that."""
@@ -55,9 +55,9 @@ def pause(name: str, as_json: bool, url: str | None) -> None:
     change_schedule(url, "pause", name, as_json=as_json)
 
 
-@schedules.command(epilog=example("holdfast schedules resume nightly"))
-@_name
-@_changing
+@schedules.command(epilog=format_example("holdfast schedules resume nightly"))
+@_name_argument
+@_json_change_option
 @url_option
 def resume(name: str, as_json: bool, url: str | None) -> None:
     """Let a schedule fire again. What it missed is dealt with as its catch-up says."""
@@ -66,9 +66,9 @@ def resume(name: str, as_json: bool, url: str | None) -> None:
     change_schedule(url, "resume", name, as_json=as_json)
 
 
-@schedules.command(epilog=example("holdfast schedules trigger nightly"))
-@_name
-@_changing
+@schedules.command(epilog=format_example("holdfast schedules trigger nightly"))
+@_name_argument
+@_json_change_option
 @url_option
 def trigger(name: str, as_json: bool, url: str | None) -> None:
     """Start a run of a schedule now, beside those that it starts by itself."""
@@ -77,9 +77,9 @@ def trigger(name: str, as_json: bool, url: str | None) -> None:
     change_schedule(url, "trigger", name, as_json=as_json)
 
 
-@schedules.command(epilog=example("holdfast schedules delete nightly"))
-@_name
-@_changing
+@schedules.command(epilog=format_example("holdfast schedules delete nightly"))
+@_name_argument
+@_json_change_option
 @url_option
 def delete(name: str, as_json: bool, url: str | None) -> None:
     """Forget a schedule; its runs stay.

@@ -7,21 +7,21 @@ from datetime import datetime
 
 import click
 
-from holdfast.cli.datetimes import coming, span
+from holdfast.cli.datetimes import parse_duration, parse_future_datetime
 from holdfast.cli.options import (
-    Group,
+    CommandGroup,
     database_option,
-    example,
+    format_example,
     json_option,
     limit_option,
     log_options,
-    store_option,
+    store_only_option,
     url_option,
 )
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast serve",
         "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
         "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
@@ -84,7 +84,7 @@ from holdfast.cli.options import (
 )
 @click.option(
     "--keep-audit",
-    type=span,
+    type=parse_duration,
     default="90d",
     show_default=True,
     metavar="TIME",
@@ -106,7 +106,7 @@ from holdfast.cli.options import (
     help="Seconds that requests in flight get to end when the server is told to stop.",
 )
 @log_options
-@store_option("a server serves a store, give its URL.")
+@store_only_option("a server serves a store, give its URL.")
 def serve(
     host: str,
     port: int,
@@ -157,7 +157,8 @@ def serve(
 
 
 @click.command(
-    "encryption-key", epilog=example("holdfast encryption-key > key", "export HOLDFAST_ENCRYPTION_KEYS=$(cat key)")
+    "encryption-key",
+    epilog=format_example("holdfast encryption-key > key", "export HOLDFAST_ENCRYPTION_KEYS=$(cat key)"),
 )
 def encryption_key() -> None:
     """Make a key for the encryption of what is recorded, and print it.
@@ -172,8 +173,8 @@ def encryption_key() -> None:
 
 
 @click.group(
-    cls=Group,
-    epilog=example(
+    cls=CommandGroup,
+    epilog=format_example(
         "holdfast keys create ci --scope submit --scope read --expires 90d",
         "holdfast keys create pipeline --scope listen:data-pipeline --namespace acme",
         "holdfast keys list",
@@ -189,10 +190,10 @@ def keys() -> None:
     """
 
 
-_THE_KEY = "id, name, namespace, scopes, created_at, created_by, expires_at, revoked_at"
+_KEY_FIELDS = "id, name, namespace, scopes, created_at, created_by, expires_at, revoked_at"
 
 
-@keys.command(epilog=example("holdfast keys create ci --scope submit --scope read --expires 90d"))
+@keys.command(epilog=format_example("holdfast keys create ci --scope submit --scope read --expires 90d"))
 @click.argument("name")
 @click.option(
     "--scope",
@@ -202,9 +203,11 @@ _THE_KEY = "id, name, namespace, scopes, created_at, created_by, expires_at, rev
     metavar="SCOPE",
     help="read, submit, operate, admin, listen:ADDRESS or listen:*; may be repeated.",
 )
-@click.option("--expires", type=coming, metavar="WHEN", help="Such as 30d or 2027-01-31; never unless given.")
+@click.option(
+    "--expires", type=parse_future_datetime, metavar="WHEN", help="Such as 30d or 2027-01-31; never unless given."
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but the key.")
-@json_option(f"A JSON object: {_THE_KEY}, token (the key itself).")
+@json_option(f"A JSON object: {_KEY_FIELDS}, token (the key itself).")
 @url_option
 def create(
     name: str, scopes: tuple[str, ...], expires: datetime | None, quiet: bool, as_json: bool, url: str | None
@@ -213,15 +216,15 @@ def create(
 
     From the first key on, every request to a server over the same database needs one.
     """
-    from holdfast.cli.keys import make_key
+    from holdfast.cli.keys import create_key
 
     if quiet and as_json:
         raise click.UsageError("--quiet and --json are two ways to print it: give one of them.")
-    make_key(url, name, scopes, expires, quiet=quiet, as_json=as_json)
+    create_key(url, name, scopes, expires, quiet=quiet, as_json=as_json)
 
 
-@keys.command(name="list", epilog=example("holdfast keys list", "holdfast keys list --namespace acme --json"))
-@json_option(f"A JSON array of objects: {_THE_KEY}.")
+@keys.command(name="list", epilog=format_example("holdfast keys list", "holdfast keys list --namespace acme --json"))
+@json_option(f"A JSON array of objects: {_KEY_FIELDS}.")
 @click.option("--namespace", metavar="NAME", help="Only keys of this namespace; all of the database unless given.")
 @database_option
 def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
@@ -231,7 +234,7 @@ def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
     show_keys(url, namespace, as_json=as_json)
 
 
-@keys.command(epilog=example("holdfast keys revoke 3f2a90c1d4e7"))
+@keys.command(epilog=format_example("holdfast keys revoke 3f2a90c1d4e7"))
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @json_option("A JSON object for each key, one to a line: id, changed, error.")
 @database_option
@@ -245,9 +248,9 @@ def revoke(ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
 # The audit log
 
 
-@click.command(epilog=example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
+@click.command(epilog=format_example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
 @limit_option
-@json_option("A JSON array of objects: id, at, key, name, action, target, outcome, remote.")
+@json_option("A JSON array of objects: id, at, key_id, key_name, action, target, outcome, remote.")
 @url_option
 def audit(limit: int, as_json: bool, url: str | None) -> None:
     """Tell who asked a server to change what, the newest first; also what was refused.
@@ -255,6 +258,6 @@ def audit(limit: int, as_json: bool, url: str | None) -> None:
     Actions are the names of operations in `GET /v1/openapi.json`. What was done on this command line, or by programs
     that open the store themselves, is not in it.
     """
-    from holdfast.cli.audit_log import show_audit
+    from holdfast.cli.audit_log import show_audit_log
 
-    show_audit(url, limit, as_json=as_json)
+    show_audit_log(url, limit, as_json=as_json)

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from holdfast.cli.datetimes import span
-from holdfast.cli.options import example, json_option, url_option
+from holdfast.cli.datetimes import parse_duration
+from holdfast.cli.options import format_example, json_option, url_option
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast start report acme",
         "holdfast start order customer=acme amount=1200 --tag eu",
         "holdfast start research 'What is entanglement?' --wait",
@@ -27,13 +27,13 @@ from holdfast.cli.options import example, json_option, url_option
 @click.option("--key", metavar="KEY", help="Its key in the queue.")
 @click.option("--dedup", metavar="KEY", help="Join the unfinished run that was started with this KEY, if there is one.")
 @click.option("--priority", type=int, metavar="N", help="The higher goes first among the runs that are due.")
-@click.option("--delay", type=span, metavar="LENGTH", help="Begin so much later, such as 90s, 10m or 2h.")
+@click.option("--delay", type=parse_duration, metavar="LENGTH", help="Begin so much later, such as 90s, 10m or 2h.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Give it this tag; may be repeated.")
 @click.option("--version", metavar="V", help="The version of its code, if not the newest that is served.")
 @click.option("--wait", is_flag=True, help="Wait for its end, and print what it returned.")
 @json_option(
-    "A JSON object: id, workflow, state (null if the key cannot read), stalled (why it does not go on); with --wait, "
-    "output and error, too."
+    "A JSON object: id, workflow, state (null if the key cannot read), stall_reason (why it does not go on); with "
+    "--wait, output and error, too."
 )
 @url_option
 def start(
@@ -53,7 +53,7 @@ def start(
     there already, by its id or by the id template of its workflow, is joined. The workflow must have been announced: a
     worker that has its code does so when it starts.
     """
-    from holdfast.cli.start import start as carry_out
+    from holdfast.cli.start import start_run as carry_out
 
     given = {"id": id_, **options}
     chosen = {word: value for word, value in given.items() if value not in (None, ())}

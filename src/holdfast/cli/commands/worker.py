@@ -6,14 +6,18 @@ import sys
 
 import click
 
-from holdfast.cli.options import example, log_options, store_option
+from holdfast.cli.options import format_example, log_options, store_only_option
 
 
-@click.command(epilog=example("holdfast demo", "holdfast demo --open", "holdfast demo --model openai:gpt-4o-mini"))
+@click.command(
+    epilog=format_example("holdfast demo", "holdfast demo --open", "holdfast demo --model openai:gpt-4o-mini")
+)
 @click.option("--fast", is_flag=True, help="The model thinks less: about three seconds in all.")
 @click.option("--model", metavar="PROVIDER:NAME", help="Ask a real model, which needs its package and a key.")
-@click.option("--open", "on_page", is_flag=True, help="Show it on the dashboard in a browser, slowly enough to watch.")
-def demo(fast: bool, model: str | None, on_page: bool) -> None:
+@click.option(
+    "--open", "in_browser", is_flag=True, help="Show it on the dashboard in a browser, slowly enough to watch."
+)
+def demo(fast: bool, model: str | None, in_browser: bool) -> None:
     """See an agent survive kill -9.
 
     Starts two worker processes and an agent of 12 turns, kills the worker that executes it in the middle of turn 9, and
@@ -23,11 +27,11 @@ def demo(fast: bool, model: str | None, on_page: bool) -> None:
     click.echo("Loading Holdfast …")  # takes seconds where nothing is compiled yet
     from holdfast.cli.demo import run_demo
 
-    sys.exit(run_demo(fast=fast, model=model, on_page=on_page))
+    sys.exit(run_demo(fast=fast, model=model, in_browser=in_browser))
 
 
 @click.command(
-    epilog=example(
+    epilog=format_example(
         "holdfast worker app:etl",
         "holdfast worker agents:researcher",
         "holdfast worker jobs/app.py --queue nightly --concurrency 20",
@@ -64,7 +68,7 @@ def demo(fast: bool, model: str | None, on_page: bool) -> None:
     help="Seconds for which a step may block the event loop before this worker ends, and others take over.",
 )
 @log_options
-@store_option(
+@store_only_option(
     "give the URL that the server was given. A process that can reach only the server listens on an address: see "
     "`Client.listen`."
 )
@@ -89,9 +93,9 @@ def worker(
     An agent with a `deps_type` cannot be handed its deps here: serve it from a program of yours, with
     `agent.run_worker(deps=...)`.
     """
-    from holdfast.cli.worker import work
+    from holdfast.cli.worker import run_worker
 
-    work(
+    run_worker(
         target,
         url=url,
         queues=queues or None,

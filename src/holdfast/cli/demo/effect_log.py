@@ -15,32 +15,32 @@ from typing import Any, NamedTuple
 
 from holdfast.admission.usage import Usage
 
-FOLDER = "HOLDFAST_DEMO_FOLDER"
+FOLDER_VARIABLE = "HOLDFAST_DEMO_FOLDER"
 """The environment variable that tells a worker of the demo where the file is."""
-PACE = "HOLDFAST_DEMO_PACE"
+THINK_TIME_VARIABLE = "HOLDFAST_DEMO_PACE"
 """And how many seconds the scripted model thinks."""
-MODEL = "HOLDFAST_DEMO_MODEL"
+MODEL_VARIABLE = "HOLDFAST_DEMO_MODEL"
 """And which real model to ask in place of the scripted one."""
-FILE = "effects.log"
+FILE_NAME = "effects.log"
 
 
-class Trace(NamedTuple):
+class CallEvent(NamedTuple):
     """One line of the file."""
 
     at: float
     pid: int
-    what: str
+    status: str
     """``started``, ``finished`` or ``failed``"""
     turn: int = 0
     """Which turn of the conversation the model was asked for; 0 for a tool call."""
     tool: str = ""
-    call: str = ""
+    call_id: str = ""
     """The model's own name for a tool call."""
     input_tokens: int = 0
     output_tokens: int = 0
     nano_usd: int = -1
     """What the answer costs, in billionths of a dollar; -1: not known."""
-    wants: tuple[str, ...] = ()
+    requested_tools: tuple[str, ...] = ()
     """The tools that the answer calls."""
 
     @property
@@ -50,10 +50,10 @@ class Trace(NamedTuple):
         return Usage(1, self.input_tokens, self.output_tokens, 0, max(0, self.nano_usd), int(unpriced))
 
 
-def leave_trace(what: str, **told: Any) -> None:
+def append_event(status: str, **fields: Any) -> None:
     """Append a line, and be sure that it is on disk."""
-    line = json.dumps({"at": time.time(), "pid": os.getpid(), "what": what, **told}) + "\n"
-    descriptor = os.open(Path(os.environ[FOLDER]) / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    line = json.dumps({"at": time.time(), "pid": os.getpid(), "status": status, **fields}) + "\n"
+    descriptor = os.open(Path(os.environ[FOLDER_VARIABLE]) / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, line.encode())
         os.fsync(descriptor)
@@ -61,16 +61,16 @@ def leave_trace(what: str, **told: Any) -> None:
         os.close(descriptor)
 
 
-def read_traces(folder: Path) -> list[Trace]:
+def read_events(folder: Path) -> list[CallEvent]:
     """All that has happened so far."""
     try:
-        text = (folder / FILE).read_text()
+        text = (folder / FILE_NAME).read_text()
     except FileNotFoundError:
         return []
     whole = text[: text.rfind("\n") + 1]
-    return [_trace(json.loads(line)) for line in whole.splitlines()]
+    return [_parse_event(json.loads(line)) for line in whole.splitlines()]
 
 
-def _trace(told: dict[str, Any]) -> Trace:
-    told["wants"] = tuple(told.get("wants", ()))
-    return Trace(**told)
+def _parse_event(data: dict[str, Any]) -> CallEvent:
+    data["requested_tools"] = tuple(data.get("requested_tools", ()))
+    return CallEvent(**data)

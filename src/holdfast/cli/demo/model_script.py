@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.plan import LONG_TURN, PRICED_LIKE
-from holdfast.testing.scripted_model import Call, ScriptedModel, TurnFunction, call
+from holdfast.cli.demo.plan import KILL_TURN, PRICE_MODEL
+from holdfast.testing.scripted_model import ScriptedModel, ToolCall, TurnFunction, call
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -18,7 +18,7 @@ REPORT = (
     "turn the ebb into power."
 )
 
-TURNS: list[str | list[Call]] = [
+TURNS: list[str | list[ToolCall]] = [
     [
         call("web_search", query="what causes tides"),
         call("web_search", query="tides measured gauges"),
@@ -38,17 +38,17 @@ TURNS: list[str | list[Call]] = [
 ]
 
 
-def scripted_model(pace: float) -> ScriptedModel:
+def create_scripted_model(think_time_s: float) -> ScriptedModel:
     """A model that takes its time over each turn, and longest over the one in which its process is killed."""
 
-    def thinking(number: int, said: str | list[Call]) -> TurnFunction:
-        async def think(_messages: list[ModelMessage]) -> str | list[Call]:
-            await asyncio.sleep(max(0.6, 4 * pace) if number == LONG_TURN else pace)
+    def thinking(number: int, said: str | list[ToolCall]) -> TurnFunction:
+        async def think(_messages: list[ModelMessage]) -> str | list[ToolCall]:
+            await asyncio.sleep(max(0.6, 4 * think_time_s) if number == KILL_TURN else think_time_s)
             return said
 
         return think
 
-    provider, _, name = PRICED_LIKE.partition(":")
+    provider, _, name = PRICE_MODEL.partition(":")
     return ScriptedModel(
         [thinking(number, said) for number, said in enumerate(TURNS, 1)],
         name=name,

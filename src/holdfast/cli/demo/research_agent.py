@@ -19,9 +19,9 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from holdfast import Agent, ModelRetry, RunContext, tool
-from holdfast.agents.models.prices import cost_of
-from holdfast.cli.demo.effect_log import FOLDER, MODEL, PACE, leave_trace
-from holdfast.cli.demo.plan import AGENT
+from holdfast.agents.models.prices import compute_cost
+from holdfast.cli.demo.effect_log import FOLDER_VARIABLE, MODEL_VARIABLE, THINK_TIME_VARIABLE, append_event
+from holdfast.cli.demo.plan import AGENT_NAME
 from holdfast.cli.demo.web_pages import PAGES, search
 
 INSTRUCTIONS = (
@@ -35,15 +35,15 @@ INSTRUCTIONS = (
 
 
 @contextmanager
-def traced(ctx: RunContext) -> Generator[None]:
+def log_call(ctx: RunContext) -> Generator[None]:
     """Leave a trace before and after a tool's work."""
-    leave_trace("started", tool=ctx.tool_name, call=ctx.tool_call_id)
+    append_event("started", tool=ctx.tool_name, call_id=ctx.tool_call_id)
     try:
         yield
     except Exception:
-        leave_trace("failed", tool=ctx.tool_name, call=ctx.tool_call_id)
+        append_event("failed", tool=ctx.tool_name, call_id=ctx.tool_call_id)
         raise
-    leave_trace("finished", tool=ctx.tool_name, call=ctx.tool_call_id)
+    append_event("finished", tool=ctx.tool_name, call_id=ctx.tool_call_id)
 
 
 @tool(effect="read")
@@ -53,14 +53,14 @@ def web_search(ctx: RunContext, query: str) -> list[dict[str, str]]:
     Args:
         query: a few words.
     """
-    with traced(ctx):
+    with log_call(ctx):
         return search(query)
 
 
 @tool(effect="read")
 def read_page(ctx: RunContext, url: str) -> str:
     """Read a page that a search has found."""
-    with traced(ctx):
+    with log_call(ctx):
         if url not in PAGES:
             raise ModelRetry(f"There is no page {url}: read one that a search has found.")
         return PAGES[url][1]
@@ -69,36 +69,36 @@ def read_page(ctx: RunContext, url: str) -> str:
 @tool
 def take_note(ctx: RunContext, text: str) -> str:
     """Note what is known, or what is still missing."""
-    with traced(ctx):
+    with log_call(ctx):
         return "noted"
 
 
 @tool(effect="once")
 def charge_card(ctx: RunContext, cents: int) -> str:
     """Charge the customer's card: what nobody wants to see twice."""
-    with traced(ctx):
+    with log_call(ctx):
         return f"receipt {ctx.idempotency_key[:8]} for ${cents / 100:.2f}"
 
 
 @tool
 def write_report(ctx: RunContext, text: str) -> str:
     """Write the report."""
-    with traced(ctx):
-        (Path(os.environ[FOLDER]) / "report.md").write_text(text + "\n")
+    with log_call(ctx):
+        (Path(os.environ[FOLDER_VARIABLE]) / "report.md").write_text(text + "\n")
         return "written"
 
 
 @tool(effect="once")
 def send_report(ctx: RunContext, to: str) -> str:
     """Send the report by e-mail."""
-    with traced(ctx):
+    with log_call(ctx):
         return f"sent to {to}"
 
 
 # The model
 
 
-class WatchedModel(WrapperModel):
+class LoggedModel(WrapperModel):
     """A model that leaves a trace whenever it is asked and whenever it answers, in whatever process."""
 
     async def request(
@@ -109,42 +109,42 @@ class WatchedModel(WrapperModel):
     ) -> ModelResponse:
         """Ask the model."""
         turn = 1 + sum(isinstance(message, ModelResponse) for message in messages)
-        leave_trace("started", turn=turn)
+        append_event("started", turn=turn)
         try:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
         except Exception:
-            leave_trace("failed", turn=turn)
+            append_event("failed", turn=turn)
             raise
-        leave_trace(
+        append_event(
             "finished",
             turn=turn,
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
-            nano_usd=-1 if (cost := cost_of(response)) is None else cost,
-            wants=[part.tool_name for part in response.tool_calls],
+            nano_usd=-1 if (cost := compute_cost(response)) is None else cost,
+            requested_tools=[part.tool_name for part in response.tool_calls],
         )
         return response
 
 
-def _model() -> Model:
-    name = os.environ.get(MODEL)
+def _create_model() -> Model:
+    name = os.environ.get(MODEL_VARIABLE)
     if name:
         return infer_model(name)
-    from holdfast.cli.demo.model_script import scripted_model
+    from holdfast.cli.demo.model_script import create_scripted_model
 
-    return scripted_model(float(os.environ.get(PACE, "0.2")))
+    return create_scripted_model(float(os.environ.get(THINK_TIME_VARIABLE, "0.2")))
 
 
 research = Agent(
-    WatchedModel(_model()),
-    name=AGENT,
+    LoggedModel(_create_model()),
+    name=AGENT_NAME,
     tools=[web_search, read_page, take_note, charge_card, write_report, send_report],
     instructions=INSTRUCTIONS,
     max_turns=30,
 )
 
 
-def _leave_with_the_demo() -> None:
+def _exit_with_parent() -> None:
     """A worker of the demo is of no use without it: end when the demo's process is gone, however it went."""
     parent = os.getppid()
     while os.getppid() == parent:
@@ -152,5 +152,5 @@ def _leave_with_the_demo() -> None:
     os._exit(1)
 
 
-if FOLDER in os.environ:
-    threading.Thread(target=_leave_with_the_demo, daemon=True).start()
+if FOLDER_VARIABLE in os.environ:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()

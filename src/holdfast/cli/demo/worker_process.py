@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import holdfast
-from holdfast.cli.demo.effect_log import FOLDER, MODEL, PACE
+from holdfast.cli.demo.effect_log import FOLDER_VARIABLE, MODEL_VARIABLE, THINK_TIME_VARIABLE
 from holdfast.cli.demo.plan import Plan
 from holdfast.errors import HoldfastError
 from holdfast.stores.contract import Store
 
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 """Seconds that anything in the demo may take before it is given up."""
 
 
@@ -32,9 +32,9 @@ class WorkerProcess:
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
-            FOLDER: str(folder),
-            PACE: str(plan.pace),
-            MODEL: plan.model or "",
+            FOLDER_VARIABLE: str(folder),
+            THINK_TIME_VARIABLE: str(plan.think_time_s),
+            MODEL_VARIABLE: plan.model or "",
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
         }
@@ -62,7 +62,7 @@ class WorkerProcess:
         """The process's id."""
         return self._process.pid
 
-    def is_gone(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
 
@@ -79,28 +79,28 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
 
-    def last_words(self) -> str:
+    def read_log_tail(self) -> str:
         """The end of what it wrote, for the message when something went wrong."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
 
-    def forget_log(self) -> None:
+    def delete_log(self) -> None:
         """Remove what it wrote."""
         self._log.unlink(missing_ok=True)
 
 
-async def until_serving(store: Store, workers: list[WorkerProcess]) -> None:
+async def wait_until_serving(store: Store, workers: list[WorkerProcess]) -> None:
     """Wait until all of them are registered and serve."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     wanted = {worker.pid for worker in workers}
     while True:
         # A worker announces what it serves a moment after it has registered; whoever starts by name needs that.
-        is_announced = bool(await store.specs())
-        serving = {worker.pid for worker in await store.workers() if worker.state == "live" and worker.workflows}
+        is_announced = bool(await store.get_workflow_specs())
+        serving = {worker.pid for worker in await store.list_workers() if worker.state == "live" and worker.workflows}
         if is_announced and wanted <= serving:
             return
         for worker in workers:
-            if worker.is_gone():
-                raise DemoFailed(f"a worker process ended before its time:\n{worker.last_words()}")
+            if worker.has_exited():
+                raise DemoFailed(f"a worker process ended before its time:\n{worker.read_log_tail()}")
         if time.monotonic() > deadline:
-            raise DemoFailed(f"the workers did not start within {PATIENCE:g} s:\n{workers[0].last_words()}")
+            raise DemoFailed(f"the workers did not start within {TIMEOUT_S:g} s:\n{workers[0].read_log_tail()}")
         await asyncio.sleep(0.02)

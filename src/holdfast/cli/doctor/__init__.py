@@ -20,99 +20,101 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
-from holdfast.cli.doctor.providers import installed_providers, mcp_version
-from holdfast.cli.formatting import console, echo_json, one_line
-from holdfast.client.backend_factory import is_server
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
+from holdfast.cli.doctor.providers import get_mcp_version, list_installed_providers
+from holdfast.cli.formatting import create_console, print_json, to_one_line
+from holdfast.client.backend_factory import is_server_url
 from holdfast.codec import AesEncryption
-from holdfast.codec.encryption import VARIABLE
+from holdfast.codec.encryption import KEYS_VARIABLE
 from holdfast.errors import HoldfastError
-from holdfast.installation import ADVICE, __version__, describe_clash, find_foreign_distribution
+from holdfast.installation import REINSTALL_HINT, __version__, describe_clash, find_foreign_distribution
 from holdfast.stores.contract import Store
-from holdfast.stores.encrypted import SealedStore, beneath
+from holdfast.stores.encrypted import EncryptedStore, unwrap_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.urls import is_temporal, open_store, shown_url, split_namespace, store_url
+from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_store_url, split_namespace
 
-_STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
+_STATUS_STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
-def examine(url: str | None, *, as_json: bool) -> int:
+def run_doctor(url: str | None, *, as_json: bool) -> int:
     """Carry out all checks and tell; the exit code is 1 if one of them failed."""
-    checks = list(_checks(url))
+    checks = list(_diagnose(url))
     healthy = all(check.status != FAIL for check in checks)
     if as_json:
-        echo_json({"ok": healthy, "checks": [asdict(check) for check in checks]})
+        print_json({"ok": healthy, "checks": [asdict(check) for check in checks]})
     else:
-        _tell(console(), checks)
+        _print_results(create_console(), checks)
     return 0 if healthy else 1
 
 
-def _tell(out: Console, checks: Sequence[Check]) -> None:
+def _print_results(out: Console, results: Sequence[CheckResult]) -> None:
     table = Table.grid(padding=(0, 2))
-    for check in checks:
-        told = Text(one_line(check.message))
+    for check in results:
+        told = Text(to_one_line(check.message))
         if check.advice:
-            told.append(f"\n→ {one_line(check.advice)}", "dim")
-        table.add_row(Text(check.status, _STYLES[check.status]), check.name, told)
+            told.append(f"\n→ {to_one_line(check.advice)}", "dim")
+        table.add_row(Text(check.status, _STATUS_STYLES[check.status]), check.name, told)
     out.print(table)
 
 
-def _checks(url: str | None) -> Iterator[Check]:
-    yield Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
-    yield Check("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+def _diagnose(url: str | None) -> Iterator[CheckResult]:
+    yield CheckResult("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
+    yield CheckResult("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
     if found := find_foreign_distribution():
-        yield Check("distribution", WARN, describe_clash(found), ADVICE)
-    yield _models()
-    yield _mcp()
+        yield CheckResult("distribution", WARN, describe_clash(found), REINSTALL_HINT)
+    yield _diagnose_models()
+    yield _diagnose_mcp()
     try:
-        yield _origin(url)
-        if is_server(url):
-            from holdfast.cli.doctor.server import server_checks
+        yield _diagnose_store_url(url)
+        if is_server_url(url):
+            from holdfast.cli.doctor.server import diagnose_server
 
-            yield from server_checks(url)
+            yield from diagnose_server(url)
             return
-        store = open_store(store_url(url))
+        store = create_store(resolve_store_url(url))
     except HoldfastError as error:
-        yield Check("store", FAIL, str(error))
+        yield CheckResult("store", FAIL, str(error))
         return
-    yield _encryption(store)
-    yield from _of_store(url, beneath(store))
+    yield _diagnose_encryption(store)
+    yield from _diagnose_store(url, unwrap_store(store))
 
 
-def _of_store(url: str | None, store: Store) -> Iterator[Check]:
+def _diagnose_store(url: str | None, store: Store) -> Iterator[CheckResult]:
     """What there is to say of the store; only what it needs is imported."""
     if isinstance(store, MemoryStore):
-        yield Check("store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
+        yield CheckResult(
+            "store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL"
+        )
     elif isinstance(store, SqliteStore):
-        from holdfast.cli.doctor.sqlite import sqlite_checks
+        from holdfast.cli.doctor.sqlite import diagnose_sqlite
 
-        yield from sqlite_checks(url, store)
-    elif is_temporal(store_url(url)):
-        from holdfast.cli.doctor.temporal import temporal_checks
+        yield from diagnose_sqlite(url, store)
+    elif is_temporal(resolve_store_url(url)):
+        from holdfast.cli.doctor.temporal import diagnose_temporal
 
-        yield from temporal_checks(url)
+        yield from diagnose_temporal(url)
     else:
-        from holdfast.cli.doctor.postgres import postgres_checks
+        from holdfast.cli.doctor.postgres import diagnose_postgres
 
-        yield from postgres_checks(url, store)
+        yield from diagnose_postgres(url, store)
 
 
-def _models() -> Check:
-    known = installed_providers()
+def _diagnose_models() -> CheckResult:
+    known = list_installed_providers()
     if known:
-        return Check("models", OK, f"packages for {', '.join(known)}")
+        return CheckResult("models", OK, f"packages for {', '.join(known)}")
     advice = (
         "an agent needs one of its model's provider: pip install 'holdfast-agents[openai]', or [anthropic], [google]…"
     )
-    return Check("models", OK, "no provider's package is installed", advice)
+    return CheckResult("models", OK, "no provider's package is installed", advice)
 
 
-def _mcp() -> Check:
-    found = mcp_version()
+def _diagnose_mcp() -> CheckResult:
+    found = get_mcp_version()
     if found is not None:
-        return Check("mcp", OK, f"the package for MCP servers is installed ({found})")
-    return Check(
+        return CheckResult("mcp", OK, f"the package for MCP servers is installed ({found})")
+    return CheckResult(
         "mcp",
         OK,
         "the package for MCP servers is not installed",
@@ -120,17 +122,17 @@ def _mcp() -> Check:
     )
 
 
-def _encryption(store: Store) -> Check:
-    if not isinstance(store, SealedStore):
-        return Check("encryption", OK, f"off: {VARIABLE} is not set")
+def _diagnose_encryption(store: Store) -> CheckResult:
+    if not isinstance(store, EncryptedStore):
+        return CheckResult("encryption", OK, f"off: {KEYS_VARIABLE} is not set")
     assert isinstance(store.encryption, AesEncryption)  # nobody but the environment gives this command one
     first, *others = store.encryption.key_ids
     also = f", and key {', '.join(others)} can be read" if others else ""
-    return Check("encryption", OK, f"what is recorded is sealed with key {first}{also}")
+    return CheckResult("encryption", OK, f"what is recorded is sealed with key {first}{also}")
 
 
-def _origin(url: str | None) -> Check:
+def _diagnose_store_url(url: str | None) -> CheckResult:
     place = split_namespace(url)[0] if url else None
-    is_given = place is not None and place != split_namespace(store_url())[0]
+    is_given = place is not None and place != split_namespace(resolve_store_url())[0]
     source = "--url" if is_given else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
-    return Check("store url", OK, f"{shown_url(store_url(url))} (from {source})")
+    return CheckResult("store url", OK, f"{redact_url(resolve_store_url(url))} (from {source})")

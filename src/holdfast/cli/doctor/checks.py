@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.formatting import duration
+from holdfast.cli.formatting import format_duration
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-SLOW_COMMIT = 0.05
+SLOW_COMMIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """One finding."""
 
     name: str
@@ -21,14 +21,18 @@ class Check:
     advice: str = ""
 
 
-def commit_check(times: Sequence[float], advice: str) -> Check:
+def diagnose_commit(commit_times_s: Sequence[float], advice: str) -> CheckResult:
     """What a durable commit takes, by the times of a few; ``advice`` is for when that is slow."""
-    typical, worst = sorted(times)[len(times) // 2], max(times)
-    message = f"{duration(typical)} a durable commit (slowest of {len(times)}: {duration(worst)})"
-    return Check("commit", WARN, message, advice) if typical > SLOW_COMMIT else Check("commit", OK, message)
+    typical, worst = sorted(commit_times_s)[len(commit_times_s) // 2], max(commit_times_s)
+    message = (
+        f"{format_duration(typical)} a durable commit (slowest of {len(commit_times_s)}: {format_duration(worst)})"
+    )
+    return (
+        CheckResult("commit", WARN, message, advice) if typical > SLOW_COMMIT_S else CheckResult("commit", OK, message)
+    )
 
 
-def namespace_check(namespace: str, place: str, others: Sequence[str]) -> Check:
+def diagnose_namespace(namespace: str, location: str, others: Sequence[str]) -> CheckResult:
     """Whose runs these are, and who else has some here."""
-    told = f"{namespace}, in {place}"
-    return Check("namespace", OK, told + (f"; others here: {', '.join(others)}" if others else ""))
+    told = f"{namespace}, in {location}"
+    return CheckResult("namespace", OK, told + (f"; others here: {', '.join(others)}" if others else ""))

@@ -17,7 +17,7 @@ class _Provider(NamedTuple):
     name: str
     """As in ``provider:model``, and the extra that brings its package."""
     package: str
-    keys: tuple[str, ...]
+    key_variables: tuple[str, ...]
     """The variables that it reads; one of them is enough. None: it has other ways to know who asks."""
 
 
@@ -33,12 +33,12 @@ _PROVIDERS = (
 )
 
 
-def installed_providers() -> list[str]:
+def list_installed_providers() -> list[str]:
     """Those whose package is here, with what is known of their keys: ``openai (OPENAI_API_KEY is set)``."""
-    return [f"{one.name}{_key(one.keys)}" for one in _PROVIDERS if _is_installed(one.package)]
+    return [f"{one.name}{_format_key_status(one.key_variables)}" for one in _PROVIDERS if _is_installed(one.package)]
 
 
-def mcp_version() -> str | None:
+def get_mcp_version() -> str | None:
     """The version of the package that speaks to MCP servers, if it is here."""
     return version("mcp") if _is_installed("mcp") else None
 
@@ -50,7 +50,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _key(names: Sequence[str]) -> str:
+def _format_key_status(names: Sequence[str]) -> str:
     if not names:
         return ""
     found = next((name for name in names if os.environ.get(name)), None)

@@ -7,108 +7,118 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check, commit_check, namespace_check
-from holdfast.cli.doctor.workload import work_checks
-from holdfast.cli.formatting import bytes_in_words
-from holdfast.cli.namespaces import base_of, namespaces_beside
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_commit, diagnose_namespace
+from holdfast.cli.doctor.workload import diagnose_workload
+from holdfast.cli.formatting import format_bytes
+from holdfast.cli.namespaces import get_base_path, list_sqlite_namespaces
 from holdfast.cli.sqlite_file import (
     FileFacts,
-    commit_times,
-    is_newer,
-    is_ours,
-    is_outdated,
+    is_holdfast_file,
+    is_newer_schema,
+    is_older_schema,
+    measure_commit_times,
     read_facts,
-    write_settings,
+    read_writer_settings,
 )
 from holdfast.errors import StoreError
 from holdfast.stores.sql.schema import BASELINE_VERSION
 from holdfast.stores.sqlite import SqliteStore
 
-LITTLE_SPACE = 1 << 30
-NO_SPACE = 50 << 20
-_ELSEWHERE = "allow it, or point HOLDFAST_URL elsewhere"
+LOW_SPACE_BYTES = 1 << 30
+MIN_SPACE_BYTES = 50 << 20
+_ACCESS_HINT = "allow it, or point HOLDFAST_URL elsewhere"
 
 
-def sqlite_checks(url: str | None, store: SqliteStore) -> Iterator[Check]:
+def diagnose_sqlite(url: str | None, store: SqliteStore) -> Iterator[CheckResult]:
     """How the file and its disk are; and if it is a database that can be read, what is in it."""
     path = store.path
-    folder = _nearest_folder(path)
+    folder = _find_nearest_folder(path)
     if not os.access(folder, os.X_OK):
-        yield Check("database", FAIL, f"{folder} may not be entered by this user", _ELSEWHERE)
+        yield CheckResult("database", FAIL, f"{folder} may not be entered by this user", _ACCESS_HINT)
         return
-    others = [name for name in namespaces_beside(base_of(store)) if name != store.namespace]
-    yield namespace_check(store.namespace, path.name, others)
-    yield _space(folder)
+    others = [name for name in list_sqlite_namespaces(get_base_path(store)) if name != store.namespace]
+    yield diagnose_namespace(store.namespace, path.name, others)
+    yield _diagnose_space(folder)
     if not path.exists():
-        yield Check("database", OK, f"none is there yet: the first run, or `holdfast worker`, creates {path}")
-        yield _writable_folder(path, folder)
-        yield _commit(folder)
+        yield CheckResult("database", OK, f"none is there yet: the first run, or `holdfast worker`, creates {path}")
+        yield _diagnose_folder(path, folder)
+        yield _diagnose_commit(folder)
         return
     try:
         facts = read_facts(path)
     except StoreError as error:
-        yield Check("database", FAIL, str(error))
+        yield CheckResult("database", FAIL, str(error))
         return
-    yield _schema(path, facts)
-    if not is_ours(facts) or is_newer(facts) or is_outdated(facts):
+    yield _diagnose_schema(path, facts)
+    if not is_holdfast_file(facts) or is_newer_schema(facts) or is_older_schema(facts):
         return
     try:
-        settings = write_settings(path)
+        settings = read_writer_settings(path)
     except StoreError as error:
-        yield Check("writable", FAIL, str(error))
+        yield CheckResult("writable", FAIL, str(error))
         return
-    yield Check("writable", OK, f"{path} and its folder")
-    yield _durability(settings)
-    yield _commit(folder)
-    yield from work_checks(url)
+    yield CheckResult("writable", OK, f"{path} and its folder")
+    yield _diagnose_durability(settings)
+    yield _diagnose_commit(folder)
+    yield from diagnose_workload(url)
 
 
-def _nearest_folder(path: Path) -> Path:
+def _find_nearest_folder(path: Path) -> Path:
     """The folder of the database, or the nearest one above it that is there."""
     return next(folder for folder in path.parents if os.path.exists(folder))
 
 
-def _space(folder: Path) -> Check:
+def _diagnose_space(folder: Path) -> CheckResult:
     free = shutil.disk_usage(folder).free
-    message = f"{bytes_in_words(free)} free"
+    message = f"{format_bytes(free)} free"
     advice = f"free space on the device of {folder}: without room, runs stop until there is some"
-    if free < NO_SPACE:
-        return Check("disk", FAIL, message, advice)
-    return Check("disk", WARN, message, advice) if free < LITTLE_SPACE else Check("disk", OK, message)
+    if free < MIN_SPACE_BYTES:
+        return CheckResult("disk", FAIL, message, advice)
+    return CheckResult("disk", WARN, message, advice) if free < LOW_SPACE_BYTES else CheckResult("disk", OK, message)
 
 
-def _writable_folder(path: Path, folder: Path) -> Check:
+def _diagnose_folder(path: Path, folder: Path) -> CheckResult:
     if os.access(folder, os.W_OK | os.X_OK):
-        return Check("writable", OK, f"{path.parent} can be created" if folder != path.parent else str(folder))
-    return Check("writable", FAIL, f"{folder} is not writable for this user", _ELSEWHERE)
+        return CheckResult("writable", OK, f"{path.parent} can be created" if folder != path.parent else str(folder))
+    return CheckResult("writable", FAIL, f"{folder} is not writable for this user", _ACCESS_HINT)
 
 
-def _schema(path: Path, facts: FileFacts) -> Check:
-    if not is_ours(facts):
+def _diagnose_schema(path: Path, facts: FileFacts) -> CheckResult:
+    if not is_holdfast_file(facts):
         advice = "point HOLDFAST_URL at another file: Holdfast keeps its runs in one of their own"
-        return Check("database", FAIL, f"{path} is not a Holdfast database", advice)
-    if 0 < facts.version < BASELINE_VERSION:
+        return CheckResult("database", FAIL, f"{path} is not a Holdfast database", advice)
+    if 0 < facts.schema_version < BASELINE_VERSION:
         advice = "use another file, or export its runs with that version and import them with this one"
-        return Check("database", FAIL, f"schema version {facts.version} is from before Holdfast 0.2", advice)
-    if is_newer(facts):
+        return CheckResult(
+            "database", FAIL, f"schema version {facts.schema_version} is from before Holdfast 0.2", advice
+        )
+    if is_newer_schema(facts):
         advice = "upgrade this one (pip install -U holdfast-agents), or use another file"
-        return Check("database", FAIL, f"schema version {facts.version} is from a newer Holdfast", advice)
-    if is_outdated(facts):
-        what = f"schema version {facts.version} is from an older Holdfast" if facts.version else f"{path} is empty"
-        return Check("database", WARN, what, "the next worker or program that opens it sets it up; then ask again")
-    return Check("database", OK, f"opens; schema version {facts.version}, {bytes_in_words(facts.size)}")
+        return CheckResult("database", FAIL, f"schema version {facts.schema_version} is from a newer Holdfast", advice)
+    if is_older_schema(facts):
+        what = (
+            f"schema version {facts.schema_version} is from an older Holdfast"
+            if facts.schema_version
+            else f"{path} is empty"
+        )
+        return CheckResult(
+            "database", WARN, what, "the next worker or program that opens it sets it up; then ask again"
+        )
+    return CheckResult("database", OK, f"opens; schema version {facts.schema_version}, {format_bytes(facts.size)}")
 
 
-def _durability(settings: Mapping[str, str]) -> Check:
+def _diagnose_durability(settings: Mapping[str, str]) -> CheckResult:
     message = ", ".join(f"{name}={value}" for name, value in settings.items())
     if settings == {"journal_mode": "wal", "synchronous": "full"}:
-        return Check("durability", OK, message)
-    return Check("durability", FAIL, message, "a recorded outcome could be lost with the power: please report this")
+        return CheckResult("durability", OK, message)
+    return CheckResult(
+        "durability", FAIL, message, "a recorded outcome could be lost with the power: please report this"
+    )
 
 
-def _commit(folder: Path) -> Check:
+def _diagnose_commit(folder: Path) -> CheckResult:
     try:
-        times = commit_times(folder)
+        times = measure_commit_times(folder)
     except (StoreError, OSError) as error:
-        return Check("commit", FAIL, f"a test commit in {folder} failed: {error}")
-    return commit_check(times, "a slow disk bounds steps a second; a local SSD takes about a millisecond")
+        return CheckResult("commit", FAIL, f"a test commit in {folder} failed: {error}")
+    return diagnose_commit(times, "a slow disk bounds steps a second; a local SSD takes about a millisecond")

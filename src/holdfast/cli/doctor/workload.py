@@ -8,46 +8,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.cli.disabled_workflows import unfinished
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, Check
-from holdfast.cli.event_loop import in_loop
-from holdfast.cli.formatting import ago, command, counted
-from holdfast.cli.store_access import placed, reached
-from holdfast.core.states import UNFINISHED, RunState
+from holdfast.cli.disabled_workflows import count_unfinished_runs
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
+from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.formatting import format_ago, format_command, format_count
+from holdfast.cli.store_access import open_client, with_store_options
+from holdfast.core.states import UNFINISHED_STATES, RunState
 from holdfast.errors import HoldfastError
 from holdfast.services.health import Health
 from holdfast.services.queues import QueueInfo
-from holdfast.services.stalls import how_to_switch_on
+from holdfast.services.stalls import describe_disabled
 from holdfast.services.workers import WorkerInfo
 
 
-def work_checks(url: str | None) -> Iterator[Check]:
+def diagnose_workload(url: str | None) -> Iterator[CheckResult]:
     """Who is alive, how many runs there are, and what somebody should see to."""
-    for check in _checks(url):
-        yield replace(check, advice=placed(url, check.advice))
+    for check in _diagnose(url):
+        yield replace(check, advice=with_store_options(url, check.advice))
 
 
-def _checks(url: str | None) -> Iterator[Check]:
+def _diagnose(url: str | None) -> Iterator[CheckResult]:
     try:
-        found = in_loop(_read(url))
+        found = run_in_loop(_fetch_workload(url))
     except HoldfastError as error:
-        yield Check("runs", FAIL, str(error))
+        yield CheckResult("runs", FAIL, str(error))
         return
     states: Counter[RunState] = Counter()
     for one in found.health:
-        states.update(one.runs)
-    yield _workers(found.workers, any(states[state] for state in UNFINISHED))
-    yield from _listeners(found.workers)
-    more = {state for one in found.health for state in one.more}
+        states.update(one.run_counts)
+    yield _diagnose_workers(found.workers, any(states[state] for state in UNFINISHED_STATES))
+    yield from _diagnose_listeners(found.workers)
+    more = {state for one in found.health for state in one.capped_states}
     told = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
-    yield Check("runs", OK, told or "none yet")
-    yield from _unserved(found.health)
-    yield from _switched_off(found.health)
-    yield from _paused_queues(found.queues)
-    yield from _unsuccessful(states)
+    yield CheckResult("runs", OK, told or "none yet")
+    yield from _diagnose_unserved(found.health)
+    yield from _diagnose_disabled(found.health)
+    yield from _diagnose_paused_queues(found.queues)
+    yield from _diagnose_unsuccessful(states)
 
 
-class _Found(NamedTuple):
+class _Workload(NamedTuple):
     """What is told of workers and runs."""
 
     health: Sequence[Health]
@@ -55,63 +55,74 @@ class _Found(NamedTuple):
     queues: Sequence[QueueInfo]
 
 
-async def _read(url: str | None) -> _Found:
-    async with reached(url) as client:
-        return _Found(await client.health(), await client.workers(), await client.queues.list())
+async def _fetch_workload(url: str | None) -> _Workload:
+    async with open_client(url) as client:
+        return _Workload(await client.health(), await client.workers(), await client.queues.list())
 
 
-def _workers(workers: Sequence[WorkerInfo], work: bool) -> Check:
-    alive = [worker for worker in workers if worker.alive]
-    own = [worker for worker in alive if not worker.listener]
-    gone = sum(worker.state == "live" and not worker.listener for worker in workers) - len(own)
-    message = _how_many(own)
+def _diagnose_workers(workers: Sequence[WorkerInfo], has_work: bool) -> CheckResult:
+    alive = [worker for worker in workers if worker.is_alive]
+    own = [worker for worker in alive if not worker.is_listener]
+    gone = sum(worker.state == "live" and not worker.is_listener for worker in workers) - len(own)
+    message = _format_live_workers(own)
     if gone:
-        message += f"; {counted(gone, 'dead one')} whose runs the next worker takes over"
-    if not alive and work:
-        return Check("workers", WARN, message, "start one with `holdfast worker module`, or run your program again")
-    return Check("workers", OK, message)
+        message += f"; {format_count(gone, 'dead one')} whose runs the next worker takes over"
+    if not alive and has_work:
+        return CheckResult(
+            "workers", WARN, message, "start one with `holdfast worker module`, or run your program again"
+        )
+    return CheckResult("workers", OK, message)
 
 
-def _listeners(workers: Sequence[WorkerInfo]) -> Iterator[Check]:
+def _diagnose_listeners(workers: Sequence[WorkerInfo]) -> Iterator[CheckResult]:
     """Those that a server speaks for, if there are any."""
-    known = [worker for worker in workers if worker.listener and worker.state == "live"]
-    own = [worker for worker in known if worker.alive]
+    known = [worker for worker in workers if worker.is_listener and worker.state == "live"]
+    own = [worker for worker in known if worker.is_alive]
     if known:
         gone = len(known) - len(own)
-        lost = f"; {counted(gone, 'silent one')} whose runs a server gives to others" if gone else ""
-        yield Check("listeners", OK, _how_many(own) + lost)
+        lost = f"; {format_count(gone, 'silent one')} whose runs a server gives to others" if gone else ""
+        yield CheckResult("listeners", OK, _format_live_workers(own) + lost)
 
 
-def _how_many(workers: Sequence[WorkerInfo]) -> str:
-    places = ", ".join(worker.place for worker in workers[:4]) + (" …" if len(workers) > 4 else "")
+def _format_live_workers(workers: Sequence[WorkerInfo]) -> str:
+    places = ", ".join(worker.location for worker in workers[:4]) + (" …" if len(workers) > 4 else "")
     return f"{len(workers)} alive" + (f" ({places})" if workers else "")
 
 
-def _unserved(health: Sequence[Health]) -> Iterator[Check]:
-    for left in sorted((left for one in health for left in one.unserved), key=lambda left: left.fact):
-        yield Check("unserved", WARN, f"{left.fact} ({counted(left.runs, 'unfinished run')})", left.remedy)
+def _diagnose_unserved(health: Sequence[Health]) -> Iterator[CheckResult]:
+    for left in sorted((left for one in health for left in one.unserved_runs), key=lambda left: left.reason):
+        yield CheckResult(
+            "unserved", WARN, f"{left.reason} ({format_count(left.run_count, 'unfinished run')})", left.remedy
+        )
 
 
-def _switched_off(health: Sequence[Health]) -> Iterator[Check]:
+def _diagnose_disabled(health: Sequence[Health]) -> Iterator[CheckResult]:
     for one in health:
-        if one.off_since is not None:
-            since = ago(time.time() - one.off_since.timestamp())
-            by = f" by {one.off_by}" if one.off_by else ""
-            why = f": {one.off_reason}" if one.off_reason else ""
-            message = f"workflow {one.name!r}, {since}{by}{why} ({counted(unfinished(one), 'unfinished run')})"
-            yield Check("switched off", WARN, message, how_to_switch_on(one.name).partition(": ")[2])
+        if one.disabled_at is not None:
+            since = format_ago(time.time() - one.disabled_at.timestamp())
+            by = f" by {one.disabled_by}" if one.disabled_by else ""
+            why = f": {one.disabled_reason}" if one.disabled_reason else ""
+            message = (
+                f"workflow {one.name!r}, {since}{by}{why} "
+                f"({format_count(count_unfinished_runs(one), 'unfinished run')})"
+            )
+            yield CheckResult("disabled", WARN, message, describe_disabled(one.name).partition(": ")[2])
 
 
-def _paused_queues(queues: Sequence[QueueInfo]) -> Iterator[Check]:
+def _diagnose_paused_queues(queues: Sequence[QueueInfo]) -> Iterator[CheckResult]:
     for queue in queues:
         if queue.paused_at is not None:
-            waiting = f"{counted(queue.waiting, 'run')} {'waits' if queue.waiting == 1 else 'wait'} in it"
-            message = f"queue {queue.name!r}, {ago(time.time() - queue.paused_at.timestamp())} ({waiting})"
-            yield Check("paused", WARN, message, f"`{command('queues', 'resume', queue.name)}` lets its runs go on")
+            waiting = (
+                f"{format_count(queue.waiting_count, 'run')} {'waits' if queue.waiting_count == 1 else 'wait'} in it"
+            )
+            message = f"queue {queue.name!r}, {format_ago(time.time() - queue.paused_at.timestamp())} ({waiting})"
+            yield CheckResult(
+                "paused", WARN, message, f"`{format_command('queues', 'resume', queue.name)}` lets its runs go on"
+            )
 
 
-def _unsuccessful(states: Mapping[RunState, int]) -> Iterator[Check]:
+def _diagnose_unsuccessful(states: Mapping[RunState, int]) -> Iterator[CheckResult]:
     for state in (RunState.FAILED, RunState.DEAD):
         if count := states.get(state):
             advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` lets one go on"
-            yield Check(state.value, WARN, counted(count, "run"), advice)
+            yield CheckResult(state.value, WARN, format_count(count, "run"), advice)

@@ -23,9 +23,9 @@ from holdfast.client.backend import (
     QueueBackend,
     ScheduleBackend,
 )
-from holdfast.client.http.backoff import LIMIT, Pace, Patience
-from holdfast.client.http.decoders import items_of, read, read_all, read_run
-from holdfast.client.http.listener import HttpListeners
+from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
+from holdfast.client.http.decoders import decode, decode_list, decode_run, get_items
+from holdfast.client.http.listener import HttpListenerRegistry
 from holdfast.client.http.resources import (
     HttpAddresses,
     HttpKeys,
@@ -33,39 +33,39 @@ from holdfast.client.http.resources import (
     HttpPolicies,
     HttpQueues,
     HttpSchedules,
-    queue_as_json,
+    queue_to_json,
 )
-from holdfast.client.http.runs import PAGE, HttpRuns, budget_as_json, encoded, part
-from holdfast.client.http.server_endpoint import Place
-from holdfast.client.http.transport import Passing, Transport
+from holdfast.client.http.runs import PAGE_SIZE, HttpRuns, budget_to_json, encode_value, quote_segment
+from holdfast.client.http.server_endpoint import ServerEndpoint
+from holdfast.client.http.transport import TransientError, Transport
 from holdfast.client.listener import Listener
-from holdfast.codec import LARGEST, check_size
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, validate_size
 from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
 from holdfast.reports.budgets import BudgetInfo
 from holdfast.reports.dead_runs import DeadRun
-from holdfast.reports.formatting import iso
+from holdfast.reports.formatting import format_iso
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.tail import FOLLOWING, Followed, Happening, Told
-from holdfast.reports.usage_report import DaySpending, UsageReport, day_of
-from holdfast.services.addresses import checked_address
+from holdfast.reports.tail import FOLLOWING_KIND, SeenEvents, TailEvent, TailFilter
+from holdfast.reports.usage_report import DailyUsage, UsageReport, to_utc_date
+from holdfast.services.addresses import validate_address_name
 from holdfast.services.audit_log import AuditEntry
-from holdfast.services.bulk_start import AT_ONCE, Call, check_options, split_call
+from holdfast.services.bulk_start import BATCH_SIZE, CallArguments, check_bulk_options, split_call
 from holdfast.services.forks import NOT_GIVEN
-from holdfast.services.health import Health, Switch
+from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.journal_files import Journal
-from holdfast.services.retention import PruneReport, age_in_seconds
+from holdfast.services.retention import PruneReport, parse_age_s
 from holdfast.services.run_start import StartOptions
-from holdfast.services.settlement import check_what_is_said
+from holdfast.services.settlement import check_settlement
 from holdfast.services.wire_values import encoded_to_wire
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 
 T = TypeVar("T")
 
-PRUNING = 600.0
+PRUNE_TIMEOUT_S = 600.0
 """Seconds that deleting runs may take."""
-BATCH = 4 * 1024 * 1024
+MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of inputs that are sent at once: servers take some more."""
 
 
@@ -76,9 +76,9 @@ class ServerInfo:
     version: str
     now: datetime
     """By its clock."""
-    key: str | None
+    key_id: str | None
     """The id of the caller's key; none where none is needed."""
-    name: str
+    key_name: str
     namespace: str
     scopes: tuple[str, ...]
 
@@ -87,23 +87,23 @@ class HttpBackend(HttpRuns, Backend):
     """Over a server.
 
     Args:
-        place: where it is, and who asks.
+        endpoint: where it is, and who asks.
         max_value: the largest value that is sent, in bytes.
-        pace: time and chance.
-        over: what requests are sent through, instead of the network.
+        timing: time and chance.
+        http_transport: what requests are sent through, instead of the network.
     """
 
     def __init__(
         self,
-        place: Place,
-        max_value: int = LARGEST,
+        endpoint: ServerEndpoint,
+        max_value: int = DEFAULT_MAX_VALUE_BYTES,
         *,
-        pace: Pace | None = None,
-        over: httpx2.AsyncBaseTransport | None = None,
+        timing: Timing | None = None,
+        http_transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(Transport(place, pace=pace, over=over), max_value)
-        self.url = place.url
-        self._listeners = HttpListeners(self._transport)
+        super().__init__(Transport(endpoint, timing=timing, http_transport=http_transport), max_value)
+        self.url = endpoint.url
+        self._listeners = HttpListenerRegistry(self._transport)
 
     @property
     def memory(self) -> MemoryBackend:
@@ -135,65 +135,75 @@ class HttpBackend(HttpRuns, Backend):
         """API keys."""
         return HttpKeys(self._transport)
 
-    async def open(self, patience: float | None = None) -> None:
+    async def open(self, give_up_after_s: float | None = None) -> None:
         """Look whether the server is there, and whether it knows the key."""
         try:
-            answer = await self._transport.ask("GET", "/v1/whoami", patience=LIMIT if patience is None else patience)
-            answer.checked()
+            answer = await self._transport.request(
+                "GET", "/v1/whoami", give_up_after_s=GIVE_UP_AFTER_S if give_up_after_s is None else give_up_after_s
+            )
+            answer.unwrap()
         except NotAllowed:
             pass  # it knows the key, which is for something else than reading
 
-    async def about(self) -> ServerInfo:
+    async def get_server_info(self) -> ServerInfo:
         """What the server tells of itself, and of the caller."""
         health, who = await self._get("/v1/health"), await self._get("/v1/whoami")
-        return read(ServerInfo, {**health, **who})
+        return decode(ServerInfo, {**health, **who, "key_name": who["name"]})
 
     async def close(self) -> None:
         """Disconnect the running event loop."""
         await self._listeners.close()
         await self._transport.close()
 
-    def listener(self, address: str, *, at_once: int, name: str | None) -> Listener:
+    def create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
         """A new listener on an address."""
-        return self._listeners.add(address, at_once=at_once, name=name)
+        return self._listeners.create(address, concurrency=concurrency, name=name)
 
     # Starting
 
     async def start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions) -> str:
         """Start a run or join the one that is there."""
-        inputs, _ = self._inputs(workflow, args, kwargs)
-        body = {"workflow": workflow, "id": options.id, **inputs, **_options(options)}
-        answer = await self._transport.ask("POST", "/v1/runs", body=_given(body), key=secrets.token_hex(16))
-        return str(answer.checked()["id"])
+        inputs, _ = self._encode_inputs(workflow, args, kwargs)
+        body = {"workflow": workflow, "id": options.id, **inputs, **_options_to_json(options)}
+        answer = await self._transport.request(
+            "POST", "/v1/runs", body=_drop_none(body), idempotency_key=secrets.token_hex(16)
+        )
+        return str(answer.unwrap()["id"])
 
-    async def start_many(self, workflow: str, calls: Iterable[Call], options: StartOptions) -> builtins.list[str]:
+    async def start_many(
+        self, workflow: str, calls: Iterable[CallArguments], options: StartOptions
+    ) -> builtins.list[str]:
         """Start or join a run for each call."""
-        check_options(workflow, options)
+        check_bulk_options(workflow, options)
         ids: list[str] = []
-        inputs = (self._inputs(workflow, *split_call(call)) for call in calls)
-        for some in _batches(inputs):
-            body = _given({"workflow": workflow, "calls": some, **_options(options)})
+        inputs = (self._encode_inputs(workflow, *split_call(call)) for call in calls)
+        for some in _split_batches(inputs):
+            body = _drop_none({"workflow": workflow, "calls": some, **_options_to_json(options)})
             # Under the same key the server starts none of them twice, however often it is asked.
-            answer = await self._transport.ask("POST", "/v1/runs/batch", body=body, key=secrets.token_hex(16))
-            ids += answer.checked()["ids"]
+            answer = await self._transport.request(
+                "POST", "/v1/runs/batch", body=body, idempotency_key=secrets.token_hex(16)
+            )
+            ids += answer.unwrap()["ids"]
         return ids
 
-    async def send(self, address: str, payload: Any, options: StartOptions, deadline: float | None) -> str:
+    async def send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
         """Send work to an address, or find that it was sent before."""
-        body = _given({"id": options.id, "deadline": deadline, **_options(options)})
-        body["payload"] = self._wire(payload, f"what is sent to address {address!r}")
-        path = f"/v1/addresses/{part(checked_address(address))}/send"
-        answer = await self._transport.ask("POST", path, body=body, key=secrets.token_hex(16))
-        return str(answer.checked()["id"])
+        body = _drop_none({"id": options.id, "deadline": deadline_s, **_options_to_json(options)})
+        body["payload"] = self._value_to_wire(payload, f"what is sent to address {address!r}")
+        path = f"/v1/addresses/{quote_segment(validate_address_name(address))}/send"
+        answer = await self._transport.request("POST", path, body=body, idempotency_key=secrets.token_hex(16))
+        return str(answer.unwrap()["id"])
 
-    def _inputs(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    def _encode_inputs(
+        self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], int]:
         """The inputs as they are sent, and how many bytes they are."""
         of = f"of workflow {workflow!r}"
-        by_position = [encoded(one, f"argument {number} {of}") for number, one in enumerate(args, 1)]
-        by_name = {name: encoded(one, f"argument {name!r} {of}") for name, one in kwargs.items()}
+        by_position = [encode_value(one, f"argument {number} {of}") for number, one in enumerate(args, 1)]
+        by_name = {name: encode_value(one, f"argument {name!r} {of}") for name, one in kwargs.items()}
         size = sum(map(len, by_position)) + sum(map(len, by_name.values()))
         if size > self.max_value:
-            check_size(b"".join([*by_position, *by_name.values()]), f"the inputs {of}", self.max_value)
+            validate_size(b"".join([*by_position, *by_name.values()]), f"the inputs {of}", self.max_value)
         sent = {
             "args": [encoded_to_wire(one) for one in by_position],
             "kwargs": {name: encoded_to_wire(one) for name, one in by_name.items()},
@@ -202,24 +212,28 @@ class HttpBackend(HttpRuns, Backend):
 
     # Many runs
 
-    async def list(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
+    async def list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
         """Runs that match, newest first."""
         query = {
-            "state": [str(one) for one in where.states],
-            "workflow": where.workflow,
-            "tag": where.tag,
-            "text": where.text,
-            "parent": where.parent,
-            "id_prefix": where.id_prefix,
-            "created_after": iso(where.created_after),
-            "created_before": iso(where.created_before),
+            "state": [str(one) for one in run_filter.states],
+            "workflow": run_filter.workflow,
+            "tag": run_filter.tag,
+            "text": run_filter.text,
+            "parent": run_filter.parent,
+            "id_prefix": run_filter.id_prefix,
+            "created_after": format_iso(run_filter.created_after),
+            "created_before": format_iso(run_filter.created_before),
         }
-        return [read_run(one) for one in await self._pages("/v1/runs", query, limit, before)]
+        return [decode_run(one) for one in await self._fetch_pages("/v1/runs", query, limit, before)]
 
-    async def tail(self, followed: Followed, since: datetime | None) -> AsyncGenerator[Happening]:
+    async def tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
         """What happens in all runs."""
-        query = {"workflow": followed.workflow, "tag": followed.tag, "state": [str(one) for one in followed.states]}
-        left, told = Patience(self._transport.pace, None), Told()
+        query = {
+            "workflow": tail_filter.workflow,
+            "tag": tail_filter.tag,
+            "state": [str(one) for one in tail_filter.states],
+        }
+        left, told = Backoff(self._transport.timing, None), SeenEvents()
         place = None if since is None else since.isoformat()
         while True:
             wait: float | None = None
@@ -229,38 +243,40 @@ class HttpBackend(HttpRuns, Backend):
                     aclosing(aiter(stream)) as received,
                 ):
                     async for one in received:
-                        left.renew()
+                        left.reset()
                         place = one.id or place
-                        if one.event == FOLLOWING:
+                        if one.event == FOLLOWING_KIND:
                             since = since or datetime.fromisoformat(json.loads(one.data)["since"])
                             continue
-                        happening = read(Happening, json.loads(one.data), "data")
-                        if told.is_new(happening) and (since is None or happening.at >= since):
+                        happening = decode(TailEvent, json.loads(one.data), "data")
+                        if told.add_if_new(happening) and (since is None or happening.at >= since):
                             yield happening
-            except Passing as passing:
-                wait = passing.wait
+            except TransientError as passing:
+                wait = passing.retry_after_s
             await left.wait(wait)  # its server is about to stop: another one, or it itself, goes on from this place
 
     async def export(self, run_id: str) -> Journal:
         """A run outside its store."""
-        told = await self._get(f"/v1/runs/{part(run_id)}/journal")
-        return Journal.of(told, f"what {self.url} tells of run {run_id!r}")
+        told = await self._get(f"/v1/runs/{quote_segment(run_id)}/journal")
+        return Journal.from_json(told, f"what {self.url} tells of run {run_id!r}")
 
     async def budget(self, run_id: str) -> BudgetInfo:
         """What a run may use and has used."""
-        return read(BudgetInfo, await self._get(f"/v1/runs/{part(run_id)}/budget"))
+        return decode(BudgetInfo, await self._get(f"/v1/runs/{quote_segment(run_id)}/budget"))
 
     async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
         """Dead runs, newest first."""
-        found = await self._pages("/v1/dead", {"workflow": workflow}, limit, before)
-        return [read(DeadRun, one) for one in found]
+        found = await self._fetch_pages("/v1/dead-runs", {"workflow": workflow}, limit, before)
+        return [decode(DeadRun, one) for one in found]
 
-    async def _pages(self, path: str, query: dict[str, Any], limit: int, before: str | None) -> builtins.list[Any]:
+    async def _fetch_pages(
+        self, path: str, query: dict[str, Any], limit: int, before: str | None
+    ) -> builtins.list[Any]:
         found: list[Any] = []
         place: dict[str, str | None] = {"before": before}
         while len(found) < limit:
-            told = await self._get(path, **query, **place, limit=min(PAGE, limit - len(found)))
-            found += items_of(told)
+            told = await self._get(path, **query, **place, limit=min(PAGE_SIZE, limit - len(found)))
+            found += get_items(told)
             if told["next"] is None:
                 break
             place = {"cursor": str(told["next"])}
@@ -268,40 +284,45 @@ class HttpBackend(HttpRuns, Backend):
 
     async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
         """Let a run go on that failed, was cancelled or is dead."""
-        body = _given({"run_again": run_again, "version": version})
-        answer = await self._transport.ask("POST", f"/v1/runs/{part(run_id)}/retry", body=body)
+        body = _drop_none({"run_again": run_again, "version": version})
+        answer = await self._transport.request("POST", f"/v1/runs/{quote_segment(run_id)}/retry", body=body)
         is_refused = isinstance(answer.error, RetryRefused)
-        if answer.again and is_refused and not (await self.info(run_id)).state.is_terminal:
+        if answer.has_unconfirmed_attempt and is_refused and not (await self.info(run_id)).state.is_terminal:
             return  # our first try has been heard: it goes on
-        answer.checked()
+        answer.unwrap()
 
     async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
         """Say what came of a step of unknown outcome, and let its run go on."""
-        check_what_is_said(output, happened)
-        body = _given({"step": step, "by": by})
+        check_settlement(output, happened)
+        body = _drop_none({"step": step, "by": by})
         if happened:
-            body["output"] = self._wire(output, f"the output of step {step!r}")
+            body["output"] = self._value_to_wire(output, f"the output of step {step!r}")
         else:
             body["happened"] = False
-        answer = await self._transport.ask("POST", f"/v1/runs/{part(run_id)}/settle", body=body)
+        answer = await self._transport.request("POST", f"/v1/runs/{quote_segment(run_id)}/settle", body=body)
         is_refused = isinstance(answer.error, SettleRefused)
-        if answer.again and is_refused and not (await self.info(run_id)).state.is_terminal:
+        if answer.has_unconfirmed_attempt and is_refused and not (await self.info(run_id)).state.is_terminal:
             return  # our first try has been heard: it goes on
-        answer.checked()
+        answer.unwrap()
 
     async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         """A new run that shares the beginning of another one."""
         if with_output is not NOT_GIVEN and at is None:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
-        body = _given({"at": at, "id": id})
+        body = _drop_none({"at": at, "id": id})
         if with_output is not NOT_GIVEN:
-            body["output"] = self._wire(with_output, f"the output of step {at!r}")
-        path = f"/v1/runs/{part(run_id)}/fork"
-        answer = await self._transport.ask("POST", path, body=body, key=secrets.token_hex(16))
+            body["output"] = self._value_to_wire(with_output, f"the output of step {at!r}")
+        path = f"/v1/runs/{quote_segment(run_id)}/fork"
+        answer = await self._transport.request("POST", path, body=body, idempotency_key=secrets.token_hex(16))
         is_taken = isinstance(answer.error, RunConflict)
-        if answer.again and is_taken and id is not None and (await self.info(id)).forked_from == run_id:
+        if (
+            answer.has_unconfirmed_attempt
+            and is_taken
+            and id is not None
+            and (await self.info(id)).forked_from == run_id
+        ):
             return id  # our first try has been heard
-        return str(answer.checked()["id"])
+        return str(answer.unwrap()["id"])
 
     async def prune(
         self,
@@ -317,7 +338,7 @@ class HttpBackend(HttpRuns, Backend):
     ) -> PruneReport:
         """Delete ended runs, and tell in ``report``."""
         body = {
-            "older_than": age_in_seconds(older_than),
+            "older_than": parse_age_s(older_than),
             "state": [str(one) for one in states],
             "workflow": workflow,
             "keep": keep,
@@ -325,8 +346,8 @@ class HttpBackend(HttpRuns, Backend):
             "run_ids": None if run_ids is None else [*run_ids],
             "dry_run": dry_run,
         }
-        answer = await self._transport.ask("POST", "/v1/prune", body=_given(body), answer=PRUNING)
-        told = read(PruneReport, answer.checked())
+        answer = await self._transport.request("POST", "/v1/prune", body=_drop_none(body), timeout_s=PRUNE_TIMEOUT_S)
+        told = decode(PruneReport, answer.unwrap())
         for one in fields(told):
             setattr(report, one.name, getattr(told, one.name))
         return report
@@ -335,68 +356,68 @@ class HttpBackend(HttpRuns, Backend):
 
     async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
         """What all runs have used, by day."""
-        first, last = (None if day is None else day_of(day).isoformat() for day in (since, until))
+        first, last = (None if day is None else to_utc_date(day).isoformat() for day in (since, until))
         told = await self._get("/v1/usage", since=first, until=last, workflow=workflow)
-        spending = read_all(DaySpending, told)
-        return read(UsageReport, {**told, "spending": spending})
+        spending = decode_list(DailyUsage, told)
+        return decode(UsageReport, {**told, "daily_usage": spending})
 
     async def workers(self) -> builtins.list[WorkerInfo]:
         """Who takes up runs."""
-        return read_all(WorkerInfo, await self._get("/v1/workers"))
+        return decode_list(WorkerInfo, await self._get("/v1/workers"))
 
     async def health(self) -> builtins.list[Health]:
         """How it is with all that was announced."""
-        return read_all(Health, await self._get("/v1/agents"))
+        return decode_list(Health, await self._get("/v1/agents"))
 
     async def inputs_schema(self, workflow: str, version: str | None) -> Mapping[str, Any]:
         """What the inputs of a workflow must be, in the newest version: a server tells of no other."""
-        return read(Health, await self._get(f"/v1/agents/{part(workflow)}")).inputs_schema
+        return decode(Health, await self._get(f"/v1/agents/{quote_segment(workflow)}")).inputs_schema
 
-    async def switch_off(self, workflow: str, reason: str, by: str | None) -> bool:
+    async def disable(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
-        return await self._changes(f"/v1/agents/{part(workflow)}/kill", {"reason": reason, "by": by})
+        return await self._send_change(f"/v1/agents/{quote_segment(workflow)}/disable", {"reason": reason, "by": by})
 
-    async def switch_on(self, workflow: str) -> bool:
+    async def enable(self, workflow: str) -> bool:
         """Let its runs go on."""
-        return await self._changes(f"/v1/agents/{part(workflow)}/lift")
+        return await self._send_change(f"/v1/agents/{quote_segment(workflow)}/enable")
 
     async def audit(self, limit: int) -> builtins.list[AuditEntry]:
         """Who asked servers for what."""
-        return [read(AuditEntry, one) for one in await self._pages("/v1/audit", {}, limit, None)]
+        return [decode(AuditEntry, one) for one in await self._fetch_pages("/v1/audit", {}, limit, None)]
 
-    async def switched_off(self) -> dict[str, Switch]:
-        """What is switched off, since when, by whom, and why."""
-        return {one.name: one for one in read_all(Switch, await self._get("/v1/switched-off"))}
+    async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
+        """What is disabled, since when, by whom, and why."""
+        return {one.name: one for one in decode_list(DisabledWorkflow, await self._get("/v1/disabled"))}
 
 
-def _options(options: StartOptions) -> dict[str, Any]:
+def _options_to_json(options: StartOptions) -> dict[str, Any]:
     """How a run is started, as it is sent."""
-    most = options.debounce_most
+    most = options.max_debounce_s
     return {
-        "queue": queue_as_json(options.queue),
+        "queue": queue_to_json(options.queue),
         "key": options.key,
         "dedup": options.dedup,
-        "debounce": options.debounce,
-        "debounce_most": None if most == MAX_DURATION_S else most,
-        "delay": max(0.0, options.delay) or None,
+        "debounce": options.debounce_s,
+        "max_debounce": None if most == MAX_DURATION_S else most,
+        "delay": max(0.0, options.delay_s) or None,
         "priority": options.priority or None,
         "tags": [*options.tags] or None,
-        "budget": None if options.budget is None else budget_as_json(options.budget),
+        "budget": None if options.budget is None else budget_to_json(options.budget),
         "max_deliveries": options.max_deliveries,
         "version": options.version,
     }
 
 
-def _given(body: dict[str, Any]) -> dict[str, Any]:
+def _drop_none(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _batches(inputs: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[str, Any]]]:
+def _split_batches(inputs: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[str, Any]]]:
     """So many at once as a server takes in one request."""
     some: list[dict[str, Any]] = []
     size = 0
     for one, more in inputs:
-        if some and (len(some) >= AT_ONCE or size + more > BATCH):
+        if some and (len(some) >= BATCH_SIZE or size + more > MAX_BATCH_BYTES):
             yield some
             some, size = [], 0
         some.append(one)

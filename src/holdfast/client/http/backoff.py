@@ -8,51 +8,56 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-FIRST = 0.1
+INITIAL_DELAY_S = 0.1
 """Seconds before the first repetition; each further one waits twice as long."""
-LONGEST = 5.0
-LONGEST_ASKED = 60.0
+MAX_DELAY_S = 5.0
+MAX_RETRY_AFTER_S = 60.0
 """Seconds that a server may ask to wait: it must not put a caller off for ever."""
-LIMIT = 30.0
+GIVE_UP_AFTER_S = 30.0
 """Seconds after which a call gives up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Timing:
     """Time and chance, which tests bring along themselves."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    chance: Callable[[], float] = random.random
+    jitter: Callable[[], float] = random.random
 
 
-class Patience:
+class Backoff:
     """Of one call: how often it has failed, and since when.
 
     Args:
-        pace: time and chance.
-        limit: seconds after which to give up; ``None``: never.
+        timing: time and chance.
+        give_up_after_s: seconds after which to give up; ``None``: never.
     """
 
-    def __init__(self, pace: Pace, limit: float | None = LIMIT) -> None:
-        self._pace = pace
-        self._limit = limit
-        self._since = pace.clock()
-        self._failures = 0
+    def __init__(self, timing: Timing, give_up_after_s: float | None = GIVE_UP_AFTER_S) -> None:
+        self._timing = timing
+        self._give_up_after_s = give_up_after_s
+        self._started_at = timing.clock()
+        self._failure_count = 0
 
-    async def wait(self, asked: float | None = None) -> bool:
-        """Wait before the next try, as long as the server has ``asked`` for at least; false: it is time to give up."""
+    async def wait(self, retry_after_s: float | None = None) -> bool:
+        """Wait before the next try, at least ``retry_after_s`` seconds; false: it is time to give up."""
         # Half of it is left to chance, so that the clients of a server that was away do not all come back at once.
-        delay = min(LONGEST, FIRST * 2 ** min(self._failures, 16)) * (0.5 + self._pace.chance() / 2)
-        if asked is not None:
-            delay += min(max(0.0, asked), LONGEST_ASKED)
-        if self._limit is not None and self._pace.clock() - self._since + delay > self._limit:
+        delay = min(MAX_DELAY_S, INITIAL_DELAY_S * 2 ** min(self._failure_count, 16)) * (
+            0.5 + self._timing.jitter() / 2
+        )
+        if retry_after_s is not None:
+            delay += min(max(0.0, retry_after_s), MAX_RETRY_AFTER_S)
+        if (
+            self._give_up_after_s is not None
+            and self._timing.clock() - self._started_at + delay > self._give_up_after_s
+        ):
             return False
-        self._failures += 1
-        await self._pace.sleep(delay)
+        self._failure_count += 1
+        await self._timing.sleep(delay)
         return True
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """It has worked: what fails from now on is counted anew."""
-        self._failures = 0
-        self._since = self._pace.clock()
+        self._failure_count = 0
+        self._started_at = self._timing.clock()

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast.admission.usage import Usage
 from holdfast.errors import InputError, ServerError
-from holdfast.reports.conversations import Said, said_from_json
+from holdfast.reports.conversations import ConversationMessage, message_from_json
 from holdfast.reports.events import Event
 from holdfast.reports.plans import Plan, PlanItem
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.serialization import with_values
-from holdfast.reports.types import VALUE, ModelCall, Story
+from holdfast.reports.serialization import map_user_values
+from holdfast.reports.types import USER_VALUE, ModelCallReport, RunReport
 from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.schedules import ScheduleInfo
 from holdfast.services.wire_values import from_wire
@@ -26,56 +26,57 @@ T = TypeVar("T")
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _get_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def read(kind: type[T], data: Any, *values: str) -> T:
-    """Data as a dataclass; ``values`` are the fields that hold values of users. Raises ``ServerError``."""
+def decode(kind: type[T], data: Any, *user_fields: str) -> T:
+    """Data as a dataclass; ``user_fields`` are the fields that hold values of users. Raises ``ServerError``."""
     try:
-        if values:
-            data = {**data, **{name: from_wire(data[name], name) for name in values}}
-        return _in_utc(_adapter(kind).validate_python(data), values)
+        if user_fields:
+            data = {**data, **{name: from_wire(data[name], name) for name in user_fields}}
+        return _normalize_utc(_get_adapter(kind).validate_python(data), user_fields)
     except (ValidationError, KeyError, TypeError, InputError) as error:
-        raise _unfit(kind.__name__, error) from None
+        raise _build_decode_error(kind.__name__, error) from None
 
 
-def _unfit(what: str, error: Exception) -> ServerError:
+def _build_decode_error(type_name: str, error: Exception) -> ServerError:
     return ServerError(
-        f"the server has answered with a {what} that this version of Holdfast cannot read: {error}. Are both of the "
+        f"the server has answered with a {type_name} that this version of Holdfast cannot read: {error}. Are both of "
+        "the "
         f"same version?"
     )
 
 
-def _in_utc(value: Any, values: Collection[str] = ()) -> Any:
+def _normalize_utc(value: Any, user_fields: Collection[str] = ()) -> Any:
     """The same, with ``UTC`` itself for the time zone of its times, and not something that equals it."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, tuple):
-        return tuple(_in_utc(one) for one in cast("tuple[Any, ...]", value))
+        return tuple(_normalize_utc(one) for one in cast("tuple[Any, ...]", value))
     if not is_dataclass(value) or isinstance(value, type):
         return value
     own = {
         one.name: getattr(value, one.name)
         for one in fields(value)
-        if one.name not in values and VALUE not in one.metadata
+        if one.name not in user_fields and USER_VALUE not in one.metadata
     }
     return replace(
         value,
         **{
-            name: _in_utc(one)
+            name: _normalize_utc(one)
             for name, one in own.items()
             if isinstance(one, datetime | tuple) or (is_dataclass(one) and not isinstance(one, type))
         },
     )
 
 
-def read_all(kind: type[T], data: Any, *values: str) -> list[T]:
+def decode_list(kind: type[T], data: Any, *user_fields: str) -> list[T]:
     """The items of a list or of a page."""
-    return [read(kind, one, *values) for one in items_of(data)]
+    return [decode(kind, one, *user_fields) for one in get_items(data)]
 
 
-def items_of(data: Any) -> list[Any]:
+def get_items(data: Any) -> list[Any]:
     """What is in a list or a page."""
     found: Any = cast("dict[str, Any]", data).get("items") if isinstance(data, dict) else None
     if not isinstance(found, list):
@@ -83,46 +84,46 @@ def items_of(data: Any) -> list[Any]:
     return cast("list[Any]", found)
 
 
-def read_run(data: Any) -> RunInfo:
+def decode_run(data: Any) -> RunInfo:
     """A run."""
-    return read(RunInfo, data, "inputs", "output")
+    return decode(RunInfo, data, "inputs", "output")
 
 
-def read_approval(data: Any) -> ApprovalInfo:
+def decode_approval(data: Any) -> ApprovalInfo:
     """A question, with the answer, if there is one."""
-    found = read(ApprovalInfo, data)
+    found = decode(ApprovalInfo, data)
     answer = found.answer
     return found if answer is None else replace(found, answer=replace(answer, value=from_wire(answer.value)))
 
 
-def read_schedule(data: Any) -> ScheduleInfo:
+def decode_schedule(data: Any) -> ScheduleInfo:
     """A schedule."""
-    return read(ScheduleInfo, data, "inputs")
+    return decode(ScheduleInfo, data, "inputs")
 
 
-def read_event(data: Any) -> Event:
+def decode_event(data: Any) -> Event:
     """An event."""
-    return read(Event, data, "data")
+    return decode(Event, data, "data")
 
 
-def read_usage(data: Any) -> Usage:
+def decode_usage(data: Any) -> Usage:
     """What was used."""
-    return read(Usage, data)
+    return decode(Usage, data)
 
 
-def read_plan(data: Any) -> Plan:
+def decode_plan(data: Any) -> Plan:
     """A plan."""
-    return Plan(tuple(read_all(PlanItem, data)))
+    return Plan(tuple(decode_list(PlanItem, data)))
 
 
-def read_story(data: Any) -> Story:
+def decode_report(data: Any) -> RunReport:
     """A run's story."""
-    return with_values(read(Story, data), from_wire)
+    return map_user_values(decode(RunReport, data), from_wire)
 
 
-def read_said(data: Any) -> Said:
+def decode_message(data: Any) -> ConversationMessage:
     """A piece of a conversation."""
     try:
-        return said_from_json(data, lambda told: read(ModelCall, told))
+        return message_from_json(data, lambda told: decode(ModelCallReport, told))
     except (KeyError, TypeError) as error:
-        raise _unfit("Said", error) from None
+        raise _build_decode_error("Said", error) from None

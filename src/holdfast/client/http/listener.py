@@ -27,77 +27,77 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.background_tasks import keep_running
-from holdfast.client.delivery import FAREWELL, Delivery
-from holdfast.client.http.backoff import Patience
-from holdfast.client.http.runs import part
-from holdfast.client.http.sse import Received
-from holdfast.client.http.transport import Passing, Transport
-from holdfast.client.listener import LONGEST_NAME, Listener
+from holdfast.client.delivery import RELEASE_TIMEOUT_S, Delivery
+from holdfast.client.http.backoff import Backoff
+from holdfast.client.http.runs import quote_segment
+from holdfast.client.http.sse import ServerSentEvent
+from holdfast.client.http.transport import TransientError, Transport
+from holdfast.client.listener import MAX_NAME_LENGTH, Listener
 from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
 
 log = logging.getLogger("holdfast.listening")
 
-LEASE = 30.0
+DEFAULT_LEASE_S = 30.0
 """Seconds, until the server has said how long they are."""
-BEATS = 3
+HEARTBEATS_PER_LEASE = 3
 """Heartbeats in the time of a lease."""
-LONGEST_PAUSE = 10.0
+MAX_HEARTBEAT_INTERVAL_S = 10.0
 """Seconds between two heartbeats at most: whoever cancels a run does not wait for a long lease."""
-ALONE = 1.0
+DISCONNECTED_HEARTBEAT_INTERVAL_S = 1.0
 """Seconds between two heartbeats while there is no stream."""
 
 
-class HttpListeners:
+class HttpListenerRegistry:
     """The listeners of a backend, so that closing it ends them."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._here: set[HttpListener] = set()
+        self._listeners: set[HttpListener] = set()
 
-    def add(self, address: str, *, at_once: int, name: str | None) -> HttpListener:
+    def create(self, address: str, *, concurrency: int, name: str | None) -> HttpListener:
         """A new one."""
-        self._here = {one for one in self._here if not one.is_over}
-        listener = HttpListener(self._transport, address, at_once, name or _process_name())
-        self._here.add(listener)
+        self._listeners = {one for one in self._listeners if not one.is_finished}
+        listener = HttpListener(self._transport, address, concurrency, name or _get_process_name())
+        self._listeners.add(listener)
         return listener
 
     async def close(self) -> None:
         """End those of the running event loop."""
         loop = asyncio.get_running_loop()
-        for listener in [one for one in self._here if one.loop in (None, loop)]:
-            self._here.discard(listener)
+        for listener in [one for one in self._listeners if one.loop in (None, loop)]:
+            self._listeners.discard(listener)
             await listener.leave()
-            await listener.stop()
+            await listener.stop_heartbeats()
 
 
 class HttpListener(Listener):
     """A listener on one address, and the line of its deliveries to the server. It connects when it is first asked."""
 
-    def __init__(self, transport: Transport, address: str, at_once: int, name: str) -> None:
+    def __init__(self, transport: Transport, address: str, concurrency: int, name: str) -> None:
         self._transport = transport
         self._address = address
-        self._at_once = at_once
+        self._concurrency = concurrency
         self._name = name
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that it lives on."""
         self._id: str | None = None
-        self._lease = LEASE
-        self._held: dict[str, Delivery] = {}
-        self._waiting: asyncio.Queue[Delivery | HoldfastError] = asyncio.Queue()
+        self._lease_s = DEFAULT_LEASE_S
+        self._open_deliveries: dict[str, Delivery] = {}
+        self._pending: asyncio.Queue[Delivery | HoldfastError] = asyncio.Queue()
         """What was delivered, and not asked for yet."""
         self._is_connected = False
-        self._beat_now = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat_now = asyncio.Event()
+        self._stream_task: asyncio.Task[None] | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
         self._has_left = False
-        self._asking = 0
+        self._waiter_count = 0
         """How many wait for a delivery."""
-        self._path = f"/v1/addresses/{part(address)}"
+        self._path = f"/v1/addresses/{quote_segment(address)}"
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it has left, and holds nothing."""
-        return self._has_left and not self._held
+        return self._has_left and not self._open_deliveries
 
     # For those who listen
 
@@ -105,174 +105,183 @@ class HttpListener(Listener):
         """The next delivery."""
         if self._has_left:
             raise UsageError(f"this listener on {self._address!r} has left: call `client.listen` for a new one")
-        if self._following is None:
-            following = keep_running(self._follow, f"listening on {self._address!r}", log)
-            self._following = asyncio.create_task(following)
-        if self._beating is None:
+        if self._stream_task is None:
+            following = keep_running(self._run_stream, f"listening on {self._address!r}", log)
+            self._stream_task = asyncio.create_task(following)
+        if self._heartbeat_task is None:
             self.loop = asyncio.get_running_loop()
-            beating = keep_running(self._beat, f"sending heartbeats to {self._address!r}", log)
-            self._beating = asyncio.create_task(beating)
-        self._asking += 1
+            beating = keep_running(self._run_heartbeats, f"sending heartbeats to {self._address!r}", log)
+            self._heartbeat_task = asyncio.create_task(beating)
+        self._waiter_count += 1
         try:
             while True:
-                found = await self._waiting.get()
+                found = await self._pending.get()
                 if isinstance(found, HoldfastError):
                     raise found
-                if not found.settled:
+                if not found.is_ended:
                     return found
         finally:
-            self._asking -= 1
+            self._waiter_count -= 1
 
     async def pause(self) -> None:
         """Take nothing more, unless somebody waits for it, or until somebody does."""
-        if self._following is None or self._asking:
+        if self._stream_task is None or self._waiter_count:
             return
-        following, self._following = self._following, None
+        following, self._stream_task = self._stream_task, None
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         self._is_connected = False
-        self._beat_now.set()
+        self._heartbeat_now.set()
 
     async def leave(self) -> None:
         """Take nothing more, and give back what nobody has asked for."""
         if self._has_left:
             return
-        asking, self._has_left, self._asking = self._asking, True, 0
+        asking, self._has_left, self._waiter_count = self._waiter_count, True, 0
         await self.pause()
         unasked: list[Delivery] = []
-        while not self._waiting.empty():
-            found = self._waiting.get_nowait()
-            if isinstance(found, Delivery) and not found.settled:
+        while not self._pending.empty():
+            found = self._pending.get_nowait()
+            if isinstance(found, Delivery) and not found.is_ended:
                 unasked.append(found)
         for _ in range(asking):
-            self._waiting.put_nowait(UsageError(f"the client was closed while it listened on {self._address!r}"))
-        await asyncio.gather(*(one.give_back("the listener stops") for one in unasked))
-        await self._say_farewell()
-        if not self._held:
-            await self.stop()
+            self._pending.put_nowait(UsageError(f"the client was closed while it listened on {self._address!r}"))
+        await asyncio.gather(*(one.try_release("the listener stops") for one in unasked))
+        await self._announce_leave()
+        if not self._open_deliveries:
+            await self.stop_heartbeats()
 
-    async def _say_farewell(self) -> None:
+    async def _announce_leave(self) -> None:
         """What is on its way here at this moment goes to others at once."""
         if self._id is None:
             return
-        body = {"listener": self._id, "holding": list(self._held)}
+        body = {"listener_id": self._id, "active_deliveries": list(self._open_deliveries)}
         try:
-            async with asyncio.timeout(FAREWELL):
-                (await self._transport.ask("POST", f"{self._path}/leave", body=body)).checked()
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                (await self._transport.request("POST", f"{self._path}/leave", body=body)).unwrap()
         except (HoldfastError, TimeoutError) as error:
             log.info("address %r: the server does not hear that this listener leaves: %s", self._address, error)
 
-    async def stop(self) -> None:
+    async def stop_heartbeats(self) -> None:
         """End the heartbeats."""
-        if self._beating is not None and self._beating is not asyncio.current_task():
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._heartbeat_task is not None and self._heartbeat_task is not asyncio.current_task():
+            self._heartbeat_task.cancel()
+            await asyncio.gather(self._heartbeat_task, return_exceptions=True)
 
     # For its deliveries
 
-    async def call(self, delivery: str, what: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+    async def call(self, delivery_id: str, operation: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """Do something with a delivery, however long the server cannot be reached."""
-        answer = await self._transport.ask("POST", f"/v1/deliveries/{delivery}/{what}", body=dict(body), patience=None)
-        data = answer.checked()
+        answer = await self._transport.request(
+            "POST", f"/v1/deliveries/{delivery_id}/{operation}", body=dict(body), give_up_after_s=None
+        )
+        data = answer.unwrap()
         return answer.status, data
 
-    def settled(self, delivery: str) -> None:
+    def on_delivery_ended(self, delivery_id: str) -> None:
         """A delivery is over."""
-        self._held.pop(delivery, None)
+        self._open_deliveries.pop(delivery_id, None)
 
     # The stream
 
-    async def _follow(self) -> None:
-        patience = Patience(self._transport.pace, None)
+    async def _run_stream(self) -> None:
+        patience = Backoff(self._transport.timing, None)
         while True:
             wait = None
             try:
-                await self._read(patience)
+                await self._read_stream(patience)
                 why = "the server has ended the stream"
-            except Passing as passing:
-                why, wait = str(passing), passing.wait
+            except TransientError as passing:
+                why, wait = str(passing), passing.retry_after_s
             except HoldfastError as error:
-                if not _may_pass(error):
-                    self._waiting.put_nowait(error)
+                if not _is_retryable(error):
+                    self._pending.put_nowait(error)
                     return
                 why = str(error)
             log.info("address %r: %s; connecting again", self._address, why)
             self._is_connected = False
-            self._beat_now.set()
+            self._heartbeat_now.set()
             await patience.wait(wait)
 
-    async def _read(self, patience: Patience) -> None:
+    async def _read_stream(self, backoff: Backoff) -> None:
         query = {
-            "listener": self._id,
+            "listener_id": self._id,
             "name": self._name,
-            "holding": list(self._held),
-            "at_once": self._at_once,
+            "active_deliveries": list(self._open_deliveries),
+            "max_active": self._concurrency,
         }
         async with self._transport.stream(f"{self._path}/listen", query=query) as stream:
             async for event in stream:
                 try:
-                    self._hear(event, patience)
+                    self._handle_event(event, backoff)
                 except (ValueError, KeyError, TypeError) as error:
                     raise ServerError(
-                        f"{self._transport.place.url} has sent what this version of Holdfast cannot read, as "
+                        f"{self._transport.endpoint.url} has sent what this version of Holdfast cannot read, as "
                         f"{event.event!r} of address {self._address!r}: {error!r}. Are both of the same version?"
                     ) from error
 
-    def _hear(self, event: Received, patience: Patience) -> None:
+    def _handle_event(self, event: ServerSentEvent, backoff: Backoff) -> None:
         if event.event == "listener":
             told = json.loads(event.data)
-            self._id, self._lease = str(told["listener"]), float(told["lease"])
+            self._id, self._lease_s = str(told["listener_id"]), float(told["lease"])
             self._is_connected = True
-            patience.renew()
+            backoff.reset()
         elif event.event == "delivery":
-            self._take(json.loads(event.data))
-        elif event.event == "over" and json.loads(event.data)["id"] in self._held:
-            self._beat_now.set()  # which tells why
+            self._accept_delivery(json.loads(event.data))
+        elif event.event == "ended" and json.loads(event.data)["id"] in self._open_deliveries:
+            self._heartbeat_now.set()  # which tells why
 
-    def _take(self, told: Mapping[str, Any]) -> None:
-        if str(told["id"]) in self._held:
+    def _accept_delivery(self, data: Mapping[str, Any]) -> None:
+        if str(data["id"]) in self._open_deliveries:
             return
-        delivery = Delivery(told, self)
-        for other in [other for other in self._held.values() if other.run_id == delivery.run_id]:
-            other.hear(
+        delivery = Delivery(data, self)
+        for other in [other for other in self._open_deliveries.values() if other.run_id == delivery.run_id]:
+            other.handle_loss(
                 DeliveryLost(
                     f"delivery {other.number} of run {other.run_id!r} is over: there is a newer one",
                     other.run_id,
                     reason="taken-over",
                 )
             )
-        self._held[delivery.id] = delivery
-        self._waiting.put_nowait(delivery)
+        self._open_deliveries[delivery.id] = delivery
+        self._pending.put_nowait(delivery)
 
     # Heartbeats
 
-    async def _beat(self) -> None:
-        while not self.is_over:
-            pause = min(self._lease / BEATS, LONGEST_PAUSE if self._is_connected else ALONE)
+    async def _run_heartbeats(self) -> None:
+        while not self.is_finished:
+            pause = min(
+                self._lease_s / HEARTBEATS_PER_LEASE,
+                MAX_HEARTBEAT_INTERVAL_S if self._is_connected else DISCONNECTED_HEARTBEAT_INTERVAL_S,
+            )
             try:
                 async with asyncio.timeout(pause):
-                    await self._beat_now.wait()
+                    await self._heartbeat_now.wait()
             except TimeoutError:
                 pass
-            self._beat_now.clear()
-            await asyncio.gather(*(self._beat_of(one, pause) for one in list(self._held.values())))
+            self._heartbeat_now.clear()
+            await asyncio.gather(*(self._send_heartbeat(one, pause) for one in list(self._open_deliveries.values())))
 
-    async def _beat_of(self, delivery: Delivery, patience: float) -> None:
+    async def _send_heartbeat(self, delivery: Delivery, give_up_after_s: float) -> None:
         path = f"/v1/deliveries/{delivery.id}/heartbeat"
         try:
-            (await self._transport.ask("POST", path, body={}, answer=LONGEST_PAUSE, patience=patience)).checked()
+            (
+                await self._transport.request(
+                    "POST", path, body={}, timeout_s=MAX_HEARTBEAT_INTERVAL_S, give_up_after_s=give_up_after_s
+                )
+            ).unwrap()
         except DeliveryLost as loss:
-            delivery.hear(loss)
+            delivery.handle_loss(loss)
         except HoldfastError as error:
             log.info("%s: no heartbeat (%s)", delivery, error)
 
 
-def _may_pass(error: HoldfastError) -> bool:
+def _is_retryable(error: HoldfastError) -> bool:
     """Whether a listener goes on although the server has answered so."""
     if isinstance(error, Unauthenticated | NotAllowed):
         return False
     return isinstance(error, ServerError) and error.status is not None and error.status >= 500
 
 
-def _process_name() -> str:
-    return f"{socket.gethostname()[: LONGEST_NAME - 12]} {os.getpid()}"
+def _get_process_name() -> str:
+    return f"{socket.gethostname()[: MAX_NAME_LENGTH - 12]} {os.getpid()}"

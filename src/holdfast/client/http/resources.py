@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from holdfast.admission.queue_limits import Queue, checked_queue_name
+from holdfast.admission.queue_limits import Queue, validate_queue_name
 from holdfast.admission.rates import Rate
 from holdfast.client.backend import (
     AddressBackend,
@@ -19,76 +19,85 @@ from holdfast.client.backend import (
     QueueBackend,
     ScheduleBackend,
 )
-from holdfast.client.http.decoders import read, read_all, read_schedule
-from holdfast.client.http.runs import PAGE, budget_as_json, part
+from holdfast.client.http.decoders import decode, decode_list, decode_schedule
+from holdfast.client.http.runs import PAGE_SIZE, budget_to_json, quote_segment
 from holdfast.client.http.transport import Transport
-from holdfast.codec import LARGEST, codec_for
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for
 from holdfast.errors import UsageError
 from holdfast.services.addresses import AddressInfo
-from holdfast.services.api_keys import Key, MadeKey
-from holdfast.services.memories import Remembered, check_limit, check_namespace, check_place, check_words, to_put
+from holdfast.services.api_keys import ApiKey, CreatedApiKey
+from holdfast.services.memories import (
+    MemoryEntry,
+    build_put,
+    check_limit,
+    check_location,
+    check_query,
+    validate_memory_namespace,
+)
 from holdfast.services.policies import Policy, PolicyInfo
 from holdfast.services.queues import QueueInfo
-from holdfast.services.schedules import ScheduleInfo, WantedSchedule
-from holdfast.services.timestamps import moment
+from holdfast.services.schedules import ScheduleInfo, ScheduleRequest
+from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import encoded_to_wire, to_wire
 
 
 class HttpMemory(MemoryBackend):
     """Memory behind a server."""
 
-    def __init__(self, transport: Transport, max_value: int = LARGEST) -> None:
+    def __init__(self, transport: Transport, max_value: int = DEFAULT_MAX_VALUE_BYTES) -> None:
         self._transport = transport
         self._max_value = max_value
 
     async def put(self, namespace: str, key: str, value: Any, text: str | None) -> None:
         """Keep a value."""
-        change = to_put(namespace, key, value, text, 0.0, self._max_value)
+        change = build_put(namespace, key, value, text, 0.0, self._max_value)
         body = {"value": encoded_to_wire(change.value)} | ({} if text is None else {"text": change.text})
-        (await self._transport.ask("PUT", _place(namespace, key), body=body)).checked()
+        (await self._transport.request("PUT", _memory_path(namespace, key), body=body)).unwrap()
 
     async def get(self, namespace: str, key: str, default: Any, type: Any) -> Any:
         """One value, as ``type``."""
-        what = check_place(namespace, key)
-        answer = await self._transport.ask("GET", _place(namespace, key))
+        what = check_location(namespace, key)
+        answer = await self._transport.request("GET", _memory_path(namespace, key))
         if answer.status == 404 and answer.data is not None and answer.data.get("type") == "memory-not-found":
             return default
-        value = read(Remembered, answer.checked(), "value").value
+        value = decode(MemoryEntry, answer.unwrap(), "value").value
         if type is Any:
             return value
         return codec_for(type).decode(codec_for(Any).encode(value, what), what)
 
-    async def search(self, namespace: str, words: str, limit: int) -> builtins.list[Remembered]:
+    async def search(self, namespace: str, query: str, limit: int) -> builtins.list[MemoryEntry]:
         """Values that have some of these words in them."""
-        check_namespace(namespace)
-        check_words(words)
+        validate_memory_namespace(namespace)
+        check_query(query)
         check_limit(limit)
-        path = f"/v1/memories/{part(namespace)}"
-        answer = await self._transport.ask("GET", path, query={"q": words, "limit": limit})
-        return read_all(Remembered, answer.checked(), "value")
+        path = f"/v1/memories/{quote_segment(namespace)}"
+        answer = await self._transport.request("GET", path, query={"q": query, "limit": limit})
+        return decode_list(MemoryEntry, answer.unwrap(), "value")
 
-    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[Remembered]:
+    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[MemoryEntry]:
         """Values in the order of their keys."""
-        check_namespace(namespace)
+        validate_memory_namespace(namespace)
         check_limit(limit)
-        found: list[Remembered] = []
+        found: list[MemoryEntry] = []
         place: str | None = after or None
         while True:
-            query = {"after": place, "limit": min(PAGE, limit - len(found))}
-            told = (await self._transport.ask("GET", f"/v1/memories/{part(namespace)}", query=query)).checked()
-            found += read_all(Remembered, told, "value")
+            query = {"after": place, "limit": min(PAGE_SIZE, limit - len(found))}
+            told = (
+                await self._transport.request("GET", f"/v1/memories/{quote_segment(namespace)}", query=query)
+            ).unwrap()
+            found += decode_list(MemoryEntry, told, "value")
             place = told["next"]
             if place is None or len(found) >= limit:
                 return found
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value."""
-        check_place(namespace, key)
-        (await self._transport.ask("DELETE", _place(namespace, key))).checked()
+        check_location(namespace, key)
+        (await self._transport.request("DELETE", _memory_path(namespace, key))).unwrap()
 
 
-def _place(namespace: str, key: str) -> str:
-    return f"/v1/memories/{part(namespace)}/{part(key)}"
+def _memory_path(namespace: str, key: str) -> str:
+    return f"/v1/memories/{quote_segment(namespace)}/{quote_segment(key)}"
 
 
 class HttpSchedules(ScheduleBackend):
@@ -97,66 +106,70 @@ class HttpSchedules(ScheduleBackend):
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def create(self, wanted: WantedSchedule) -> ScheduleInfo:
+    async def create(self, request: ScheduleRequest) -> ScheduleInfo:
         """Make one, or find that it is there."""
-        if isinstance(wanted.tags, str):
-            raise UsageError(f"tags is a collection of words, not one string: tags=[{wanted.tags!r}]")
-        start = wanted.start
+        if isinstance(request.tags, str):
+            raise UsageError(f"tags is a collection of words, not one string: tags=[{request.tags!r}]")
+        start = request.start
         if start is not None and not isinstance(start, datetime):
-            start = moment(start)
+            start = to_datetime(start)
         elif start is not None and start.tzinfo is None:
             raise UsageError(f"start={start!r} has no time zone: give one, as in datetime(..., tzinfo=UTC)")
         body: dict[str, Any] = {
-            "workflow": wanted.workflow,
-            "cron": wanted.cron,
-            "every": wanted.every.total_seconds() if isinstance(wanted.every, timedelta) else wanted.every,
-            "zone": wanted.zone,
+            "workflow": request.workflow,
+            "cron": request.cron,
+            "every": request.every.total_seconds() if isinstance(request.every, timedelta) else request.every,
+            "zone": request.zone,
             "start": None if start is None else start.isoformat(),
-            "args": [to_wire(one, f"argument {number}") for number, one in enumerate(wanted.args, 1)],
-            "kwargs": {name: to_wire(one, f"argument {name!r}") for name, one in (wanted.kwargs or {}).items()},
-            "catch_up": wanted.catch_up,
-            "most": wanted.most,
-            "overlap": wanted.overlap,
-            "queue": queue_as_json(wanted.queue),
-            "key": wanted.key,
-            "priority": wanted.priority,
-            "tags": list(wanted.tags),
-            "budget": None if wanted.budget is None else budget_as_json(wanted.budget),
-            "max_deliveries": wanted.max_deliveries,
-            "replace": wanted.replace,
+            "args": [to_wire(one, f"argument {number}") for number, one in enumerate(request.args, 1)],
+            "kwargs": {name: to_wire(one, f"argument {name!r}") for name, one in (request.kwargs or {}).items()},
+            "catch_up": request.catch_up,
+            "max_catch_up": request.max_catch_up,
+            "overlap": request.overlap,
+            "queue": queue_to_json(request.queue),
+            "key": request.key,
+            "priority": request.priority,
+            "tags": list(request.tags),
+            "budget": None if request.budget is None else budget_to_json(request.budget),
+            "max_deliveries": request.max_deliveries,
+            "replace": request.replace,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        return read_schedule((await self._transport.ask("PUT", _schedule(wanted.name), body=given)).checked())
+        return decode_schedule(
+            (await self._transport.request("PUT", _schedule_path(request.name), body=given)).unwrap()
+        )
 
     async def list(self) -> builtins.list[ScheduleInfo]:
         """All of them."""
-        return read_all(ScheduleInfo, (await self._transport.ask("GET", "/v1/schedules")).checked(), "inputs")
+        return decode_list(ScheduleInfo, (await self._transport.request("GET", "/v1/schedules")).unwrap(), "inputs")
 
     async def get(self, name: str) -> ScheduleInfo:
         """One of them."""
-        return read_schedule((await self._transport.ask("GET", _schedule(name))).checked())
+        return decode_schedule((await self._transport.request("GET", _schedule_path(name))).unwrap())
 
     async def pause(self, name: str) -> bool:
         """Keep it from firing."""
-        return await _changed(self._transport, "POST", f"{_schedule(name)}/pause")
+        return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/pause")
 
     async def resume(self, name: str) -> bool:
         """Let it fire again."""
-        return await _changed(self._transport, "POST", f"{_schedule(name)}/resume")
+        return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/resume")
 
     async def delete(self, name: str) -> bool:
         """Forget it."""
-        return await _changed(self._transport, "DELETE", _schedule(name))
+        return await _send_change(self._transport, "DELETE", _schedule_path(name))
 
     async def trigger(self, name: str, id: str | None) -> str:
         """Start a run of it now."""
         body = {} if id is None else {"id": id}
-        answer = await self._transport.ask("POST", f"{_schedule(name)}/trigger", body=body, key=secrets.token_hex(16))
-        return str(answer.checked()["run_id"])
+        answer = await self._transport.request(
+            "POST", f"{_schedule_path(name)}/trigger", body=body, idempotency_key=secrets.token_hex(16)
+        )
+        return str(answer.unwrap()["run_id"])
 
 
-def _schedule(name: str) -> str:
-    return f"/v1/schedules/{part(name)}"
+def _schedule_path(name: str) -> str:
+    return f"/v1/schedules/{quote_segment(name)}"
 
 
 class HttpQueues(QueueBackend):
@@ -167,45 +180,45 @@ class HttpQueues(QueueBackend):
 
     async def list(self) -> builtins.list[QueueInfo]:
         """All of them."""
-        return read_all(QueueInfo, (await self._transport.ask("GET", "/v1/queues")).checked())
+        return decode_list(QueueInfo, (await self._transport.request("GET", "/v1/queues")).unwrap())
 
     async def names(self) -> builtins.list[str]:
         """All that something is known of."""
-        return [str(name) for name in (await self._transport.ask("GET", "/v1/queues")).checked()["names"]]
+        return [str(name) for name in (await self._transport.request("GET", "/v1/queues")).unwrap()["names"]]
 
     async def get(self, name: str) -> QueueInfo:
         """One of them."""
-        return read(QueueInfo, (await self._transport.ask("GET", _queue(name))).checked())
+        return decode(QueueInfo, (await self._transport.request("GET", _queue_path(name))).unwrap())
 
     async def set(self, name: str, limits: Mapping[str, Any]) -> bool:
         """Set those of its limits that are given."""
-        body = {word: _limit(limit) for word, limit in limits.items()}
-        return await _changed(self._transport, "PATCH", _queue(name), body)
+        body = {word: _limit_to_json(limit) for word, limit in limits.items()}
+        return await _send_change(self._transport, "PATCH", _queue_path(name), body)
 
     async def reset(self, name: str) -> bool:
         """Let it have the limits that code says."""
-        return await _changed(self._transport, "POST", f"{_queue(name)}/reset")
+        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/reset")
 
     async def pause(self, name: str) -> bool:
         """Let nothing of it begin or go on."""
-        return await _changed(self._transport, "POST", f"{_queue(name)}/pause")
+        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/pause")
 
     async def resume(self, name: str) -> bool:
         """Let its runs begin again."""
-        return await _changed(self._transport, "POST", f"{_queue(name)}/resume")
+        return await _send_change(self._transport, "POST", f"{_queue_path(name)}/resume")
 
 
-def _queue(name: str) -> str:
-    return f"/v1/queues/{part(checked_queue_name(name))}"
+def _queue_path(name: str) -> str:
+    return f"/v1/queues/{quote_segment(validate_queue_name(name))}"
 
 
-def _limit(limit: Any) -> Any:
+def _limit_to_json(limit: Any) -> Any:
     if limit is None or isinstance(limit, str | int):
         return limit
     return str(limit) if isinstance(limit, Rate) else [str(one) for one in limit]
 
 
-def queue_as_json(queue: str | Queue | None) -> Any:
+def queue_to_json(queue: str | Queue | None) -> Any:
     """A queue as it is sent: its name, with the limits that it was given."""
     if not isinstance(queue, Queue):
         return queue
@@ -229,16 +242,16 @@ class HttpAddresses(AddressBackend):
 
     async def list(self) -> builtins.list[AddressInfo]:
         """All of them."""
-        return read_all(AddressInfo, (await self._transport.ask("GET", "/v1/addresses")).checked())
+        return decode_list(AddressInfo, (await self._transport.request("GET", "/v1/addresses")).unwrap())
 
     async def set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
         """Change those of its settings that are given."""
-        answer = await self._transport.ask("PUT", f"/v1/addresses/{part(name)}", body=dict(settings))
-        return read(AddressInfo, answer.checked())
+        answer = await self._transport.request("PUT", f"/v1/addresses/{quote_segment(name)}", body=dict(settings))
+        return decode(AddressInfo, answer.unwrap())
 
     async def delete(self, name: str) -> bool:
         """Forget its settings."""
-        return await _changed(self._transport, "DELETE", f"/v1/addresses/{part(name)}")
+        return await _send_change(self._transport, "DELETE", f"/v1/addresses/{quote_segment(name)}")
 
 
 class HttpPolicies(PolicyBackend):
@@ -249,19 +262,19 @@ class HttpPolicies(PolicyBackend):
 
     async def list(self) -> builtins.list[PolicyInfo]:
         """All of them."""
-        return read_all(PolicyInfo, (await self._transport.ask("GET", "/v1/policies")).checked())
+        return decode_list(PolicyInfo, (await self._transport.request("GET", "/v1/policies")).unwrap())
 
     async def set(self, name: str, policy: Policy) -> None:
         """Give somebody a policy."""
-        (await self._transport.ask("PUT", _policy(name), body=asdict(policy))).checked()
+        (await self._transport.request("PUT", _policy_path(name), body=asdict(policy))).unwrap()
 
     async def delete(self, name: str) -> bool:
         """Take it away."""
-        return await _changed(self._transport, "DELETE", _policy(name))
+        return await _send_change(self._transport, "DELETE", _policy_path(name))
 
 
-def _policy(name: str) -> str:
-    return f"/v1/agents/{part(name)}/policy"
+def _policy_path(name: str) -> str:
+    return f"/v1/agents/{quote_segment(name)}/policy"
 
 
 class HttpKeys(KeyBackend):
@@ -270,23 +283,25 @@ class HttpKeys(KeyBackend):
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> MadeKey:
+    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> CreatedApiKey:
         """Make one."""
         body = {"name": name, "scopes": [*scopes]}
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
         # Not sent again: a key whose answer got lost would be there, and nobody would have it.
-        return read(MadeKey, (await self._transport.ask("POST", "/v1/keys", body=body, patience=0.0)).checked())
+        return decode(
+            CreatedApiKey, (await self._transport.request("POST", "/v1/keys", body=body, give_up_after_s=0.0)).unwrap()
+        )
 
-    async def list(self, namespace: str | None) -> builtins.list[Key]:
+    async def list(self, namespace: str | None) -> builtins.list[ApiKey]:
         """All of them; of another namespace than the caller's, none are known."""
-        found = read_all(Key, (await self._transport.ask("GET", "/v1/keys")).checked())
+        found = decode_list(ApiKey, (await self._transport.request("GET", "/v1/keys")).unwrap())
         return [key for key in found if namespace in (None, key.namespace)]
 
     async def revoke(self, id: str) -> bool:
         """Let one open nothing any more."""
-        return await _changed(self._transport, "DELETE", f"/v1/keys/{part(id)}")
+        return await _send_change(self._transport, "DELETE", f"/v1/keys/{quote_segment(id)}")
 
 
-async def _changed(transport: Transport, method: str, path: str, body: Any = None) -> bool:
-    return bool((await transport.ask(method, path, body=body)).checked()["changed"])
+async def _send_change(transport: Transport, method: str, path: str, body: Any = None) -> bool:
+    return bool((await transport.request(method, path, body=body)).unwrap()["changed"])

@@ -12,48 +12,48 @@ from urllib.parse import quote
 
 from holdfast.admission.usage import Budget, Usage
 from holdfast.client.backend import RunBackend
-from holdfast.client.http.backoff import LIMIT, Patience
+from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff
 from holdfast.client.http.decoders import (
-    items_of,
-    read,
-    read_approval,
-    read_event,
-    read_plan,
-    read_run,
-    read_said,
-    read_story,
-    read_usage,
+    decode,
+    decode_approval,
+    decode_event,
+    decode_message,
+    decode_plan,
+    decode_report,
+    decode_run,
+    decode_usage,
+    get_items,
 )
-from holdfast.client.http.problems import error_of
-from holdfast.client.http.transport import Passing, Transport
-from holdfast.codec import LARGEST, check_size, codec_for
+from holdfast.client.http.problems import error_from_response
+from holdfast.client.http.transport import TransientError, Transport
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
 from holdfast.core.states import RunState
 from holdfast.errors import InputError, UnknownApproval
-from holdfast.reports.agent_result import FINISHED, AgentResult
-from holdfast.reports.conversations import Said
-from holdfast.reports.events import Event, refuse_in_workflow
+from holdfast.reports.agent_result import FINISH_STOP, AgentResult
+from holdfast.reports.conversations import ConversationMessage
+from holdfast.reports.events import Event, check_not_in_workflow
 from holdfast.reports.plans import Plan
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.run_tree import Family
-from holdfast.reports.types import Story
-from holdfast.services.approvals import ApprovalInfo, json_data
-from holdfast.services.run_outcome import Ended, unsuccessful
+from holdfast.reports.run_tree import RunTree
+from holdfast.reports.types import RunReport
+from holdfast.services.approvals import ApprovalInfo, to_json_data
+from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
 from holdfast.services.wire_values import encoded_to_wire, from_wire
 
-WAIT = 25.0
+LONG_POLL_S = 25.0
 """Seconds that the server is asked to wait for what is to come: proxies cut off what is silent for a minute."""
-PAGE = 500
+PAGE_SIZE = 500
 """As many as a server gives at once."""
 
-_values = codec_for(Any)
+_any_codec = codec_for(Any)
 
 
-def encoded(value: Any, what: str) -> bytes:
+def encode_value(value: Any, label: str) -> bytes:
     """A value as it would be recorded. Raises ``UnrecordableValue``."""
-    return _values.encode(value, what)
+    return _any_codec.encode(value, label)
 
 
-def part(text: str) -> str:
+def quote_segment(text: str) -> str:
     """A part of a path: whatever is in it, slashes included."""
     quoted = quote(text, safe="")
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
@@ -67,170 +67,186 @@ class HttpRuns(RunBackend):
         max_value: the largest value that is sent, in bytes.
     """
 
-    def __init__(self, transport: Transport, max_value: int = LARGEST) -> None:
+    def __init__(self, transport: Transport, max_value: int = DEFAULT_MAX_VALUE_BYTES) -> None:
         self.max_value = max_value
         self._transport = transport
 
     # Asking
 
     async def _get(self, path: str, **query: Any) -> Any:
-        return (await self._transport.ask("GET", path, query=query)).checked()
+        return (await self._transport.request("GET", path, query=query)).unwrap()
 
-    async def _changes(self, path: str, body: Any = None, *, method: str = "POST", key: str | None = None) -> bool:
+    async def _send_change(
+        self, path: str, body: Any = None, *, method: str = "POST", idempotency_key: str | None = None
+    ) -> bool:
         """Carry out what changes nothing when it is done twice; whether it has changed something."""
-        return bool((await self._transport.ask(method, path, body=body, key=key)).checked()["changed"])
+        return bool(
+            (await self._transport.request(method, path, body=body, idempotency_key=idempotency_key)).unwrap()[
+                "changed"
+            ]
+        )
 
-    def _wire(self, value: Any, what: str) -> Any:
+    def _value_to_wire(self, value: Any, label: str) -> Any:
         """A value as it is sent."""
-        return encoded_to_wire(check_size(encoded(value, what), what, self.max_value))
+        return encoded_to_wire(validate_size(encode_value(value, label), label, self.max_value))
 
     # One run
 
     async def result(self, run_id: str) -> Any:
         """The run's result, once it has ended."""
-        path = f"/v1/runs/{part(run_id)}/result"
-        left = Patience(self._transport.pace, None)
+        path = f"/v1/runs/{quote_segment(run_id)}/result"
+        left = Backoff(self._transport.timing, None)
         while True:
-            asked_at = self._transport.pace.clock()
-            answer = await self._transport.ask("GET", path, wait=WAIT, patience=None)
-            told = answer.checked()
+            asked_at = self._transport.timing.clock()
+            answer = await self._transport.request("GET", path, wait_s=LONG_POLL_S, give_up_after_s=None)
+            told = answer.unwrap()
             if answer.status != 202:
-                return _result(told)
-            if self._transport.pace.clock() - asked_at < 1.0:
+                return _decode_result(told)
+            if self._transport.timing.clock() - asked_at < 1.0:
                 await left.wait()  # it did not wait: it is about to stop
             else:
-                left.renew()
+                left.reset()
 
     async def events(self, run_id: str, after: str | None, *, follow: bool) -> AsyncGenerator[Event]:
         """What happens in the run."""
-        refuse_in_workflow(run_id)
+        check_not_in_workflow(run_id)
         if not follow:
-            async for event in self._so_far(run_id, after):
+            async for event in self._read_events(run_id, after):
                 yield event
             return
-        left = Patience(self._transport.pace, None)
+        left = Backoff(self._transport.timing, None)
         while True:
             wait: float | None = None
             try:
-                async with aclosing(self._stream(run_id, after)) as events:
+                async with aclosing(self._stream_events(run_id, after)) as events:
                     async for event in events:
                         after = event.offset
-                        left.renew()
+                        left.reset()
                         yield event
                         if event.kind == "ended":
                             return
-                if await self._is_over(run_id, after):
+                if await self._is_stream_complete(run_id, after):
                     return
-            except Passing as passing:
-                wait = passing.wait
+            except TransientError as passing:
+                wait = passing.retry_after_s
             await left.wait(wait)
 
-    async def _stream(self, run_id: str, after: str | None) -> AsyncGenerator[Event]:
-        path = f"/v1/runs/{part(run_id)}/events"
-        async with self._transport.stream(path, last=after) as stream, aclosing(aiter(stream)) as received:
+    async def _stream_events(self, run_id: str, after: str | None) -> AsyncGenerator[Event]:
+        path = f"/v1/runs/{quote_segment(run_id)}/events"
+        async with self._transport.stream(path, last_event_id=after) as stream, aclosing(aiter(stream)) as received:
             async for one in received:
                 data = json.loads(one.data)
                 if one.event == "problem":
-                    error = error_of(int(data.get("status", 500)), data, self._transport.place.url, f"GET {path}")
+                    error = error_from_response(
+                        int(data.get("status", 500)), data, self._transport.endpoint.url, f"GET {path}"
+                    )
                     if data.get("status") == 503:
-                        raise Passing(str(error), error, sent=False)
+                        raise TransientError(str(error), error, is_sent=False)
                     raise error
-                yield read_event(data)
+                yield decode_event(data)
 
-    async def _is_over(self, run_id: str, after: str | None) -> bool:
+    async def _is_stream_complete(self, run_id: str, after: str | None) -> bool:
         """Whether a stream that has come to its end had told everything, or its server was about to stop."""
-        answer = await self._transport.ask("GET", f"/v1/runs/{part(run_id)}", patience=None)
-        if not read_run(answer.checked()).state.is_terminal:
+        answer = await self._transport.request("GET", f"/v1/runs/{quote_segment(run_id)}", give_up_after_s=None)
+        if not decode_run(answer.unwrap()).state.is_terminal:
             return False
-        async with aclosing(self._so_far(run_id, after, patience=None)) as events:
+        async with aclosing(self._read_events(run_id, after, give_up_after_s=None)) as events:
             return await anext(events, None) is None
 
-    async def _so_far(self, run_id: str, after: str | None, *, patience: float | None = LIMIT) -> AsyncGenerator[Event]:
-        path = f"/v1/runs/{part(run_id)}/events"
+    async def _read_events(
+        self, run_id: str, after: str | None, *, give_up_after_s: float | None = GIVE_UP_AFTER_S
+    ) -> AsyncGenerator[Event]:
+        path = f"/v1/runs/{quote_segment(run_id)}/events"
         while True:
-            query = {"after": after, "limit": PAGE}
-            found = items_of((await self._transport.ask("GET", path, query=query, patience=patience)).checked())
+            query = {"after": after, "limit": PAGE_SIZE}
+            found = get_items(
+                (await self._transport.request("GET", path, query=query, give_up_after_s=give_up_after_s)).unwrap()
+            )
             if not found:
                 return
             for one in found:
-                event = read_event(one)
+                event = decode_event(one)
                 after = event.offset
                 yield event
 
     async def info(self, run_id: str) -> RunInfo:
         """What can be told of the run now."""
-        return read_run(await self._get(f"/v1/runs/{part(run_id)}"))
+        return decode_run(await self._get(f"/v1/runs/{quote_segment(run_id)}"))
 
     async def usage(self, run_id: str) -> Usage:
         """What its model calls have used so far."""
-        return read_usage(await self._get(f"/v1/runs/{part(run_id)}/usage"))
+        return decode_usage(await self._get(f"/v1/runs/{quote_segment(run_id)}/usage"))
 
     async def plan(self, run_id: str) -> Plan:
         """Its plan."""
-        return read_plan(await self._get(f"/v1/runs/{part(run_id)}/plan"))
+        return decode_plan(await self._get(f"/v1/runs/{quote_segment(run_id)}/plan"))
 
-    async def story(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> Story:
+    async def describe(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> RunReport:
         """All that is known of it: page by page, if it is long."""
-        story = await self._story(run_id, after, PAGE if limit is None else min(limit, PAGE), full)
+        story = await self._fetch_report(run_id, after, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE), full)
         told, newest = list(story.journal), story
-        while newest.more and newest.journal and (limit is None or len(told) < limit):
-            room = PAGE if limit is None else min(limit - len(told), PAGE)
-            newest = await self._story(run_id, told[-1].seq, room, full)
+        while newest.has_more and newest.journal and (limit is None or len(told) < limit):
+            room = PAGE_SIZE if limit is None else min(limit - len(told), PAGE_SIZE)
+            newest = await self._fetch_report(run_id, told[-1].seq, room, full)
             told += newest.journal
-        kin = {**story.kin, **newest.kin}
-        return replace(newest, journal=tuple(told), children=tuple(kin.values()))
+        kin = {**story.related_runs_by_id, **newest.related_runs_by_id}
+        return replace(newest, journal=tuple(told), related_runs=tuple(kin.values()))
 
-    async def _story(self, run_id: str, after: int | None, limit: int, full: bool) -> Story:
+    async def _fetch_report(self, run_id: str, after: int | None, limit: int, full: bool) -> RunReport:
         values = "full" if full else "brief"
-        return read_story(await self._get(f"/v1/runs/{part(run_id)}/story", after=after, limit=limit, values=values))
+        return decode_report(
+            await self._get(f"/v1/runs/{quote_segment(run_id)}/report", after=after, limit=limit, values=values)
+        )
 
-    async def conversation(self, run_id: str) -> list[Said]:
+    async def conversation(self, run_id: str) -> list[ConversationMessage]:
         """What was said in it."""
-        return [read_said(one) for one in items_of(await self._get(f"/v1/runs/{part(run_id)}/conversation"))]
+        return [
+            decode_message(one) for one in get_items(await self._get(f"/v1/runs/{quote_segment(run_id)}/conversation"))
+        ]
 
-    async def family(self, run_id: str) -> Family:
+    async def tree(self, run_id: str) -> RunTree:
         """The tree of runs that it is in."""
-        return read(Family, await self._get(f"/v1/runs/{part(run_id)}/family"))
+        return decode(RunTree, await self._get(f"/v1/runs/{quote_segment(run_id)}/tree"))
 
     async def set_budget(self, run_id: str, budget: Budget) -> None:
         """Give it another budget."""
-        await self._changes(f"/v1/runs/{part(run_id)}/budget", budget_as_json(budget), method="PUT")
+        await self._send_change(f"/v1/runs/{quote_segment(run_id)}/budget", budget_to_json(budget), method="PUT")
 
     async def signal(self, run_id: str, name: str, value: Any, id: str | None) -> bool:
         """Send a value into it."""
         body = {
             "name": name,
-            "value": self._wire(value, f"signal {name!r}"),
+            "value": self._value_to_wire(value, f"signal {name!r}"),
             "id": id or f"sent-{secrets.token_hex(10)}",
         }
-        is_new = await self._changes(f"/v1/runs/{part(run_id)}/signals", body)
+        is_new = await self._send_change(f"/v1/runs/{quote_segment(run_id)}/signals", body)
         return is_new or id is None  # under an id of our own making, nobody but us can have sent it before
 
     async def cancel(self, run_id: str) -> bool:
         """Ask for it to be cancelled."""
-        return await self._changes(f"/v1/runs/{part(run_id)}/cancel")
+        return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/cancel")
 
     async def pause(self, run_id: str) -> bool:
         """Keep it from going on."""
-        return await self._changes(f"/v1/runs/{part(run_id)}/pause")
+        return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/pause")
 
     async def resume(self, run_id: str) -> bool:
         """Let it go on."""
-        return await self._changes(f"/v1/runs/{part(run_id)}/resume")
+        return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/resume")
 
     # Questions
 
     async def approvals(
-        self, run_id: str | None, *, workflow: str | None, asked_of: str | None, all: bool, limit: int
+        self, run_id: str | None, *, workflow: str | None, assignee: str | None, all: bool, limit: int
     ) -> list[ApprovalInfo]:
         """Questions that match."""
         found: list[ApprovalInfo] = []
-        wanted = {"run_id": run_id, "workflow": workflow, "asked_of": asked_of, "all": all or None}
+        wanted = {"run_id": run_id, "workflow": workflow, "assignee": assignee, "include_closed": all or None}
         cursor: str | None = None
         while len(found) < limit:
-            most = min(PAGE, limit - len(found))
+            most = min(PAGE_SIZE, limit - len(found))
             page = await self._get("/v1/approvals", **wanted, limit=most, cursor=cursor)
-            found += [read_approval(one) for one in items_of(page)]
+            found += [decode_approval(one) for one in get_items(page)]
             cursor = page.get("next")
             if cursor is None:
                 break
@@ -238,7 +254,7 @@ class HttpRuns(RunBackend):
 
     async def approval(self, id: str) -> ApprovalInfo:
         """One question."""
-        return read_approval(await self._get(f"/v1/approvals/{part(id.strip() or '-')}"))
+        return decode_approval(await self._get(f"/v1/approvals/{quote_segment(id.strip() or '-')}"))
 
     async def approve(
         self,
@@ -248,66 +264,68 @@ class HttpRuns(RunBackend):
         arguments: Mapping[str, Any] | None,
         by: str | None,
         reason: str,
-        of: str | None = None,
+        run_id: str | None = None,
     ) -> bool:
         """Say yes to a question."""
         body: dict[str, Any] = {"reason": reason}
         if value is not None:
             what = f"the answer to approval {id}"
-            body["value"] = self._wire(json_data(value, what), what)
+            body["value"] = self._value_to_wire(to_json_data(value, what), what)
         if arguments is not None:
-            body["arguments"] = {name: self._argument(id, name, one) for name, one in _named(id, arguments).items()}
-        return await self._answer(id, "approve", body, by, of)
+            body["arguments"] = {
+                name: self._argument_to_wire(id, name, one) for name, one in _validate_arguments(id, arguments).items()
+            }
+        return await self._answer(id, "approve", body, by, run_id)
 
-    def _argument(self, id: str, name: str, value: Any) -> Any:
+    def _argument_to_wire(self, id: str, name: str, value: Any) -> Any:
         what = f"argument {name!r} for approval {id}"
-        return self._wire(json_data(value, what), what)
+        return self._value_to_wire(to_json_data(value, what), what)
 
-    async def deny(self, id: str, *, by: str | None, reason: str, of: str | None = None) -> bool:
+    async def deny(self, id: str, *, by: str | None, reason: str, run_id: str | None = None) -> bool:
         """Say no to a question."""
-        return await self._answer(id, "deny", {"reason": reason}, by, of)
+        return await self._answer(id, "deny", {"reason": reason}, by, run_id)
 
-    async def _answer(self, id: str, said: str, body: dict[str, Any], by: str | None, of: str | None) -> bool:
-        path = f"/v1/approvals/{part(id.strip() or '-')}"
-        if of is not None:
-            found = read_approval(await self._get(path))
-            if found.run_id != of:
+    async def _answer(self, id: str, action: str, body: dict[str, Any], by: str | None, run_id: str | None) -> bool:
+        path = f"/v1/approvals/{quote_segment(id.strip() or '-')}"
+        if run_id is not None:
+            found = decode_approval(await self._get(path))
+            if found.run_id != run_id:
                 raise UnknownApproval(
-                    f"approval {found.id} was asked for by run {found.run_id!r}, not by run {of!r}", found.id
+                    f"approval {found.id} was asked for by run {found.run_id!r}, not by run {run_id!r}", found.id
                 )
-        return await self._changes(f"{path}/{said}", body if by is None else {**body, "by": by})
+        return await self._send_change(f"{path}/{action}", body if by is None else {**body, "by": by})
 
 
-def _named(id: str, arguments: Any) -> Mapping[str, Any]:
+def _validate_arguments(id: str, arguments: Any) -> Mapping[str, Any]:
     if not isinstance(arguments, Mapping):
         raise InputError(f"the arguments for approval {id} are an object, with a value for each, not {arguments!r}")
     return arguments  # pyright: ignore[reportUnknownVariableType]
 
 
-def _result(told: Mapping[str, Any]) -> Any:
+def _decode_result(body: Mapping[str, Any]) -> Any:
     """What a run has ended with."""
-    run_id, state = str(told["run_id"]), RunState(told["state"])
+    run_id, state = str(body["run_id"]), RunState(body["state"])
     if state is RunState.COMPLETED:
-        output = from_wire(told.get("output"), "the result")
-        usage = told.get("usage")
+        output = from_wire(body.get("output"), "the result")
+        usage = body.get("usage")
         if usage is None:
             return output
-        ended = told.get("finish_reason") or FINISHED, told.get("refusal") or ""
-        return AgentResult(output, read_usage(usage), run_id, *ended)
-    error: Mapping[str, Any] | None = told.get("error")
-    payload = None if error is None else _error_payload(str(error["type"]), str(error["message"]))
-    ended = Ended(run_id, str(told["workflow"]), state, None, payload)
-    raise unsuccessful(ended, undone=not told.get("retryable", True))
+        ended = body.get("finish_reason") or FINISH_STOP, body.get("refusal") or ""
+        return AgentResult(output, decode_usage(usage), run_id, *ended)
+    error: Mapping[str, Any] | None = body.get("error")
+    payload = None if error is None else _encode_error(str(error["type"]), str(error["message"]))
+    ended = EndedRun(run_id, str(body["workflow"]), state, None, payload)
+    raise make_unsuccessful_error(ended, undone=not body.get("retryable", True))
 
 
-def _error_payload(type: str, message: str) -> bytes:
+def _encode_error(type: str, message: str) -> bytes:
     """An exception of which only type and message are known, as it would be recorded."""
     name = type.rpartition(".")[2]
     told: dict[str, Any] = {"type": type, "qualname": name, "message": message, "args": [message], "attributes": {}}
     return json.dumps(told).encode()
 
 
-def budget_as_json(budget: Budget) -> dict[str, Any]:
+def budget_to_json(budget: Budget) -> dict[str, Any]:
     """A budget as it is sent."""
     given = {"usd": budget.usd, "tokens": budget.tokens, "turns": budget.turns, "seconds": budget.seconds}
     return {

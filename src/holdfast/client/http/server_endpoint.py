@@ -13,10 +13,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast.errors import UsageError
 
-_KEY = re.compile(r"[!-~]+")
+_KEY_PATTERN = re.compile(r"[!-~]+")
 
 
-class Place:
+class ServerEndpoint:
     """A server's address, and the caller's key.
 
     Args:
@@ -25,36 +25,36 @@ class Place:
         insecure: the key may be sent over ``http://`` to another machine.
     """
 
-    __slots__ = ("_key", "is_encrypted", "url")
+    __slots__ = ("_api_key", "is_encrypted", "url")
 
     def __init__(self, url: str, api_key: str | None = None, *, insecure: bool = False) -> None:
-        parts = _split(url)
+        parts = _parse_url(url)
         host = parts.hostname or ""
         self.is_encrypted = parts.scheme == "https"
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         """Without a slash at its end."""
-        if api_key is not None and not _KEY.fullmatch(api_key):
+        if api_key is not None and not _KEY_PATTERN.fullmatch(api_key):
             raise UsageError(
                 "the API key is empty, or has characters in it that no key has: give it as `holdfast keys create` has "
                 "told it, hf_…, without spaces and line breaks around it"
             )
-        if api_key is not None and not self.is_encrypted and not insecure and not is_here(host):
+        if api_key is not None and not self.is_encrypted and not insecure and not is_loopback(host):
             raise UsageError(
                 f"the API key would be sent to {host} in plain text, and everybody on the way could use it: give the "
                 f"server's https:// address. If the way is safe (a network of your own, a tunnel), say so with "
                 f"Client(..., insecure=True) or HOLDFAST_INSECURE=1"
             )
-        self._key = api_key
+        self._api_key = api_key
 
-    def headers(self) -> dict[str, str]:
+    def auth_headers(self) -> dict[str, str]:
         """By which the server knows the caller."""
-        return {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        return {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
 
     def __repr__(self) -> str:
         return f"<Place {self.url}>"
 
 
-def _split(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for what is no number
@@ -69,7 +69,7 @@ def _split(url: str) -> SplitResult:
     return SplitResult(parts.scheme.lower(), parts.netloc, parts.path, "", "")
 
 
-def is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a host is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ServerSentEvent:
     """One event of a stream."""
 
     data: str
@@ -18,39 +18,39 @@ class Received:
     """What the stream is asked for again with, to go on behind it."""
 
 
-class EventReader:
+class SseParser:
     """Makes events of bytes, wherever they are cut. What is not complete when a stream breaks off is no event."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
-        self._rest: list[str] = []
+        self._line_parts: list[str] = []
         """Pieces of a line that has not come to its end."""
-        self._is_cr_held = False
+        self._has_pending_cr = False
         self._data: list[str] = []
         self._event = ""
         self._id = ""
 
-    def feed(self, data: bytes) -> Iterator[Received]:
+    def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
         """The events that are complete with these bytes."""
         text = self._decode(data)
-        if self._is_cr_held:
+        if self._has_pending_cr:
             text = f"\r{text}"
         # A CR at the end may be the first half of a line's end: what follows tells.
-        self._is_cr_held = text.endswith("\r")
+        self._has_pending_cr = text.endswith("\r")
         *lines, rest = text.removesuffix("\r").replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if lines:
             # A line may be many megabytes long: its pieces are put together once, and looked through once.
-            lines[0] = "".join([*self._rest, lines[0]])
-            self._rest.clear()
-        self._rest.append(rest)
+            lines[0] = "".join([*self._line_parts, lines[0]])
+            self._line_parts.clear()
+        self._line_parts.append(rest)
         for line in lines:
-            event = self._take(line)
+            event = self._parse_line(line)
             if event is not None:
                 yield event
 
-    def _take(self, line: str) -> Received | None:
+    def _parse_line(self, line: str) -> ServerSentEvent | None:
         if not line:
-            found = Received("\n".join(self._data), self._event, self._id) if self._data else None
+            found = ServerSentEvent("\n".join(self._data), self._event, self._id) if self._data else None
             self._data, self._event = [], ""
             return found
         name, _, value = line.partition(":")

@@ -25,32 +25,39 @@ from urllib.parse import urlencode
 import httpx2
 
 from holdfast import __version__
-from holdfast.client.http.backoff import LIMIT, Pace, Patience
-from holdfast.client.http.problems import error_of
-from holdfast.client.http.server_endpoint import Place
-from holdfast.client.http.sse import EventReader, Received
-from holdfast.errors import HoldfastError, PolicyLimit, ServerError, ServerUnavailable, StoreReadOnly, TooManyRequests
-from holdfast.services.wire_values import TAGGED_VALUES, VALUES
+from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
+from holdfast.client.http.problems import error_from_response
+from holdfast.client.http.server_endpoint import ServerEndpoint
+from holdfast.client.http.sse import ServerSentEvent, SseParser
+from holdfast.errors import (
+    HoldfastError,
+    PolicyLimitReached,
+    ServerError,
+    ServerUnavailable,
+    StoreReadOnly,
+    TooManyRequests,
+)
+from holdfast.services.wire_values import TAGGED_VALUES, VALUES_HEADER
 
-CONNECT = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """Seconds that a connection may take."""
-ANSWER = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 """Seconds that an answer may take, beside those that the server was asked to wait."""
-SILENCE = 45.0
+STREAM_IDLE_TIMEOUT_S = 45.0
 """Seconds of silence after which a stream counts as broken: the server says something every fifteen."""
-PASSING = frozenset({429, 502, 503, 504})
+RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 """Statuses that may pass."""
 
-_FAULTS = (httpx2.HTTPError, httpx2.InvalidURL)
+_REQUEST_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL)
 """What a request may come to without an answer."""
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_EMPTY_SSL_CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Trusts no certificate, for ways that have none."""
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerResponse:
     """What a server has answered."""
 
     status: int
@@ -58,89 +65,96 @@ class Answer:
     """The JSON of its body; ``None`` if there is none."""
     error: HoldfastError | None = None
     """What it means, if it is no success."""
-    again: bool = False
+    has_unconfirmed_attempt: bool = False
     """An earlier try of this request may have been carried out."""
 
-    def checked(self) -> Any:
+    def unwrap(self) -> Any:
         """The data of a success. Raises the error of anything else."""
         if self.error is not None:
             raise self.error
         return self.data
 
 
-class Passing(Exception):
+class TransientError(Exception):
     """Something that may pass."""
 
-    def __init__(self, why: str, error: HoldfastError | None, *, sent: bool, wait: float | None = None) -> None:
-        super().__init__(why)
+    def __init__(
+        self, reason: str, error: HoldfastError | None, *, is_sent: bool, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(reason)
         self.error = error
         """What the server says of it."""
-        self.sent = sent
+        self.is_sent = is_sent
         """Whether it may have been carried out."""
-        self.wait = wait
+        self.retry_after_s = retry_after_s
 
 
 class Transport:
     """The way to a server.
 
     Args:
-        place: where it is, and who asks.
-        pace: time and chance.
-        over: what requests are sent through, instead of the network; for tests, and for servers in this process.
+        endpoint: where it is, and who asks.
+        timing: time and chance.
+        http_transport: what requests are sent through instead of the network; for tests, and for servers in this
+            process.
     """
 
     def __init__(
-        self, place: Place, *, pace: Pace | None = None, over: httpx2.AsyncBaseTransport | None = None
+        self,
+        endpoint: ServerEndpoint,
+        *,
+        timing: Timing | None = None,
+        http_transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.place = place
-        self.pace = pace or Pace()
-        self._over = over
-        self._by_loop: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
+        self.endpoint = endpoint
+        self.timing = timing or Timing()
+        self._http_transport = http_transport
+        self._clients_by_loop: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
 
     # Connections
 
-    def _here(self) -> httpx2.AsyncClient:
+    def _get_client(self) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
-        client = self._by_loop.get(loop)
+        client = self._clients_by_loop.get(loop)
         if client is None:
-            for other in [other for other in list(self._by_loop) if other.is_closed()]:
-                self._by_loop.pop(other, None)
-            client = self._by_loop[loop] = httpx2.AsyncClient(
-                transport=self._over,
+            for other in [other for other in list(self._clients_by_loop) if other.is_closed()]:
+                self._clients_by_loop.pop(other, None)
+            client = self._clients_by_loop[loop] = httpx2.AsyncClient(
+                transport=self._http_transport,
                 headers={
-                    **self.place.headers(),
+                    **self.endpoint.auth_headers(),
                     "Accept": "application/json",
                     "User-Agent": f"holdfast/{__version__}",
-                    VALUES: TAGGED_VALUES,
+                    VALUES_HEADER: TAGGED_VALUES,
                 },
                 follow_redirects=False,
-                verify=_trusted() if self.place.is_encrypted else _NOBODY,
+                verify=_get_ssl_context() if self.endpoint.is_encrypted else _EMPTY_SSL_CONTEXT,
                 # A proxy may carry what is encrypted; in plain text it would read the key.
-                trust_env=self.place.is_encrypted,
+                trust_env=self.endpoint.is_encrypted,
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             )
         return client
 
     async def close(self) -> None:
         """Disconnect this loop."""
-        client = self._by_loop.pop(asyncio.get_running_loop(), None)
+        client = self._clients_by_loop.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
 
     # Requests
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
         *,
         query: Query | None = None,
         body: Any = None,
-        key: str | None = None,
-        wait: float = 0.0,
-        answer: float = ANSWER,
-        patience: float | None = LIMIT,
-    ) -> Answer:
+        idempotency_key: str | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float = RESPONSE_TIMEOUT_S,
+        give_up_after_s: float | None = GIVE_UP_AFTER_S,
+    ) -> ServerResponse:
         """Ask, again and again if need be. Raises ``ServerUnavailable`` when that takes too long.
 
         Args:
@@ -148,118 +162,129 @@ class Transport:
             path: quoted, beginning with a slash.
             query: what is ``None`` is left out.
             body: JSON data.
-            key: the Idempotency-Key.
-            wait: for how many seconds the server is asked to wait.
-            answer: how many seconds an answer may take beside that.
-            patience: when to give up, in seconds; ``None``: never.
+            idempotency_key: the Idempotency-Key.
+            wait_s: for how many seconds the server is asked to wait.
+            timeout_s: how many seconds an answer may take beside that.
+            give_up_after_s: when to give up, in seconds; ``None``: never.
         """
-        left = Patience(self.pace, patience)
+        left = Backoff(self.timing, give_up_after_s)
         again = False
         asked = f"{method} {path}"
-        address = f"{self.place.url}{path}{_query(query, wait)}"
+        address = f"{self.endpoint.url}{path}{_format_query(query, wait_s)}"
         while True:
             try:
-                async with asyncio.timeout(CONNECT + wait + answer):
-                    found = await self._once(method, address, asked, body, key, wait + answer)
-                return Answer(found.status, found.data, found.error, again)
+                async with asyncio.timeout(CONNECT_TIMEOUT_S + wait_s + timeout_s):
+                    found = await self._send_once(method, address, asked, body, idempotency_key, wait_s + timeout_s)
+                return ServerResponse(found.status, found.data, found.error, again)
             except TimeoutError:
-                passing = Passing("it has not answered in time", None, sent=True)
-            except Passing as error:
+                passing = TransientError("it has not answered in time", None, is_sent=True)
+            except TransientError as error:
                 passing = error
-            again = again or passing.sent
-            if not await left.wait(passing.wait):
-                raise self._gave_up(asked, passing) from None
+            again = again or passing.is_sent
+            if not await left.wait(passing.retry_after_s):
+                raise self._build_give_up_error(asked, passing) from None
 
-    async def _once(self, method: str, address: str, asked: str, body: Any, key: str | None, read: float) -> Answer:
-        headers = {} if key is None else {"Idempotency-Key": key}
+    async def _send_once(
+        self, method: str, url: str, request_line: str, body: Any, idempotency_key: str | None, read_timeout_s: float
+    ) -> ServerResponse:
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        times = httpx2.Timeout(connect=CONNECT, read=read, write=ANSWER, pool=None)
+        times = httpx2.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s, write=RESPONSE_TIMEOUT_S, pool=None)
         try:
-            response = await self._here().request(method, address, content=content, headers=headers, timeout=times)
-        except _FAULTS as error:
-            raise self._broken(error) from None
-        return self._read(response, asked)
+            response = await self._get_client().request(method, url, content=content, headers=headers, timeout=times)
+        except _REQUEST_ERRORS as error:
+            raise self._classify_error(error) from None
+        return self._parse_response(response, request_line)
 
-    def _read(self, response: httpx2.Response, asked: str) -> Answer:
-        data = _json(response)
+    def _parse_response(self, response: httpx2.Response, request_line: str) -> ServerResponse:
+        data = _parse_json(response)
         if response.is_success:
             if data is None and response.content:
-                raise error_of(response.status_code, None, self.place.url, asked)
-            return Answer(response.status_code, data)
-        error = error_of(response.status_code, data, self.place.url, asked)
-        if response.status_code in PASSING and not isinstance(error, StoreReadOnly | PolicyLimit):
+                raise error_from_response(response.status_code, None, self.endpoint.url, request_line)
+            return ServerResponse(response.status_code, data)
+        error = error_from_response(response.status_code, data, self.endpoint.url, request_line)
+        if response.status_code in RETRYABLE_STATUSES and not isinstance(error, StoreReadOnly | PolicyLimitReached):
             # A server that turns a request away for its rate has not begun with it.
-            raise Passing(str(error), error, sent=response.status_code != 429, wait=_retry_after(response))
-        return Answer(response.status_code, data, error)
+            raise TransientError(
+                str(error), error, is_sent=response.status_code != 429, retry_after_s=_parse_retry_after(response)
+            )
+        return ServerResponse(response.status_code, data, error)
 
-    def _broken(self, error: Exception) -> Passing:
+    def _classify_error(self, error: Exception) -> TransientError:
         """What may pass. Raises what will not."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ssl.SSLCertVerificationError):
-                raise ServerError(f"the certificate of {self.place.url} cannot be trusted: {cause.verify_message}")
+                raise ServerError(f"the certificate of {self.endpoint.url} cannot be trusted: {cause.verify_message}")
             cause = cause.__cause__ or cause.__context__
         if not isinstance(error, httpx2.TransportError) or isinstance(
             error, httpx2.UnsupportedProtocol | httpx2.LocalProtocolError
         ):
-            raise ServerError(f"{self.place.url} cannot be asked: {error}")
+            raise ServerError(f"{self.endpoint.url} cannot be asked: {error}")
         unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-        return Passing(str(error) or type(error).__name__, None, sent=not unsent)
+        return TransientError(str(error) or type(error).__name__, None, is_sent=not unsent)
 
-    def _gave_up(self, asked: str, passing: Passing) -> HoldfastError:
-        if isinstance(passing.error, TooManyRequests):
-            return passing.error
+    def _build_give_up_error(self, request_line: str, cause: TransientError) -> HoldfastError:
+        if isinstance(cause.error, TooManyRequests):
+            return cause.error
         more = " Is `holdfast serve` running there?"
-        if passing.sent:
-            more = "" if asked.startswith("GET") else " It may have been carried out."
-        return ServerUnavailable(f"{self.place.url} does not answer ({passing}), and {asked} was given up.{more}")
+        if cause.is_sent:
+            more = "" if request_line.startswith("GET") else " It may have been carried out."
+        return ServerUnavailable(
+            f"{self.endpoint.url} does not answer ({cause}), and {request_line} was given up.{more}"
+        )
 
     # Streams
 
     @asynccontextmanager
-    async def stream(self, path: str, *, query: Query | None = None, last: str | None = None) -> AsyncGenerator[Stream]:
-        """A stream of events, from behind the event ``last``. Raises ``Passing``, also while it is read."""
-        headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": last})
-        times = httpx2.Timeout(connect=CONNECT, read=SILENCE, write=ANSWER, pool=None)
-        address = f"{self.place.url}{path}{_query(query, 0.0)}"
+    async def stream(
+        self, path: str, *, query: Query | None = None, last_event_id: str | None = None
+    ) -> AsyncGenerator[EventStream]:
+        """A stream of events, after the event ``last_event_id``. Raises ``TransientError``, also while it is read."""
+        headers = {"Accept": "text/event-stream"} | ({} if last_event_id is None else {"Last-Event-ID": last_event_id})
+        times = httpx2.Timeout(
+            connect=CONNECT_TIMEOUT_S, read=STREAM_IDLE_TIMEOUT_S, write=RESPONSE_TIMEOUT_S, pool=None
+        )
+        address = f"{self.endpoint.url}{path}{_format_query(query, 0.0)}"
         try:
-            async with self._here().stream("GET", address, headers=headers, timeout=times) as response:
+            async with self._get_client().stream("GET", address, headers=headers, timeout=times) as response:
                 if not response.is_success:
                     await response.aread()
-                    self._read(response, f"GET {path}").checked()
+                    self._parse_response(response, f"GET {path}").unwrap()
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     raise ServerError(
-                        f"{self.place.url} has answered GET {path} with no stream of events. Is it a Holdfast server?"
+                        f"{self.endpoint.url} has answered GET {path} with no stream of events. Is it a Holdfast "
+                        "server?"
                     )
-                yield Stream(response)
-        except _FAULTS as error:
-            raise self._broken(error) from None
+                yield EventStream(response)
+        except _REQUEST_ERRORS as error:
+            raise self._classify_error(error) from None
 
 
-class Stream:
+class EventStream:
     """The events of an open stream."""
 
     def __init__(self, response: httpx2.Response) -> None:
         self._response = response
 
-    async def __aiter__(self) -> AsyncGenerator[Received]:
-        reader = EventReader()
+    async def __aiter__(self) -> AsyncGenerator[ServerSentEvent]:
+        reader = SseParser()
         async for data in self._response.aiter_bytes():
             for event in reader.feed(data):
                 yield event
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def _get_ssl_context() -> ssl.SSLContext:
     """Whose certificates count; it takes a while to load, and a program may make many clients."""
     return httpx2.create_ssl_context()
 
 
-def _query(query: Query | None, wait: float) -> str:
-    found: list[tuple[str, str]] = [("wait", f"{wait:g}")] if wait else []
+def _format_query(query: Query | None, wait_s: float) -> str:
+    found: list[tuple[str, str]] = [("wait", f"{wait_s:g}")] if wait_s else []
     for name, value in (query or {}).items():
         if value is None:
             continue
@@ -268,7 +293,7 @@ def _query(query: Query | None, wait: float) -> str:
     return f"?{urlencode(found)}" if found else ""
 
 
-def _json(response: httpx2.Response) -> Any:
+def _parse_json(response: httpx2.Response) -> Any:
     if "json" not in response.headers.get("content-type", "") or not response.content:
         return None
     try:
@@ -277,7 +302,7 @@ def _json(response: httpx2.Response) -> Any:
         return None
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _parse_retry_after(response: httpx2.Response) -> float | None:
     try:
         return float(response.headers.get("retry-after", ""))
     except ValueError:

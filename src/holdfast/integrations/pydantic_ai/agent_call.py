@@ -20,20 +20,22 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from holdfast.agents.models.messages import dump_content, dump_messages, load_content, load_messages
 from holdfast.errors import CodecError, InputError, UsageError
-from holdfast.integrations.pydantic_ai.bindings import Bound, Overrides
+from holdfast.integrations.pydantic_ai.bindings import Binding, Overrides
 from holdfast.integrations.pydantic_ai.live_run import LiveRun
 
-_TYPED: dict[str, Any] = {
+_TYPED_SETTINGS: dict[str, Any] = {
     "deferred_tool_results": DeferredToolResults,
     "usage_limits": UsageLimits,
     "usage": RunUsage,
 }
-_PLAIN = frozenset({"conversation_id", "instructions", "metadata", "model", "model_settings", "retries", "timeout"})
+_PLAIN_SETTINGS = frozenset(
+    {"conversation_id", "instructions", "metadata", "model", "model_settings", "retries", "timeout"}
+)
 """Settings of a call that are recorded if they are plain data, and bound to the process if they are not."""
-_BOUND = frozenset({"output_type", "toolsets", "capabilities", "spec", "workspace"})
+_BOUND_SETTINGS = frozenset({"output_type", "toolsets", "capabilities", "spec", "workspace"})
 """Settings that are always bound to the process."""
 
-_REFUSED = {
+_UNSUPPORTED_ARGUMENTS = {
     "cancellation_token": "cancel the run with its handle",  # of `workflow.start(...)`; the agent's methods take it
     "conversation": "give its messages as `message_history=`",
 }
@@ -41,59 +43,61 @@ _REFUSED = {
 _adapters: dict[str, TypeAdapter[Any]] = {}
 
 
-class Call:
+class AgentCall:
     """One call of an agent, outside of workflow code."""
 
-    __slots__ = ("deps_override", "given", "is_stream", "live", "prompt", "result")
+    __slots__ = ("arguments", "deps_override", "is_stream", "live_run", "prompt", "result")
 
     def __init__(
-        self, agent: Agent[Any, Any], prompt: str | Sequence[UserContent] | None, given: Mapping[str, Any]
+        self, agent: Agent[Any, Any], prompt: str | Sequence[UserContent] | None, arguments: Mapping[str, Any]
     ) -> None:
         self.is_stream = False
         """Whether it is ``run_stream``, which ends a run with the first answer that is a final result."""
-        self.live: LiveRun | None = None
+        self.live_run: LiveRun | None = None
         """Through which the caller watches the run."""
         self.result: AgentRunResult[Any] | None = None
         """That of a run which has ended already."""
         self.deps_override: ContextVar[Any] = agent._override_deps  # pyright: ignore[reportPrivateUsage]
         self.prompt = prompt
-        self.given = {name: value for name, value in given.items() if value is not None and name != "infer_name"}
+        self.arguments = {
+            name: value for name, value in arguments.items() if value is not None and name != "infer_name"
+        }
 
 
 # As inputs
 
 
-def recorded(call: Call, name: str, models: Mapping[str, Model]) -> tuple[dict[str, Any], Bound]:
+def call_to_inputs(call: AgentCall, name: str, models: Mapping[str, Model]) -> tuple[dict[str, Any], Binding]:
     """A call as inputs of a run, which are plain data, and what of it is bound to this process."""
     settings: dict[str, Any] = {}
     bound: dict[str, Any] = {}
-    inputs: dict[str, Any] = {"prompt": _prompt(call.prompt, name)}
-    overrides = dict(Overrides.current().values)
+    inputs: dict[str, Any] = {"prompt": _dump_prompt(call.prompt, name)}
+    overrides = dict(Overrides.capture().values)
     overridden = overrides.pop(call.deps_override, None)
-    deps = call.given.get("deps") if overridden is None else overridden.value
+    deps = call.arguments.get("deps") if overridden is None else overridden.value
     if deps is not None:
         settings["deps"] = True  # that there were some; what they are is each process's own
-    for key, value in call.given.items():
+    for key, value in call.arguments.items():
         if key in ("run_id", "deps"):
             continue
         if key == "message_history":
             if value:
-                inputs["message_history"] = _history(value, name)
-        elif key in _TYPED:
-            settings[key] = _adapter(key).dump_python(value, mode="json")
-        elif key in _PLAIN:
-            plain = _plain(_name_of(value, models) if key == "model" else value)
+                inputs["message_history"] = _dump_history(value, name)
+        elif key in _TYPED_SETTINGS:
+            settings[key] = _get_adapter(key).dump_python(value, mode="json")
+        elif key in _PLAIN_SETTINGS:
+            plain = _to_plain_data(_get_model_name(value, models) if key == "model" else value)
             if plain is None:
                 bound[key] = value
             else:
                 settings[key] = plain
-        elif key in _BOUND:
+        elif key in _BOUND_SETTINGS:
             bound[key] = value
         else:
-            raise _refused(key, name)
+            raise _make_unsupported_error(key, name)
     if call.is_stream:
         settings["stream"] = True
-    gave = Bound(deps, bound, Overrides(overrides), call.live)
+    gave = Binding(deps, bound, Overrides(overrides), call.live_run)
     if gave.names:
         settings["bound"] = gave.names
     if settings:
@@ -101,7 +105,7 @@ def recorded(call: Call, name: str, models: Mapping[str, Model]) -> tuple[dict[s
     return inputs, gave
 
 
-def restored(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def inputs_to_arguments(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``agent.run`` in recorded inputs."""
     given: dict[str, Any] = {
         "user_prompt": load_content(cast("list[Any]", prompt)) if isinstance(prompt, list) else prompt
@@ -109,14 +113,14 @@ def restored(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> 
     if message_history:
         given["message_history"] = load_messages(message_history)
     for key, value in settings.items():
-        if key in _TYPED:
-            given[key] = _adapter(key).validate_python(value)
+        if key in _TYPED_SETTINGS:
+            given[key] = _get_adapter(key).validate_python(value)
         elif key not in ("deps", "bound", "stream"):
             given[key] = value
     return given
 
 
-def _prompt(prompt: Any, name: str) -> Any:
+def _dump_prompt(prompt: Any, name: str) -> Any:
     if prompt is None or isinstance(prompt, str):
         return prompt
     try:
@@ -125,7 +129,7 @@ def _prompt(prompt: Any, name: str) -> Any:
         raise InputError(f"the prompt of agent {name!r} cannot be recorded: {error}") from error
 
 
-def _history(messages: Sequence[ModelMessage], name: str) -> list[Any]:
+def _dump_history(messages: Sequence[ModelMessage], name: str) -> list[Any]:
     try:
         return dump_messages(messages)
     except (CodecError, TypeError) as error:
@@ -134,12 +138,12 @@ def _history(messages: Sequence[ModelMessage], name: str) -> list[Any]:
         ) from error
 
 
-def _name_of(model: Any, models: Mapping[str, Model]) -> Any:
+def _get_model_name(model: Any, models: Mapping[str, Model]) -> Any:
     """A model that the capability was given under a name is recorded by it."""
     return next((key for key, known in models.items() if known is model), model)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain_data(value: Any) -> Any:
     """The value as it will be read back from the inputs; ``None`` if that is not the same."""
     try:
         plain = from_json(to_json(value, inf_nan_mode="constants"))
@@ -148,12 +152,12 @@ def _plain(value: Any) -> Any:
     return plain if plain == value else None
 
 
-def _refused(key: str, name: str) -> UsageError:
-    how = _REFUSED.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
+def _make_unsupported_error(key: str, name: str) -> UsageError:
+    how = _UNSUPPORTED_ARGUMENTS.get(key, f"`{key}` is not known to this version of Holdfast: leave it out")
     return UsageError(f"agent {name!r} is durable, and `{key}=` cannot be given to a run of its own. Instead: {how}.")
 
 
-def _adapter(key: str) -> TypeAdapter[Any]:
+def _get_adapter(key: str) -> TypeAdapter[Any]:
     if key not in _adapters:
-        _adapters[key] = TypeAdapter(_TYPED[key])
+        _adapters[key] = TypeAdapter(_TYPED_SETTINGS[key])
     return _adapters[key]

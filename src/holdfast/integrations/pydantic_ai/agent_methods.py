@@ -19,69 +19,69 @@ from pydantic_ai._agent_graph import get_captured_run_messages
 from pydantic_ai.run import AgentRun
 
 from holdfast.client.handle import Handle
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 from holdfast.errors import HoldfastError, RunFailed
-from holdfast.integrations.pydantic_ai.agent_call import Call
-from holdfast.integrations.pydantic_ai.live_run import LiveRun, position_of
+from holdfast.integrations.pydantic_ai.agent_call import AgentCall
+from holdfast.integrations.pydantic_ai.live_run import LiveRun, get_position
 
 if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow
-    from holdfast.integrations.pydantic_ai.followed_run import Follower
+    from holdfast.integrations.pydantic_ai.followed_run import FollowedRunContext
 
-current_call: ContextVar[Call | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
+current_call: ContextVar[AgentCall | None] = ContextVar("holdfast_pydantic_ai_call", default=None)
 """What an agent is being called with, while the library sets the run up."""
-_waits_only: ContextVar[bool] = ContextVar("holdfast_pydantic_ai_waits_only", default=False)
+_is_result_only: ContextVar[bool] = ContextVar("holdfast_pydantic_ai_waits_only", default=False)
 """Whether the library's ``run`` is about to call ``iter`` for a caller who wants nothing but the result."""
 
 
 def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
     """Make the methods of an agent those of a durable one."""
-    original = {name: _original(agent, name) for name in ("iter", "run", "run_stream", "run_stream_events")}
+    original = {name: _get_original(agent, name) for name in ("iter", "run", "run_stream", "run_stream_events")}
 
-    def follow(prompt: Any, given: dict[str, Any], *, is_stream: bool = False) -> Follower:
+    def follow(prompt: Any, arguments: dict[str, Any], *, is_stream: bool = False) -> FollowedRunContext:
         # It uses private names of the library, which an agent that is only run must not depend on.
-        from holdfast.integrations.pydantic_ai.followed_run import Follower
+        from holdfast.integrations.pydantic_ai.followed_run import FollowedRunContext
 
-        token = given.pop("cancellation_token", None)
-        call = Call(agent, prompt, given)
+        token = arguments.pop("cancellation_token", None)
+        call = AgentCall(agent, prompt, arguments)
         call.is_stream = is_stream
 
         async def start(live: LiveRun) -> Handle[Any]:
-            call.live = live
+            call.live_run = live
             return await start_run(workflow, call)
 
         def open_ended(result: AgentRunResult[Any]) -> AbstractAsyncContextManager[AgentRun[Any, Any]]:
             call.result = result
-            return _Opening(original["iter"](prompt, **given), call)
+            return _RunOpener(original["iter"](prompt, **arguments), call)
 
-        return Follower(start, lambda handle: settle(handle, call), open_ended, token)
+        return FollowedRunContext(start, lambda handle: await_result(handle, call), open_ended, token)
 
-    def iter(user_prompt: Any = None, **given: Any) -> Any:
-        if current_execution() is not None:
-            return _Opening(original["iter"](user_prompt, **given), None)
-        if _waits_only.get():
-            _waits_only.set(False)
-            return _Opening(original["iter"](user_prompt, **given), Call(agent, user_prompt, given))
-        return follow(user_prompt, given)
+    def iter(user_prompt: Any = None, **arguments: Any) -> Any:
+        if get_current_execution() is not None:
+            return _RunOpener(original["iter"](user_prompt, **arguments), None)
+        if _is_result_only.get():
+            _is_result_only.set(False)
+            return _RunOpener(original["iter"](user_prompt, **arguments), AgentCall(agent, user_prompt, arguments))
+        return follow(user_prompt, arguments)
 
-    async def run(*args: Any, **given: Any) -> Any:
-        only = all(given.get(name) is None for name in ("event_stream_handler", "cancellation_token"))
-        token = _waits_only.set(only and current_execution() is None)
+    async def run(*args: Any, **arguments: Any) -> Any:
+        only = all(arguments.get(name) is None for name in ("event_stream_handler", "cancellation_token"))
+        token = _is_result_only.set(only and get_current_execution() is None)
         try:
-            return await original["run"](*args, **given)
+            return await original["run"](*args, **arguments)
         finally:
-            _waits_only.reset(token)
+            _is_result_only.reset(token)
 
-    def stream(user_prompt: Any = None, *, event_stream_handler: Any = None, **given: Any) -> Any:
-        if current_execution() is not None:
-            return original["run_stream"](user_prompt, event_stream_handler=event_stream_handler, **given)
+    def stream(user_prompt: Any = None, *, event_stream_handler: Any = None, **arguments: Any) -> Any:
+        if get_current_execution() is not None:
+            return original["run_stream"](user_prompt, event_stream_handler=event_stream_handler, **arguments)
         from holdfast.integrations.pydantic_ai.followed_run import run_stream
 
-        return run_stream(follow(user_prompt, given, is_stream=True), event_stream_handler)
+        return run_stream(follow(user_prompt, arguments, is_stream=True), event_stream_handler)
 
-    def stream_events(*args: Any, **given: Any) -> Any:
-        events = original["run_stream_events"](*args, **given)
-        return events if current_execution() is not None else _Events(events)
+    def stream_events(*args: Any, **arguments: Any) -> Any:
+        events = original["run_stream_events"](*args, **arguments)
+        return events if get_current_execution() is not None else _EventStreamContext(events)
 
     replacements: dict[str, Callable[..., Any]] = {
         "iter": iter, "run": run, "run_stream": stream, "run_stream_events": stream_events,
@@ -92,26 +92,26 @@ def replace_methods(agent: Agent[Any, Any], workflow: AgentWorkflow) -> None:
         setattr(agent, name, replacement)
 
 
-def _original(agent: Agent[Any, Any], name: str) -> Any:
+def _get_original(agent: Agent[Any, Any], name: str) -> Any:
     """The library's own method, also if an agent is made durable for a second time."""
     method = getattr(agent, name)
     return getattr(method, "holdfast_original", method)
 
 
-async def start_run(workflow: AgentWorkflow, call: Call) -> Handle[Any]:
+async def start_run(workflow: AgentWorkflow, call: AgentCall) -> Handle[Any]:
     """Start the run of a call, or join it."""
-    run_id = call.given.get("run_id")
+    run_id = call.arguments.get("run_id")
     return await (workflow if run_id is None else workflow.options(id=run_id)).start(call)
 
 
-async def settle(handle: Handle[Any], call: Call) -> AgentRunResult[Any]:
+async def await_result(handle: Handle[Any], call: AgentCall) -> AgentRunResult[Any]:
     """The result of the run of a call; raises what the agent raised."""
     try:
         result: AgentRunResult[Any] = await handle.result()
     except RunFailed as failed:
-        raise _own(failed) from None
-    if "usage" in call.given:  # the caller's own account, which the run has been counting on a copy of
-        call.given["usage"].incr(result.usage - call.given["usage"])
+        raise _get_agent_error(failed) from None
+    if "usage" in call.arguments:  # the caller's own account, which the run has been counting on a copy of
+        call.arguments["usage"].incr(result.usage - call.arguments["usage"])
     _capture_messages(result)
     return result
 
@@ -127,7 +127,7 @@ def _capture_messages(result: AgentRunResult[Any]) -> None:
         captured.messages[:] = result.all_messages()
 
 
-def _own(failed: RunFailed) -> BaseException:
+def _get_agent_error(failed: RunFailed) -> BaseException:
     """What the agent raised, where its caller expects that; else what has become of the run."""
     cause = failed.__cause__
     if cause is None or isinstance(cause, HoldfastError):
@@ -136,30 +136,30 @@ def _own(failed: RunFailed) -> BaseException:
     return cause
 
 
-class _Opening:
+class _RunOpener:
     """What the library's ``iter`` returns. While it sets the run up, the call is in ``current_call``."""
 
-    def __init__(self, opening: AbstractAsyncContextManager[AgentRun[Any, Any]], call: Call | None) -> None:
-        self._opening = opening
+    def __init__(self, run_context: AbstractAsyncContextManager[AgentRun[Any, Any]], call: AgentCall | None) -> None:
+        self._run_context = run_context
         self._call = call
 
     async def __aenter__(self) -> AgentRun[Any, Any]:
         token = current_call.set(self._call)
         try:
-            run = await self._opening.__aenter__()
+            run = await self._run_context.__aenter__()
         finally:
             current_call.reset(token)
-        if (position := position_of(run.run_id)) is not None:
-            position.open(run)
+        if (position := get_position(run.run_id)) is not None:
+            position.attach_run(run)
         return run
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        return await self._opening.__aexit__(kind, error, traceback)
+        return await self._run_context.__aexit__(kind, error, traceback)
 
 
-class _Events:
+class _EventStreamContext:
     """What ``run_stream_events`` returns. Leaving it by ``break`` or by an exception cancels the run."""
 
     def __init__(self, events: AbstractAsyncContextManager[Any]) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from pydantic_ai._utils import Some
 
-from holdfast.agents.deps import PATIENCE
+from holdfast.agents.deps import DEPS_TIMEOUT_S
 from holdfast.errors import BoundArgumentMissing, DepsMissing
 from holdfast.integrations.pydantic_ai.live_run import LiveRun
 from holdfast.stores.operations import Run
@@ -27,8 +27,8 @@ from holdfast.stores.operations import Run
 if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.capability import Durable
 
-_PREFIX = "_override_"
-_MARKS = (b'"deps":true', b'"bound":[')
+_OVERRIDE_PREFIX = "_override_"
+_INPUT_MARKERS = (b'"deps":true', b'"bound":[')
 """In the inputs of a run that was given something that is not recorded."""
 
 
@@ -39,24 +39,24 @@ class Overrides:
     values: Mapping[ContextVar[Any], Any]
 
     @classmethod
-    def current(cls) -> Overrides:
+    def capture(cls) -> Overrides:
         """Those that are active now."""
         # The library keeps them in context variables, and a workflow's tasks begin with an empty context.
         return cls(
             {
                 variable: value
                 for variable, value in copy_context().items()
-                if variable.name.startswith(_PREFIX) and isinstance(value, Some)
+                if variable.name.startswith(_OVERRIDE_PREFIX) and isinstance(value, Some)
             }
         )
 
     @property
     def names(self) -> list[str]:
         """As a run's inputs record them."""
-        return [f"override({name}=...)" for name in {one.name.removeprefix(_PREFIX) for one in self.values}]
+        return [f"override({name}=...)" for name in {one.name.removeprefix(_OVERRIDE_PREFIX) for one in self.values}]
 
     @contextmanager
-    def active(self) -> Generator[None]:
+    def apply(self) -> Generator[None]:
         """Set them in the current task."""
         tokens = [(variable, variable.set(value)) for variable, value in self.values.items()]
         try:
@@ -67,13 +67,13 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Bound:
+class Binding:
     """What one call was given that is not recorded."""
 
     deps: Any = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     overrides: Overrides = field(default_factory=lambda: Overrides({}))
-    live: LiveRun | None = None
+    live_run: LiveRun | None = None
     """Through which the caller watches the run. Not among the names either: the run goes on without a caller."""
 
     @property
@@ -87,42 +87,42 @@ class Bindings:
     """The bound objects of an agent's runs in this process, by run id."""
 
     durable: Durable[Any]
-    _bound: dict[str, Bound] = field(default_factory=dict[str, Bound])
-    _in_use: WeakValueDictionary[str, Bound] = field(default_factory=WeakValueDictionary[str, Bound])
+    _bindings: dict[str, Binding] = field(default_factory=dict[str, Binding])
+    _referenced: WeakValueDictionary[str, Binding] = field(default_factory=WeakValueDictionary[str, Binding])
     """Also those of runs that have ended, while somebody holds them: a handle decodes the result by its type."""
-    _expected: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    _waiters: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
 
-    def add(self, run_id: str, bound: Bound) -> None:
+    def add(self, run_id: str, binding: Binding) -> None:
         """Bind objects to a run that is about to begin here, or waits for them."""
-        self._bound[run_id] = self._in_use[run_id] = bound
-        if (expected := self._expected.get(run_id)) is not None:
+        self._bindings[run_id] = self._referenced[run_id] = binding
+        if (expected := self._waiters.get(run_id)) is not None:
             expected.set()
 
     def remove(self, run_id: str) -> None:
         """Forget a run that has ended."""
-        self._bound.pop(run_id, None)
+        self._bindings.pop(run_id, None)
 
-    def of_call(self, run_id: str) -> Bound | None:
+    def get_referenced(self, run_id: str) -> Binding | None:
         """What the call gave that is being made, or whose handle is held, here."""
-        return self._in_use.get(run_id)
+        return self._referenced.get(run_id)
 
     async def wait_for(self, run: Run) -> None:
         """Wait a short time for the program to repeat the call that started the run, if the run needs what it gave."""
-        needs_deps, needs_arguments = (mark in run.inputs for mark in _MARKS)
-        if run.id in self._bound or not (needs_arguments or (needs_deps and self.durable.deps is None)):
+        needs_deps, needs_arguments = (mark in run.inputs for mark in _INPUT_MARKERS)
+        if run.id in self._bindings or not (needs_arguments or (needs_deps and self.durable.deps is None)):
             return
-        self._expected[run.id] = expected = asyncio.Event()
+        self._waiters[run.id] = expected = asyncio.Event()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEPS_TIMEOUT_S):
                 await expected.wait()
         except TimeoutError:
             pass  # the run fails with the error that says what is missing
         finally:
-            self._expected.pop(run.id, None)
+            self._waiters.pop(run.id, None)
 
-    def get(self, run_id: str, settings: Mapping[str, Any]) -> Bound:
+    def get(self, run_id: str, settings: Mapping[str, Any]) -> Binding:
         """What a run was given. Raises ``DepsMissing`` or ``BoundArgumentMissing`` if this process does not have it."""
-        bound = self._bound.get(run_id, Bound())
+        bound = self._bindings.get(run_id, Binding())
         names = settings.get("bound", [])
         if missing := sorted(set(names) - set(bound.names)):
             raise BoundArgumentMissing(

@@ -29,21 +29,21 @@ from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget
-from holdfast.agents.models.chain import TIMEOUT
-from holdfast.agents.models.errors import MODEL_RETRIES
-from holdfast.agents.models.model_resolution import own_retries_off
+from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S
+from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY
+from holdfast.agents.models.model_resolution import disable_sdk_retries
 from holdfast.authoring.registry import register
-from holdfast.authoring.step import checked_policy
+from holdfast.authoring.step import validate_retry_policy
 from holdfast.authoring.workflow_api import now
-from holdfast.core.execution import current_execution
+from holdfast.core.execution import get_current_execution
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError, UsageError
-from holdfast.integrations.pydantic_ai.agent_methods import current_call, replace_methods, settle, start_run
+from holdfast.integrations.pydantic_ai.agent_methods import await_result, current_call, replace_methods, start_run
 from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow, RunOptions
-from holdfast.integrations.pydantic_ai.live_run import position, position_of, relayed
-from holdfast.integrations.pydantic_ai.operation_codec import Plain, unrecordable
-from holdfast.integrations.pydantic_ai.operations import Operations
-from holdfast.integrations.pydantic_ai.tool_settings import METADATA, ToolSettings
+from holdfast.integrations.pydantic_ai.live_run import current_position, get_position, relayed_position
+from holdfast.integrations.pydantic_ai.operation_codec import PlainCodec, make_unrecordable_error
+from holdfast.integrations.pydantic_ai.operations import OperationBackend
+from holdfast.integrations.pydantic_ai.tool_settings import METADATA_KEY, ToolSettings
 
 
 class Durable(BaseDurabilityCapability[AgentDepsT]):
@@ -76,13 +76,13 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         engine_name="Holdfast",
         durable_unit_noun="step",
         durable_container_noun="workflow",
-        codec=Plain(),
-        serialization_failure=unrecordable,
+        codec=PlainCodec(),
+        serialization_failure=make_unrecordable_error,
         # A step runs on another event loop than workflow code: what one opens, the other cannot close. So each step
         # that needs an MCP server opens it, unless somebody outside holds it open (`async with agent:`).
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-never", "dynamic": "enter-never"},
         unsupported_runtime_toolset_kinds=frozenset(),  # a step needs no registration: see `get_wrapper_toolset`
-        tool_config_key=METADATA,
+        tool_config_key=METADATA_KEY,
     )
 
     workflow: AgentWorkflow
@@ -96,8 +96,8 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         deps: AgentDepsT | None = None,
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
-        model_timeout: Duration = TIMEOUT,
-        retry: RetryPolicy = MODEL_RETRIES,
+        model_timeout: Duration = DEFAULT_TIMEOUT_S,
+        retry: RetryPolicy = DEFAULT_RETRY_POLICY,
         queue: str | Queue | None = None,
         timeout: Duration | None = None,
         tags: Collection[str] = (),
@@ -108,11 +108,11 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
             raise DefinitionError(f"Durable: tags is a collection of words, not one string: tags=[{tags!r}]")
         self.deps = deps
         self.models = dict(models or {})
-        self._tools = dict(tools or {})
-        self._model_timeout = declared_seconds(model_timeout, "Durable: model_timeout") or TIMEOUT
-        self._retry = checked_policy(retry, "Durable")
+        self._tool_options = dict(tools or {})
+        self._model_timeout = declared_seconds(model_timeout, "Durable: model_timeout") or DEFAULT_TIMEOUT_S
+        self._retry = validate_retry_policy(retry, "Durable")
         self._options = RunOptions(queue, declared_seconds(timeout, "Durable: timeout"), tuple(tags), budget)
-        self._operations: Operations | None = None
+        self._operations: OperationBackend | None = None
         self._unregistered: WeakValueDictionary[str, Model] = WeakValueDictionary()
 
     # What the library asks of an engine
@@ -120,7 +120,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
     @property
     def in_durable_context(self) -> bool:
         """Whether this is workflow code."""
-        return current_execution() is not None
+        return get_current_execution() is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
         """What carries out operations."""
@@ -131,8 +131,8 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         if not isinstance(agent, Agent):
             raise DefinitionError(f"Durable() goes to an `Agent` of pydantic-ai, not to a `{type(agent).__name__}`")
         models = list(self._models_by_id.values())
-        tools = ToolSettings(self.name, self._tools)
-        self._operations = Operations(self.name, models, tools, self._model_timeout, self._retry)
+        tools = ToolSettings(self.name, self._tool_options)
+        self._operations = OperationBackend(self.name, models, tools, self._model_timeout, self._retry)
         super()._bind_to_agent(agent)
         self.workflow = AgentWorkflow(self, cast("Agent[Any, Any]", agent), self._options)
         register(self.workflow.definition)
@@ -186,8 +186,10 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
     def get_default_run_id(self) -> str | None:
         """The same on every replay."""
-        execution = current_execution()
-        return None if execution is None else f"{execution.run_id}:{self.name}:{execution.draw('agent').hex()[:12]}"
+        execution = get_current_execution()
+        return (
+            None if execution is None else f"{execution.run_id}:{self.name}:{execution.draw_bytes('agent').hex()[:12]}"
+        )
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
         """The same on every replay."""
@@ -202,7 +204,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
 
         def one_attempt(ctx: RunContext[AgentDepsT]) -> ModelSettings:
             given = {key: value for key, value in (ctx.model_settings or {}).items() if key == "max_retries"}
-            return own_retries_off(cast(Model, ctx.model), given)
+            return disable_sdk_retries(cast(Model, ctx.model), given)
 
         return one_attempt
 
@@ -223,7 +225,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         current_call.set(None)
         if call.result is not None:
             return call.result
-        return await settle(await start_run(self.workflow, call), call)
+        return await await_result(await start_run(self.workflow, call), call)
 
     # A caller in this process that watches the run
 
@@ -231,25 +233,25 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]
     ) -> AgentNode[AgentDepsT]:
         """Show the node to the caller."""
-        if (live := position_of(ctx.run_id)) is not None:
-            live.begin(node)
+        if (live := get_position(ctx.run_id)) is not None:
+            live.start_node(node)
         return node
 
     @property
     def has_wrap_run_event_stream(self) -> bool:
         """Whether models are to be asked for streams."""
-        return position.get() is not None or super().has_wrap_run_event_stream
+        return current_position.get() is not None or super().has_wrap_run_event_stream
 
     async def wrap_run_event_stream(
         self, ctx: RunContext[AgentDepsT], *, stream: AsyncIterable[AgentStreamEvent]
     ) -> AsyncIterable[AgentStreamEvent]:
         """Show the events of tool calls to the caller; a step shows those of models."""
-        live = position_of(ctx.run_id)
+        live = get_position(ctx.run_id)
         async for event in super().wrap_run_event_stream(ctx, stream=stream):
-            if live is not None and live.feed.is_of_tools:
+            if live is not None and live.node_execution.is_tool_call:
                 live.add_event(event)
             yield event
 
     def _model_stream_event_handler(self) -> EventStreamHandler[AgentDepsT] | None:
-        handler, live = super()._model_stream_event_handler(), relayed.get()
-        return handler if live is None else live.relay(handler)
+        handler, live = super()._model_stream_event_handler(), relayed_position.get()
+        return handler if live is None else live.relay_events(handler)

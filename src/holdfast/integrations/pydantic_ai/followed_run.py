@@ -37,57 +37,61 @@ from pydantic_graph import End, GraphRunContext
 
 from holdfast.client.handle import Handle
 from holdfast.errors import RunEnded, UsageError
-from holdfast.integrations.pydantic_ai.live_run import LiveRun, NodeFeed
+from holdfast.integrations.pydantic_ai.live_run import LiveRun, NodeExecution
 
-Start = Callable[[LiveRun], Awaitable[Handle[Any]]]
-Settle = Callable[[Handle[Any]], Awaitable[AgentRunResult[Any]]]
-OpenEnded = Callable[[AgentRunResult[Any]], AbstractAsyncContextManager[AgentRun[Any, Any]]]
+StartRun = Callable[[LiveRun], Awaitable[Handle[Any]]]
+AwaitResult = Callable[[Handle[Any]], Awaitable[AgentRunResult[Any]]]
+OpenFinishedRun = Callable[[AgentRunResult[Any]], AbstractAsyncContextManager[AgentRun[Any, Any]]]
 
 
-class Follower:
+class FollowedRunContext:
     """What ``agent.iter(...)`` returns outside of workflow code.
 
     Args:
         start: starts the run, or joins it.
-        settle: waits for the result of the run, and raises what the agent raised.
-        open_ended: the library's own context of a run that has ended already.
-        token: cancels the run.
+        await_result: waits for the result of the run, and raises what the agent raised.
+        open_finished: the library's own context of a run that has ended already.
+        cancellation_token: cancels the run.
     """
 
     def __init__(
-        self, start: Start, settle: Settle, open_ended: OpenEnded, token: CancellationToken | None = None
+        self,
+        start: StartRun,
+        await_result: AwaitResult,
+        open_finished: OpenFinishedRun,
+        cancellation_token: CancellationToken | None = None,
     ) -> None:
         self._start = start
-        self._settle = settle
-        self._open_ended = open_ended
-        self._token = token
+        self._await_result = await_result
+        self._open_finished = open_finished
+        self._cancellation_token = cancellation_token
         self._handle: Handle[Any] | None = None
-        self._ended: AbstractAsyncContextManager[AgentRun[Any, Any]] | None = None
+        self._finished_context: AbstractAsyncContextManager[AgentRun[Any, Any]] | None = None
 
     async def __aenter__(self) -> FollowedRun:
-        self._live = live = LiveRun()
+        self._live_run = live = LiveRun()
         binding = take_run_binding()
         self._cancellation = RunCancellation() if binding is None else binding.cancellation
         self._cancellation.bind()
         try:
-            if self._token is not None:
-                self._cancellation.attach_token(self._token)
+            if self._cancellation_token is not None:
+                self._cancellation.attach_token(self._cancellation_token)
                 await asyncio.sleep(0)  # a token that is cancelled already keeps the run from starting
             self._handle = await self._start(live)
-            self._waiting = asyncio.create_task(self._wait(self._handle))
-            await live.wait_until(lambda: live.is_over or (live.run is not None and live.nodes))
+            self._result_task = asyncio.create_task(self._watch_result(self._handle))
+            await live.wait_until(lambda: live.is_finished or (live.agent_run is not None and live.nodes))
             if live.error is not None:
                 raise live.error
         except BaseException as error:
-            await self._leave(error)
+            await self._close(error)
             raise
-        run = live.run
+        run = live.agent_run
         if run is None:
             assert live.result is not None
-            self._ended = self._open_ended(live.result)
-            run = await self._ended.__aenter__()
+            self._finished_context = self._open_finished(live.result)
+            run = await self._finished_context.__aenter__()
             live.nodes[0].node = run.next_node
-        self._run = FollowedRun.over(run, live, self._cancellation)
+        self._run = FollowedRun.from_run(run, live, self._cancellation)
         if binding is not None:
             binding.agent_run = self._run
         return self._run
@@ -95,18 +99,18 @@ class Follower:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._ended is not None:
-            await self._ended.__aexit__(None, None, None)
-        await self._leave(error)
+        if self._finished_context is not None:
+            await self._finished_context.__aexit__(None, None, None)
+        await self._close(error)
 
-    async def _wait(self, handle: Handle[Any]) -> None:
+    async def _watch_result(self, handle: Handle[Any]) -> None:
         try:
-            self._live.end(await self._settle(handle), None)
+            self._live_run.finish(await self._await_result(handle), None)
         except Exception as error:
-            self._live.end(None, error)
+            self._live_run.finish(None, error)
 
-    async def _leave(self, error: BaseException | None) -> None:
-        live, cancellation = self._live, self._cancellation
+    async def _close(self, error: BaseException | None) -> None:
+        live, cancellation = self._live_run, self._cancellation
         is_wanted = error is None or isinstance(error, Exception) or cancellation.cancel_requested
         # A task that was cancelled from outside as well stays cancelled.
         is_ours = isinstance(error, asyncio.CancelledError) and cancellation.resolve()
@@ -114,24 +118,24 @@ class Follower:
         cancellation.release_issued()
         if self._handle is not None:
             try:
-                if is_wanted and not live.is_over:
-                    await _uninterrupted(_cancel(self._handle))
-                    await asyncio.wait([self._waiting])
+                if is_wanted and not live.is_finished:
+                    await _run_uninterrupted(_cancel_run(self._handle))
+                    await asyncio.wait([self._result_task])
             finally:
-                live.release()
-                self._waiting.cancel()
+                live.detach_caller()
+                self._result_task.cancel()
         if is_ours:
             message = "The agent run was cancelled."
-            ctx = None if live.run is None else live.run.ctx
+            ctx = None if live.agent_run is None else live.agent_run.ctx
             raise RunCancelled(message) if ctx is None else run_cancelled_snapshot(message, ctx.state, ctx.deps)
 
 
-async def _cancel(handle: Handle[Any]) -> None:
+async def _cancel_run(handle: Handle[Any]) -> None:
     with suppress(RunEnded):
         await handle.cancel()
 
 
-async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+async def _run_uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     """Do it, also if the task is cancelled meanwhile (the library cancels twice); the cancellation follows."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -147,17 +151,17 @@ async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
 class FollowedRun(AgentRun[Any, Any]):
     """A run of the agent, whose nodes are executed by its workflow."""
 
-    live: LiveRun
+    live_run: LiveRun
     _cancellation: RunCancellation
     _node: Any
     _index: int
 
     @classmethod
-    def over(cls, run: AgentRun[Any, Any], live: LiveRun, cancellation: RunCancellation) -> FollowedRun:
+    def from_run(cls, run: AgentRun[Any, Any], live_run: LiveRun, cancellation: RunCancellation) -> FollowedRun:
         """A view of a run, which begins with the first node."""
         made = cls(run._graph_run)  # pyright: ignore[reportPrivateUsage]
-        made.live, made._cancellation = live, cancellation
-        made._index, made._node = 0, _followed(live, 0)
+        made.live_run, made._cancellation = live_run, cancellation
+        made._index, made._node = 0, _copy_node(live_run, 0)
         made._is_first = True
         return made
 
@@ -177,7 +181,7 @@ class FollowedRun(AgentRun[Any, Any]):
     @property
     def result(self) -> AgentRunResult[Any] | None:
         """The recorded result, after the last node."""
-        return self.live.result if isinstance(self._node, End) else None
+        return self.live_run.result if isinstance(self._node, End) else None
 
     async def __anext__(self) -> Any:
         if isinstance(self._node, End):
@@ -196,13 +200,13 @@ class FollowedRun(AgentRun[Any, Any]):
                 "To replace nodes, call `agent.iter(...)` in a workflow function."
             )
         self._cancellation.bind()
-        live, index = self.live, self._index + 1
-        live.allow(self._index)
-        await live.wait_until(lambda: len(live.nodes) > index or live.is_over)
-        if live.run is not None:  # another one, if the run's code was executed again meanwhile
-            self._graph_run = live.run._graph_run  # pyright: ignore[reportPrivateUsage]
+        live, index = self.live_run, self._index + 1
+        live.allow_node(self._index)
+        await live.wait_until(lambda: len(live.nodes) > index or live.is_finished)
+        if live.agent_run is not None:  # another one, if the run's code was executed again meanwhile
+            self._graph_run = live.agent_run._graph_run  # pyright: ignore[reportPrivateUsage]
         if len(live.nodes) > index:
-            self._node = _followed(live, index)
+            self._node = _copy_node(live, index)
         elif live.result is None:
             raise cast(BaseException, live.error)
         else:
@@ -215,8 +219,8 @@ class FollowedRun(AgentRun[Any, Any]):
         """Let the run execute all that is left, and wait for its result."""
         while not isinstance(self._node, End):
             await self.next(self._node)
-        assert self.live.result is not None
-        return self.live.result
+        assert self.live_run.result is not None
+        return self.live_run.result
 
     def cancel(self) -> None:
         """Cancel the run."""
@@ -245,38 +249,38 @@ class FollowedRun(AgentRun[Any, Any]):
 # Nodes
 
 
-def _followed(live: LiveRun, index: int) -> Any:
+def _copy_node(live_run: LiveRun, index: int) -> Any:
     """A copy of a node, so that what the caller does with it changes nothing in the workflow."""
-    feed = live.nodes[index]
+    feed = live_run.nodes[index]
     node: Any = feed.node
     made: Any
-    if feed.is_of_request:
+    if feed.is_model_request:
         made = FollowedRequestNode(copy.deepcopy(node.request), node.is_resuming_without_prompt)
-    elif feed.is_of_tools:
+    elif feed.is_tool_call:
         made = FollowedToolsNode(copy.deepcopy(node.model_response))
     else:
         return copy.copy(node)
-    made.live, made.feed, made.index = live, feed, index
+    made.live_run, made.node_execution, made.index = live_run, feed, index
     return made
 
 
 class FollowedRequestNode(ModelRequestNode[Any, Any]):
     """A model request that the workflow makes."""
 
-    live: LiveRun
-    feed: NodeFeed
+    live_run: LiveRun
+    node_execution: NodeExecution
     index: int
 
     @asynccontextmanager
     async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AgentStream[Any, Any]]:
         """The answer while it arrives."""
-        live, feed = self.live, self.feed
-        live.allow(self.index)
-        await live.wait_until(lambda: feed.parameters is not None or live.is_over)
+        live, feed = self.live_run, self.node_execution
+        live.allow_node(self.index)
+        await live.wait_until(lambda: feed.parameters is not None or live.is_finished)
         if feed.parameters is None:
             raise live.error or RuntimeError("the run ended without this request")
         raw = FollowedResponse(feed.parameters)
-        raw.live, raw.feed = live, feed
+        raw.live_run, raw.node_execution = live, feed
         stream = FollowedStream(
             _raw_stream_response=raw,
             _output_schema=ctx.deps.output_schema,
@@ -298,23 +302,25 @@ class FollowedRequestNode(ModelRequestNode[Any, Any]):
 class FollowedToolsNode(CallToolsNode[Any, Any]):
     """The tool calls of an answer, which the workflow makes."""
 
-    live: LiveRun
-    feed: NodeFeed
+    live_run: LiveRun
+    node_execution: NodeExecution
     index: int
 
     @asynccontextmanager
     async def stream(self, ctx: GraphRunContext[Any, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
         """The events of the calls while they happen."""
-        live, feed = self.live, self.feed
-        live.allow(self.index)
+        live, feed = self.live_run, self.node_execution
+        live.allow_node(self.index)
 
         async def events() -> AsyncIterator[Any]:
             while True:
-                await live.wait_until(lambda: feed.taken < len(feed.events) or feed.is_over or live.is_over)
-                if feed.taken == len(feed.events):
+                await live.wait_until(
+                    lambda: feed.seen_count < len(feed.events) or feed.is_finished or live.is_finished
+                )
+                if feed.seen_count == len(feed.events):
                     return
-                feed.taken += 1
-                yield feed.events[feed.taken - 1]
+                feed.seen_count += 1
+                yield feed.events[feed.seen_count - 1]
 
         stream = events()
         yield stream
@@ -325,8 +331,8 @@ class FollowedToolsNode(CallToolsNode[Any, Any]):
 class FollowedResponse(StreamedResponse):
     """The answer of a model, as the step that asks for it receives it."""
 
-    live: LiveRun
-    feed: NodeFeed
+    live_run: LiveRun
+    node_execution: NodeExecution
     stream: FollowedStream
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -335,24 +341,24 @@ class FollowedResponse(StreamedResponse):
         return self._event_iterator
 
     async def _get_event_iterator(self) -> AsyncIterator[Any]:
-        feed, live = self.feed, self.live
+        feed, live = self.node_execution, self.live_run
         while not self._cancelled:
             await live.wait_until(
                 lambda: (
-                    feed.is_broken
-                    or feed.taken < len(feed.events)
+                    feed.is_restarted
+                    or feed.seen_count < len(feed.events)
                     or feed.response is not None
-                    or live.is_over
+                    or live.is_finished
                     or self._cancelled
                 )
             )
-            if feed.is_broken or (feed.response is not None and not feed.events):
+            if feed.is_restarted or (feed.response is not None and not feed.events):
                 # Asked again, or answered without a stream: the recorded answer takes the place of what was seen.
-                self.stream._replacement_response = self._recorded  # pyright: ignore[reportPrivateUsage]
+                self.stream._replacement_response = self._wait_for_recorded  # pyright: ignore[reportPrivateUsage]
                 return
-            if feed.taken < len(feed.events):
-                feed.taken += 1
-                event = feed.events[feed.taken - 1]
+            if feed.seen_count < len(feed.events):
+                feed.seen_count += 1
+                event = feed.events[feed.seen_count - 1]
                 self._parts_manager.apply_event(event)
                 if isinstance(event, FinalResultEvent):
                     self.final_result_event = event
@@ -360,50 +366,50 @@ class FollowedResponse(StreamedResponse):
             elif feed.response is not None:
                 self._finished = True
                 return
-            elif live.is_over:
+            elif live.is_finished:
                 raise live.error or RuntimeError("the run ended without this answer")
 
-    async def _recorded(self) -> ModelResponse | None:
-        feed, live = self.feed, self.live
-        await live.wait_until(lambda: feed.response is not None or live.is_over)
+    async def _wait_for_recorded(self) -> ModelResponse | None:
+        feed, live = self.node_execution, self.live_run
+        await live.wait_until(lambda: feed.response is not None or live.is_finished)
         if feed.response is None:
             raise live.error or RuntimeError("the run ended without this answer")
         return feed.response
 
     def get(self) -> ModelResponse:
         """The recorded answer once the stream has been read, and what has arrived until then."""
-        if self._finished and self.feed.response is not None:
-            return copy.deepcopy(self.feed.response)
+        if self._finished and self.node_execution.response is not None:
+            return copy.deepcopy(self.node_execution.response)
         return super().get()
 
     async def close_stream(self) -> None:
         """The workflow reads the answer to its end; leaving the block cancels the run."""
-        self.live.notify()
+        self.live_run.notify()
 
     @property
     def usage(self) -> Any:
         """Known when the answer is recorded."""
-        return super().usage if self.feed.response is None else self.feed.response.usage
+        return super().usage if self.node_execution.response is None else self.node_execution.response.usage
 
     @property
     def model_name(self) -> str:
         """As in the recorded answer."""
-        return (self.feed.response and self.feed.response.model_name) or ""
+        return (self.node_execution.response and self.node_execution.response.model_name) or ""
 
     @property
     def provider_name(self) -> str | None:
         """As in the recorded answer."""
-        return self.feed.response and self.feed.response.provider_name
+        return self.node_execution.response and self.node_execution.response.provider_name
 
     @property
     def provider_url(self) -> str | None:
         """As in the recorded answer."""
-        return self.feed.response and self.feed.response.provider_url
+        return self.node_execution.response and self.node_execution.response.provider_url
 
     @property
     def timestamp(self) -> datetime:
         """As in the recorded answer."""
-        return now_utc() if self.feed.response is None else self.feed.response.timestamp
+        return now_utc() if self.node_execution.response is None else self.node_execution.response.timestamp
 
 
 class FollowedStream(AgentStream[Any, Any]):
@@ -429,30 +435,30 @@ class FollowedStream(AgentStream[Any, Any]):
 
 @asynccontextmanager
 async def run_stream(
-    follower: Follower, handler: EventStreamHandler[Any] | None
+    run_context: FollowedRunContext, handler: EventStreamHandler[Any] | None
 ) -> AsyncGenerator[StreamedRunResult[Any, Any]]:
     """Stream the first answer that is a final result, as the library does."""
-    async with follower as run:
-        if run.live.run is None:  # the run had ended, or was executed elsewhere
-            yield _settled(await run.finish())
+    async with run_context as run:
+        if run.live_run.agent_run is None:  # the run had ended, or was executed elsewhere
+            yield _make_finished_result(await run.finish())
             return
         node = run.next_node
         while not isinstance(node, End):
             ctx = run.ctx
             if isinstance(node, FollowedRequestNode):
                 async with node.stream(ctx) as stream:
-                    if await _is_final(stream, ctx, handler):
-                        yield _streamed(run, cast(FollowedStream, stream), ctx)
+                    if await _stream_until_final(stream, ctx, handler):
+                        yield _make_streamed_result(run, cast(FollowedStream, stream), ctx)
                         return
             elif isinstance(node, FollowedToolsNode) and handler is not None:
                 async with node.stream(ctx) as events:
                     await handler(build_run_context(ctx), events)
             node = await run.next(node)
         assert run.result is not None
-        yield _settled(run.result)
+        yield _make_finished_result(run.result)
 
 
-async def _is_final(
+async def _stream_until_final(
     stream: AgentStream[Any, Any], ctx: GraphRunContext[Any, Any], handler: EventStreamHandler[Any] | None
 ) -> bool:
     found = False
@@ -473,7 +479,9 @@ async def _is_final(
     return found
 
 
-def _streamed(run: FollowedRun, stream: FollowedStream, ctx: GraphRunContext[Any, Any]) -> StreamedRunResult[Any, Any]:
+def _make_streamed_result(
+    run: FollowedRun, stream: FollowedStream, ctx: GraphRunContext[Any, Any]
+) -> StreamedRunResult[Any, Any]:
     messages: list[Any] = ctx.state.message_history
     stream.run = run
 
@@ -484,6 +492,6 @@ def _streamed(run: FollowedRun, stream: FollowedStream, ctx: GraphRunContext[Any
     return StreamedRunResult(messages, ctx.deps.new_message_index, stream, complete)
 
 
-def _settled(result: AgentRunResult[Any]) -> StreamedRunResult[Any, Any]:
+def _make_finished_result(result: AgentRunResult[Any]) -> StreamedRunResult[Any, Any]:
     index = result._new_message_index  # pyright: ignore[reportPrivateUsage]
     return StreamedRunResult(result.all_messages(), index, run_result=replace(result))

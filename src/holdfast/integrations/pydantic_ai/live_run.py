@@ -27,30 +27,30 @@ from pydantic_ai.run import AgentRun
 from pydantic_ai.tools import RunContext
 
 
-class NodeFeed:
+class NodeExecution:
     """What happens while one node is executed."""
 
-    __slots__ = ("events", "is_broken", "is_over", "node", "parameters", "response", "taken")
+    __slots__ = ("events", "is_finished", "is_restarted", "node", "parameters", "response", "seen_count")
 
     def __init__(self, node: Any, response: ModelResponse | None = None) -> None:
         self.node = node
         self.events: list[Any] = []
-        self.taken = 0
+        self.seen_count = 0
         """How many events the caller has seen."""
         self.parameters: ModelRequestParameters | None = None if response is None else ModelRequestParameters()
         self.response = response
         """The recorded answer of a model request."""
-        self.is_broken = False
+        self.is_restarted = False
         """A model request was made again after the caller had seen the beginning of another answer."""
-        self.is_over = response is not None
+        self.is_finished = response is not None
 
     @property
-    def is_of_request(self) -> bool:
+    def is_model_request(self) -> bool:
         """Whether the node asks a model."""
         return isinstance(self.node, ModelRequestNode)
 
     @property
-    def is_of_tools(self) -> bool:
+    def is_tool_call(self) -> bool:
         """Whether the node calls tools."""
         return isinstance(self.node, CallToolsNode)
 
@@ -59,17 +59,17 @@ class LiveRun:
     """A run as its caller watches it. Made on the caller's event loop, which is also that of the steps."""
 
     def __init__(self) -> None:
-        self.run: AgentRun[Any, Any] | None = None
-        self.nodes: list[NodeFeed] = []
+        self.agent_run: AgentRun[Any, Any] | None = None
+        self.nodes: list[NodeExecution] = []
         self.result: AgentRunResult[Any] | None = None
         self.error: BaseException | None = None
-        self._allowed = -1
-        self._is_released = False
+        self._max_allowed_index = -1
+        self._is_detached = False
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the run has ended, wherever it was executed."""
         return self.result is not None or self.error is not None
 
@@ -84,83 +84,83 @@ class LiveRun:
             self._changed.clear()
             await self._changed.wait()
 
-    def end(self, result: AgentRunResult[Any] | None, error: BaseException | None) -> None:
+    def finish(self, result: AgentRunResult[Any] | None, error: BaseException | None) -> None:
         """Note how the run has ended; the nodes that were executed elsewhere follow from the messages."""
         self.result, self.error = result, error
         if result is not None:
-            self.nodes += [NodeFeed(*one) for one in _nodes_of(result)[len(self.nodes) :]]
-        self.release()
+            self.nodes += [NodeExecution(*one) for one in _rebuild_nodes(result)[len(self.nodes) :]]
+        self.detach_caller()
 
-    def allow(self, index: int) -> None:
+    def allow_node(self, index: int) -> None:
         """Let the steps of a node begin."""
-        self._allowed = max(self._allowed, index)
+        self._max_allowed_index = max(self._max_allowed_index, index)
         self.notify()
 
-    def release(self) -> None:
+    def detach_caller(self) -> None:
         """Let the run go on without a caller."""
-        self._is_released = True
+        self._is_detached = True
         self.notify()
 
     async def wait_for_caller(self, index: int) -> None:
         """In a step: wait until the caller has asked for this node to be executed."""
-        await self.wait_until(lambda: self._is_released or self._allowed >= index)
+        await self.wait_until(lambda: self._is_detached or self._max_allowed_index >= index)
 
 
 class LivePosition:
     """How far one execution of a run's code is."""
 
-    def __init__(self, live: LiveRun, run_id: str) -> None:
-        self.live = live
+    def __init__(self, live_run: LiveRun, run_id: str) -> None:
+        self.live_run = live_run
         self.run_id = run_id
         self.index = -1
-        self._events = 0
+        self._event_count = 0
 
     @property
-    def feed(self) -> NodeFeed:
+    def node_execution(self) -> NodeExecution:
         """The node that is executed."""
-        return self.live.nodes[self.index]
+        return self.live_run.nodes[self.index]
 
-    def open(self, run: AgentRun[Any, Any]) -> None:
+    def attach_run(self, run: AgentRun[Any, Any]) -> None:
         """The library has set the run up."""
-        self.live.run = run
-        self.live.notify()
+        self.live_run.agent_run = run
+        self.live_run.notify()
 
-    def begin(self, node: Any) -> None:
+    def start_node(self, node: Any) -> None:
         """A node is about to be executed."""
         if self.index >= 0:
-            self.feed.is_over = True
-        self.index, self._events = self.index + 1, 0
-        if self.index == len(self.live.nodes):
-            self.live.nodes.append(NodeFeed(node))
-        self.live.notify()
+            self.node_execution.is_finished = True
+        self.index, self._event_count = self.index + 1, 0
+        if self.index == len(self.live_run.nodes):
+            self.live_run.nodes.append(NodeExecution(node))
+        self.live_run.notify()
 
     def add_event(self, event: Any) -> None:
         """An event of a tool call."""
-        self._events += 1
-        if self._events > len(self.feed.events):
-            self.feed.events.append(event)
-            self.live.notify()
+        self._event_count += 1
+        if self._event_count > len(self.node_execution.events):
+            self.node_execution.events.append(event)
+            self.live_run.notify()
 
-    def request(self, parameters: ModelRequestParameters) -> None:
+    def note_request(self, parameters: ModelRequestParameters) -> None:
         """A model is about to be asked."""
-        self.feed.parameters = parameters
-        self.live.notify()
+        self.node_execution.parameters = parameters
+        self.live_run.notify()
 
-    def respond(self, response: ModelResponse) -> None:
+    def note_response(self, response: ModelResponse) -> None:
         """The answer of the model is recorded."""
-        self.feed.response = response
-        self.live.notify()
+        self.node_execution.response = response
+        self.live_run.notify()
 
-    def relay(self, handler: EventStreamHandler[Any] | None) -> EventStreamHandler[Any]:
+    def relay_events(self, handler: EventStreamHandler[Any] | None) -> EventStreamHandler[Any]:
         """In the step of a model request: add the events of its stream while ``handler`` is given them, too."""
-        feed, live = self.feed, self.live
-        if feed.events and not feed.taken:
+        feed, live = self.node_execution, self.live_run
+        if feed.events and not feed.seen_count:
             feed.events.clear()
-        feed.is_broken = bool(feed.events)
+        feed.is_restarted = bool(feed.events)
 
         async def added(events: AsyncIterable[Any]) -> AsyncIterator[Any]:
             async for event in events:
-                if not feed.is_broken:
+                if not feed.is_restarted:
                     feed.events.append(event)
                 live.notify()
                 yield event
@@ -175,21 +175,21 @@ class LivePosition:
         return handle
 
 
-position: ContextVar[LivePosition | None] = ContextVar("holdfast_pydantic_ai_live_position", default=None)
+current_position: ContextVar[LivePosition | None] = ContextVar("holdfast_pydantic_ai_live_position", default=None)
 """In workflow code and in steps of a run that a caller in this process watches."""
 
 
-relayed: ContextVar[LivePosition | None] = ContextVar("holdfast_pydantic_ai_relayed", default=None)
+relayed_position: ContextVar[LivePosition | None] = ContextVar("holdfast_pydantic_ai_relayed", default=None)
 """In the step of a model request that a caller watches."""
 
 
-def position_of(run_id: str | None) -> LivePosition | None:
+def get_position(run_id: str | None) -> LivePosition | None:
     """The position, if this run of the agent is the watched one and not one that its code makes in turn."""
-    found = position.get()
+    found = current_position.get()
     return found if found is not None and found.run_id == run_id else None
 
 
-def _nodes_of(result: AgentRunResult[Any]) -> list[tuple[Any, ModelResponse | None]]:
+def _rebuild_nodes(result: AgentRunResult[Any]) -> list[tuple[Any, ModelResponse | None]]:
     """The nodes of a run that has ended, and the answers that they led to."""
     messages = result.new_messages()
     nodes: list[tuple[Any, ModelResponse | None]] = [(UserPromptNode[Any, Any](None), None)]

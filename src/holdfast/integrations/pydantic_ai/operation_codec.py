@@ -21,17 +21,17 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_core import from_json, to_json
 
 from holdfast.codec import ValueCodec
-from holdfast.codec.formatting import begin
-from holdfast.core.execution import current_execution
+from holdfast.codec.formatting import capitalize_first
+from holdfast.core.execution import get_current_execution
 from holdfast.errors import UnreadableRecord, UnrecordableValue
 
-FORMAT = 1
-_MARK = "$pydantic_ai"
-_RETURNED = {"kind", "result"}
+FORMAT_VERSION = 1
+_FORMAT_KEY = "$pydantic_ai"
+_RESULT_KEYS = {"kind", "result"}
 """All that the library's form of a plain result has."""
 
 
-class Plain:
+class PlainCodec:
     """Between the library's values and plain data: its ``DurabilityCodec``. Answers of models stay what they are."""
 
     def dump(self, tp: Any, value: Any) -> Any:
@@ -50,13 +50,13 @@ class Plain:
                 f"What a step of a Pydantic AI agent has recorded cannot be read by version {LIBRARY} of the library, "
                 f"which is installed here: {first['msg']}. If a newer version wrote it, install that one."
             )
-            execution = current_execution()
+            execution = get_current_execution()
             if execution is not None:  # not something to catch: what is installed does not fit the journal
-                execution.fault = execution.fault or unreadable
+                execution.fatal_error = execution.fatal_error or unreadable
             raise unreadable from error
 
 
-def unrecordable(error: Exception) -> UnrecordableValue:
+def make_unrecordable_error(error: Exception) -> UnrecordableValue:
     """What the library could not write down."""
     return UnrecordableValue(
         f"What a tool of a Pydantic AI agent returned cannot be recorded: {error}. Return plain data, a pydantic "
@@ -72,33 +72,35 @@ class OperationCodec(ValueCodec):
     def __init__(self) -> None:
         self.annotation = dict
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the data as it is read from them."""
         data: Any = value
-        if isinstance(value, dict) and value.keys() == _RETURNED and value["kind"] == "tool_return":
+        if isinstance(value, dict) and value.keys() == _RESULT_KEYS and value["kind"] == "tool_return":
             data = cast("dict[str, Any]", value)["result"]
-            if isinstance(data, dict) and _MARK in data:
-                data = _enveloped(value)  # pyright: ignore[reportUnknownArgumentType]
+            if isinstance(data, dict) and _FORMAT_KEY in data:
+                data = _wrap_in_envelope(value)  # pyright: ignore[reportUnknownArgumentType]
         else:
-            data = _enveloped(value)
+            data = _wrap_in_envelope(value)
         try:
             written = to_json(data, inf_nan_mode="strings")
         except ValueError as error:
-            raise UnrecordableValue(f"{begin(what)} cannot be recorded: {error}") from None
-        return written, self.decode(written, what)
+            raise UnrecordableValue(f"{capitalize_first(subject)} cannot be recorded: {error}") from None
+        return written, self.decode(written, subject)
 
-    def decode(self, data: bytes, what: str) -> Any:
+    def decode(self, data: bytes, subject: str) -> Any:
         """The data in the bytes."""
         envelope: dict[str, Any] = from_json(data)
-        if not isinstance(envelope, dict) or _MARK not in envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(envelope, dict) or _FORMAT_KEY not in envelope:  # pyright: ignore[reportUnnecessaryIsInstance]
             return {"kind": "tool_return", "result": envelope}
-        if envelope[_MARK] != FORMAT:
-            raise UnreadableRecord(f"{begin(what)} was recorded by a newer version of Holdfast: upgrade this one.")
+        if envelope[_FORMAT_KEY] != FORMAT_VERSION:
+            raise UnreadableRecord(
+                f"{capitalize_first(subject)} was recorded by a newer version of Holdfast: upgrade this one."
+            )
         return envelope["value"]
 
 
-def _enveloped(value: Any) -> dict[str, Any]:
-    return {_MARK: FORMAT, "library": LIBRARY, "value": value}
+def _wrap_in_envelope(value: Any) -> dict[str, Any]:
+    return {_FORMAT_KEY: FORMAT_VERSION, "library": LIBRARY, "value": value}
 
 
-OPERATIONS = OperationCodec()
+OPERATION_CODEC = OperationCodec()

@@ -1,8 +1,8 @@
 """The library's durable operations as steps of the run that an agent is called in.
 
-``Operations`` is what the library calls a backend: it is asked once for each kind of operation how to carry it out, and
-answers with something to be called from workflow code. A call is one command of the run. The step that it issues runs
-on the process's own loop, as every step does, and only there does the library touch the world.
+``OperationBackend`` is what the library calls a backend: it is asked once for each kind of operation how to carry it
+out, and answers with something to be called from workflow code. A call is one command of the run. The step that it
+issues runs on the process's own loop, as every step does, and only there does the library touch the world.
 
 The order in which commands are issued follows from recorded outcomes alone, because the library's loop is workflow code
 like any other. So calls that a model makes side by side are recorded in whatever order they end, and replay in it.
@@ -42,70 +42,70 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed, UnexpectedModelBehavi
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
-from holdfast.agents.conversation import COMPACTION
+from holdfast.agents.conversation import COMPACTION_STEP_NAME
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.decoder_warmup import load_decoding
-from holdfast.agents.models.errors import PassingFault, fault_of, next_wait
-from holdfast.agents.models.finish_reasons import UNFINISHED, is_cut_short
-from holdfast.agents.models.model_call import RETRY, Ask, within_budget
-from holdfast.agents.models.model_resolution import instead, name_of, of_this_loop
-from holdfast.agents.models.prices import expected, used_by
-from holdfast.agents.models.reply import REPLIES, Reply
+from holdfast.agents.models.decoder_warmup import warm_up_decoder
+from holdfast.agents.models.errors import TransientModelError, classify_error, compute_next_delay_s
+from holdfast.agents.models.finish_reasons import UNFINISHED_MESSAGE, is_incomplete
+from holdfast.agents.models.model_call import MODEL_CALL_RETRY, ModelCall, issue_within_budget
+from holdfast.agents.models.model_resolution import attach_to_loop, get_model_name, model_override
+from holdfast.agents.models.prices import estimate_usage, usage_from_response
+from holdfast.agents.models.reply import REPLY_CODEC, Reply
 from holdfast.authoring.step import invoke
 from holdfast.codec import encode_error
-from holdfast.codec.redaction import without_secrets
-from holdfast.core.execution import Execution, current_execution
+from holdfast.codec.redaction import redact_secrets
+from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine import step_context
-from holdfast.engine.definitions import StepCall, StepDefinition, Used
+from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
-from holdfast.integrations.pydantic_ai.live_run import LivePosition, position_of, relayed
-from holdfast.integrations.pydantic_ai.operation_codec import OPERATIONS
+from holdfast.integrations.pydantic_ai.live_run import LivePosition, get_position, relayed_position
+from holdfast.integrations.pydantic_ai.operation_codec import OPERATION_CODEC
 from holdfast.integrations.pydantic_ai.tool_settings import ToolSettings
-from holdfast.reports.observations import observation_of_failure
-from holdfast.reports.recorded_reply import MODEL_CALL
+from holdfast.reports.observations import describe_tool_failure
+from holdfast.reports.recorded_reply import MODEL_CALL_STEP
 
 
-class Operations(DurableOperationBackend[StepDefinition]):
+class OperationBackend(DurableOperationBackend[StepDefinition]):
     """How the operations of one agent are carried out."""
 
     def __init__(
-        self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout: float, retry: RetryPolicy
+        self, agent: str, models: Collection[Model], tools: ToolSettings, model_timeout_s: float, retry: RetryPolicy
     ) -> None:
         self.agent = agent
         self.models = models
         """Those that were given as objects; what a name stands for is made anew in each step."""
         self.tools = tools
-        self.model_timeout = model_timeout
+        self.model_timeout_s = model_timeout_s
         self.retry = retry
 
     def bind(self, operation: DurableOperation[Any, Any, Any]) -> BoundDurableOperation[Any, Any, Any]:
         """Something to be called from workflow code."""
         if isinstance(operation.operation_id, ModelRequestId | ModelCompactMessagesId):
-            return _ModelRequest(self, operation)
+            return _ModelRequestOperation(self, operation)
         if isinstance(operation.operation_id, ToolsetCallToolId):
-            return _ToolCall(self, operation)
-        return _Other(self, operation)
+            return _ToolCallOperation(self, operation)
+        return _OtherOperation(self, operation)
 
     def config_for_tool(
         self, operation: DurableOperation[Any, Any, Any], *, tool: object | None, tool_name: str
     ) -> StepDefinition | Literal[False]:
         """The step of one tool; ``False``: it is called in workflow code, and not recorded."""
-        return self.tools.step_for(tool_name, getattr(getattr(tool, "tool_def", None), "metadata", None))
+        return self.tools.get_step(tool_name, getattr(getattr(tool, "tool_def", None), "metadata", None))
 
     def registrations(self) -> Sequence[Callable[..., object]]:
         """Nothing has to be known before a worker begins."""
         return ()
 
-    def named(self, execution: Execution, name: str) -> str:
+    def qualify_name(self, execution: Execution, name: str) -> str:
         """What the journal calls a step; in a workflow that is not the agent's own, with whose it is."""
         return name if execution.workflow == self.agent else f"{self.agent}: {name}"
 
 
-class _Bound(BoundDurableOperation[Any, Any, Any]):
+class _BoundOperation(BoundDurableOperation[Any, Any, Any]):
     """An operation that workflow code calls."""
 
-    def __init__(self, backend: Operations, operation: DurableOperation[Any, Any, Any]) -> None:
+    def __init__(self, backend: OperationBackend, operation: DurableOperation[Any, Any, Any]) -> None:
         self._backend = backend
         self._operation = operation
 
@@ -116,7 +116,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
         """One command of the run."""
-        execution = current_execution()
+        execution = get_current_execution()
         if execution is None:
             return await self._operation.handler(params)
         payload = await self._issue(execution, params, cast("StepDefinition | None", config))
@@ -125,7 +125,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         raise NotImplementedError
 
-    async def _carry_out(self, params: Any) -> Any:
+    async def _execute(self, params: Any) -> Any:
         """In the step: what the library does, as plain data."""
         # Workflow code has no threads, and this was begun by it; here a plain function gets one.
         _disable_threads.set(False)
@@ -133,56 +133,56 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
             return self._operation.result_codec.dump(await self._operation.handler(params))
 
 
-class _ModelRequest(_Bound):
+class _ModelRequestOperation(_BoundOperation):
     """A request to a model, or for a summary of the conversation by the provider."""
 
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         is_request = isinstance(params, ModelRequestParams)
         request = params if is_request else cast("ModelCompactMessagesParams", params).request_context
         id = self._operation.operation_id
-        question = _Question(
+        question = _RequestInput(
             request.messages,
             request.model_settings or {},
             request.model_request_parameters,
             params.run_context.model,
             isinstance(id, ModelRequestId) and id.streaming,
         )
-        live = position_of(params.run_context.run_id)
-        wait_for_caller = _caller_waiter(live)
+        live = get_position(params.run_context.run_id)
+        wait_for_caller = _make_caller_waiter(live)
 
-        async def ask(_: _Question) -> Reply:
+        async def ask(_: _RequestInput) -> Reply:
             await wait_for_caller()
-            relayed.set(live)
+            relayed_position.set(live)
             for model in (*self._backend.models, question.model):
-                of_this_loop(model)
-            return await _ask(question, lambda: self._response(params), self._backend)
+                attach_to_loop(model)
+            return await _ask_model(question, lambda: self._get_response(params), self._backend)
 
         step = StepDefinition(
-            self._backend.named(execution, MODEL_CALL if is_request else COMPACTION),
+            self._backend.qualify_name(execution, MODEL_CALL_STEP if is_request else COMPACTION_STEP_NAME),
             ask,
             is_async=True,
-            output=REPLIES,
+            output_codec=REPLY_CODEC,
             parameters=("turn",),
             namespace={},
-            retry=RETRY,
-            used=lambda reply: Used(reply.usage, reply.model),
+            retry=MODEL_CALL_RETRY,
+            read_usage=lambda reply: ModelUsage(reply.usage, reply.model),
         )
         if live is not None and is_request:
-            live.request(request.model_request_parameters)
-        reply, _ = await within_budget(execution, StepCall(step, (question,), {}))
+            live.note_request(request.model_request_parameters)
+        reply, _ = await issue_within_budget(execution, StepCall(step, (question,), {}))
         response = cast(Reply, reply).response
         if live is not None and is_request:
-            live.respond(response)
+            live.note_response(response)
         return response
 
-    async def _response(self, params: Any) -> ModelResponse:
-        stand_in = instead.get()
+    async def _get_response(self, params: Any) -> ModelResponse:
+        stand_in = model_override.get()
         if stand_in is None or not isinstance(params, ModelRequestParams):
-            return await self._carry_out(params)
+            return await self._execute(params)
         return await stand_in.request(params.messages, params.model_settings, params.model_request_parameters)
 
 
-class _Question:
+class _RequestInput:
     """What a model is asked. Never recorded: it follows from what came before."""
 
     __slots__ = ("is_streamed", "messages", "model", "parameters", "settings")
@@ -202,55 +202,57 @@ class _Question:
         self.parameters = parameters
         self.model = model
 
-    def expected(self) -> Ask:
+    def to_model_call(self) -> ModelCall:
         """As our own calls of models have it, to tell what it may use."""
         answers = [one for one in self.messages if isinstance(one, ModelResponse)]
-        return Ask(
+        return ModelCall(
             ModelChain((self.model,), self.settings),
             self.messages,
             self.parameters,
-            told=used_by(answers[-1]) if answers else None,
-            most_output=max((one.usage.output_tokens for one in answers), default=0),
+            last_usage=usage_from_response(answers[-1]) if answers else None,
+            peak_output_tokens=max((one.usage.output_tokens for one in answers), default=0),
         )
 
     def __repr__(self) -> str:
         return str(1 + sum(isinstance(one, ModelResponse) for one in self.messages))
 
 
-async def _ask(question: _Question, request: Callable[[], Awaitable[ModelResponse]], backend: Operations) -> Reply:
+async def _ask_model(
+    request_input: _RequestInput, send: Callable[[], Awaitable[ModelResponse]], backend: OperationBackend
+) -> Reply:
     """The step: reserve, ask once, and tell the engine whether to ask again."""
-    step, timeout = step_context.current.get(), backend.model_timeout
-    is_streamed = question.is_streamed and instead.get() is None  # a test's model is not asked for a stream
+    step, timeout = step_context.current_context.get(), backend.model_timeout_s
+    is_streamed = request_input.is_streamed and model_override.get() is None  # a test's model is not asked for a stream
     if step.run.has_budget:
-        await step.reserve(expected(question.expected(), question.model, question.messages))
-    await load_decoding(question.model, stream=is_streamed)
+        await step.reserve(estimate_usage(request_input.to_model_call(), request_input.model, request_input.messages))
+    await warm_up_decoder(request_input.model, stream=is_streamed)
     scope = asyncio.timeout(timeout)
     try:
         async with scope:
-            response = await request()
-        if is_cut_short(question.model, response, is_streamed=is_streamed):
-            raise UnexpectedModelBehavior(UNFINISHED)
+            response = await send()
+        if is_incomplete(request_input.model, response, is_streamed=is_streamed):
+            raise UnexpectedModelBehavior(UNFINISHED_MESSAGE)
     except HoldfastError:
         raise
     except Exception as error:
         if isinstance(error, TimeoutError) and scope.expired():
             error = TimeoutError(f"no answer within {timeout:g} s")
-        fault = fault_of(error)
+        fault = classify_error(error)
         clock = step.engine.clock
         failing_for = 0.0 if step.failing_since is None else clock.now() - step.failing_since
-        wait = next_wait(backend.retry, fault, error, step.attempt, clock.draw(), failing_for)
+        wait = compute_next_delay_s(backend.retry, fault, error, step.attempt, clock.draw_random(), failing_for)
         if wait is None:
-            raise _without_secrets(error) from None
-        raise PassingFault(f"{name_of(question.model)}: {fault.told}", wait) from None
-    return Reply(response, name_of(question.model), used_by(response))
+            raise _redact_error(error) from None
+        raise TransientModelError(f"{get_model_name(request_input.model)}: {fault.description}", wait) from None
+    return Reply(response, get_model_name(request_input.model), usage_from_response(response))
 
 
-def _without_secrets(error: Exception) -> Exception:
+def _redact_error(error: Exception) -> Exception:
     """What is recorded of an error must not quote a key."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
-            return without_secrets(value)
+            return redact_secrets(value)
         if isinstance(value, dict):
             return {key: clean(item) for key, item in cast("dict[Any, Any]", value).items()}
         if isinstance(value, list | tuple):
@@ -263,53 +265,57 @@ def _without_secrets(error: Exception) -> Exception:
     return error
 
 
-def _caller_waiter(live: LivePosition | None) -> Callable[[], Awaitable[None]]:
+def _make_caller_waiter(position: LivePosition | None) -> Callable[[], Awaitable[None]]:
     """For a step: wait until a caller who iterates the run here has asked for the node that the step belongs to."""
-    index = -1 if live is None else live.index
+    index = -1 if position is None else position.index
 
     async def wait_for_caller() -> None:
-        if live is not None:
-            await live.live.wait_for_caller(index)
+        if position is not None:
+            await position.live_run.wait_for_caller(index)
 
     return wait_for_caller
 
 
-class _ToolCall(_Bound):
+class _ToolCallOperation(_BoundOperation):
     """A tool that the model has called."""
 
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         call = cast("ToolsetCallToolParams | DynamicToolsetCallToolParams", params)
-        made = config or cast(StepDefinition, self._backend.tools.step_for(call.name, None))
-        wait_for_caller = _caller_waiter(position_of(call.ctx.run_id))
+        made = config or cast(StepDefinition, self._backend.tools.get_step(call.name, None))
+        wait_for_caller = _make_caller_waiter(get_position(call.ctx.run_id))
 
         async def act(*_: Any, **__: Any) -> Any:
             await wait_for_caller()
-            return await self._carry_out(params)
+            return await self._execute(params)
 
         step = replace(
-            made, name=self._backend.named(execution, call.name), function=act, is_async=True, output=OPERATIONS
+            made,
+            name=self._backend.qualify_name(execution, call.name),
+            function=act,
+            is_async=True,
+            output_codec=OPERATION_CODEC,
         )
         try:
             return await invoke(execution, step, (), dict(call.tool_args))
         except StepOutcomeUnknown as error:
             # Said to the model, as our own agents do: it can look whether it has happened.
-            raise ToolFailed(observation_of_failure(encode_error(error), call.name)) from error
+            raise ToolFailed(describe_tool_failure(encode_error(error), call.name)) from error
         except StepTimedOut as error:
-            raise ModelRetry(observation_of_failure(encode_error(error), call.name)) from error
+            raise ModelRetry(describe_tool_failure(encode_error(error), call.name)) from error
 
 
-class _Other(_Bound):
+class _OtherOperation(_BoundOperation):
     """Whatever else the library does outside of workflow code: looks for tools, tells a handler of an event."""
 
     async def _issue(self, execution: Execution, params: Any, config: StepDefinition | None) -> Any:
         async def act() -> Any:
-            return await self._carry_out(params)
+            return await self._execute(params)
 
-        name = self._backend.named(execution, _name_of(self._operation, params))
-        return await invoke(execution, StepDefinition(name, act, True, OPERATIONS, (), {}), (), {})
+        name = self._backend.qualify_name(execution, _make_step_name(self._operation, params))
+        return await invoke(execution, StepDefinition(name, act, True, OPERATION_CODEC, (), {}), (), {})
 
 
-def _name_of(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
+def _make_step_name(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
     match operation.operation_id:
         case ToolsetGetToolsId(toolset_id=toolset):
             return f"tools of {toolset or 'a toolset'}"

@@ -14,11 +14,11 @@ from typing import Any, Union, cast
 
 from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
 
-from holdfast.authoring.introspection import hints_of
+from holdfast.authoring.introspection import resolve_hints
 from holdfast.codec import ValueCodec, codec_for
-from holdfast.reports.agent_result import MARK, AgentResult, AgentResultCodec, plain_result
+from holdfast.reports.agent_result import AGENT_RESULT_PREFIX, AgentResult, AgentResultCodec, decode_plain_result
 
-_TYPED = MARK + b'"output_type":"call",'
+_TYPED_MARKER = AGENT_RESULT_PREFIX + b'"output_type":"call",'
 """How the result of a run begins whose output has a type of its own, which only its caller knows."""
 
 
@@ -38,43 +38,43 @@ class RunResultCodec(AgentResultCodec):
 
     __slots__ = ()
 
-    def record(self, value: object, what: str) -> tuple[bytes, object]:
+    def round_trip(self, value: object, subject: str) -> tuple[bytes, object]:
         """The bytes to record, and the result as it will be read from them."""
         typed = getattr(value, "output", None)
         if not isinstance(typed, TypedOutput):
-            return super().record(value, what)
+            return super().round_trip(value, subject)
         result = cast("AgentResult[Any]", value)
-        data, read = AgentResultCodec(typed.codec).record(replace(result, output=typed.value), what)
-        return _TYPED + data.removeprefix(MARK), read
+        data, read = AgentResultCodec(typed.codec).round_trip(replace(result, output=typed.value), subject)
+        return _TYPED_MARKER + data.removeprefix(AGENT_RESULT_PREFIX), read
 
-    def decode(self, data: bytes, what: str) -> AgentResult[Any]:
+    def decode(self, data: bytes, subject: str) -> AgentResult[Any]:
         """The result, with the answer in the agent's type."""
-        return plain_result(data) if data.startswith(_TYPED) else super().decode(data, what)
+        return decode_plain_result(data) if data.startswith(_TYPED_MARKER) else super().decode(data, subject)
 
 
-def output_codec(output_type: Any) -> ValueCodec:
+def make_output_codec(output_type: Any) -> ValueCodec:
     """How the answers of an agent with this ``output_type`` are recorded."""
-    types = list(dict.fromkeys(_types_in(output_type)))
+    types = list(dict.fromkeys(_find_types(output_type)))
     if not types or Any in types:
         return codec_for(inspect.Signature.empty)
     return codec_for(Union[tuple(types)])  # noqa: UP007 - it is made at run time
 
 
-def _types_in(spec: Any) -> Iterator[Any]:
+def _find_types(spec: Any) -> Iterator[Any]:
     match spec:
         case ToolOutput():
-            yield from _types_in(cast("ToolOutput[Any]", spec).output)
+            yield from _find_types(cast("ToolOutput[Any]", spec).output)
         case NativeOutput() | PromptedOutput():
-            yield from _types_in(cast("NativeOutput[Any]", spec).outputs)
+            yield from _find_types(cast("NativeOutput[Any]", spec).outputs)
         case TextOutput():
-            yield from _types_in(cast("TextOutput[Any]", spec).output_function)
+            yield from _find_types(cast("TextOutput[Any]", spec).output_function)
         case list() | tuple():
             for one in cast("Sequence[Any]", spec):
-                yield from _types_in(one)
+                yield from _find_types(one)
         case None:
             yield NoneType
         case _ if inspect.isfunction(spec) or inspect.ismethod(spec):
-            yield hints_of(cast("Callable[..., Any]", spec)).get("return", Any)
+            yield resolve_hints(cast("Callable[..., Any]", spec)).get("return", Any)
         case type() if getattr(spec, "__is_model_like__", False):  # `StructuredDict(...)`: a dict that has a schema
             yield dict[str, Any]
         case _:

@@ -15,10 +15,10 @@ from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import DefinitionError
 
-METADATA = "holdfast"
+METADATA_KEY = "holdfast"
 """Under which the library keeps what we are told of a tool."""
 
-_DEFAULTS: dict[str, Any] = {
+_DEFAULT_OPTIONS: dict[str, Any] = {
     "retries": 0,
     "backoff": 1.0,
     "max_backoff": 60.0,
@@ -33,41 +33,41 @@ _DEFAULTS: dict[str, Any] = {
 class ToolSettings:
     """What was said of an agent's tools."""
 
-    def __init__(self, agent: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, agent: str, options_by_tool: Mapping[str, Any]) -> None:
         self._agent = agent
-        self._made: dict[str, StepDefinition | Literal[False]] = {
-            name: _step(agent, name, options, "tools=") for name, options in given.items()
+        self._step_by_tool: dict[str, StepDefinition | Literal[False]] = {
+            name: _define_tool_step(agent, name, options, "tools=") for name, options in options_by_tool.items()
         }
-        self._plain: StepDefinition | Literal[False] = _step(agent, "tool", {}, "")
+        self._default_step: StepDefinition | Literal[False] = _define_tool_step(agent, "tool", {}, "")
 
-    def step_for(self, name: str, metadata: Mapping[str, Any] | None) -> StepDefinition | Literal[False]:
+    def get_step(self, name: str, metadata: Mapping[str, Any] | None) -> StepDefinition | Literal[False]:
         """The step of a tool, without what it does; ``False``: it is none."""
-        made: StepDefinition | Literal[False] | None = self._made.get(name)
-        if made is None and metadata and metadata.get(METADATA) is not None:
-            made = _step(self._agent, name, metadata[METADATA], "metadata of the tool")
-        return self._plain if made is None else made
+        made: StepDefinition | Literal[False] | None = self._step_by_tool.get(name)
+        if made is None and metadata and metadata.get(METADATA_KEY) is not None:
+            made = _define_tool_step(self._agent, name, metadata[METADATA_KEY], "metadata of the tool")
+        return self._default_step if made is None else made
 
 
-async def _nothing() -> None: ...
+async def _do_nothing() -> None: ...
 
 
-def _step(agent: str, tool: str, options: Any, where: str) -> StepDefinition | Literal[False]:
+def _define_tool_step(agent: str, tool: str, options: Any, subject: str) -> StepDefinition | Literal[False]:
     if options is False:
         return False
-    told = f"agent {agent!r}, tool {tool!r} ({where})"
+    told = f"agent {agent!r}, tool {tool!r} ({subject})"
     if not isinstance(options, Mapping):
         raise DefinitionError(
             f"{told}: {options!r} is neither False nor settings of a step, such as {{'retries': 3, 'timeout': 30}}"
         )
     given = dict(cast("Mapping[str, Any]", options))
     transaction = given.pop("transaction", False)
-    unknown = sorted(given.keys() - _DEFAULTS.keys())
+    unknown = sorted(given.keys() - _DEFAULT_OPTIONS.keys())
     if unknown:
-        known = ", ".join([*_DEFAULTS, "transaction"])
+        known = ", ".join([*_DEFAULT_OPTIONS, "transaction"])
         raise DefinitionError(f"{told}: {', '.join(unknown)} is no setting of a tool's step. There are: {known}.")
-    made = define_step(_nothing, tool, **(_DEFAULTS | given), noun="tool")
+    made = define_step(_do_nothing, tool, **(_DEFAULT_OPTIONS | given), noun="tool")
     if transaction and made.effect is Effect.ONCE:
         raise DefinitionError(
             f"{told}: with transaction=True it is run again only if nothing of it was committed: drop effect='once'"
         )
-    return replace(made, transaction=bool(transaction))
+    return replace(made, is_transactional=bool(transaction))

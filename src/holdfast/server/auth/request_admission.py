@@ -5,7 +5,7 @@ address. Lookups are cheap, concurrent ones share a read of the store (see ``aut
 guessed. Only the responses to invalid keys are limited, so that they do not fill the log. So nobody can lock out others
 behind the same address by sending invalid keys.
 
-**Denied requests** are in the audit log, within bounds: see ``auditing.Denials``.
+**Denied requests** are in the audit log, within bounds: see ``audit_log.DenialLog``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from holdfast.server.auth.audit_log import Denials, target_of
-from holdfast.server.auth.authenticator import Caller, no_valid_key
-from holdfast.server.auth.rate_limits import AtOnce, Rates
-from holdfast.server.calls import not_allowed
-from holdfast.server.http.remote_addresses import network_of, remote_of
-from holdfast.server.http.request_guard import ANSWER_HEADERS
+from holdfast.server.auth.audit_log import DenialLog, format_target
+from holdfast.server.auth.authenticator import Caller, invalid_key_problem
+from holdfast.server.auth.rate_limits import ConcurrencyLimiter, RateLimiter
+from holdfast.server.calls import not_allowed_problem
+from holdfast.server.http.remote_addresses import get_network, get_remote_address
+from holdfast.server.http.request_guard import RESPONSE_HEADERS
 from holdfast.server.http.router import Endpoint
 from holdfast.server.tenants import Tenant
-from holdfast.stores.audit_log import NewAudit
+from holdfast.stores.audit_log import AuditEvent
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
@@ -32,67 +32,67 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.server")
 
 
-class Admission:
+class RequestAdmission:
     """Admits requests, or refuses them."""
 
     def __init__(self, platform: Platform) -> None:
         settings = platform.settings
         self._platform = platform
-        self._rates = Rates(settings.rate, 2 * settings.rate, settings.now)
-        self._strangers = Rates(1.0, 20.0, settings.now)
+        self._rate_limiter = RateLimiter(settings.requests_per_s, 2 * settings.requests_per_s, settings.now)
+        self._auth_failure_limiter = RateLimiter(1.0, 20.0, settings.now)
         """Responses to invalid keys, by network address."""
-        self.requests = AtOnce(settings.max_requests, "requests")
-        self.streams = AtOnce(settings.max_streams, "streams of events")
-        self.denials = Denials(platform.auditor)
+        self.open_requests = ConcurrencyLimiter(settings.max_open_requests, "requests")
+        self.open_streams = ConcurrencyLimiter(settings.max_open_streams, "streams of events")
+        self.denial_log = DenialLog(platform.get_audit_writer)
 
-    async def admit(self, endpoint: Endpoint, path: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
+    async def admit(self, endpoint: Endpoint, path_params: dict[str, str], request: Request) -> tuple[Caller, Tenant]:
         """The caller, and their namespace. Raises ``Problem``."""
-        remote = remote_of(request)
+        remote = get_remote_address(request)
         tenants = self._platform.tenants
         if endpoint.scope is None:
-            self._count(request, network_of(remote))
+            self._count_request(request, get_network(remote))
             caller = Caller("", "", tenants.namespace, (), remote)
-            return caller, await tenants.tenant(caller.namespace)
-        caller = replace(await self._caller(request, remote), remote=remote)
-        self._count(request, payer_of(caller))
-        address = path[endpoint.path_names[0]] if endpoint.on_address else None
-        if not caller.may(endpoint.scope, address):
-            if endpoint.audited:
-                entry = self.audit_entry(endpoint, caller, target_of(path, None), "denied")
-                await self.denials.note(caller.namespace, entry)
-            raise not_allowed(f"listen:{address}" if address is not None else endpoint.scope)
-        return caller, await tenants.tenant(caller.namespace)
+            return caller, await tenants.get_tenant(caller.namespace)
+        caller = replace(await self._authenticate(request, remote), remote=remote)
+        self._count_request(request, get_limit_key(caller))
+        address = path_params[endpoint.path_params[0]] if endpoint.is_address_scoped else None
+        if not caller.has_scope(endpoint.scope, address):
+            if endpoint.is_audited:
+                entry = self.make_audit_entry(endpoint, caller, format_target(path_params, None), "denied")
+                await self.denial_log.record(caller.namespace, entry)
+            raise not_allowed_problem(f"listen:{address}" if address is not None else endpoint.scope)
+        return caller, await tenants.get_tenant(caller.namespace)
 
-    def audit_entry(self, endpoint: Endpoint, caller: Caller, target: str, outcome: str) -> NewAudit:
+    def make_audit_entry(self, endpoint: Endpoint, caller: Caller, target: str, outcome: str) -> AuditEvent:
         """The entry of the audit log for a request."""
-        return NewAudit(
+        return AuditEvent(
             at=self._platform.settings.now(),
-            who=caller.key,
-            name=caller.name,
+            key_id=caller.key_id,
+            key_name=caller.name,
             action=endpoint.name,
             target=target,
             outcome=outcome,
-            remote=caller.remote,
+            remote_address=caller.remote,
         )
 
-    def _count(self, request: Request, payer: str) -> None:
+    def _count_request(self, request: Request, limit_key: str) -> None:
         try:
-            self._rates.take(payer)
+            self._rate_limiter.count_request(limit_key)
         finally:
-            request.scope.get(ANSWER_HEADERS, {}).update(self._rates.headers(payer))
+            request.scope.get(RESPONSE_HEADERS, {}).update(self._rate_limiter.make_headers(limit_key))
 
-    async def _caller(self, request: Request, remote: str) -> Caller:
-        caller = await self._platform.caller_of(request)
+    async def _authenticate(self, request: Request, remote: str) -> Caller:
+        caller = await self._platform.authenticate(request)
         if caller is not None:
             return caller
-        self._strangers.take(network_of(remote))
+        self._auth_failure_limiter.count_request(get_network(remote))
         if "authorization" not in request.headers:
-            raise no_valid_key(await self._why_a_key_is_needed())
+            raise invalid_key_problem(await self._explain_missing_key())
         log.warning("%s %r from %s was refused: the key is not valid", request.method, request.url.path, remote)
-        raise no_valid_key()
+        raise invalid_key_problem()
 
-    async def _why_a_key_is_needed(self) -> str:
-        if await self._platform.keys.is_needed():
+    async def _explain_missing_key(self) -> str:
+        if await self._platform.authenticator.is_key_required():
             return "Send a key as the header Authorization: Bearer hf_…; `holdfast keys create` makes one."
         return (
             "There is no key yet, and this request does not come straight from a program of the same user on this "
@@ -100,6 +100,6 @@ class Admission:
         )
 
 
-def payer_of(caller: Caller) -> str:
+def get_limit_key(caller: Caller) -> str:
     """Whose limits a request counts against: the key's, or the network address's if there is no key."""
-    return caller.key or network_of(caller.remote)
+    return caller.key_id or get_network(caller.remote)

@@ -25,7 +25,7 @@ class Scope(StrEnum):
     """Asked by what every valid key may do, whatever its scopes; no key has it."""
 
 
-_IMPLIED = {
+_GRANTING_SCOPES = {
     Scope.READ: {Scope.READ, Scope.OPERATE, Scope.ADMIN},
     Scope.SUBMIT: {Scope.SUBMIT, Scope.ADMIN},
     Scope.OPERATE: {Scope.OPERATE, Scope.ADMIN},
@@ -33,7 +33,7 @@ _IMPLIED = {
 }
 
 
-def allows(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:
+def has_scope(scopes: Collection[str], wanted: Scope, address: str | None = None) -> bool:
     """Whether a key with these scopes may do what asks for ``wanted``; to listen, on which address (``None``: any)."""
     if wanted is Scope.ANY:
         return True
@@ -41,4 +41,4 @@ def allows(scopes: Collection[str], wanted: Scope, address: str | None = None) -
         if address is None:
             return any(scope.startswith("listen:") for scope in scopes)
         return bool({Scope.LISTEN_TO_ALL, f"listen:{address}"} & set(scopes))
-    return bool(_IMPLIED[wanted] & set(scopes))
+    return bool(_GRANTING_SCOPES[wanted] & set(scopes))

@@ -2,7 +2,7 @@
 
 There may be many such readers, and what they are told is not cheap: it is found out once for all that read of the same
 namespace, at most once a second, and only if something may have changed. A store does not tell of what was written
-through it, so whoever writes here says so (``stir``).
+through it, so whoever writes here says so (``notify``).
 """
 
 from __future__ import annotations
@@ -19,110 +19,112 @@ from holdfast.background_tasks import keep_running
 from holdfast.core.states import RunState
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.server.tenants import Tenant
-from holdfast.services.health import MOST_ENDED
+from holdfast.services.health import MAX_COUNTED_RUNS
 from holdfast.services.stalls import is_alive
 from holdfast.stores.approvals import ApprovalFilter
-from holdfast.stores.change_feed import EVERYTHING, Bell
+from holdfast.stores.change_feed import ALL_RUNS, Subscription
 from holdfast.stores.contract import Store
 
 log = logging.getLogger("holdfast.server")
 
-AT_MOST_EVERY = 1.0
+MIN_INTERVAL_S = 1.0
 """Seconds between two words of a change."""
-LOOK_EVERY = 5.0
+POLL_INTERVAL_S = 5.0
 """Seconds after which it is looked although no store has told of a change: workers die without a word."""
-MOST_APPROVALS = 1000
+MAX_COUNTED_APPROVALS = 1000
 
 
-class Count(BaseModel):
+class CappedCount(BaseModel):
     """How many there are."""
 
     count: int
-    more: Annotated[bool, Field(description="There may be more: not all of them were counted.")] = False
+    has_more: Annotated[bool, Field(description="There may be more: not all of them were counted.")] = False
 
 
 class Overview(BaseModel):
     """How everything is, in a few numbers."""
 
     runs: Annotated[
-        dict[RunState, Count],
-        Field(description=f"By state; those that have ended are counted up to {MOST_ENDED:,} for each workflow."),
+        dict[RunState, CappedCount],
+        Field(description=f"By state; those that have ended are counted up to {MAX_COUNTED_RUNS:,} for each workflow."),
     ]
-    approvals: Annotated[int, Field(description=f"Questions that wait for an answer; counted up to {MOST_APPROVALS}.")]
+    approvals: Annotated[
+        int, Field(description=f"Questions that wait for an answer; counted up to {MAX_COUNTED_APPROVALS}.")
+    ]
     dead: Annotated[int, Field(description="Runs whose workers died too often.")]
     workers: Annotated[int, Field(description="Live ones.")]
-    off: Annotated[list[str], Field(description="Agents and workflows that were switched off.")]
+    disabled: Annotated[list[str], Field(description="Disabled agents and workflows.")]
 
 
 async def read_overview(store: Store) -> Overview:
     """How everything is now."""
     runs: Counter[RunState] = Counter()
     more: set[RunState] = set()
-    for (_, state), number in (await store.count_runs(MOST_ENDED)).items():
+    for (_, state), number in (await store.count_runs(MAX_COUNTED_RUNS)).items():
         runs[state] += number
-        if state.is_terminal and number >= MOST_ENDED:
+        if state.is_terminal and number >= MAX_COUNTED_RUNS:
             more.add(state)
-    workers = await store.workers()
+    workers = await store.list_workers()
     return Overview(
-        runs={state: Count(count=runs[state], more=state in more) for state in RunState},
-        approvals=len(await store.approvals(ApprovalFilter(), MOST_APPROVALS)),
+        runs={state: CappedCount(count=runs[state], has_more=state in more) for state in RunState},
+        approvals=len(await store.list_approvals(ApprovalFilter(), MAX_COUNTED_APPROVALS)),
         dead=runs[RunState.DEAD],
         workers=sum(is_alive(one, store.now()) for one in workers),
-        off=sorted(await store.switched_off()),
+        disabled=sorted(await store.get_disabled_workflows()),
     )
 
 
-class Changes:
+class OverviewFeeds:
     """The readers of all namespaces."""
 
     def __init__(self) -> None:
-        self._watched: dict[str, _Watched] = {}
+        self._feeds: dict[str, _NamespaceFeed] = {}
 
-    def stir(self, tenant: Tenant) -> None:
+    def notify(self, tenant: Tenant) -> None:
         """Something was written here."""
-        if (watched := self._watched.get(tenant.namespace)) is not None:
-            watched.stir()
+        if (watched := self._feeds.get(tenant.namespace)) is not None:
+            watched.notify()
 
     async def follow(self, tenant: Tenant) -> AsyncGenerator[Overview]:
         """How everything is, at once and whenever something has changed."""
-        watched = self._watched.get(tenant.namespace)
-        if watched is None or watched.is_over:
-            watched = self._watched[tenant.namespace] = _Watched(tenant)
-        watched.readers += 1
+        watched = self._feeds.get(tenant.namespace)
+        if watched is None or watched.has_ended:
+            watched = self._feeds[tenant.namespace] = _NamespaceFeed(tenant)
+        watched.reader_count += 1
         try:
             async for overview in watched.follow():
                 yield overview
         finally:
-            watched.readers -= 1
-            if not watched.readers:
+            watched.reader_count -= 1
+            if not watched.reader_count:
                 watched.stop()
-                if self._watched.get(tenant.namespace) is watched:
-                    del self._watched[tenant.namespace]
+                if self._feeds.get(tenant.namespace) is watched:
+                    del self._feeds[tenant.namespace]
 
 
-class _Watched:
+class _NamespaceFeed:
     """One namespace, as long as somebody reads."""
 
     def __init__(self, tenant: Tenant) -> None:
-        self.readers = 0
+        self.reader_count = 0
         self._tenant = tenant
-        self._bell: Bell | None = None
-        self._told: tuple[int, Overview] | None = None
+        self._subscription: Subscription | None = None
+        self._latest: tuple[int, Overview] | None = None
         """How often it was told, and what last."""
         loop = asyncio.get_running_loop()
-        self._next: asyncio.Future[None] = loop.create_future()
+        self._next_update: asyncio.Future[None] = loop.create_future()
         """Done when there is something to tell, or never will be again."""
         what = f"namespace {tenant.namespace!r}: looking for changes"
-        self._task = loop.create_task(keep_running(self._watch, what, log, ends_with=UsageError))
-        self._task.add_done_callback(self._ended)
+        self._task = loop.create_task(keep_running(self._watch, what, log, stop_on=UsageError))
+        self._task.add_done_callback(self._on_task_done)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self._task.done()
 
-    def stir(self) -> None:
-        if self._bell is not None:
-            self._bell.ring()
+    def notify(self) -> None:
+        if self._subscription is not None:
+            self._subscription.notify()
 
     def stop(self) -> None:
         self._task.cancel()
@@ -131,31 +133,31 @@ class _Watched:
         """As it is told; ends when nothing can be told any more."""
         seen = 0
         while True:
-            while self._told is None or self._told[0] == seen:
-                if self.is_over:
+            while self._latest is None or self._latest[0] == seen:
+                if self.has_ended:
                     return
-                await asyncio.shield(self._next)  # others wait for it, too
-            seen, overview = self._told
+                await asyncio.shield(self._next_update)  # others wait for it, too
+            seen, overview = self._latest
             yield overview
 
     async def _watch(self) -> None:
-        with self._tenant.connection.listen(EVERYTHING) as self._bell:
+        with self._tenant.connection.subscribe(ALL_RUNS) as self._subscription:
             has_changed = True
             while True:
-                self._bell.clear()
-                await self._look(has_changed)
-                await asyncio.sleep(AT_MOST_EVERY)
-                has_changed = await self._bell.wait(LOOK_EVERY)
+                self._subscription.clear()
+                await self._refresh(has_changed)
+                await asyncio.sleep(MIN_INTERVAL_S)
+                has_changed = await self._subscription.wait(POLL_INTERVAL_S)
 
-    async def _look(self, has_changed: bool) -> None:
+    async def _refresh(self, has_changed: bool) -> None:
         try:
             overview = await read_overview(await self._tenant.store())
         except StoreUnavailable:
             return  # it may be back in a moment, and readers are told then
-        if self._told is None or has_changed or overview != self._told[1]:
-            self._told = (1 if self._told is None else self._told[0] + 1, overview)
-            told, self._next = self._next, asyncio.get_running_loop().create_future()
+        if self._latest is None or has_changed or overview != self._latest[1]:
+            self._latest = (1 if self._latest is None else self._latest[0] + 1, overview)
+            told, self._next_update = self._next_update, asyncio.get_running_loop().create_future()
             told.set_result(None)
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._next.set_result(None)
+    def _on_task_done(self, _: asyncio.Task[None]) -> None:
+        self._next_update.set_result(None)

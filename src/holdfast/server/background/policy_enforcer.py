@@ -10,21 +10,21 @@ from collections.abc import AsyncGenerator, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.server.background.tasks import look_after, meanwhile
+from holdfast.server.background.tasks import poll_tenants, running_task
 from holdfast.server.http.problems import Problem
 from holdfast.server.tenants import Tenant
 from holdfast.services.policies import (
     Breach,
     PolicyInfo,
+    clear_breach,
     end_of_day,
-    lift,
     list_policies,
-    note_breach,
     read_breach,
-    read_policy,
+    read_policy_info,
+    record_breach,
 )
-from holdfast.services.timestamps import moment
-from holdfast.stores.audit_log import NewAudit
+from holdfast.services.timestamps import to_datetime
+from holdfast.stores.audit_log import AuditEvent
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
@@ -32,72 +32,81 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.server")
 
-EVERY = 1.0
+POLL_INTERVAL_S = 1.0
 """Seconds between two looks."""
-AT_ONCE = 500
+RUN_BATCH_SIZE = 500
 """Runs that are read together."""
 
 
-async def policeman(platform: Platform) -> AsyncGenerator[None]:
+async def run_policy_enforcer(platform: Platform) -> AsyncGenerator[None]:
     """Keeps the policies of all namespaces that the server speaks for, as long as it runs."""
-    looks = look_after(platform.tenants, keep_policies, every=EVERY, what="its policies could not be looked at")
-    async with meanwhile(looks):
+    looks = poll_tenants(
+        platform.tenants,
+        enforce_policies,
+        interval_s=POLL_INTERVAL_S,
+        error_message="its policies could not be looked at",
+    )
+    async with running_task(looks):
         yield
 
 
-async def keep_policies(tenant: Tenant) -> None:
+async def enforce_policies(tenant: Tenant) -> None:
     """One look at the policies of a namespace."""
     store = await tenant.store()
     for name in await list_policies(store):
-        info = await read_policy(store, name)
+        info = await read_policy_info(store, name)
         if info is not None:
-            await _keep(store, info)
+            await _enforce_policy(store, info)
 
 
-async def _keep(store: Store, info: PolicyInfo) -> None:
+async def _enforce_policy(store: Store, info: PolicyInfo) -> None:
     known = await read_breach(store, info.name)
     if known is not None and known[0].day != info.day:
-        await lift(store, info.name)  # another day
+        await clear_breach(store, info.name)  # another day
         known = None
-    if known is not None or info.reached is None:
+    if known is not None or info.reached_limit is None:
         return
     now = store.now()
     on_breach = info.policy.on_breach
-    breach = Breach(info.day, info.reached, on_breach, moment(now))
-    if not await note_breach(store, breach, info.name, 0):
+    breach = Breach(info.day, info.reached_limit, on_breach, to_datetime(now))
+    if not await record_breach(store, breach, info.name, 0):
         return
-    if on_breach in ("pause", "kill"):
-        reason = f"it reached its limit of {_limit_in_words(info)} for {info.day}"
-        await store.switch_off(info.name, "policy", reason, temporary=on_breach == "pause")
-    entry = NewAudit(now, "", "policy", f"policy_{on_breach}", info.name, "allowed", "")
-    await store.note_audit([entry])
+    if on_breach in ("pause", "disable"):
+        reason = f"it reached its limit of {_format_reached_limit(info)} for {info.day}"
+        await store.disable_workflow(info.name, "policy", reason, is_temporary=on_breach == "pause")
+    entry = AuditEvent(now, "", "policy", f"policy_{on_breach}", info.name, "allowed", "")
+    await store.append_audit([entry])
     log.warning(
-        "%r has reached its limit of %s for %s: %s", info.name, _limit_in_words(info), info.day, _DONE[on_breach]
+        "%r has reached its limit of %s for %s: %s",
+        info.name,
+        _format_reached_limit(info),
+        info.day,
+        _ACTION_DESCRIPTIONS[on_breach],
     )
 
 
-_DONE = {
+_ACTION_DESCRIPTIONS = {
     "notify": "its policy only says so",
     "refuse": "no more runs of it are started through servers until the day is over",
-    "pause": "it is switched off until the day is over",
-    "kill": "it is switched off until somebody lifts that",
+    "pause": "it is disabled until the day is over",
+    "disable": "it is disabled until someone enables it",
 }
 
 
-def _limit_in_words(info: PolicyInfo) -> str:
+def _format_reached_limit(info: PolicyInfo) -> str:
     policy = info.policy
-    return f"{policy.runs_per_day} runs" if info.reached == "runs" else f"${policy.usd_per_day:g}"
+    return f"{policy.runs_per_day} runs" if info.reached_limit == "runs" else f"${policy.usd_per_day:g}"
 
 
-async def refuse_starts(store: Store, name: str, ids: Iterable[str | None], starts: int = 1) -> None:
+async def check_start_allowed(store: Store, name: str, run_ids: Iterable[str | None], start_count: int = 1) -> None:
     """Refuse to start so many runs of what has reached a limit, and whose policy says so. Raises ``Problem``.
 
-    Those of ``ids`` that are there are not started, but found. They are only asked for when there would be too many.
+    Those of ``run_ids`` that exist are not started, but found. They are only asked for when there would be too many.
     """
-    info = await read_policy(store, name)
-    if info is None or info.policy.on_breach != "refuse" or not _is_over(info, starts):
+    info = await read_policy_info(store, name)
+    if info is None or info.policy.on_breach != "refuse" or not _is_limit_exceeded(info, start_count):
         return
-    if not _is_over(info, starts - await _number_of(store, ids)):
+    if not _is_limit_exceeded(info, start_count - await _count_existing(store, run_ids)):
         return
     until = end_of_day(info.day)
     wait = max(1, round(until.timestamp() - store.now()))
@@ -105,27 +114,29 @@ async def refuse_starts(store: Store, name: str, ids: Iterable[str | None], star
         429,
         "policy-limit",
         "The policy allows no more today",
-        f"{name!r} has {info.runs} runs and has spent ${info.usd:.2f} on {info.day} (UTC), and its policy allows "
-        f"{_allowed(info)} a day. Try again at {until:%Y-%m-%d %H:%M} UTC, or have an admin change the policy.",
+        f"{name!r} has {info.run_count} runs and has spent ${info.usd:.2f} on {info.day} (UTC), and its policy allows "
+        f"{_format_limits(info)} a day. Try again at {until:%Y-%m-%d %H:%M} UTC, or have an admin change the policy.",
         headers={"Retry-After": str(wait)},
-        limit=info.reached or "runs",
+        limit=info.reached_limit or "runs",
     )
 
 
-def _is_over(info: PolicyInfo, starts: int) -> bool:
+def _is_limit_exceeded(info: PolicyInfo, start_count: int) -> bool:
     most = info.policy.runs_per_day
-    return starts > 0 and (info.reached is not None or (most is not None and info.runs + starts > most))
+    return start_count > 0 and (
+        info.reached_limit is not None or (most is not None and info.run_count + start_count > most)
+    )
 
 
-async def _number_of(store: Store, ids: Iterable[str | None]) -> int:
+async def _count_existing(store: Store, run_ids: Iterable[str | None]) -> int:
     """How many of these runs are there."""
-    left, found = iter([id for id in ids if id is not None]), 0
-    while some := list(islice(left, AT_ONCE)):
-        found += len(await store.get_many(some))
+    left, found = iter([id for id in run_ids if id is not None]), 0
+    while some := list(islice(left, RUN_BATCH_SIZE)):
+        found += len(await store.get_runs(some))
     return found
 
 
-def _allowed(info: PolicyInfo) -> str:
+def _format_limits(info: PolicyInfo) -> str:
     policy = info.policy
     parts = [
         *([] if policy.runs_per_day is None else [f"{policy.runs_per_day} runs"]),

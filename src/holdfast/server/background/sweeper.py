@@ -11,74 +11,74 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from holdfast.run_log import RunLog
-from holdfast.server.background.tasks import look_after, meanwhile, tried
+from holdfast.server.background.tasks import log_errors, poll_tenants, running_task
 from holdfast.server.tenants import Tenant
-from holdfast.services.api_keys import read_keys
-from holdfast.stores.clocks import elapsed
+from holdfast.services.api_keys import list_keys
+from holdfast.stores.clocks import monotonic
 from holdfast.stores.leases import LeaseWindow
 
 if TYPE_CHECKING:
     from holdfast.server.app import Platform
 
-EVERY = 1.0
+SWEEP_INTERVAL_S = 1.0
 """Seconds between two sweeps."""
-TRIMMED_EVERY = 600.0
+AUDIT_TRIM_INTERVAL_S = 600.0
 """Seconds between two looks at the audit log."""
 
 
-async def sweeper(platform: Platform) -> AsyncGenerator[None]:
+async def run_sweeper(platform: Platform) -> AsyncGenerator[None]:
     """Sweeps all namespaces that the server speaks for, as long as it runs."""
     try:
-        async with meanwhile(_sweep_for_ever(platform)):
+        async with running_task(_sweep_forever(platform)):
             yield
     finally:
-        await platform.desks.close()
+        await platform.dispatchers.close()
 
 
-async def _sweep_for_ever(platform: Platform) -> None:
+async def _sweep_forever(platform: Platform) -> None:
     trimmed: dict[str, float] = {}
     """When the audit log of a namespace was last looked at, by this process's own clock."""
 
     async def look(tenant: Tenant) -> None:
         now = asyncio.get_running_loop().time()
-        trims = now - trimmed.get(tenant.namespace, float("-inf")) >= TRIMMED_EVERY
-        await sweep_once(platform, tenant, trims=trims)
+        trims = now - trimmed.get(tenant.namespace, float("-inf")) >= AUDIT_TRIM_INTERVAL_S
+        await sweep_once(platform, tenant, should_trim_audit=trims)
         if trims:
             trimmed[tenant.namespace] = now
 
-    await tried(_open_all(platform), "the keys could not be read")
-    await look_after(platform.tenants, look, every=EVERY, what="it could not be swept")
+    await log_errors(_open_tenants(platform), "the keys could not be read")
+    await poll_tenants(platform.tenants, look, interval_s=SWEEP_INTERVAL_S, error_message="it could not be swept")
 
 
-async def sweep_once(platform: Platform, tenant: Tenant, *, trims: bool) -> None:
+async def sweep_once(platform: Platform, tenant: Tenant, *, should_trim_audit: bool) -> None:
     """One sweep of one namespace, in which leases count as far as this server could have renewed them."""
-    contact, asked = platform.listeners.contact(tenant, await tenant.store()), elapsed()
+    contact, asked = platform.listeners.get_contact(tenant, await tenant.store()), monotonic()
     try:
-        await sweep(platform, tenant, contact.window(), trims=trims)
+        await sweep(platform, tenant, contact.get_window(), should_trim_audit=should_trim_audit)
     except BaseException:
-        contact.lost()
+        contact.note_failure()
         raise
-    contact.made(asked)
+    contact.note_success(asked)
 
 
-async def sweep(platform: Platform, tenant: Tenant, window: LeaseWindow, *, trims: bool) -> None:
+async def sweep(platform: Platform, tenant: Tenant, window: LeaseWindow, *, should_trim_audit: bool) -> None:
     """One sweep of one namespace; leases count within ``window``."""
     store = await tenant.store()
-    reaped = await store.reap(window=window, by_lease=True)
-    expired = await store.expire()
-    run_log = RunLog.of_store(store)
+    reaped = await store.reap_dead_workers(window=window, include_listeners=True)
+    expired = await store.expire_runs()
+    run_log = RunLog.from_store(store)
     run_log.log_deaths(reaped, "listener")
     run_log.log_expired(expired)
-    if reaped.workers or expired:
-        platform.desks.of(tenant).nudge()
-    if trims:
-        while await store.trim_audit(store.now() - platform.settings.keep_audit):
+    if reaped.worker_ids or expired:
+        platform.dispatchers.get(tenant).notify()
+    if should_trim_audit:
+        while await store.trim_audit(store.now() - platform.settings.audit_retention_s):
             pass
 
 
-async def _open_all(platform: Platform) -> None:
+async def _open_tenants(platform: Platform) -> None:
     """Namespaces of valid keys are served from the start: a deadline passes also if nobody asks."""
     now = platform.settings.now()
-    keys = await read_keys(await platform.tenants.home())
+    keys = await list_keys(await platform.tenants.get_home_store())
     for namespace in sorted({key.namespace for key in keys if key.is_valid(now)}):
-        await tried(platform.tenants.tenant(namespace), f"namespace {namespace!r} could not be opened")
+        await log_errors(platform.tenants.get_tenant(namespace), f"namespace {namespace!r} could not be opened")

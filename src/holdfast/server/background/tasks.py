@@ -18,28 +18,31 @@ from holdfast.server.tenants import Tenant, Tenants
 log = logging.getLogger("holdfast.server")
 
 
-async def look_after(
-    tenants: Tenants, look: Callable[[Tenant], Awaitable[object]], *, every: float, what: str
+async def poll_tenants(
+    tenants: Tenants, poll: Callable[[Tenant], Awaitable[object]], *, interval_s: float, error_message: str
 ) -> NoReturn:
-    """Look at all namespaces that were asked for, with so many seconds between two looks; ``what`` is what fails."""
+    """Look at all namespaces that were asked for, with so many seconds between two looks.
+
+    ``error_message`` is logged if that fails.
+    """
     while True:
-        for tenant in tenants.known():
-            await tried(look(tenant), f"namespace {tenant.namespace!r}: {what}")
-        await asyncio.sleep(every)
+        for tenant in tenants.list_open():
+            await log_errors(poll(tenant), f"namespace {tenant.namespace!r}: {error_message}")
+        await asyncio.sleep(interval_s)
 
 
-async def tried(work: Awaitable[object], what: str) -> None:
-    """Do it; if it fails, that is in the log, with ``what`` it was."""
+async def log_errors(work: Awaitable[object], error_message: str) -> None:
+    """Do it; if it fails, that is logged as ``error_message``."""
     try:
         await work
     except HoldfastError as error:
-        log.warning("%s: %s", what, error)
+        log.warning("%s: %s", error_message, error)
     except Exception:
-        log.exception("%s", what)
+        log.exception("%s", error_message)
 
 
 @asynccontextmanager
-async def meanwhile(work: Coroutine[Any, Any, Any]) -> AsyncGenerator[None]:
+async def running_task(work: Coroutine[Any, Any, Any]) -> AsyncGenerator[None]:
     """As long as the block lasts, this is being done."""
     task = asyncio.create_task(work)
     try:

@@ -13,49 +13,49 @@ from datetime import date
 from typing import NamedTuple
 
 from holdfast.server.tenants import Tenant
-from holdfast.stores.daily_usage import DayRuns, day_of, days_between
+from holdfast.stores.daily_usage import DailyRunCount, get_utc_day, list_days
 
-KEPT_FOR = 3600.0
+CACHE_TTL_S = 3600.0
 """Seconds for which what was counted of a day that is over is told."""
-MOST_DAYS = 400
+MAX_CACHED_DAYS = 400
 """A longer report is not remembered."""
 
 
-class _Day(NamedTuple):
+class _CachedDay(NamedTuple):
     counted_at: float
-    runs: list[DayRuns]
+    runs: list[DailyRunCount]
 
 
-class StartedByDay:
+class DailyRunCounts:
     """Counts, and remembers."""
 
     def __init__(self) -> None:
-        self._known: defaultdict[str, dict[str, _Day]] = defaultdict(dict)
+        self._cache: defaultdict[str, dict[str, _CachedDay]] = defaultdict(dict)
         """By namespace and day."""
-        self._counting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Several who ask at once wait for the same count."""
 
-    async def between(self, tenant: Tenant, since: str, until: str, workflow: str | None) -> list[DayRuns]:
+    async def count_between(self, tenant: Tenant, since: str, until: str, workflow: str | None) -> list[DailyRunCount]:
         """By day and workflow, from one day to another, both included."""
         store = await tenant.store()
         now = store.now()
-        today = day_of(now)
-        if since >= today or _days(since, min(until, today)) > MOST_DAYS:
-            return await store.runs_by_day(since, until, workflow=workflow)
-        known = self._known[tenant.namespace]
-        past = [day for day in days_between(since, min(until, today)) if day < today]
-        async with self._counting[tenant.namespace]:
-            missing = [day for day in past if day not in known or known[day].counted_at < now - KEPT_FOR]
+        today = get_utc_day(now)
+        if since >= today or _count_days(since, min(until, today)) > MAX_CACHED_DAYS:
+            return await store.get_daily_run_counts(since, until, workflow=workflow)
+        known = self._cache[tenant.namespace]
+        past = [day for day in list_days(since, min(until, today)) if day < today]
+        async with self._locks[tenant.namespace]:
+            missing = [day for day in past if day not in known or known[day].counted_at < now - CACHE_TTL_S]
             if missing:
-                counted: defaultdict[str, list[DayRuns]] = defaultdict(list)
-                for one in await store.runs_by_day(missing[0], missing[-1]):
+                counted: defaultdict[str, list[DailyRunCount]] = defaultdict(list)
+                for one in await store.get_daily_run_counts(missing[0], missing[-1]):
                     counted[one.day].append(one)
-                known.update((day, _Day(now, counted[day])) for day in days_between(missing[0], missing[-1]))
-            for day in [day for day, kept in known.items() if kept.counted_at < now - KEPT_FOR]:
+                known.update((day, _CachedDay(now, counted[day])) for day in list_days(missing[0], missing[-1]))
+            for day in [day for day, kept in known.items() if kept.counted_at < now - CACHE_TTL_S]:
                 del known[day]
             found = [one for day in past for one in known[day].runs if workflow in (None, one.workflow)]
-        return found + (await store.runs_by_day(today, until, workflow=workflow) if until >= today else [])
+        return found + (await store.get_daily_run_counts(today, until, workflow=workflow) if until >= today else [])
 
 
-def _days(since: str, until: str) -> int:
+def _count_days(since: str, until: str) -> int:
     return (date.fromisoformat(until) - date.fromisoformat(since)).days + 1

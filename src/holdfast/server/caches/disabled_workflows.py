@@ -1,4 +1,4 @@
-"""Which workflows and addresses are switched off, as it was a moment ago."""
+"""Which workflows and addresses are disabled, as it was a moment ago."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Collection
 
 from holdfast.server.tenants import Tenant
 
-KNOWN_FOR = 1.0
+CACHE_TTL_S = 1.0
 """Seconds for which the store need not be asked again."""
 
 
-class Switches:
+class DisabledWorkflows:
     """Asks the stores, now and then."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, Collection[str]]] = {}
+        self._cache: dict[str, tuple[float, Collection[str]]] = {}
         """By namespace: until when it is known, and what is off."""
 
-    async def is_off(self, tenant: Tenant, workflow: str) -> bool:
-        """Whether it is switched off."""
+    async def is_disabled(self, tenant: Tenant, workflow: str) -> bool:
+        """Whether it is disabled."""
         store = await tenant.store()
-        known, now = self._known.get(tenant.namespace), store.now()
+        known, now = self._cache.get(tenant.namespace), store.now()
         if known is None or known[0] < now:
-            known = self._known[tenant.namespace] = (now + KNOWN_FOR, await store.switched_off())
+            known = self._cache[tenant.namespace] = (now + CACHE_TTL_S, await store.get_disabled_workflows())
         return workflow in known[1]

@@ -23,22 +23,22 @@ from importlib.resources.abc import Traversable
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-PAGE_POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 """What a browser may do with the pages: load files of this server, and ask it."""
 
-_PREFIX = "/ui/"
+_URL_PREFIX = "/ui/"
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_HEADERS = {
-    "Content-Security-Policy": PAGE_POLICY,
+_PAGE_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     # A file may be kept, but is asked for each time whether it is still the same: a server that was replaced must not
     # meet the pages of the one before.
     "Cache-Control": "no-cache",
@@ -51,19 +51,19 @@ _HEADERS = {
 class _File:
     content: bytes
     media_type: str
-    tag: str
+    etag: str
     """Tells this content from others."""
 
 
-def page_for(method: str, path: str, headers: Headers) -> Response | None:
+def serve_page(method: str, path: str, headers: Headers) -> Response | None:
     """The page or the file at a path; ``None``: there is none, and the API may have something."""
     if method not in ("GET", "HEAD"):
         return None
-    found = _site().get("index.html" if path == "/" else path.removeprefix(_PREFIX))
-    if found is None or (path != "/" and not path.startswith(_PREFIX)):
+    found = _load_site().get("index.html" if path == "/" else path.removeprefix(_URL_PREFIX))
+    if found is None or (path != "/" and not path.startswith(_URL_PREFIX)):
         return None
-    more = {**_HEADERS, "ETag": found.tag}
-    if found.tag in headers.get("if-none-match", ""):
+    more = {**_PAGE_HEADERS, "ETag": found.etag}
+    if found.etag in headers.get("if-none-match", ""):
         return Response(status_code=304, headers=more)
     response = Response(found.content, headers={**more, "Content-Type": found.media_type})
     if method == "HEAD":
@@ -72,17 +72,17 @@ def page_for(method: str, path: str, headers: Headers) -> Response | None:
 
 
 @functools.cache
-def _site() -> dict[str, _File]:
+def _load_site() -> dict[str, _File]:
     """All files by their paths: only what is listed here is ever served, whatever a path says."""
-    return dict(_found(files("holdfast.server.dashboard") / "site", ""))
+    return dict(_load_folder(files("holdfast.server.dashboard") / "site", ""))
 
 
-def _found(folder: Traversable, prefix: str) -> list[tuple[str, _File]]:
+def _load_folder(folder: Traversable, prefix: str) -> list[tuple[str, _File]]:
     found: list[tuple[str, _File]] = []
     for entry in folder.iterdir():
         path = prefix + entry.name
         if entry.is_dir():
-            found += _found(entry, f"{path}/")
+            found += _load_folder(entry, f"{path}/")
         elif media_type := _MEDIA_TYPES.get(entry.name.rpartition(".")[2]):
             content = entry.read_bytes()
             found.append((path, _File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:20]}"')))

@@ -20,66 +20,70 @@ from holdfast.stores.operations import Run
 
 log = logging.getLogger("holdfast.server")
 
-LOOK = 1.0
+POLL_INTERVAL_S = 1.0
 """Seconds between two looks."""
-GATHER = 0.1
+MIN_POLL_GAP_S = 0.1
 """At least so many seconds between two looks, however much is new in the store."""
-AT_ONCE = 500
+RUN_BATCH_SIZE = 500
 """Runs that are read together."""
 
 
 @dataclass(slots=True, eq=False)
-class Holder:
+class ConnectedListener:
     """A listener that is connected, and what it holds."""
 
-    known: set[str] = field(default_factory=set[str])
+    delivery_ids: set[str] = field(default_factory=set[str])
     """The ids of its deliveries."""
-    over: list[str] = field(default_factory=list[str])
+    ended_ids: list[str] = field(default_factory=list[str])
     """Those that are over, and that it has not been told of."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def is_over(self, id: str) -> None:
+    def mark_ended(self, id: str) -> None:
         """It holds this no more."""
-        self.known.discard(id)
-        self.over.append(id)
+        self.delivery_ids.discard(id)
+        self.ended_ids.append(id)
         self.changed.set()
 
 
-class _Held(NamedTuple):
+class _WatchedDelivery(NamedTuple):
     run_id: str
     epoch: int
-    holder: Holder
+    listener: ConnectedListener
 
 
-class Holders:
+class DeliveryWatcher:
     """The holders of one namespace."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
-        self._held: dict[str, _Held] = {}
+        self._watched: dict[str, _WatchedDelivery] = {}
         """By the id of the delivery."""
         self._task: asyncio.Task[None] | None = None
 
-    def hold(self, id: str, run: Run, holder: Holder) -> None:
+    def watch(self, id: str, run: Run, listener: ConnectedListener) -> None:
         """A holder has been handed this."""
-        holder.known.add(id)
-        self._held[id] = _Held(run.id, run.epoch, holder)
+        listener.delivery_ids.add(id)
+        self._watched[id] = _WatchedDelivery(run.id, run.epoch, listener)
         if self._task is None or self._task.done():
-            watching = keep_running(self._watch, "looking which deliveries are over", log, ends_with=UsageError)
+            watching = keep_running(
+                self._poll_while_watched, "looking which deliveries are over", log, stop_on=UsageError
+            )
             self._task = asyncio.create_task(watching)
 
-    def settled(self, id: str) -> None:
+    def mark_ended(self, id: str) -> None:
         """Somebody has said that this is over: its holder itself, most likely, or another process for it."""
-        held = self._held.pop(id, None)
+        held = self._watched.pop(id, None)
         if held is not None:
-            held.holder.is_over(id)
+            held.listener.mark_ended(id)
 
-    def leaves(self, holder: Holder) -> None:
+    def remove_listener(self, listener: ConnectedListener) -> None:
         """A holder is connected no more."""
-        for id in holder.known:
-            held = self._held.get(id)
-            if held is not None and held.holder is holder:  # else it is back over another stream, which holds it now
-                del self._held[id]
+        for id in listener.delivery_ids:
+            held = self._watched.get(id)
+            if (
+                held is not None and held.listener is listener
+            ):  # else it is back over another stream, which holds it now
+                del self._watched[id]
 
     async def close(self) -> None:
         """Nobody is connected any more."""
@@ -87,25 +91,25 @@ class Holders:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _watch(self) -> None:
+    async def _poll_while_watched(self) -> None:
         """Look as long as there are holders."""
-        with self._tenant.connection.listen("deliveries") as bell:
-            while self._held:
+        with self._tenant.connection.subscribe("deliveries") as bell:
+            while self._watched:
                 bell.clear()
                 try:
-                    await self._look()
+                    await self._poll()
                 except HoldfastError as error:
                     log.warning("it could not be looked which deliveries are over: %s", error)
-                await bell.wait(LOOK)
-                await asyncio.sleep(GATHER)
+                await bell.wait(POLL_INTERVAL_S)
+                await asyncio.sleep(MIN_POLL_GAP_S)
 
-    async def _look(self) -> None:
-        store, asked = await self._tenant.store(), list(self._held.items())
-        for at in range(0, len(asked), AT_ONCE):
-            some = asked[at : at + AT_ONCE]
-            runs = {run.id: run for run in await store.get_many([held.run_id for _, held in some])}
+    async def _poll(self) -> None:
+        store, asked = await self._tenant.store(), list(self._watched.items())
+        for at in range(0, len(asked), RUN_BATCH_SIZE):
+            some = asked[at : at + RUN_BATCH_SIZE]
+            runs = {run.id: run for run in await store.get_runs([held.run_id for _, held in some])}
             for id, held in some:
                 run = runs.get(held.run_id)
                 is_held = run is not None and run.state is RunState.RUNNING and run.epoch == held.epoch
-                if not is_held and self._held.pop(id, None) is not None:
-                    held.holder.is_over(id)
+                if not is_held and self._watched.pop(id, None) is not None:
+                    held.listener.mark_ended(id)

@@ -21,219 +21,223 @@ from functools import partial
 
 from holdfast.background_tasks import keep_running
 from holdfast.errors import StoreError, UsageError
-from holdfast.server.deliveries.delivery import Held
-from holdfast.server.deliveries.delivery_watcher import Holders
+from holdfast.server.deliveries.delivery import ClaimedDelivery
+from holdfast.server.deliveries.delivery_watcher import DeliveryWatcher
 from holdfast.server.http.problems import Problem
 from holdfast.server.tenants import Tenant
-from holdfast.stores.change_feed import Bell
+from holdfast.stores.change_feed import Subscription
 from holdfast.stores.contract import Store
 from holdfast.stores.live_events import DELIVERED
-from holdfast.stores.operations import Notice, ReleaseRun, Run, TellNotices
-from holdfast.stores.served_versions import served_name
+from holdfast.stores.operations import AppendLiveEvents, LiveEvent, ReleaseRun, Run
+from holdfast.stores.served_versions import make_served_name
 
 log = logging.getLogger("holdfast.server")
 
-LOOK = 1.0
+POLL_INTERVAL_S = 1.0
 """Seconds after which the desk looks for itself."""
-GATHER = 0.01
+MIN_POLL_GAP_S = 0.01
 """Seconds between two looks: on a busy store something is new all the time."""
-HELD_UP = 0.1
+FULL_QUEUE_RETRY_S = 0.1
 """Seconds until the next look when something is due, and yet nothing could be claimed: its queue is full."""
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class PendingListener:
     """A listener that waits."""
 
-    worker: Callable[[], Awaitable[int]]
+    get_worker_id: Callable[[], Awaitable[int]]
     """Its number in the store, registered when there is something for it."""
-    shown: str
+    display_name: str
     remote: str
     check_key: Callable[[], Awaitable[None]] | None = None
     """Raises ``Problem`` if it may take nothing any more: it may have waited for long."""
-    suspects_after: Callable[[], float | None] = lambda: 0.0
-    """Seconds for which isolated runs must have been due for it to be handed one: see ``Store.claim``."""
-    got: asyncio.Future[Held] = field(default_factory=asyncio.Future[Held])
+    get_suspects_after: Callable[[], float | None] = lambda: 0.0
+    """Seconds for which isolated runs must have been due for it to be handed one: see ``Store.claim_runs``."""
+    delivery: asyncio.Future[ClaimedDelivery] = field(default_factory=asyncio.Future[ClaimedDelivery])
 
 
-class Desk:
+class Dispatcher:
     """Where listeners of one namespace wait."""
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
-        self._lines: dict[str, deque[Waiting]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._bells: dict[str, set[Bell]] = {}
-        self._handing: set[asyncio.Task[None]] = set()
+        self._pending: dict[str, deque[PendingListener]] = {}
+        self._dispatch_tasks: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: dict[str, set[Subscription]] = {}
+        self._handover_tasks: set[asyncio.Task[None]] = set()
         """What is on its way to listeners."""
-        self.holders = Holders(tenant)
+        self.watcher = DeliveryWatcher(tenant)
 
-    def nudge(self, address: str | None = None) -> None:
+    def notify(self, address: str | None = None) -> None:
         """There may be something to take, or a delivery may be over; ``None``: on any address."""
-        for name, bells in self._bells.items():
+        for name, bells in self._subscriptions.items():
             if address in (None, name):
                 for bell in bells:
-                    bell.ring()
+                    bell.notify()
 
     @contextmanager
-    def bell(self, address: str) -> Generator[Bell]:
+    def subscribe(self, address: str) -> Generator[Subscription]:
         """A bell that rings at a nudge of this address, and whenever something is new in the store."""
-        with self._tenant.connection.listen(f"address {address}") as bell:
-            self._bells.setdefault(address, set()).add(bell)
+        with self._tenant.connection.subscribe(f"address {address}") as bell:
+            self._subscriptions.setdefault(address, set()).add(bell)
             try:
                 yield bell
             finally:
-                self._bells[address].discard(bell)
-                if not self._bells[address]:
-                    del self._bells[address]
+                self._subscriptions[address].discard(bell)
+                if not self._subscriptions[address]:
+                    del self._subscriptions[address]
 
-    async def next(self, address: str, waiting: Waiting) -> Held:
+    async def next_delivery(self, address: str, listener: PendingListener) -> ClaimedDelivery:
         """The next run for this listener, whenever there is one."""
-        line = self._lines.setdefault(address, deque())
-        line.append(waiting)
-        task = self._tasks.get(address)
+        line = self._pending.setdefault(address, deque())
+        line.append(listener)
+        task = self._dispatch_tasks.get(address)
         if task is None or task.done():
             what = f"address {address!r}: looking for work"
-            serving = keep_running(partial(self._serve, address), what, log, ends_with=UsageError)
-            self._tasks[address] = asyncio.create_task(serving)
+            serving = keep_running(partial(self._dispatch, address), what, log, stop_on=UsageError)
+            self._dispatch_tasks[address] = asyncio.create_task(serving)
         else:
-            self.nudge(address)
+            self.notify(address)
         try:
-            return await waiting.got
+            return await listener.delivery
         except asyncio.CancelledError:
-            if waiting.got.done() and not (waiting.got.cancelled() or waiting.got.exception()):
+            if listener.delivery.done() and not (listener.delivery.cancelled() or listener.delivery.exception()):
                 # It was handed something, and cannot take it.
-                await self._give_back(waiting.got.result().run)
+                await self._release(listener.delivery.result().run)
             raise
         finally:
-            if waiting in line:
-                line.remove(waiting)
+            if listener in line:
+                line.remove(listener)
 
     async def close(self) -> None:
         """Nobody waits any more."""
-        for task in self._tasks.values():
+        for task in self._dispatch_tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), *self._handing, return_exceptions=True)
-        self._tasks.clear()
-        await self.holders.close()
+        await asyncio.gather(*self._dispatch_tasks.values(), *self._handover_tasks, return_exceptions=True)
+        self._dispatch_tasks.clear()
+        await self.watcher.close()
 
-    async def _serve(self, address: str) -> None:
+    async def _dispatch(self, address: str) -> None:
         """Look for work as long as somebody waits for it."""
         loop = asyncio.get_running_loop()
-        with self.bell(address) as bell:
-            while line := self._lines.get(address):
+        with self.subscribe(address) as bell:
+            while line := self._pending.get(address):
                 bell.clear()
                 looked = loop.time()
                 try:
-                    wait = await self._look(address, line)
+                    wait = await self._dispatch_due(address, line)
                 except StoreError as error:
                     log.warning("address %r: the store cannot be asked for work: %s", address, error)
-                    wait = LOOK
-                await bell.wait(min(wait, LOOK))
-                await asyncio.sleep(max(0.0, GATHER - (loop.time() - looked)))
-            self._lines.pop(address, None)
-            self._tasks.pop(address, None)
+                    wait = POLL_INTERVAL_S
+                await bell.wait(min(wait, POLL_INTERVAL_S))
+                await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - looked)))
+            self._pending.pop(address, None)
+            self._dispatch_tasks.pop(address, None)
 
-    async def _look(self, address: str, line: deque[Waiting]) -> float:
+    async def _dispatch_due(self, address: str, pending: deque[PendingListener]) -> float:
         """Hand out what there is; seconds until the next look makes sense."""
-        store, served = await self._tenant.store(), [served_name(address, "")]
-        while line:
-            if line[0].got.done():
-                line.popleft()
+        store, served = await self._tenant.store(), [make_served_name(address, "")]
+        while pending:
+            if pending[0].delivery.done():
+                pending.popleft()
                 continue
-            due = await store.next_wake(workflows=served, queues=None)
+            due = await store.get_next_wake_at(workflows=served, queues=None)
             if due is None:
-                return LOOK
+                return POLL_INTERVAL_S
             if due > store.now():
-                return min(LOOK, due - store.now())
-            waiting = line[0]
-            if not await _may_take(waiting):
-                _withdraw(line, waiting)
+                return min(POLL_INTERVAL_S, due - store.now())
+            waiting = pending[0]
+            if not await _has_valid_key(waiting):
+                _remove_pending(pending, waiting)
                 continue
             claimed = await _claim(store, served, waiting)
-            if not claimed and (free := _free_one(line, waiting)) is not None and await _may_take(free):
+            if (
+                not claimed
+                and (free := _find_idle_listener(pending, waiting)) is not None
+                and await _has_valid_key(free)
+            ):
                 # What is due may be isolated, and is for a listener that holds nothing.
                 waiting = free
                 claimed = await _claim(store, served, waiting)
             if not claimed:
-                return HELD_UP
-            _withdraw(line, waiting)
-            handing = asyncio.create_task(self._hand_over(store, waiting, claimed[0]))
-            self._handing.add(handing)  # the next in line need not wait for it
-            handing.add_done_callback(self._handing.discard)
-        return LOOK
+                return FULL_QUEUE_RETRY_S
+            _remove_pending(pending, waiting)
+            handing = asyncio.create_task(self._deliver(store, waiting, claimed[0]))
+            self._handover_tasks.add(handing)  # the next in line need not wait for it
+            handing.add_done_callback(self._handover_tasks.discard)
+        return POLL_INTERVAL_S
 
-    async def _hand_over(self, store: Store, waiting: Waiting, run: Run) -> None:
+    async def _deliver(self, store: Store, listener: PendingListener, run: Run) -> None:
         try:
-            [history] = await store.histories([run.key])
-            data = json.dumps({"listener": waiting.shown, "remote": waiting.remote, "number": run.epoch})
-            notice = Notice(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
-            await store.commit([TellNotices(run.key, run.epoch, (notice,))])
+            [history] = await store.get_histories([run.key])
+            data = json.dumps({"listener": listener.display_name, "remote": listener.remote, "number": run.epoch})
+            notice = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
+            await store.commit([AppendLiveEvents(run.key, run.epoch, (notice,))])
         except Exception as error:
             is_known = isinstance(error, StoreError)
             log.warning(
                 "run %r was claimed, and could not be handed over: %s", run.id, error,
                 exc_info=None if is_known else error,
             )  # fmt: skip
-            waiting.got.cancel()
-            await self._give_back(run)
+            listener.delivery.cancel()
+            await self._release(run)
             return
-        if waiting.got.done():
-            await self._give_back(run)
+        if listener.delivery.done():
+            await self._release(run)
         else:
-            waiting.got.set_result(Held(run, history))
+            listener.delivery.set_result(ClaimedDelivery(run, history))
 
-    async def _give_back(self, run: Run) -> None:
+    async def _release(self, run: Run) -> None:
         """Nobody is there to take it after all."""
         try:
             await (await self._tenant.store()).commit([ReleaseRun(run.key, run.epoch)])
         except Exception as error:
             log.warning("run %r is delivered again only when its lease is over: %r", run.id, error)
-        self.nudge(run.workflow)
+        self.notify(run.workflow)
 
 
-async def _may_take(waiting: Waiting) -> bool:
+async def _has_valid_key(listener: PendingListener) -> bool:
     """Whether its key is still valid; if not, the listener is told."""
-    if waiting.check_key is not None:
+    if listener.check_key is not None:
         try:
-            await waiting.check_key()
+            await listener.check_key()
         except Problem as problem:
-            if not waiting.got.done():
-                waiting.got.set_exception(problem)
+            if not listener.delivery.done():
+                listener.delivery.set_exception(problem)
             return False
     return True
 
 
-async def _claim(store: Store, served: list[str], waiting: Waiting) -> list[Run]:
-    worker, after = await waiting.worker(), waiting.suspects_after()
-    return await store.claim(worker, workflows=served, queues=None, limit=1, suspects_after=after)
+async def _claim(store: Store, workflows: list[str], listener: PendingListener) -> list[Run]:
+    worker, after = await listener.get_worker_id(), listener.get_suspects_after()
+    return await store.claim_runs(worker, workflows=workflows, queues=None, limit=1, suspect_delay_s=after)
 
 
-def _free_one(line: deque[Waiting], apart_from: Waiting) -> Waiting | None:
+def _find_idle_listener(pending: deque[PendingListener], excluded: PendingListener) -> PendingListener | None:
     """Another listener in the line that holds nothing."""
-    others = (one for one in line if one is not apart_from and not one.got.done())
-    return next((one for one in others if one.suspects_after() == 0.0), None)
+    others = (one for one in pending if one is not excluded and not one.delivery.done())
+    return next((one for one in others if one.get_suspects_after() == 0.0), None)
 
 
-def _withdraw(line: deque[Waiting], waiting: Waiting) -> None:
-    if waiting in line:
-        line.remove(waiting)
+def _remove_pending(pending: deque[PendingListener], listener: PendingListener) -> None:
+    if listener in pending:
+        pending.remove(listener)
 
 
-class Desks:
+class Dispatchers:
     """A desk for each namespace."""
 
     def __init__(self) -> None:
-        self._desks: dict[str, Desk] = {}
+        self._by_namespace: dict[str, Dispatcher] = {}
 
-    def of(self, tenant: Tenant) -> Desk:
+    def get(self, tenant: Tenant) -> Dispatcher:
         """The desk of a namespace."""
-        found = self._desks.get(tenant.namespace)
+        found = self._by_namespace.get(tenant.namespace)
         if found is None:
-            found = self._desks[tenant.namespace] = Desk(tenant)
+            found = self._by_namespace[tenant.namespace] = Dispatcher(tenant)
         return found
 
     async def close(self) -> None:
         """Nobody waits any more."""
-        for desk in self._desks.values():
+        for desk in self._by_namespace.values():
             await desk.close()

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from holdfast.codec import refuse_sealed
+from holdfast.codec import check_decrypted
 from holdfast.core.states import RunState
-from holdfast.services.timestamps import moment
+from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.live_events import DELIVERED, RETURNED
-from holdfast.stores.operations import Notice, Run
+from holdfast.stores.operations import LiveEvent, Run
 
-LAST = 2**62
+MAX_SEQ = 2**62
 """Behind this number there are no records."""
 
-DeliveryState = Literal["held", "parked", "returned", "lost", "completed", "failed", "cancelled", "dead"]
+DeliveryState = Literal["claimed", "parked", "returned", "lost", "completed", "failed", "cancelled", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DeliveryRecord:
     """One delivery of a run."""
 
     number: int
-    listener: str
+    listener_name: str
     """What the listener is called by people."""
     remote: str
     delivered_at: datetime
@@ -41,7 +41,7 @@ class DeliveryRecord:
     """The steps that were recorded in it."""
 
 
-class Reading(Protocol):
+class StoreProvider(Protocol):
     """Where it is read from."""
 
     async def read(self, run_id: str) -> Run:
@@ -53,55 +53,55 @@ class Reading(Protocol):
         ...
 
 
-async def read_deliveries(reading: Reading, run_id: str) -> list[DeliveryRecord]:
+async def read_deliveries(provider: StoreProvider, run_id: str) -> list[DeliveryRecord]:
     """The deliveries of a run, the first one first. Raises ``RunNotFound``."""
-    run = await reading.read(run_id)
-    store = await reading.store()
-    notices = await _notices(store, run_id)
+    run = await provider.read(run_id)
+    store = await provider.store()
+    notices = await _read_live_events(store, run_id)
     given = {one.number: one for one in notices if one.kind == DELIVERED}
     back = {one.number: one for one in notices if one.kind == RETURNED}
-    [history] = await store.histories([run.key])
+    [history] = await store.get_histories([run.key])
     last = max(given, default=0)
     found: list[DeliveryRecord] = []
     for number, notice in sorted(given.items()):
-        told = _content(notice, run_id)
-        returned = None if number not in back else _content(back[number], run_id)
+        told = _parse_event(notice, run_id)
+        returned = None if number not in back else _parse_event(back[number], run_id)
         found.append(
             DeliveryRecord(
                 number=number,
-                listener=told.get("listener", ""),
+                listener_name=told.get("listener", ""),
                 remote=told.get("remote", ""),
-                delivered_at=moment(notice.at),
-                state=_state(run, number, number == last, returned is not None),
-                reason="" if returned is None else _reason(returned),
+                delivered_at=to_datetime(notice.at),
+                state=_derive_state(run, number, number == last, returned is not None),
+                reason="" if returned is None else _format_reason(returned),
                 steps=tuple(record.name for record in history.records if record.epoch == number),
             )
         )
     return found
 
 
-async def _notices(store: Store, run_id: str) -> list[Notice]:
-    found: list[Notice] = []
+async def _read_live_events(store: Store, run_id: str) -> list[LiveEvent]:
+    found: list[LiveEvent] = []
     after = 0
-    while (feed := await store.feed(run_id, LAST, after)) is not None and feed.notices:
-        found += [notice for _, notice in feed.notices]
-        after = feed.notices[-1][0]
+    while (feed := await store.get_run_updates(run_id, MAX_SEQ, after)) is not None and feed.live_events:
+        found += [notice for _, notice in feed.live_events]
+        after = feed.live_events[-1][0]
     return found
 
 
-def _content(notice: Notice, run_id: str) -> dict[str, Any]:
-    refuse_sealed(notice.data, f"what is told of a delivery of run {run_id!r}")
-    return json.loads(notice.data)
+def _parse_event(event: LiveEvent, run_id: str) -> dict[str, Any]:
+    check_decrypted(event.data, f"what is told of a delivery of run {run_id!r}")
+    return json.loads(event.data)
 
 
-def _state(run: Run, number: int, is_last: bool, is_returned: bool) -> DeliveryState:
+def _derive_state(run: Run, number: int, is_last: bool, is_returned: bool) -> DeliveryState:
     if is_returned:
         return "returned"
     if not is_last or run.epoch != number:
         return "lost"
     match run.state:
         case RunState.RUNNING:
-            return "held"
+            return "claimed"
         case RunState.WAITING:
             return "parked"
         case RunState.PENDING:
@@ -110,5 +110,5 @@ def _state(run: Run, number: int, is_last: bool, is_returned: bool) -> DeliveryS
             return run.state.value
 
 
-def _reason(told: dict[str, Any]) -> str:
-    return f"{told['reason']}: {told['error']}" if told.get("error") else str(told.get("reason", ""))
+def _format_reason(data: dict[str, Any]) -> str:
+    return f"{data['reason']}: {data['error']}" if data.get("error") else str(data.get("reason", ""))

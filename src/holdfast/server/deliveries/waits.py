@@ -12,98 +12,119 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from holdfast.core.records import Attempt, Kind, Record, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Signal
 from holdfast.server.calls import Call
-from holdfast.server.deliveries.delivery import WAITS_UNTIL, Held, RecordedStep, find_held, is_wait, step_of
-from holdfast.server.deliveries.delivery_operations import append, checked_name, heed_requests, now_lost
+from holdfast.server.deliveries.delivery import (
+    WAIT_PREFIX,
+    ClaimedDelivery,
+    RecordedStep,
+    build_step,
+    find_claimed_delivery,
+    is_wait,
+)
+from holdfast.server.deliveries.delivery_operations import (
+    append_record,
+    read_lost_problem,
+    revoke_if_stopped,
+    validate_step_name,
+)
 from holdfast.server.http.problems import Problem
-from holdfast.stores.approvals import AskApproval, Question, WithdrawApproval, answer_name
+from holdfast.stores.approvals import ApprovalRequest, RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.contract import Store
-from holdfast.stores.operations import NoteAttempt, Op, ParkRun, Run, Verdict
+from holdfast.stores.operations import Op, OpStatus, ParkRun, Run, SaveAttempt
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WaitResult:
     """What has become of a wait."""
 
     step: RecordedStep | None
     """``None``: the run is parked, and the delivery is over."""
 
 
-async def ask(call: Call, id: str, name: str, question: Question, timeout: float | None) -> Outcome:
+async def wait_for_approval(
+    call: Call, id: str, name: str, question: ApprovalRequest, timeout: float | None
+) -> WaitResult:
     """Wait for a person's answer. When nobody has answered in time, the answer is ``None``."""
-    checked_name(name)
-    store, held = await find_held(call, id, anew=True)
+    validate_step_name(name)
+    store, held = await find_claimed_delivery(call, id, refresh=True)
     if (done := held.records.get(name)) is not None:
-        return Outcome(await step_of(call, done))
-    await heed_requests(call, store, held.run)
-    approval = _approval_id(held.run, name, question)
-    answer = next((one for one in held.signals if one.name == answer_name(approval)), None)
-    until = _until(held, name, store.now(), timeout)
+        return WaitResult(await build_step(call, done))
+    await revoke_if_stopped(call, store, held.run)
+    approval = _make_approval_id(held.run, name, question)
+    answer = next((one for one in held.signals if one.name == make_answer_name(approval)), None)
+    until = _get_deadline(held, name, store.now(), timeout)
     run, now = held.run, store.now()
     if answer is None and until is not None and until <= now:
         [verdict] = await store.commit([WithdrawApproval(run.key, run.epoch, approval, now)])
-        if verdict is not Verdict.REFUSED:  # else somebody has answered at this very moment
-            return Outcome(await _recorded(call, id, name, Kind.STEP, b"null"))
-        store, held = await find_held(call, id, anew=True)
-        answer = next((one for one in held.signals if one.name == answer_name(approval)), None)
+        if verdict is not OpStatus.REFUSED:  # else somebody has answered at this very moment
+            return WaitResult(await _record_outcome(call, id, name, RecordKind.STEP, b"null"))
+        store, held = await find_claimed_delivery(call, id, refresh=True)
+        answer = next((one for one in held.signals if one.name == make_answer_name(approval)), None)
     if answer is not None:
-        return Outcome(await _recorded(call, id, name, Kind.APPROVAL, answer.payload, answer, approval))
+        return WaitResult(await _record_outcome(call, id, name, RecordKind.APPROVAL, answer.payload, answer, approval))
     position = held.next_seq
-    noted = held.attempts.get(name) or _wait_note(position, name, until, now)
+    noted = held.attempts.get(name) or _make_wait_attempt(position, name, until, now)
     ops: list[Op] = [
-        NoteAttempt(run.key, run.epoch, noted),
-        AskApproval(run.key, run.epoch, noted.position, approval, question, now, until),
+        SaveAttempt(run.key, run.epoch, noted),
+        RequestApproval(run.key, run.epoch, noted.position, approval, question, now, until),
     ]
     park = ParkRun(
-        run.key, run.epoch, until, waits_for=f"answer: {question.text[:100]}", next_seq=position, answers=(approval,)
+        run.key,
+        run.epoch,
+        until,
+        waits_for=f"answer: {question.question[:100]}",
+        next_seq=position,
+        approval_ids=(approval,),
     )
     await _park(call, id, store, run, ops, park)
-    return Outcome(None)
+    return WaitResult(None)
 
 
-async def wait(call: Call, id: str, name: str, signal: str | None, seconds: float | None) -> Outcome:
+async def wait_for_signal_or_time(
+    call: Call, id: str, name: str, signal: str | None, wait_s: float | None
+) -> WaitResult:
     """Wait for a signal, for a time, or for whichever comes first; without the signal, the outcome is ``None``."""
-    if signal is None and seconds is None:
+    if signal is None and wait_s is None:
         raise Problem(422, "bad-input", "The values do not fit", "What is to be waited for? Give signal or seconds.")
-    checked_name(name)
-    store, held = await find_held(call, id, anew=True)
+    validate_step_name(name)
+    store, held = await find_claimed_delivery(call, id, refresh=True)
     if (done := held.records.get(name)) is not None:
-        return Outcome(await step_of(call, done))
-    await heed_requests(call, store, held.run)
-    found = next((one for one in held.signals if signal is not None and _is_signal(one, signal)), None)
+        return WaitResult(await build_step(call, done))
+    await revoke_if_stopped(call, store, held.run)
+    found = next((one for one in held.signals if signal is not None and _is_pending_signal(one, signal)), None)
     if found is not None:
-        return Outcome(await _recorded(call, id, name, Kind.SIGNAL, found.payload, found, signal or ""))
+        return WaitResult(await _record_outcome(call, id, name, RecordKind.SIGNAL, found.payload, found, signal or ""))
     run, now = held.run, store.now()
-    until = _until(held, name, now, seconds)
+    until = _get_deadline(held, name, now, wait_s)
     if until is not None and until <= now:
-        return Outcome(await _recorded(call, id, name, Kind.STEP, b"null"))
-    noted = held.attempts.get(name) or _wait_note(held.next_seq, name, until, now)
-    words = f"signal {signal!r}" if signal is not None else f"{seconds:g} s"
+        return WaitResult(await _record_outcome(call, id, name, RecordKind.STEP, b"null"))
+    noted = held.attempts.get(name) or _make_wait_attempt(held.next_seq, name, until, now)
+    words = f"signal {signal!r}" if signal is not None else f"{wait_s:g} s"
     signals = () if signal is None else (signal,)
-    park = ParkRun(run.key, run.epoch, until, signals=signals, waits_for=words, next_seq=held.next_seq)
-    await _park(call, id, store, run, [NoteAttempt(run.key, run.epoch, noted)], park)
-    return Outcome(None)
+    park = ParkRun(run.key, run.epoch, until, signal_names=signals, waits_for=words, next_seq=held.next_seq)
+    await _park(call, id, store, run, [SaveAttempt(run.key, run.epoch, noted)], park)
+    return WaitResult(None)
 
 
 async def _park(call: Call, id: str, store: Store, run: Run, ops: list[Op], park: ParkRun) -> None:
     *_, verdict = await store.commit([*ops, park])
-    call.platform.held.forget(call.caller.namespace, id)
-    if verdict is Verdict.REFUSED:  # what it waits for has come at this very moment
+    call.platform.delivery_cache.remove(call.caller.namespace, id)
+    if verdict is OpStatus.REFUSED:  # what it waits for has come at this very moment
         raise Problem(
             503, "just-arrived", "What is waited for has just come", "Ask again.", headers={"Retry-After": "0"}
         )
-    if verdict is not Verdict.DONE:
-        raise await now_lost(store, run)
-    desk = call.platform.desks.of(call.tenant)
-    desk.holders.settled(id)
-    desk.nudge(run.workflow)
+    if verdict is not OpStatus.DONE:
+        raise await read_lost_problem(store, run)
+    desk = call.platform.dispatchers.get(call.tenant)
+    desk.watcher.mark_ended(id)
+    desk.notify(run.workflow)
 
 
-async def _recorded(
-    call: Call, id: str, name: str, kind: Kind, payload: bytes, came: Signal | None = None, preview: str = ""
+async def _record_outcome(
+    call: Call, id: str, name: str, kind: RecordKind, payload: bytes, signal: Signal | None = None, preview: str = ""
 ) -> RecordedStep:
-    def outcome(held: Held, now: float) -> Record:
+    def outcome(held: ClaimedDelivery, now: float) -> Record:
         begun = held.attempts.get(name)
         return Record(
             seq=held.next_seq,
@@ -119,32 +140,32 @@ async def _recorded(
             preview=preview,
         )
 
-    record, _ = await append(call, id, name, outcome, consume=None if came is None else came.id)
-    return await step_of(call, record)
+    record, _ = await append_record(call, id, name, outcome, consumed_signal_id=None if signal is None else signal.id)
+    return await build_step(call, record)
 
 
 # When it began
 
 
-def _until(held: Held, name: str, now: float, seconds: float | None) -> float | None:
+def _get_deadline(held: ClaimedDelivery, name: str, now: float, wait_s: float | None) -> float | None:
     """When the time is over: as it was said when the wait began, whatever is said now."""
     begun = held.attempts.get(name)
     if begun is not None and is_wait(begun.progress):
         until = json.loads(begun.progress or b"{}")["$holdfast:until"]
         return None if until is None else float(until)
-    return None if seconds is None else now + seconds
+    return None if wait_s is None else now + wait_s
 
 
-def _wait_note(position: int, name: str, until: float | None, now: float) -> Attempt:
-    progress = WAITS_UNTIL + json.dumps(until).encode() + b"}"
+def _make_wait_attempt(position: int, name: str, until: float | None, now: float) -> Attempt:
+    progress = WAIT_PREFIX + json.dumps(until).encode() + b"}"
     return Attempt(position=position, attempt=1, progress=progress, at=now, name=name)
 
 
-def _is_signal(one: Signal, name: str) -> bool:
-    return one.position is None and one.name == name
+def _is_pending_signal(signal: Signal, name: str) -> bool:
+    return signal.position is None and signal.name == name
 
 
-def _approval_id(run: Run, name: str, question: Question) -> str:
+def _make_approval_id(run: Run, name: str, question: ApprovalRequest) -> str:
     """Whoever asks the same again does so under the same id; whoever asks something else, under another."""
-    told = [run.seed.hex(), run.id, name, question.text, list(question.choices), question.form.decode()]
+    told = [run.seed.hex(), run.id, name, question.question, list(question.choices), question.form_schema.decode()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]

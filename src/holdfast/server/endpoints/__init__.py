@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.server.app import Helper
-from holdfast.server.background.policy_enforcer import policeman
-from holdfast.server.background.sweeper import sweeper
+from holdfast.server.app import BackgroundTask
+from holdfast.server.background.policy_enforcer import run_policy_enforcer
+from holdfast.server.background.sweeper import run_sweeper
 from holdfast.server.endpoints import (
     addresses,
     agents,
@@ -27,26 +27,26 @@ from holdfast.server.endpoints import (
     usage,
 )
 from holdfast.server.http.router import Endpoint
-from holdfast.server.webhooks.sender import sender
+from holdfast.server.webhooks.sender import run_webhook_sender
 
 ENDPOINTS: Sequence[Endpoint] = [
-    *server_info.api.endpoints,
-    *overview.api.endpoints,
-    *runs.api.endpoints,
-    *run_reports.api.endpoints,
-    *events.api.endpoints,
-    *run_control.api.endpoints,
-    *approvals.api.endpoints,
-    *schedules.api.endpoints,
-    *queues.api.endpoints,
-    *memories.api.endpoints,
-    *agents.api.endpoints,
-    *usage.api.endpoints,
-    *addresses.api.endpoints,
-    *deliveries.api.endpoints,
-    *policies.api.endpoints,
-    *keys.api.endpoints,
-    *audit.api.endpoints,
+    *server_info.router.endpoints,
+    *overview.router.endpoints,
+    *runs.router.endpoints,
+    *run_reports.router.endpoints,
+    *events.router.endpoints,
+    *run_control.router.endpoints,
+    *approvals.router.endpoints,
+    *schedules.router.endpoints,
+    *queues.router.endpoints,
+    *memories.router.endpoints,
+    *agents.router.endpoints,
+    *usage.router.endpoints,
+    *addresses.router.endpoints,
+    *deliveries.router.endpoints,
+    *policies.router.endpoints,
+    *keys.router.endpoints,
+    *audit.router.endpoints,
 ]
 
-HELPERS: Sequence[Helper] = [sweeper, policeman, sender]
+BACKGROUND_TASKS: Sequence[BackgroundTask] = [run_sweeper, run_policy_enforcer, run_webhook_sender]

@@ -15,47 +15,47 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from holdfast.codec import to_plain
-from holdfast.core.records import Kind, Record
+from holdfast.codec import decode_plain
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
-from holdfast.reports.agent_result import plain_output
-from holdfast.reports.event_offsets import cursor_of
-from holdfast.reports.events import Event, failure_in, read_events
-from holdfast.reports.run_info import Failure, size_of
-from holdfast.reports.tail import FOLLOWING, OVERLAP, Followed, Happening, read_tail
+from holdfast.reports.agent_result import decode_plain_output
+from holdfast.reports.event_offsets import decode_cursor
+from holdfast.reports.events import Event, read_events, record_error_to_json
+from holdfast.reports.run_info import RunErrorInfo, get_values_size
+from holdfast.reports.tail import FOLLOWING_KIND, OVERLAP_S, TailEvent, TailFilter, read_tail
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.http.bounded_wait import within
+from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.models import (
     Cursor,
-    Limit,
-    Moment,
     Name,
     Page,
-    Wait,
-    bad_cursor,
-    number_from_cursor,
+    PageSize,
+    UtcDatetime,
+    WaitSeconds,
+    bad_cursor_problem,
+    parse_number_cursor,
     to_cursor,
 )
 from holdfast.server.http.request_headers import LAST_EVENT_ID
-from holdfast.server.http.router import Api, Body
-from holdfast.server.http.server_sent_events import MEDIA_TYPE, Sent, event_stream
-from holdfast.services.lookup import no_run
-from holdfast.services.thread_offload import rough_size
-from holdfast.services.timestamps import moment
-from holdfast.services.wire_values import VALUES
+from holdfast.server.http.router import RequestModel, Router
+from holdfast.server.http.server_sent_events import MEDIA_TYPE, ServerSentEvent, make_event_response
+from holdfast.services.lookup import make_run_not_found
+from holdfast.services.thread_offload import estimate_size
+from holdfast.services.timestamps import to_datetime
+from holdfast.services.wire_values import VALUES_HEADER
 
-api = Api("runs")
+router = Router("runs")
 
-_BEHIND_ALL_NOTICES = 2**62
-_MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
+_AFTER_ALL_LIVE_EVENTS = 2**62
+_DATETIME_ADAPTER: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 
 
 # Events
 
 
-class ToldEvent(BaseModel):
+class EventInfo(BaseModel):
     """Something that has happened in a run."""
 
     offset: Annotated[str, Field(description="Hand it in as `after` to go on behind this event.")]
@@ -74,17 +74,17 @@ class ToldEvent(BaseModel):
     data: Annotated[Any, Field(description="What else there is to tell.")]
 
 
-class EventsQuery(Body):
+class EventsQuery(RequestModel):
     """Which events."""
 
     after: Annotated[Cursor | None, Field(description="The offset of the last event that you had.")] = None
     follow: Annotated[bool, Field(description="Of a stream: go on until the run has ended.")] = True
-    wait: Wait = 0.0
-    limit: Limit = 100
+    wait: WaitSeconds = 0.0
+    limit: PageSize = 100
 
 
-@api("GET", "/v1/runs/{id}/events", scope=Scope.READ, headers=(VALUES, LAST_EVENT_ID))
-async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent] | Response:
+@router("GET", "/v1/runs/{id}/events", scope=Scope.READ, headers=(VALUES_HEADER, LAST_EVENT_ID))
+async def get_events(call: Call, id: str, query: EventsQuery) -> Page[EventInfo] | Response:
     """What happens in a run, from its beginning or behind `after`.
 
     With `Accept: text/event-stream`, a stream that ends after the event `ended`: the `id` of each is its offset,
@@ -96,33 +96,33 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[ToldEvent]
     """
     after = query.after or call.request.headers.get(LAST_EVENT_ID) or None
     connection = call.tenant.connection
-    cursor_of(after, await connection.read(id))
+    decode_cursor(after, await connection.read(id))
     if MEDIA_TYPE in call.request.headers.get("accept", ""):
-        events = read_events(connection, id, after, follow=query.follow, work=call.large_work)
-        return event_stream(_sent(call, events))
-    found = await _page(call, id, after, query.limit)
+        events = read_events(connection, id, after, follow=query.follow, runner=call.run_large_work)
+        return make_event_response(_stream_run(call, events))
+    found = await _read_page(call, id, after, query.limit)
     if not found and query.wait:
-        first = await within(call, query.wait, _first(call, id, after))
+        first = await wait_at_most(call, query.wait, _read_first(call, id, after))
         if first is not None:
-            found = [first, *await _page(call, id, first.offset, query.limit - 1)]
-    size = sum(rough_size(event.data) for event in found)
-    items = await call.off_loop(size, lambda: [ToldEvent(**_json(call, event)) for event in found])
-    return Page[ToldEvent](items=items, next=found[-1].offset if found else after)
+            found = [first, *await _read_page(call, id, first.offset, query.limit - 1)]
+    size = sum(estimate_size(event.data) for event in found)
+    items = await call.run_body_work(size, lambda: [EventInfo(**_event_to_json(call, event)) for event in found])
+    return Page[EventInfo](items=items, next=found[-1].offset if found else after)
 
 
-class TailQuery(Body):
+class FollowQuery(RequestModel):
     """Which runs are followed, and from when on."""
 
     workflow: Name | None = None
     tag: Name | None = None
     state: Annotated[tuple[RunState, ...], Field(description="Of runs that are in one of these when it is told.")] = ()
     since: Annotated[
-        Moment | None, Field(description="Also what has happened since then; from now on unless given.")
+        UtcDatetime | None, Field(description="Also what has happened since then; from now on unless given.")
     ] = None
 
 
-@api("GET", "/v1/events", scope=Scope.READ, headers=(LAST_EVENT_ID, VALUES))
-async def follow_runs(call: Call, query: TailQuery) -> Response:
+@router("GET", "/v1/events", scope=Scope.READ, headers=(LAST_EVENT_ID, VALUES_HEADER))
+async def follow_runs(call: Call, query: FollowQuery) -> Response:
     """What happens in all runs, as it happens, as server-sent events: runs that begin, steps that end, answers,
     questions, takeovers, ends.
 
@@ -132,52 +132,60 @@ async def follow_runs(call: Call, query: TailQuery) -> Response:
     store = await call.store()
     since = query.since
     if (last := call.request.headers.get(LAST_EVENT_ID)) is not None and since is None:
-        since = _moment_in(last)
-    begin = store.now() if since is None else since.timestamp() - OVERLAP
-    followed = Followed(query.workflow, query.tag, query.state)
-    return event_stream(_happenings(call, followed, begin, store.now() if since is None else since.timestamp()))
+        since = _parse_datetime(last)
+    begin = store.now() if since is None else since.timestamp() - OVERLAP_S
+    followed = TailFilter(query.workflow, query.tag, query.state)
+    return make_event_response(
+        _stream_all_runs(call, followed, begin, store.now() if since is None else since.timestamp())
+    )
 
 
-def _moment_in(text: str) -> datetime:
+def _parse_datetime(text: str) -> datetime:
     try:
-        return _MOMENT.validate_python(text)
+        return _DATETIME_ADAPTER.validate_python(text)
     except ValidationError:
-        raise bad_cursor(text) from None
+        raise bad_cursor_problem(text) from None
 
 
-async def _happenings(call: Call, followed: Followed, begin: float, place: float) -> AsyncGenerator[Sent]:
-    latest = moment(place)
-    yield Sent({"since": latest.isoformat()}, FOLLOWING, latest.isoformat())
-    async with aclosing(read_tail(call.tenant.connection, followed, begin)) as happenings:
+async def _stream_all_runs(
+    call: Call, followed: TailFilter, started_at: float, position: float
+) -> AsyncGenerator[ServerSentEvent]:
+    latest = to_datetime(position)
+    yield ServerSentEvent({"since": latest.isoformat()}, FOLLOWING_KIND, latest.isoformat())
+    async with aclosing(read_tail(call.tenant.connection, followed, started_at)) as happenings:
         async for one in happenings:
             latest = max(latest, one.at)
-            size = rough_size(one.data)
-            yield Sent(await call.large_work(size, partial(_json, call, one)), one.kind, latest.isoformat(), size)
+            size = estimate_size(one.data)
+            yield ServerSentEvent(
+                await call.run_large_work(size, partial(_event_to_json, call, one)), one.kind, latest.isoformat(), size
+            )
 
 
-async def _sent(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[Sent]:
+async def _stream_run(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(events):
         async for event in events:
-            size = rough_size(event.data)
-            yield Sent(await call.large_work(size, partial(_json, call, event)), event.kind, event.offset, size)
+            size = estimate_size(event.data)
+            yield ServerSentEvent(
+                await call.run_large_work(size, partial(_event_to_json, call, event)), event.kind, event.offset, size
+            )
 
 
-async def _page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
+async def _read_page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
     found: list[Event] = []
-    reading = read_events(call.tenant.connection, run_id, after, follow=False, work=call.large_work)
+    reading = read_events(call.tenant.connection, run_id, after, follow=False, runner=call.run_large_work)
     async with aclosing(reading) as events:
         while len(found) < limit and (event := await anext(events, None)) is not None:
             found.append(event)
     return found
 
 
-async def _first(call: Call, run_id: str, after: str | None) -> Event | None:
-    async with aclosing(read_events(call.tenant.connection, run_id, after, work=call.large_work)) as events:
+async def _read_first(call: Call, run_id: str, after: str | None) -> Event | None:
+    async with aclosing(read_events(call.tenant.connection, run_id, after, runner=call.run_large_work)) as events:
         return await anext(events, None)
 
 
-def _json(call: Call, event: Event | Happening) -> dict[str, Any]:
-    return event.as_json() | {"data": call.out(event.data)}
+def _event_to_json(call: Call, event: Event | TailEvent) -> dict[str, Any]:
+    return event.to_json() | {"data": call.encode_value(event.data)}
 
 
 # What is recorded
@@ -191,68 +199,70 @@ class JournalStep(BaseModel):
     kind: Annotated[str, Field(description="step, signal, approval, child, start, timer, compensation, cancel, …")]
     ok: bool
     value: Annotated[Any, Field(description="What it returned.")] = None
-    error: Annotated[Failure | None, Field(description="What it failed with.")] = None
+    error: Annotated[RunErrorInfo | None, Field(description="What it failed with.")] = None
     arguments: Annotated[str, Field(description="Shortened, for people to read.")]
     attempts: int
     started_at: datetime | None
-    at: datetime
+    recorded_at: datetime
     worker: Annotated[str, Field(description="The name of the worker that recorded it.")]
 
 
-class StepsQuery(Body):
+class StepsQuery(RequestModel):
     """Which part of a journal."""
 
-    limit: Limit = 100
+    limit: PageSize = 100
     cursor: Cursor | None = None
 
 
-@api("GET", "/v1/runs/{id}/journal", scope=Scope.READ)
+@router("GET", "/v1/runs/{id}/journal", scope=Scope.READ)
 async def get_journal(call: Call, id: str) -> dict[str, Any]:
     """A run and all that is recorded of it, exactly: what `holdfast export` writes and `holdfast replay` reads."""
     journal = await call.client.export(id)
-    size = size_of(journal.run) + sum(len(one.payload or b"") for one in journal.records)
-    return await call.off_loop(size, journal.as_json)
+    size = get_values_size(journal.run) + sum(len(one.payload or b"") for one in journal.records)
+    return await call.run_body_work(size, journal.to_json)
 
 
-@api("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES,))
+@router("GET", "/v1/runs/{id}/steps", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep]:
     """What is recorded of a run, in the order in which its code saw it."""
     store = await call.store()
-    after = -1 if query.cursor is None else number_from_cursor("steps", query.cursor)
-    feed = await store.feed(id, after, _BEHIND_ALL_NOTICES, query.limit + 1)
+    after = -1 if query.cursor is None else parse_number_cursor("steps", query.cursor)
+    feed = await store.get_run_updates(id, after, _AFTER_ALL_LIVE_EVENTS, query.limit + 1)
     if feed is None:
-        raise no_run(store, id)
+        raise make_run_not_found(store, id)
     page = feed.records[: query.limit]
-    names = {one.id: one.name for one in await store.workers({record.worker for record in page})}
+    names = {one.id: one.name for one in await store.list_workers({record.worker for record in page})}
     more = len(feed.records) > query.limit
     size = sum(len(record.payload or b"") for record in page)
     return Page[JournalStep](
-        items=await call.off_loop(size, lambda: [_step(call, one, names.get(one.worker, "")) for one in page]),
+        items=await call.run_body_work(
+            size, lambda: [_build_step(call, one, names.get(one.worker, "")) for one in page]
+        ),
         next=to_cursor("steps", page[-1].seq) if more else None,
     )
 
 
-def _step(call: Call, record: Record, worker: str) -> JournalStep:
-    error = None if record.ok else Failure(**failure_in(record))
+def _build_step(call: Call, record: Record, worker: str) -> JournalStep:
+    error = None if record.ok else RunErrorInfo(**record_error_to_json(record))
     return JournalStep(
         number=record.position + 1 if record.kind.has_position else None,
         name=record.name,
         kind=record.kind.label,
         ok=record.ok,
-        value=call.out(_value(record)) if record.ok else None,
+        value=call.encode_value(_decode_value(record)) if record.ok else None,
         error=error,
         arguments=record.preview,
         attempts=record.attempts,
-        started_at=moment(record.started_at or None),
-        at=moment(record.at),
+        started_at=to_datetime(record.started_at or None),
+        recorded_at=to_datetime(record.at),
         worker=worker,
     )
 
 
-def _value(record: Record) -> Any:
+def _decode_value(record: Record) -> Any:
     """What was recorded, as plain data; ``None`` for what this version cannot read: it hides nothing else."""
     payload = record.payload or b"null"
     try:
-        return plain_output(payload) if record.kind is Kind.CHILD else to_plain(payload)
+        return decode_plain_output(payload) if record.kind is RecordKind.CHILD else decode_plain(payload)
     except (CodecError, ValueError, KeyError, TypeError):
         return None

@@ -8,28 +8,28 @@ from pydantic import Field
 
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.http.models import LONGEST_SPAN, Changed, Items, Moment, Text
+from holdfast.server.http.models import MAX_DURATION_S, Changed, Items, Text, UtcDatetime
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.router import Api, Body
-from holdfast.services.api_keys import Key, MadeKey, UnknownKey, create_key, read_keys, revoke_key
+from holdfast.server.http.router import RequestModel, Router
+from holdfast.services.api_keys import ApiKey, CreatedApiKey, UnknownApiKey, create_key, list_keys, revoke_key
 
-api = Api()
+router = Router()
 
 
-class NewKey(Body):
+class CreateKeyBody(RequestModel):
     """A key to be made."""
 
     name: Text
     """What people call it."""
     scopes: list[Text] = Field(max_length=200)
     """Of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>`` and ``listen:*``."""
-    expires_at: Moment | None = None
-    expires_in: float | None = Field(default=None, gt=0, le=LONGEST_SPAN)
+    expires_at: UtcDatetime | None = None
+    expires_in: float | None = Field(default=None, gt=0, le=MAX_DURATION_S)
     """The same, in seconds from now."""
 
 
-@api("POST", "/v1/keys", scope=Scope.ADMIN, status=201, location="/v1/keys/{id}")
-async def create_api_key(call: Call, body: NewKey) -> MadeKey:
+@router("POST", "/v1/keys", scope=Scope.ADMIN, status=201, location="/v1/keys/{id}")
+async def create_api_key(call: Call, body: CreateKeyBody) -> CreatedApiKey:
     """Make a key for the caller's namespace. Its token is told this once."""
     if body.expires_at is not None and body.expires_in is not None:
         raise Problem(422, "bad-input", "The values do not fit", "Give one of expires_at and expires_in.")
@@ -38,31 +38,31 @@ async def create_api_key(call: Call, body: NewKey) -> MadeKey:
     if body.expires_in is not None:
         expires_at = datetime.fromtimestamp(now + body.expires_in, UTC)
     key, token = await create_key(
-        await call.platform.tenants.home(),
+        await call.platform.tenants.get_home_store(),
         body.name,
         body.scopes,
         call.caller.namespace,
         expires_at=expires_at,
-        created_by=call.caller.key,
+        created_by=call.caller.key_id,
         now=now,
     )
-    call.platform.keys.forget(key.id)
-    return MadeKey.of(key, token)
+    call.platform.authenticator.invalidate(key.id)
+    return CreatedApiKey.from_key(key, token)
 
 
-@api("GET", "/v1/keys", scope=Scope.ADMIN)
-async def list_api_keys(call: Call) -> Items[Key]:
+@router("GET", "/v1/keys", scope=Scope.ADMIN)
+async def list_api_keys(call: Call) -> Items[ApiKey]:
     """The keys of the caller's namespace, the oldest first; also those that were revoked or have expired."""
-    return Items[Key](items=await read_keys(await call.platform.tenants.home(), call.caller.namespace))
+    return Items[ApiKey](items=await list_keys(await call.platform.tenants.get_home_store(), call.caller.namespace))
 
 
-@api("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
+@router("DELETE", "/v1/keys/{id}", scope=Scope.ADMIN)
 async def revoke_api_key(call: Call, id: str) -> Changed:
     """Let a key open nothing any more: at once on this server, within two seconds on others."""
     now = call.platform.settings.now()
     try:
-        changed = await revoke_key(await call.platform.tenants.home(), id, now, call.caller.namespace)
-    except UnknownKey as error:
+        changed = await revoke_key(await call.platform.tenants.get_home_store(), id, now, call.caller.namespace)
+    except UnknownApiKey as error:
         raise Problem(404, "unknown-key", "There is no such key", str(error)) from None
-    call.platform.keys.forget(id)
+    call.platform.authenticator.invalidate(id)
     return Changed(changed=changed)

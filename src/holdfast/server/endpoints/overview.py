@@ -13,28 +13,28 @@ from starlette.responses import Response
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.overview_feed import Overview, read_overview
 from holdfast.server.calls import Call
-from holdfast.server.http.router import Api
-from holdfast.server.http.server_sent_events import Sent, event_stream
+from holdfast.server.http.router import Router
+from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
 
-api = Api()
+router = Router()
 
 
-@api("GET", "/v1/overview", scope=Scope.READ)
+@router("GET", "/v1/overview", scope=Scope.READ)
 async def get_overview(call: Call) -> Overview:
     """How everything is, in a few numbers."""
     return await read_overview(await call.store())
 
 
-@api("GET", "/v1/changes", scope=Scope.READ)
+@router("GET", "/v1/changes", scope=Scope.READ)
 async def follow_changes(call: Call) -> Response:
     """Told whenever something has changed, at most once a second, as server-sent events: `changed`, with the overview.
 
     The first one comes at once. What has changed is not told: whoever shows something asks for it again.
     """
-    return event_stream(_changes(call))
+    return make_event_response(_stream_changes(call))
 
 
-async def _changes(call: Call) -> AsyncGenerator[Sent]:
-    async with aclosing(call.platform.changes.follow(call.tenant)) as overviews:
+async def _stream_changes(call: Call) -> AsyncGenerator[ServerSentEvent]:
+    async with aclosing(call.platform.overview_feeds.follow(call.tenant)) as overviews:
         async for overview in overviews:
-            yield Sent(overview.model_dump(mode="json"), "changed")
+            yield ServerSentEvent(overview.model_dump(mode="json"), "changed")

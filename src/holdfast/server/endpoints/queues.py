@@ -8,17 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.admission.queue_limits import Queue
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.calls import Call, not_allowed
+from holdfast.server.calls import Call, not_allowed_problem
 from holdfast.server.http.models import Changed, Rate
-from holdfast.server.http.router import Api, Body
+from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.queues import QueueInfo
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import NewQueue
 
-api = Api()
+router = Router()
 
 
-class LimitsBody(Body):
+class QueueLimitsBody(RequestModel):
     """Limits to be set: only what is there changes, and null takes a limit away."""
 
     concurrency: Annotated[int | None, Field(ge=1, le=10**9, description="Runs that are executed at once.")] = None
@@ -29,28 +29,28 @@ class LimitsBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"concurrency": 10, "rate": "100/min"}, {"rate": None}]})
 
 
-class Queues(BaseModel):
+class QueueList(BaseModel):
     """Queues with limits, and what others there are."""
 
     items: list[QueueInfo]
     names: Annotated[list[str], Field(description="Of all queues that something is known of, with limits or without.")]
 
 
-@api("GET", "/v1/queues", scope=Scope.READ)
-async def list_queues(call: Call) -> Queues:
+@router("GET", "/v1/queues", scope=Scope.READ)
+async def list_queues(call: Call) -> QueueList:
     """All queues with limits, in the order of their names."""
     queues = call.client.queues
-    return Queues(items=await queues.list(), names=await queues.names())
+    return QueueList(items=await queues.list(), names=await queues.names())
 
 
-@api("GET", "/v1/queues/{name}", scope=Scope.READ)
+@router("GET", "/v1/queues/{name}", scope=Scope.READ)
 async def get_queue(call: Call, name: str) -> QueueInfo:
     """One queue; 404 `unknown-queue` if it has no limits."""
     return await call.client.queues.get(name)
 
 
-@api("PATCH", "/v1/queues/{name}", scope=Scope.OPERATE)
-async def set_queue(call: Call, name: str, body: LimitsBody) -> Changed:
+@router("PATCH", "/v1/queues/{name}", scope=Scope.OPERATE)
+async def set_queue_limits(call: Call, name: str, body: QueueLimitsBody) -> Changed:
     """Set limits of a queue by hand, for all workers and at once. They stay until `reset`, whatever code says.
 
     A queue that has no limits yet gets some.
@@ -59,19 +59,19 @@ async def set_queue(call: Call, name: str, body: LimitsBody) -> Changed:
     return Changed(changed=await call.client.queues.set(name, **limits))
 
 
-@api("POST", "/v1/queues/{name}/reset", scope=Scope.OPERATE)
-async def reset_queue(call: Call, name: str) -> Changed:
+@router("POST", "/v1/queues/{name}/reset", scope=Scope.OPERATE)
+async def reset_queue_limits(call: Call, name: str) -> Changed:
     """Let a queue have the limits that code says, or none if it says nothing."""
     return Changed(changed=await call.client.queues.reset(name))
 
 
-@api("POST", "/v1/queues/{name}/pause", scope=Scope.OPERATE)
+@router("POST", "/v1/queues/{name}/pause", scope=Scope.OPERATE)
 async def pause_queue(call: Call, name: str) -> Changed:
     """Let no run of a queue begin or go on until it is resumed; those that are being executed are left alone."""
     return Changed(changed=await call.client.queues.pause(name))
 
 
-@api("POST", "/v1/queues/{name}/resume", scope=Scope.OPERATE)
+@router("POST", "/v1/queues/{name}/resume", scope=Scope.OPERATE)
 async def resume_queue(call: Call, name: str) -> Changed:
     """Let its runs begin again."""
     return Changed(changed=await call.client.queues.resume(name))
@@ -81,9 +81,9 @@ async def announce_queue(call: Call, store: Store, queue: str | Queue | None) ->
     """Make the limits of a queue known before a run is in it. Whoever only submits may not change them."""
     if not isinstance(queue, Queue):
         return
-    known = await store.queues([queue.name])
-    if known and known[0].declared == queue.limits:
+    known = await store.list_queues([queue.name])
+    if known and known[0].declared_limits == queue.limits:
         return
-    if not call.caller.may(Scope.OPERATE):
-        raise not_allowed(Scope.OPERATE)
-    await store.put_queues([NewQueue(queue.name, queue.limits)])
+    if not call.caller.has_scope(Scope.OPERATE):
+        raise not_allowed_problem(Scope.OPERATE)
+    await store.declare_queues([NewQueue(queue.name, queue.limits)])

@@ -16,84 +16,84 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.codec import describe_error, render_id
+from holdfast.codec import read_error_info, render_run_id
 from holdfast.core.states import RunState
-from holdfast.reports.agent_result import AgentResult, plain_result
+from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.run_info import Failure, infos_of, size_of
+from holdfast.reports.run_info import RunErrorInfo, get_values_size, read_run_infos
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.background.policy_enforcer import refuse_starts
+from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.queues import announce_queue
-from holdfast.server.http.bounded_wait import within
+from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.models import (
     Changed,
     Cursor,
     Items,
-    Limit,
-    Moment,
     Name,
-    OptionsBody,
     Page,
+    PageSize,
     RunInfo,
-    Spent,
+    StartOptionsBody,
     Text,
+    UsageInfo,
+    UtcDatetime,
     WaitQuery,
-    number_from_cursor,
+    parse_number_cursor,
     to_cursor,
 )
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
-from holdfast.server.http.router import Api, Body
-from holdfast.services.bulk_start import check_options, start_all
+from holdfast.server.http.router import RequestModel, Router
+from holdfast.services.bulk_start import check_bulk_options, start_batches
 from holdfast.services.input_validation import bind_inputs
-from holdfast.services.run_start import StartOptions, accept, find_spec, new_run
-from holdfast.services.timestamps import moment
-from holdfast.services.wire_values import VALUES
+from holdfast.services.run_start import StartOptions, build_new_run, find_spec, resolve_start
+from holdfast.services.timestamps import to_datetime
+from holdfast.services.wire_values import VALUES_HEADER
 from holdfast.stores.contract import RunFilter, WorkflowSpec
-from holdfast.stores.operations import Run, Started, StartRun
+from holdfast.stores.operations import Run, StartResult, StartRun
 
-api = Api()
+router = Router()
 
-LOOKED_AT = 2500
+MAX_RUNS_SCANNED = 2500
 """Runs that one request for a list looks at, if an index cannot tell which ones match."""
-MOST_AT_ONCE = 10_000
+MAX_BATCH_SIZE = 10_000
 """Runs that are started by one request."""
 
 
-async def info_of(call: Call, run: Run) -> RunInfo:
+async def build_run_info(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
-    [info] = await infos_of(await call.store(), [run])
-    return await call.off_loop(size_of(run), lambda: RunInfo.told(call, info))
+    [info] = await read_run_infos(await call.store(), [run])
+    return await call.run_body_work(get_values_size(run), lambda: RunInfo.from_info(call, info))
 
 
 # Starting
 
 
-class CallBody(Body):
+class ArgumentsBody(RequestModel):
     """The inputs of one run."""
 
     args: Annotated[tuple[Any, ...], Field(description="By position.")] = ()
     kwargs: Annotated[dict[Name, Any], Field(description="By name.", default_factory=dict)]
 
-    def taken(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+    def decode_arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """The values themselves, by position and by name."""
-        args = [call.taken(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
-        kwargs = {name: call.taken(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        args = [call.decode_value(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
+        kwargs = {name: call.decode_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
         return args, kwargs
 
-    async def take(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+    async def prepare_arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
         """The same, to be stored."""
-        args = [await call.take(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
-        kwargs = {name: await call.take(one, f"argument {name!r}") for name, one in self.kwargs.items()}
+        args = [await call.prepare_value(one, f"argument {number}") for number, one in enumerate(self.args, 1)]
+        kwargs = {name: await call.prepare_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
         return args, kwargs
 
-    def inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
+    def encode_inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
         """As they are recorded. Raises ``InputError``."""
-        args, kwargs = self.taken(call)
+        args, kwargs = self.decode_arguments(call)
         return bind_inputs(spec, args, kwargs)
 
 
-class StartBody(OptionsBody, CallBody):
+class StartBody(StartOptionsBody, ArgumentsBody):
     """A run to be started."""
 
     workflow: Annotated[Name, Field(description="A worker must have announced it.")]
@@ -106,11 +106,11 @@ class StartBody(OptionsBody, CallBody):
     )
 
 
-class BatchBody(OptionsBody):
+class BatchBody(StartOptionsBody):
     """Runs of one workflow to be started, with the same options."""
 
     workflow: Name
-    calls: Annotated[list[CallBody], Field(min_length=1, max_length=MOST_AT_ONCE)]
+    calls: Annotated[list[ArgumentsBody], Field(min_length=1, max_length=MAX_BATCH_SIZE)]
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -119,19 +119,19 @@ class BatchBody(OptionsBody):
     )
 
 
-class Ids(BaseModel):
+class RunIds(BaseModel):
     """Runs, in the order in which they were asked for."""
 
     ids: list[str]
 
 
-@api(
+@router(
     "POST",
     "/v1/runs",
     scope=Scope.SUBMIT,
     status=201,
-    more={200: "The run was there already."},
-    headers=(IDEMPOTENCY_KEY, VALUES),
+    extra_responses={200: "The run was there already."},
+    headers=(IDEMPOTENCY_KEY, VALUES_HEADER),
     location="/v1/runs/{id}",
 )
 async def start_run(call: Call, body: StartBody) -> RunInfo:
@@ -142,22 +142,24 @@ async def start_run(call: Call, body: StartBody) -> RunInfo:
     """
     store = await call.store()
     spec = await find_spec(store, body.workflow, body.version)
-    options = body.options(body.id)
-    derived = _derived(call, spec, options)
+    options = body.to_start_options(body.id)
+    derived = _derive_run_id(call, spec, options)
     chosen = options if derived is None else replace(options, id=derived)
-    new = await call.off_loop(0, lambda: new_run(spec, body.inputs(call, spec), chosen, now=store.now()))
-    await refuse_starts(store, spec.name, [new.id])
+    new = await call.run_body_work(
+        0, lambda: build_new_run(spec, body.encode_inputs(call, spec), chosen, now=store.now())
+    )
+    await check_start_allowed(store, spec.name, [new.id])
     await announce_queue(call, store, options.queue)
     [answer] = await store.commit([StartRun(new)])
-    call.nudge(spec)
+    call.notify_listeners(spec)
     # What the same request has started is told also if it has failed since: that is what has come of it.
-    run = accept(answer, new, unsuccessful_too=derived is not None)
-    call.status = 201 if isinstance(answer, Started) and answer.created else 200
-    return await info_of(call, run)
+    run = resolve_start(answer, new, join_unsuccessful=derived is not None)
+    call.status = 201 if isinstance(answer, StartResult) and answer.is_new else 200
+    return await build_run_info(call, run)
 
 
-@api("POST", "/v1/runs/batch", scope=Scope.SUBMIT, status=201, headers=(IDEMPOTENCY_KEY, VALUES))
-async def start_runs(call: Call, body: BatchBody) -> Ids:
+@router("POST", "/v1/runs/batch", scope=Scope.SUBMIT, status=201, headers=(IDEMPOTENCY_KEY, VALUES_HEADER))
+async def start_runs(call: Call, body: BatchBody) -> RunIds:
     """Start many runs of a workflow, a thousand in one commit.
 
     If one cannot be started, the answer tells why, and those of the thousands before it are started: send the same
@@ -165,43 +167,43 @@ async def start_runs(call: Call, body: BatchBody) -> Ids:
     """
     store = await call.store()
     spec = await find_spec(store, body.workflow, body.version)
-    options = body.options()
-    check_options(spec.name, options)
-    derived = _derived(call, spec, options)
+    options = body.to_start_options()
+    check_bulk_options(spec.name, options)
+    derived = _derive_run_id(call, spec, options)
 
     def each() -> Iterator[tuple[bytes, StartOptions]]:
         for number, one in enumerate(body.calls):
             id = None if derived is None else f"{derived}-{number}"
-            yield one.inputs(call, spec), replace(options, id=id)
+            yield one.encode_inputs(call, spec), replace(options, id=id)
 
-    calls = await call.off_loop(0, lambda: list(each()))  # all of them are checked before the first is started
-    await refuse_starts(store, spec.name, (_id_of(spec, *one) for one in calls), len(calls))
+    calls = await call.run_body_work(0, lambda: list(each()))  # all of them are checked before the first is started
+    await check_start_allowed(store, spec.name, (_predict_run_id(spec, *one) for one in calls), len(calls))
     await announce_queue(call, store, options.queue)
-    ids = await start_all(
-        store, spec, calls, call.client.max_value, unsuccessful_too=derived is not None, work=call.large_work
+    ids = await start_batches(
+        store, spec, calls, call.client.max_value, join_unsuccessful=derived is not None, runner=call.run_large_work
     )
-    call.nudge(spec)
-    return Ids(ids=ids)
+    call.notify_listeners(spec)
+    return RunIds(ids=ids)
 
 
-def _derived(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | None:
+def _derive_run_id(call: Call, spec: WorkflowSpec, options: StartOptions) -> str | None:
     """The id that follows from the Idempotency-Key, unless there is another one anyway."""
     if options.id is not None or spec.id_template is not None:
         return None
-    return call.derived_id("run")
+    return call.derive_id("run")
 
 
-def _id_of(spec: WorkflowSpec, inputs: bytes, options: StartOptions) -> str | None:
+def _predict_run_id(spec: WorkflowSpec, inputs: bytes, options: StartOptions) -> str | None:
     """The id that a run will have, unless it is made up."""
     if options.id is None and spec.id_template is not None:
-        return render_id(spec.id_template, inputs, spec.name, {})
+        return render_run_id(spec.id_template, inputs, spec.name, {})
     return options.id
 
 
 # Finding
 
 
-class RunsQuery(Body):
+class RunsQuery(RequestModel):
     """Which runs: those that match all that is given."""
 
     state: Annotated[tuple[RunState, ...], Field(description="In one of these states.")] = ()
@@ -210,9 +212,9 @@ class RunsQuery(Body):
     text: Annotated[Text | None, Field(description="Something in its id, workflow, tags or error.")] = None
     parent: Annotated[Name | None, Field(description="Started by this run.")] = None
     id_prefix: Annotated[Name | None, Field(description="Its id begins with this.")] = None
-    created_after: Annotated[Moment | None, Field(description="Created then or later.")] = None
-    created_before: Annotated[Moment | None, Field(description="Created earlier.")] = None
-    limit: Limit = 50
+    created_after: Annotated[UtcDatetime | None, Field(description="Created then or later.")] = None
+    created_before: Annotated[UtcDatetime | None, Field(description="Created earlier.")] = None
+    limit: PageSize = 50
     cursor: Cursor | None = None
     before: Annotated[Name | None, Field(description="Older than this run; a place like `cursor`, by its id.")] = None
 
@@ -225,7 +227,7 @@ class RunsPage(Page[RunInfo]):
     ] = None
 
 
-@api("GET", "/v1/runs", scope=Scope.READ, headers=(VALUES,))
+@router("GET", "/v1/runs", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     """Runs that match, newest first.
 
@@ -244,84 +246,86 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
         created_after=None if query.created_after is None else query.created_after.timestamp(),
         created_before=None if query.created_before is None else query.created_before.timestamp(),
     )
-    before = None if query.cursor is None else number_from_cursor("runs", query.cursor)
+    before = None if query.cursor is None else parse_number_cursor("runs", query.cursor)
     if query.before is not None:
         before = (await call.tenant.connection.read(query.before)).key
-    found = await store.search_runs(where, limit=query.limit + 1, before=before, most=LOOKED_AT)
+    found = await store.search_runs(where, limit=query.limit + 1, before_key=before, max_scanned=MAX_RUNS_SCANNED)
     page = found.runs[: query.limit]
     is_full = len(found.runs) > query.limit
-    until = page[-1].key if is_full else found.until
-    infos = await infos_of(store, page, listed=True)
+    until = page[-1].key if is_full else found.cursor
+    infos = await read_run_infos(store, page, allow_stale_usage=True)
     return RunsPage(
-        items=await call.off_loop(sum(map(size_of, page)), lambda: [RunInfo.told(call, info) for info in infos]),
+        items=await call.run_body_work(
+            sum(map(get_values_size, page)), lambda: [RunInfo.from_info(call, info) for info in infos]
+        ),
         next=None if until is None else to_cursor("runs", until),
-        searched_until=None if is_full else moment(found.until_at),
+        searched_until=None if is_full else to_datetime(found.cursor_created_at),
     )
 
 
-@api("GET", "/v1/runs/{id}", scope=Scope.READ, headers=(VALUES,))
+@router("GET", "/v1/runs/{id}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_run(call: Call, id: str, query: WaitQuery) -> RunInfo:
     """What can be told of a run; with `wait`, once it has ended, or so many seconds have passed."""
-    return await info_of(call, await _ended(call, id, query.wait))
+    return await build_run_info(call, await _wait_until_ended(call, id, query.wait))
 
 
-class Result(BaseModel):
+class RunResult(BaseModel):
     """What has become of a run."""
 
     run_id: str
     workflow: str
     state: RunState
     output: Annotated[Any, Field(description="What it returned; of an agent, its answer.")] = None
-    usage: Annotated[Spent | None, Field(description="What an agent's run has used.")] = None
+    usage: Annotated[UsageInfo | None, Field(description="What an agent's run has used.")] = None
     finish_reason: Annotated[
         str | None, Field(description="Why the model stopped: `stop`, `length` or `content_filter`.")
     ] = None
     refusal: Annotated[str | None, Field(description="The words in which the model refuses to answer.")] = None
-    error: Annotated[Failure | None, Field(description="The exception that it ended with.")] = None
+    error: Annotated[RunErrorInfo | None, Field(description="The exception that it ended with.")] = None
     retryable: Annotated[bool, Field(description="It has no result, and can be retried.")] = False
 
 
-@api(
+@router(
     "GET",
     "/v1/runs/{id}/result",
     scope=Scope.READ,
-    more={202: "The run has not ended yet."},
-    headers=(VALUES,),
+    extra_responses={202: "The run has not ended yet."},
+    headers=(VALUES_HEADER,),
 )
-async def get_result(call: Call, id: str, query: WaitQuery) -> Result:
+async def get_result(call: Call, id: str, query: WaitQuery) -> RunResult:
     """The result of a run, or what it failed with.
 
     202 as long as it has not ended; with `wait`, after so many seconds.
     """
-    run = await _ended(call, id, query.wait)
-    result = Result(run_id=run.id, workflow=run.workflow, state=run.state)
+    run = await _wait_until_ended(call, id, query.wait)
+    result = RunResult(run_id=run.id, workflow=run.workflow, state=run.state)
     if not run.state.is_terminal:
         call.status = 202
         return result
     if run.state is not RunState.COMPLETED:
-        result.retryable = run.rewind is None or not run.rewind.undone
+        result.retryable = run.rewind is None or not run.rewind.is_compensated
         if run.error is not None:
-            fault = describe_error(run.error)
-            result.error = Failure(type=fault.type, message=fault.message)
+            fault = read_error_info(run.error)
+            result.error = RunErrorInfo(type=fault.type, message=fault.message)
         return result
-    return await call.off_loop(size_of(run), lambda: _with_output(call, result, run.output or b"null"))
+    return await call.run_body_work(get_values_size(run), lambda: _add_output(call, result, run.output or b"null"))
 
 
-def _with_output(call: Call, result: Result, recorded: bytes) -> Result:
-    output = plain_result(recorded)
+def _add_output(call: Call, result: RunResult, recorded: bytes) -> RunResult:
+    output = decode_plain_result(recorded)
     if isinstance(output, AgentResult):
-        result.usage = Spent.of(output.usage)
+        result.usage = UsageInfo.from_usage(output.usage)
         result.finish_reason, result.refusal = output.finish_reason, output.refusal or None
         output = output.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    result.output = call.out(output)
+    result.output = call.encode_value(output)
     return result
 
 
-async def _ended(call: Call, run_id: str, seconds: float) -> Run:
+async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
     """A run as it is once it has ended, or so many seconds later."""
     connection = call.tenant.connection
-    if seconds > 0:
-        run = await within(call, seconds, connection.wait_for_end(run_id))
+    if timeout_s > 0:
+        run = await wait_at_most(call, timeout_s, connection.wait_for_end(run_id))
         if run is not None:
             return run
     return await connection.read(run_id)
@@ -330,14 +334,14 @@ async def _ended(call: Call, run_id: str, seconds: float) -> Run:
 # What else can be told of one
 
 
-@api("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
-async def get_run_usage(call: Call, id: str) -> Spent:
+@router("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
+async def get_run_usage(call: Call, id: str) -> UsageInfo:
     """What the model calls of a run have used so far, with those of the runs that it has started."""
     await call.tenant.connection.read(id)
-    return Spent.of(await call.client.usage(id))
+    return UsageInfo.from_usage(await call.client.usage(id))
 
 
-@api("GET", "/v1/runs/{id}/plan", scope=Scope.READ)
+@router("GET", "/v1/runs/{id}/plan", scope=Scope.READ)
 async def get_plan(call: Call, id: str) -> Items[PlanItem]:
     """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
     return Items[PlanItem](items=list(await call.client.plan(id)))
@@ -346,7 +350,7 @@ async def get_plan(call: Call, id: str) -> Items[PlanItem]:
 # Signals
 
 
-class SignalBody(Body):
+class SignalBody(RequestModel):
     """A value to be sent into a run."""
 
     name: Annotated[Name, Field(description="What the run waits for.")]
@@ -356,9 +360,9 @@ class SignalBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "value": {"invoice": 17}}]})
 
 
-@api("POST", "/v1/runs/{id}/signals", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY, VALUES))
+@router("POST", "/v1/runs/{id}/signals", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY, VALUES_HEADER))
 async def send_signal(call: Call, id: str, body: SignalBody) -> Changed:
     """Send a value into a run; 409 `run-ended` if it has ended."""
-    value = await call.take(body.value, f"signal {body.name!r}")
-    given = call.derived_id("signal") if body.id is None else body.id
+    value = await call.prepare_value(body.value, f"signal {body.name!r}")
+    given = call.derive_id("signal") if body.id is None else body.id
     return Changed(changed=await call.client.signal(id, body.name, value, id=given))

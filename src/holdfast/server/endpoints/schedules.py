@@ -12,33 +12,44 @@ from pydantic import BaseModel, ConfigDict, Field
 from holdfast.admission.calendars import CatchUp, Overlap, Timing
 from holdfast.admission.queue_limits import Queue
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.background.policy_enforcer import refuse_starts
+from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
 from holdfast.server.endpoints.queues import announce_queue
-from holdfast.server.endpoints.runs import CallBody
-from holdfast.server.http.models import BudgetBody, Changed, Items, Moment, Name, Priority, QueueBody, Span, Tags, Text
+from holdfast.server.endpoints.runs import ArgumentsBody
+from holdfast.server.http.models import (
+    BudgetBody,
+    Changed,
+    DurationInput,
+    Items,
+    Name,
+    Priority,
+    QueueBody,
+    Tags,
+    Text,
+    UtcDatetime,
+)
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
-from holdfast.server.http.router import Api, Body
-from holdfast.services.queue_options import key_in
+from holdfast.server.http.router import RequestModel, Router
+from holdfast.services.queue_options import resolve_queue_key
 from holdfast.services.run_start import find_spec
 from holdfast.services.schedules import ScheduleInfo
-from holdfast.services.thread_offload import rough_size
-from holdfast.services.timestamps import moment
-from holdfast.services.wire_values import VALUES
+from holdfast.services.thread_offload import estimate_size
+from holdfast.services.timestamps import to_datetime
+from holdfast.services.wire_values import VALUES_HEADER
 
-api = Api()
+router = Router()
 
 
-class ScheduleBody(CallBody):
+class ScheduleBody(ArgumentsBody):
     """When which workflow is started with what: `cron` or `every`, one of the two."""
 
     workflow: Annotated[Name, Field(description="A worker must have announced it.")]
     cron: Annotated[Text | None, Field(description="Five fields, or six with seconds in front.")] = None
-    every: Annotated[Span | None, Field(description="An interval: seconds, or words such as 15 min.")] = None
+    every: Annotated[DurationInput | None, Field(description="An interval: seconds, or words such as 15 min.")] = None
     zone: Annotated[Text | None, Field(description="Whose clock `cron` is read by; UTC unless given.")] = None
-    start: Annotated[Moment | None, Field(description="When an interval begins to count.")] = None
+    start: Annotated[UtcDatetime | None, Field(description="When an interval begins to count.")] = None
     catch_up: Annotated[CatchUp, Field(description="Which of the ticks that were missed fire after all.")] = "last"
-    most: Annotated[int, Field(ge=1, le=10_000, description="So many missed ticks fire at once.")] = 100
+    max_catch_up: Annotated[int, Field(ge=1, le=10_000, description="So many missed ticks fire at once.")] = 100
     overlap: Annotated[Overlap, Field(description="skip: nothing while the run before is under way.")] = "allow"
     queue: Name | QueueBody | None = None
     key: Annotated[Name | int | None, Field(description="Whose runs they are in their queue.")] = None
@@ -57,7 +68,7 @@ class ScheduleBody(CallBody):
     )
 
 
-class TriggerBody(Body):
+class TriggerBody(RequestModel):
     """A run in between."""
 
     id: Annotated[Name | None, Field(description="The run's id: the one that is there under it is told.")] = None
@@ -69,33 +80,35 @@ class TriggeredRun(BaseModel):
     run_id: str
 
 
-@api("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES,))
+@router("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_schedules(call: Call) -> Items[ScheduleInfo]:
     """All schedules, in the order of their names."""
-    return Items[ScheduleInfo](items=[await _told(call, one) for one in await call.client.schedules.list()])
+    return Items[ScheduleInfo](items=[await _encode_schedule(call, one) for one in await call.client.schedules.list()])
 
 
-@api("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES,))
+@router("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_schedule(call: Call, name: str) -> ScheduleInfo:
     """One schedule, and when it fires next."""
-    return await _told(call, await call.client.schedules.get(name))
+    return await _encode_schedule(call, await call.client.schedules.get(name))
 
 
-@api("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES,))
+@router("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES_HEADER,))
 async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInfo:
     """Let a workflow be started again and again; nothing changes if the very same schedule is there.
 
     One that is there and is another one is changed with `replace`; its pause stays.
     """
     store = await call.store()
-    args, kwargs = await body.take(call)
+    args, kwargs = await body.prepare_arguments(call)
     queue, key = body.queue, body.key
     if isinstance(queue, QueueBody):
         # Its limits are not declared in this process, which serves several namespaces: only its name goes on.
-        limited: Queue = queue.queue()
+        limited: Queue = queue.to_queue()
         spec = await find_spec(store, body.workflow, None)
         given = None if key is None else str(key)
-        key = await call.off_loop(0, lambda: key_in(limited, given, spec, body.inputs(call, spec), {}))
+        key = await call.run_body_work(
+            0, lambda: resolve_queue_key(limited, given, spec, body.encode_inputs(call, spec), {})
+        )
         await announce_queue(call, store, limited)
         queue = limited.name
     info = await call.client.schedules.create(
@@ -108,20 +121,20 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
         args=args,
         kwargs=kwargs,
         catch_up=body.catch_up,
-        most=body.most,
+        max_catch_up=body.max_catch_up,
         overlap=body.overlap,
         queue=queue,
         key=key,
         priority=body.priority,
         tags=body.tags,
-        budget=None if body.budget is None else body.budget.budget(),
+        budget=None if body.budget is None else body.budget.to_budget(),
         max_deliveries=body.max_deliveries,
         replace=body.replace,
     )
-    return await _told(call, info)
+    return await _encode_schedule(call, info)
 
 
-class TicksQuery(Body):
+class TicksQuery(RequestModel):
     """A timing, before there is a schedule with it."""
 
     timing: Annotated[Text, Field(description="As in `0 6 * * 1-5 in Europe/Berlin`, or `every 15 min`.")]
@@ -132,46 +145,46 @@ class Ticks(BaseModel):
     """When a timing fires."""
 
     timing: Annotated[str, Field(description="In its one spelling.")]
-    words: str
+    description: str
     items: Annotated[list[datetime], Field(description="The next ticks.")]
 
 
-@api("GET", "/v1/ticks", scope=Scope.READ)
+@router("GET", "/v1/ticks", scope=Scope.READ)
 async def list_ticks(call: Call, query: TicksQuery) -> Ticks:
     """When a schedule with such a timing would fire next, and the timing in words."""
     timing = Timing.parse(query.timing)
     now = (await call.store()).now()
-    ticks = timing.ticks(now, math.inf, query.limit)
-    return Ticks(timing=str(timing), words=timing.in_words(), items=[moment(one) for one in ticks])
+    ticks = timing.list_ticks(now, math.inf, query.limit)
+    return Ticks(timing=str(timing), description=timing.describe(), items=[to_datetime(one) for one in ticks])
 
 
-@api("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)
+@router("POST", "/v1/schedules/{name}/pause", scope=Scope.OPERATE)
 async def pause_schedule(call: Call, name: str) -> Changed:
     """Keep a schedule from firing, over restarts and deploys."""
     return Changed(changed=await call.client.schedules.pause(name))
 
 
-@api("POST", "/v1/schedules/{name}/resume", scope=Scope.OPERATE)
+@router("POST", "/v1/schedules/{name}/resume", scope=Scope.OPERATE)
 async def resume_schedule(call: Call, name: str) -> Changed:
     """Let it fire again; what it missed is dealt with by its `catch_up`."""
     return Changed(changed=await call.client.schedules.resume(name))
 
 
-@api("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
+@router("POST", "/v1/schedules/{name}/trigger", scope=Scope.SUBMIT, headers=(IDEMPOTENCY_KEY,))
 async def trigger_schedule(call: Call, name: str, body: TriggerBody) -> TriggeredRun:
     """Start a run of it now, paused or not, beside those of its ticks."""
-    given = call.derived_id("trigger") if body.id is None else body.id
+    given = call.derive_id("trigger") if body.id is None else body.id
     schedule = await call.client.schedules.get(name)
-    await refuse_starts(await call.store(), schedule.workflow, [given])
+    await check_start_allowed(await call.store(), schedule.workflow, [given])
     return TriggeredRun(run_id=await call.client.schedules.trigger(name, id=given))
 
 
-@api("DELETE", "/v1/schedules/{name}", scope=Scope.OPERATE)
+@router("DELETE", "/v1/schedules/{name}", scope=Scope.OPERATE)
 async def delete_schedule(call: Call, name: str) -> Changed:
     """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts."""
     return Changed(changed=await call.client.schedules.delete(name))
 
 
-async def _told(call: Call, info: ScheduleInfo) -> ScheduleInfo:
-    inputs = await call.off_loop(rough_size(info.inputs), lambda: call.out(info.inputs))
+async def _encode_schedule(call: Call, info: ScheduleInfo) -> ScheduleInfo:
+    inputs = await call.run_body_work(estimate_size(info.inputs), lambda: call.encode_value(info.inputs))
     return replace(info, inputs=inputs)

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from holdfast import __version__
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.http.openapi import document
-from holdfast.server.http.problems import to_text
-from holdfast.server.http.router import Api, Prepared
-from holdfast.services.api_keys import KIND
-from holdfast.services.timestamps import moment
+from holdfast.server.http.openapi import build_document
+from holdfast.server.http.problems import to_json_bytes
+from holdfast.server.http.router import PreparedResponse, Router
+from holdfast.services.api_keys import DOCUMENT_KIND
+from holdfast.services.timestamps import to_datetime
 
-api = Api()
+router = Router()
 
 
 class ServerHealth(BaseModel):
@@ -30,50 +30,58 @@ class ServerHealth(BaseModel):
     """By its clock."""
 
 
-class WhoAmI(BaseModel):
+class CallerInfo(BaseModel):
     """Who the server takes the caller for."""
 
-    key: str | None
+    key_id: str | None
     name: str
     namespace: str
     scopes: list[str]
 
 
-@api("GET", "/v1/health", scope=None)
-async def health(call: Call) -> ServerHealth:
+@router("GET", "/v1/health", scope=None)
+async def get_health(call: Call) -> ServerHealth:
     """Whether the server answers, and its store.
 
     For load balancers: 503 while the store cannot be reached.
     """
-    await (await call.store()).documents(KIND, limit=1)
-    now = moment(call.platform.settings.now())
+    await (await call.store()).list_documents(DOCUMENT_KIND, limit=1)
+    now = to_datetime(call.platform.settings.now())
     return ServerHealth(ok=True, version=__version__, now=now)
 
 
-@api("GET", "/v1/openapi.json", scope=None, more={304: "It is the one whose `ETag` was sent as `If-None-Match`."})
-async def openapi(call: Call) -> dict[str, Any] | Prepared:
+@router(
+    "GET",
+    "/v1/openapi.json",
+    scope=None,
+    extra_responses={304: "It is the one whose `ETag` was sent as `If-None-Match`."},
+)
+async def get_openapi(call: Call) -> dict[str, Any] | PreparedResponse:
     """This API, as an OpenAPI document."""
-    content, tag = _document()
+    content, tag = _build_document()
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     known = call.request.headers.get("if-none-match", "")
     if tag in known or known.strip() == "*":
-        return Prepared(status_code=304, headers=headers)
-    return Prepared(content, headers=headers, media_type="application/json")
+        return PreparedResponse(status_code=304, headers=headers)
+    return PreparedResponse(content, headers=headers, media_type="application/json")
 
 
 @functools.cache  # anybody may ask, and it is some work
-def _document() -> tuple[bytes, str]:
+def _build_document() -> tuple[bytes, str]:
     """The document, and what stands for it."""
     from holdfast.server.endpoints import ENDPOINTS
 
-    content = to_text(document(ENDPOINTS, version=__version__))
+    content = to_json_bytes(build_document(ENDPOINTS, version=__version__))
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
-@api("GET", "/v1/whoami", scope=Scope.ANY)
-async def whoami(call: Call) -> WhoAmI:
+@router("GET", "/v1/whoami", scope=Scope.ANY)
+async def whoami(call: Call) -> CallerInfo:
     """Who the server takes the caller for."""
     caller = call.caller
-    return WhoAmI(
-        key=caller.key or None, name=caller.name, namespace=caller.namespace, scopes=sorted(map(str, caller.scopes))
+    return CallerInfo(
+        key_id=caller.key_id or None,
+        name=caller.name,
+        namespace=caller.namespace,
+        scopes=sorted(map(str, caller.scopes)),
     )

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from holdfast.reports.usage_report import usage_report
+from holdfast.reports.usage_report import build_usage_report
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.http.models import Name, Spent
-from holdfast.server.http.router import Api, Body
-from holdfast.stores.daily_usage import DayRuns
+from holdfast.server.http.models import Name, UsageInfo
+from holdfast.server.http.router import RequestModel, Router
+from holdfast.stores.daily_usage import DailyRunCount
 
-api = Api()
+router = Router()
 
 
-class UsageQuery(Body):
+class UsageQuery(RequestModel):
     """Which days; they are those of UTC."""
 
     since: Annotated[date | None, Field(description="The first day; 30 days back unless given.")] = None
@@ -25,23 +25,23 @@ class UsageQuery(Body):
     workflow: Name | None = None
 
 
-class DaySpending(BaseModel):
+class DailyUsage(BaseModel):
     """What the runs of a workflow have used on a day of one model."""
 
     day: date
     workflow: str
     model: Annotated[str, Field(description="As it was asked for; empty if that is not known.")]
-    usage: Annotated[Spent, Field(description="Its `seconds` are 0: they are not kept by day.")]
+    usage: Annotated[UsageInfo, Field(description="Its `seconds` are 0: they are not kept by day.")]
 
 
-class DayStarts(BaseModel):
+class RunCountOfDay(BaseModel):
     """How many runs of a workflow were created on a day, without those that were deleted since: of days that are over,
     as it was within the last hour.
     """
 
     day: date
     workflow: str
-    runs: int
+    run_count: int
 
 
 class UsageReport(BaseModel):
@@ -49,28 +49,30 @@ class UsageReport(BaseModel):
 
     since: date
     until: date
-    items: Annotated[list[DaySpending], Field(description="By day, workflow and model.")]
-    runs: Annotated[list[DayStarts], Field(description="By day and workflow.")]
+    items: Annotated[list[DailyUsage], Field(description="By day, workflow and model.")]
+    daily_runs: Annotated[list[RunCountOfDay], Field(description="By day and workflow.")]
 
 
-@api("GET", "/v1/usage", scope=Scope.READ)
+@router("GET", "/v1/usage", scope=Scope.READ)
 async def get_usage(call: Call, query: UsageQuery) -> UsageReport:
     """What model calls have used, by day, workflow and model, and how many runs were created.
 
     What a sub-agent has used is the sub-agent's, so that the lines add up. They stay when runs are deleted.
     """
-    started = call.platform.started
+    started = call.platform.daily_run_counts
 
-    async def runs(since: str, until: str) -> list[DayRuns]:
-        return await started.between(call.tenant, since, until, query.workflow)
+    async def runs(since: str, until: str) -> list[DailyRunCount]:
+        return await started.count_between(call.tenant, since, until, query.workflow)
 
-    report = await usage_report(await call.store(), query.since, query.until, query.workflow, runs)
+    report = await build_usage_report(await call.store(), query.since, query.until, query.workflow, runs)
     return UsageReport(
         since=report.since,
         until=report.until,
         items=[
-            DaySpending(day=one.day, workflow=one.workflow, model=one.model, usage=Spent.of(one.usage))
-            for one in report.spending
+            DailyUsage(day=one.day, workflow=one.workflow, model=one.model, usage=UsageInfo.from_usage(one.usage))
+            for one in report.daily_usage
         ],
-        runs=[DayStarts(day=one.day, workflow=one.workflow, runs=one.runs) for one in report.runs],
+        daily_runs=[
+            RunCountOfDay(day=one.day, workflow=one.workflow, run_count=one.run_count) for one in report.daily_runs
+        ],
     )

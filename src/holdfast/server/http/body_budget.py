@@ -18,17 +18,17 @@ from typing import Final
 
 from starlette.requests import Request
 
-from holdfast.server.http.json_scanner import PIECE, JsonLimit, JsonScanner
+from holdfast.server.http.json_scanner import CHUNK_BYTES, JsonLimitExceeded, JsonScanner
 from holdfast.server.http.problems import Problem
 
-PER_CALLER: Final = 3
+MAX_BODIES_PER_CALLER: Final = 3
 """Bodies of the maximum size that one caller may have in memory."""
-IN_ALL: Final = 8
+MAX_BODIES: Final = 8
 """Bodies of the maximum size that all callers together may have in memory."""
-UNCOUNTED: Final = 1024
+FREE_BYTES_DIVISOR: Final = 1024
 """The maximum size is this many times the beginning of a body, which does not count toward the total."""
-RETRY_AFTER: Final = 2
-_TITLES: Final = {
+RETRY_AFTER_S: Final = 2
+_PROBLEM_TITLES: Final = {
     "too-deep": "The body is nested too deeply",
     "too-many-values": "The body has too many values",
     "bad-input": "The body is no JSON",
@@ -38,43 +38,43 @@ _TITLES: Final = {
 class BodyBudget:
     """Counts the bytes of all bodies in memory."""
 
-    def __init__(self, max_body: int) -> None:
-        self._per_caller = PER_CALLER * max_body
-        self._in_all = IN_ALL * max_body
-        self._uncounted = max_body // UNCOUNTED
-        self._by_caller: Counter[str] = Counter()
-        self._used = 0
+    def __init__(self, max_body_bytes: int) -> None:
+        self._max_bytes_per_caller = MAX_BODIES_PER_CALLER * max_body_bytes
+        self._max_bytes = MAX_BODIES * max_body_bytes
+        self._free_bytes = max_body_bytes // FREE_BYTES_DIVISOR
+        self._used_by_caller: Counter[str] = Counter()
+        self._used_bytes = 0
 
     @contextmanager
-    def room(self, caller: str) -> Generator[BodyRoom]:
+    def open_reservation(self, caller: str) -> Generator[BodyReservation]:
         """Room for one body, given back at the end of the block."""
-        room = BodyRoom(self, caller)
+        room = BodyReservation(self, caller)
         try:
             yield room
         finally:
-            self._give_back(caller, room.size)
+            self._release(caller, room.size)
 
-    def take(self, caller: str, size: int, more: int) -> None:
-        """Count ``more`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""
-        counted = self._counted(size + more) - self._counted(size)
-        if self._by_caller[caller] + more > self._per_caller:
-            raise _too_much(429, "too-many-bytes", "Bodies of this caller", self._per_caller)
-        if counted and self._used + counted > self._in_all:
-            raise _too_much(503, "too-busy", "Bodies of all requests", self._in_all)
-        self._by_caller[caller] += more
-        self._used += counted
+    def extend(self, caller: str, size: int, added: int) -> None:
+        """Count ``added`` bytes of a body that had ``size``. Raises ``Problem`` if they exceed the budget."""
+        counted = self._get_counted_bytes(size + added) - self._get_counted_bytes(size)
+        if self._used_by_caller[caller] + added > self._max_bytes_per_caller:
+            raise _too_many_bytes_problem(429, "too-many-bytes", "Bodies of this caller", self._max_bytes_per_caller)
+        if counted and self._used_bytes + counted > self._max_bytes:
+            raise _too_many_bytes_problem(503, "too-busy", "Bodies of all requests", self._max_bytes)
+        self._used_by_caller[caller] += added
+        self._used_bytes += counted
 
-    def _counted(self, size: int) -> int:
-        return max(0, size - self._uncounted)
+    def _get_counted_bytes(self, size: int) -> int:
+        return max(0, size - self._free_bytes)
 
-    def _give_back(self, caller: str, size: int) -> None:
-        self._used -= self._counted(size)
-        self._by_caller[caller] -= size
-        if self._by_caller[caller] <= 0:
-            del self._by_caller[caller]
+    def _release(self, caller: str, size: int) -> None:
+        self._used_bytes -= self._get_counted_bytes(size)
+        self._used_by_caller[caller] -= size
+        if self._used_by_caller[caller] <= 0:
+            del self._used_by_caller[caller]
 
 
-class BodyRoom:
+class BodyReservation:
     """The memory that one body takes."""
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
@@ -82,9 +82,9 @@ class BodyRoom:
         self._caller = caller
         self.size = 0
 
-    def take(self, size: int) -> None:
+    def extend(self, size: int) -> None:
         """Count bytes that have arrived. Raises ``Problem`` if they exceed the budget."""
-        self._budget.take(self._caller, self.size, size)
+        self._budget.extend(self._caller, self.size, size)
         self.size += size
 
     async def read_json(self, request: Request) -> bytearray:
@@ -92,23 +92,23 @@ class BodyRoom:
         data, scanner = bytearray(), JsonScanner()
         try:
             async for part in request.stream():
-                self.take(len(part))
+                self.extend(len(part))
                 data += part
-                for start in range(0, len(part), PIECE):
-                    scanner.feed(part[start : start + PIECE])
-                    if len(part) > PIECE:
+                for start in range(0, len(part), CHUNK_BYTES):
+                    scanner.feed(part[start : start + CHUNK_BYTES])
+                    if len(part) > CHUNK_BYTES:
                         await asyncio.sleep(0)
             scanner.close()
-        except JsonLimit as limit:
-            raise Problem(422, limit.kind, _TITLES[limit.kind], str(limit)) from None
+        except JsonLimitExceeded as limit:
+            raise Problem(422, limit.kind, _PROBLEM_TITLES[limit.kind], str(limit)) from None
         return data
 
 
-def _too_much(status: int, type: str, whose: str, most: int) -> Problem:
+def _too_many_bytes_problem(status: int, type: str, subject: str, max_bytes: int) -> Problem:
     return Problem(
         status,
         type,
         "Too many bytes in request bodies",
-        f"{whose} may take {most:,} bytes at a time. Try again in a moment.",
-        headers={"Retry-After": str(RETRY_AFTER)},
+        f"{subject} may take {max_bytes:,} bytes at a time. Try again in a moment.",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
     )

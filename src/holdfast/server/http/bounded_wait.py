@@ -15,18 +15,18 @@ from holdfast.server.calls import Call
 T = TypeVar("T")
 
 
-async def within(
-    call: Call, seconds: float, awaited: Coroutine[Any, Any, T], unless: Coroutine[Any, Any, Any] | None = None
+async def wait_at_most(
+    call: Call, timeout_s: float, awaited: Coroutine[Any, Any, T], stop_when: Coroutine[Any, Any, Any] | None = None
 ) -> T | None:
-    """What is awaited, if it comes within so many seconds, before the server closes, and ``unless`` that comes first.
+    """What is awaited, if it comes within so many seconds, before the server closes, and before ``stop_when`` ends.
 
     Else it is cancelled, and ``None`` is returned; but if it comes all the same, it is not lost.
     """
     work = asyncio.create_task(awaited)
     closing = asyncio.create_task(call.platform.closing.wait())
-    ends: list[asyncio.Task[Any]] = [closing] if unless is None else [closing, asyncio.create_task(unless)]
+    ends: list[asyncio.Task[Any]] = [closing] if stop_when is None else [closing, asyncio.create_task(stop_when)]
     try:
-        await asyncio.wait([work, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work, *ends], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (work, *ends):
             task.cancel()

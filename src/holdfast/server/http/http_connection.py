@@ -2,16 +2,16 @@
 
 A client that opens a connection and says nothing, or never ends the head of its request, costs a server a connection
 for as long as it likes, and so does one that asks for much and never reads the answer. Here a head must be there within
-``HEAD_SECONDS`` of the connection or of its own first byte, however slowly the rest comes in; and a reader that takes
-nothing for ``STALL_SECONDS`` is cut off. (How long a body may take is the guard's business; what still comes in of a
+``HEAD_TIMEOUT_S`` of the connection or of its own first byte, however slowly the rest comes in; and a reader that takes
+nothing for ``STALL_TIMEOUT_S`` is cut off. (How long a body may take is the guard's business; what still comes in of a
 body that nobody wants counts as a head that does not end.)
 
 **Too many connections.** An idle connection is closed to accept a new one: the longest idle connection of the network
 address that has the most idle connections. So idle connections cannot lock out others, such as health checks. A new
 connection is refused only if every other one has a request in progress.
 
-**Heads** have at most ``MAX_HEAD`` bytes. h11 limits incomplete heads only, and would accept a head of any size that
-arrives in one piece.
+**Heads** have at most ``MAX_HEAD_BYTES`` bytes. h11 limits incomplete heads only, and would accept a head of any size
+that arrives in one piece.
 
 What is refused here is told as a problem as well.
 """
@@ -29,15 +29,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.remote_addresses import OWNERS, network_of
-from holdfast.server.http.request_ids import REQUEST_ID, new_request_id
+from holdfast.server.http.remote_addresses import SOCKET_OWNERS, get_network
+from holdfast.server.http.request_ids import REQUEST_ID_HEADER, new_request_id
 
-MAX_HEAD = 32 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 """Bytes of the request line and the headers."""
-HEAD_TOO_LARGE = 431
-HEAD_SECONDS = 10.0
+STATUS_HEAD_TOO_LARGE = 431
+HEAD_TIMEOUT_S = 10.0
 """A request's head must be there by then."""
-STALL_SECONDS = 60.0
+STALL_TIMEOUT_S = 60.0
 """So long may a reader take nothing of what is sent to it."""
 
 
@@ -45,21 +45,21 @@ class IdleConnections:
     """Connections without a request in progress, by network address."""
 
     def __init__(self) -> None:
-        self._by_network: dict[str, OrderedDict[Connection, None]] = {}
+        self._by_network: dict[str, OrderedDict[HttpConnection, None]] = {}
 
-    def add(self, one: Connection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Add a connection that became idle."""
-        self._by_network.setdefault(one.network, OrderedDict())[one] = None
+        self._by_network.setdefault(connection.network, OrderedDict())[connection] = None
 
-    def remove(self, one: Connection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Remove a connection that is no longer idle."""
-        group = self._by_network.get(one.network)
+        group = self._by_network.get(connection.network)
         if group is not None:
-            group.pop(one, None)
+            group.pop(connection, None)
             if not group:
-                del self._by_network[one.network]
+                del self._by_network[connection.network]
 
-    def pop(self) -> Connection | None:
+    def pop(self) -> HttpConnection | None:
         """Remove and return the connection to close, if any is idle."""
         if not self._by_network:
             return None
@@ -77,12 +77,12 @@ class ConnectionState(ServerState):
         self.idle = IdleConnections()
 
 
-class LimitedHeads(h11.Connection):
-    """Refuses heads of more than ``max_head`` bytes, however they arrive."""
+class HeadLimitingParser(h11.Connection):
+    """Refuses heads of more than ``max_head_bytes`` bytes, however they arrive."""
 
-    def __init__(self, max_head: int) -> None:
-        super().__init__(h11.SERVER, max_head)
-        self._max_head = max_head
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._max_head_bytes = max_head_bytes
         self.is_head_too_large = False
 
     def next_event(self) -> Any:
@@ -90,31 +90,31 @@ class LimitedHeads(h11.Connection):
         try:
             event = super().next_event()
         except h11.RemoteProtocolError as error:
-            self.is_head_too_large = error.error_status_hint == HEAD_TOO_LARGE
+            self.is_head_too_large = error.error_status_hint == STATUS_HEAD_TOO_LARGE
             raise
         if isinstance(event, h11.Request):
             fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if len(event.method) + len(event.target) + 12 + fields > self._max_head:
+            if len(event.method) + len(event.target) + 12 + fields > self._max_head_bytes:
                 self.is_head_too_large = True
-                raise h11.RemoteProtocolError("the head is too large", error_status_hint=HEAD_TOO_LARGE)
+                raise h11.RemoteProtocolError("the head is too large", error_status_hint=STATUS_HEAD_TOO_LARGE)
         return event
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One of them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._most, self.limit_concurrency = self.limit_concurrency, None
-        self.conn = self._limited = LimitedHeads(self.config.h11_max_incomplete_event_size or MAX_HEAD)
+        self._max_connections, self.limit_concurrency = self.limit_concurrency, None
+        self.conn = self._parser = HeadLimitingParser(self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES)
         state = self.server_state
-        self._idle = state.idle if isinstance(state, ConnectionState) else IdleConnections()
+        self._idle_connections = state.idle if isinstance(state, ConnectionState) else IdleConnections()
         self.network = ""
         """The network address that it comes from."""
-        self.app_state = {**self.app_state, OWNERS: dict[Any, Any]()}
-        self._head: asyncio.TimerHandle | None = None
-        self._stall: asyncio.TimerHandle | None = None
-        self._has_spoken = False
+        self.app_state = {**self.app_state, SOCKET_OWNERS: dict[Any, Any]()}
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._has_received_data = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody is there: now they must say something."""
@@ -124,59 +124,65 @@ class Connection(H11Protocol):
             # An answer is written in pieces, which must not wait for each other: asyncio sees to that only for sockets
             # whose protocol is named.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.network = network_of(self.client[0]) if self.client is not None else ""
-        if self._most is not None and len(self.connections) > self._most:
-            other = self._idle.pop()
+        self.network = get_network(self.client[0]) if self.client is not None else ""
+        if self._max_connections is not None and len(self.connections) > self._max_connections:
+            other = self._idle_connections.pop()
             if other is None:
                 self._refuse(Problem(503, "too-busy", "There are too many connections", headers={"Retry-After": "1"}))
                 return
             other.transport.close()
-        self._idle.add(self)
-        self._head = self.loop.call_later(HEAD_SECONDS, self._is_too_slow)
+        self._idle_connections.add(self)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
 
     def data_received(self, data: bytes) -> None:
         """A piece of a request."""
-        self._has_spoken = True
-        if not self._is_answering and self._head is None:
-            self._head = self.loop.call_later(HEAD_SECONDS, self._is_too_slow)
+        self._has_received_data = True
+        if not self._has_open_request and self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_head_timeout)
         super().data_received(data)
-        if self._is_answering:
-            self._idle.remove(self)
-            self._head = _cancelled(self._head)
+        if self._has_open_request:
+            self._idle_connections.remove(self)
+            self._head_timer = _cancel_timer(self._head_timer)
 
     def on_response_complete(self) -> None:
         """A request is answered: the next one may come, or has come already."""
-        self._idle.add(self)
+        self._idle_connections.add(self)
         super().on_response_complete()
-        if self._is_answering or self.transport.is_closing():
-            self._idle.remove(self)
+        if self._has_open_request or self.transport.is_closing():
+            self._idle_connections.remove(self)
 
     @property
-    def _is_answering(self) -> bool:
+    def _has_open_request(self) -> bool:
         """Whether a head has come in whole, and its request is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[reportUnnecessaryComparison]
 
-    def _is_too_slow(self) -> None:
-        self._head = None
-        if self._has_spoken:
-            detail = f"The head of a request must be there within {HEAD_SECONDS:.0f} seconds."
+    def _on_head_timeout(self) -> None:
+        self._head_timer = None
+        if self._has_received_data:
+            detail = f"The head of a request must be there within {HEAD_TIMEOUT_S:.0f} seconds."
             self._refuse(Problem(408, "too-slow", "The request took too long", detail))
         else:
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """What came in is no HTTP."""
-        if self._limited.is_head_too_large:
-            detail = f"The request line and the headers may have {MAX_HEAD:,} bytes."
-            self._refuse(Problem(HEAD_TOO_LARGE, "head-too-large", "The head of the request is too large", detail))
+        if self._parser.is_head_too_large:
+            detail = f"The request line and the headers may have {MAX_HEAD_BYTES:,} bytes."
+            self._refuse(
+                Problem(STATUS_HEAD_TOO_LARGE, "head-too-large", "The head of the request is too large", detail)
+            )
         else:
             self._refuse(Problem(400, "no-http", "That is no HTTP request", msg))
 
     def _refuse(self, problem: Problem) -> None:
         """Tell it, if an answer is still possible, and hang up."""
         request_id = new_request_id()
-        answer: Response = problem.response(request_id)
-        headers = [*answer.raw_headers, (REQUEST_ID.lower().encode(), request_id.encode()), (b"connection", b"close")]
+        answer: Response = problem.to_response(request_id)
+        headers = [
+            *answer.raw_headers,
+            (REQUEST_ID_HEADER.lower().encode(), request_id.encode()),
+            (b"connection", b"close"),
+        ]
         events = [h11.Response(status_code=problem.status, headers=headers), h11.Data(data=bytes(answer.body))]
         try:
             for event in [*events, h11.EndOfMessage()]:
@@ -185,30 +191,30 @@ class Connection(H11Protocol):
             self.transport.abort()  # in the middle of something else
             return
         self.transport.close()
-        self._stalls()  # whoever does not even take this
+        self._start_stall_timer()  # whoever does not even take this
 
     def pause_writing(self) -> None:
         """The reader takes nothing at the moment."""
         super().pause_writing()
-        self._stalls()
+        self._start_stall_timer()
 
     def resume_writing(self) -> None:
         """It does again."""
         super().resume_writing()
-        self._stall = _cancelled(self._stall)
+        self._stall_timer = _cancel_timer(self._stall_timer)
 
-    def _stalls(self) -> None:
-        if self._stall is None:
-            self._stall = self.loop.call_later(STALL_SECONDS, self.transport.abort)
+    def _start_stall_timer(self) -> None:
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more."""
-        self._idle.remove(self)
-        self._head = _cancelled(self._head)
-        self._stall = _cancelled(self._stall)
+        self._idle_connections.remove(self)
+        self._head_timer = _cancel_timer(self._head_timer)
+        self._stall_timer = _cancel_timer(self._stall_timer)
         super().connection_lost(exc)
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

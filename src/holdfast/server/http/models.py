@@ -19,52 +19,52 @@ from holdfast.admission.queue_limits import PerKey, Queue
 from holdfast.admission.usage import Budget, Usage
 from holdfast.reports import run_info
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.calls import LONGEST_WAIT, Call
+from holdfast.server.calls import MAX_WAIT_S, Call
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.router import Body
-from holdfast.services.run_start import HIGHEST_PRIORITY, StartOptions, start_options
+from holdfast.server.http.router import RequestModel
+from holdfast.services.run_start import MAX_PRIORITY, StartOptions, make_start_options
 
 T = TypeVar("T")
 
-LARGEST_PAGE = 500
-LARGEST_INT = 2**53
+MAX_PAGE_SIZE = 500
+MAX_INT = 2**53
 """Up to here whole numbers are the same in every language that reads JSON."""
-LONGEST_SPAN = 366 * 86400.0 * 100
+MAX_DURATION_S = 366 * 86400.0 * 100
 """Seconds that something may be put off, or be old: a century."""
 
-_PLAIN = r"^[^\u0000]*$"
+_NO_NUL_PATTERN = r"^[^\u0000]*$"
 
 
-def _finite(value: float) -> float:
+def _validate_finite(value: float) -> float:
     if value != value or abs(value) == float("inf"):
         raise ValueError("must be a finite number")
     return value
 
 
-def _in_utc(at: datetime) -> datetime:
+def _to_utc(at: datetime) -> datetime:
     """Without a time zone, it is taken for UTC. Of years at either end of the calendar some times cannot be told."""
     if not datetime.min.year < at.year < datetime.max.year:
         raise ValueError("the year is out of range")
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-Text = Annotated[str, StringConstraints(pattern=_PLAIN, max_length=10_000)]
+Text = Annotated[str, StringConstraints(pattern=_NO_NUL_PATTERN, max_length=10_000)]
 """Words."""
-Name = Annotated[str, StringConstraints(pattern=_PLAIN, min_length=1, max_length=200)]
+Name = Annotated[str, StringConstraints(pattern=_NO_NUL_PATTERN, min_length=1, max_length=200)]
 """What something is called."""
 Cursor = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]*$", max_length=2000)]
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_SPAN), AfterValidator(_finite)]
-Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S), AfterValidator(_validate_finite)]
+UtcDatetime = Annotated[AwareDatetime, AfterValidator(_to_utc)]
 """A time with a time zone; in UTC from here on."""
-AnyMoment = Annotated[datetime, AfterValidator(_in_utc)]
+AssumedUtcDatetime = Annotated[datetime, AfterValidator(_to_utc)]
 """The same, of those who may leave the time zone out."""
-Wait = Annotated[
+WaitSeconds = Annotated[
     float,
-    Field(ge=0, le=LONGEST_WAIT, description="Wait for so many seconds until there is something to tell."),
+    Field(ge=0, le=MAX_WAIT_S, description="Wait for so many seconds until there is something to tell."),
 ]
-Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="At most so many.")]
-Priority = Annotated[int, Field(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY, description="The higher goes first.")]
-Span = Annotated[float, Field(gt=0, le=LONGEST_SPAN)] | Text
+PageSize = Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE, description="At most so many.")]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="The higher goes first.")]
+DurationInput = Annotated[float, Field(gt=0, le=MAX_DURATION_S)] | Text
 """A length of time: seconds, or words such as ``15 min``."""
 Tags = Annotated[tuple[Name, ...], Field(max_length=100)]
 Rate = Annotated[
@@ -99,10 +99,10 @@ class Items(BaseModel, Generic[T]):
         return f"{params[0].__name__}{cls.__name__}"
 
 
-class WaitQuery(Body):
+class WaitQuery(RequestModel):
     """Whether to wait."""
 
-    wait: Wait = 0.0
+    wait: WaitSeconds = 0.0
 
 
 class Changed(BaseModel):
@@ -111,7 +111,7 @@ class Changed(BaseModel):
     changed: bool
 
 
-class Spent(BaseModel):
+class UsageInfo(BaseModel):
     """What model calls have used."""
 
     calls: int
@@ -124,7 +124,7 @@ class Spent(BaseModel):
     usd: Annotated[float | None, Field(description="Dollars, of these calls; null if the price of none is known.")]
 
     @classmethod
-    def of(cls, used: Usage) -> Spent:
+    def from_usage(cls, used: Usage) -> UsageInfo:
         """As it is told."""
         return cls(
             calls=used.calls,
@@ -142,36 +142,36 @@ class Spent(BaseModel):
 class RunInfo(run_info.RunInfo):
     """What can be told of a run without its code."""
 
-    usage: Spent | None  # pyright: ignore[reportIncompatibleVariableOverride]
+    usage: UsageInfo | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @classmethod
-    def told(cls, call: Call, info: run_info.RunInfo) -> RunInfo:
+    def from_info(cls, call: Call, info: run_info.RunInfo) -> RunInfo:
         """As the caller wants its values. A key that may not read learns which run it is, and its state."""
-        if not call.caller.may(Scope.READ):
-            info = _without_contents(info)
+        if not call.caller.has_scope(Scope.READ):
+            info = _redact_contents(info)
         known: dict[str, Any] = {one.name: getattr(info, one.name) for one in fields(info)}
-        known |= {"inputs": call.out(info.inputs), "output": call.out(info.output)}
-        known["usage"] = None if info.usage is None else Spent.of(info.usage)
+        known |= {"inputs": call.encode_value(info.inputs), "output": call.encode_value(info.output)}
+        known["usage"] = None if info.usage is None else UsageInfo.from_usage(info.usage)
         return cls(**known)
 
 
-def _without_contents(info: run_info.RunInfo) -> run_info.RunInfo:
+def _redact_contents(info: run_info.RunInfo) -> run_info.RunInfo:
     """What ``submit`` alone learns of a run that it started or joined, which may be another caller's."""
     return replace(
         info, queue_key="", finished_at=None, inputs=None, output=None, error=None, waits_for="", tags=(), wake_at=None,
-        paused_at=None, parent=None, forked_from=None, stalled=None, hindrance=None, usage=None,
+        paused_at=None, parent=None, forked_from=None, stall_advice=None, stall_summary=None, usage=None,
     )  # fmt: skip
 
 
 # Where to go on
 
 
-def to_cursor(kind: str, place: str | int) -> str:
+def to_cursor(kind: str, position: str | int) -> str:
     """A place in a list, as a text that only this server needs to read."""
-    return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(f"{kind}:{position}".encode()).decode().rstrip("=")
 
 
-def from_cursor(kind: str, cursor: str) -> str:
+def parse_cursor(kind: str, cursor: str) -> str:
     """The place. Raises ``Problem`` for what is no cursor of such a list."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
@@ -179,19 +179,19 @@ def from_cursor(kind: str, cursor: str) -> str:
     except (binascii.Error, UnicodeDecodeError, ValueError):
         found, place = "", ""
     if found != kind or not place or not place.isprintable():
-        raise bad_cursor(cursor)
+        raise bad_cursor_problem(cursor)
     return place
 
 
-def number_from_cursor(kind: str, cursor: str) -> int:
+def parse_number_cursor(kind: str, cursor: str) -> int:
     """The place, where that is a number. Raises ``Problem``."""
-    place = from_cursor(kind, cursor)
+    place = parse_cursor(kind, cursor)
     if not place.isascii() or not place.isdigit() or len(place) > 18:
-        raise bad_cursor(cursor)
+        raise bad_cursor_problem(cursor)
     return int(place)
 
 
-def bad_cursor(cursor: str) -> Problem:
+def bad_cursor_problem(cursor: str) -> Problem:
     """The problem of what is no cursor."""
     return Problem(
         422,
@@ -205,20 +205,20 @@ def bad_cursor(cursor: str) -> Problem:
 # Options of runs
 
 
-class BudgetBody(Body):
+class BudgetBody(RequestModel):
     """How much a run may use, together with all the runs that it starts; at least one of these."""
 
     usd: Annotated[float | None, Field(gt=0, le=1e9, description="Dollars.")] = None
-    tokens: Annotated[int | None, Field(ge=1, le=LARGEST_INT, description="Input and output tokens.")] = None
-    turns: Annotated[int | None, Field(ge=1, le=LARGEST_INT, description="Model calls.")] = None
-    seconds: Annotated[float | None, Field(gt=0, le=LONGEST_SPAN, description="Time at work.")] = None
+    tokens: Annotated[int | None, Field(ge=1, le=MAX_INT, description="Input and output tokens.")] = None
+    turns: Annotated[int | None, Field(ge=1, le=MAX_INT, description="Model calls.")] = None
+    seconds: Annotated[float | None, Field(gt=0, le=MAX_DURATION_S, description="Time at work.")] = None
 
-    def budget(self) -> Budget:
+    def to_budget(self) -> Budget:
         """As the library has it. Raises ``UsageError``."""
         return Budget(usd=self.usd, tokens=self.tokens, turns=self.turns, seconds=self.seconds)
 
 
-class QueueBody(Body):
+class QueueBody(RequestModel):
     """A queue with limits that hold over the whole fleet."""
 
     name: Name
@@ -230,7 +230,7 @@ class QueueBody(Body):
         Text | None, Field(description="Which inputs are a run's key, as a template such as {customer}.")
     ] = None
 
-    def queue(self) -> Queue:
+    def to_queue(self) -> Queue:
         """As the library has it. Raises ``UsageError``."""
         each = None
         if self.key_concurrency is not None or self.key_rate is not None:
@@ -238,7 +238,7 @@ class QueueBody(Body):
         return Queue(self.name, concurrency=self.concurrency, rate=self.rate, per_key=each, key=self.key)
 
 
-class OptionsBody(Body):
+class StartOptionsBody(RequestModel):
     """How runs are started, beside their inputs."""
 
     queue: Annotated[
@@ -249,8 +249,12 @@ class OptionsBody(Body):
     dedup: Annotated[
         Name | int | None, Field(description="Join the unfinished run that was started with the same.")
     ] = None
-    debounce: Annotated[Span | None, Field(description="Put the run with the same `dedup` off for so long.")] = None
-    debounce_most: Annotated[Span | None, Field(description="All of them together put it off at most so long.")] = None
+    debounce: Annotated[
+        DurationInput | None, Field(description="Put the run with the same `dedup` off for so long.")
+    ] = None
+    max_debounce: Annotated[
+        DurationInput | None, Field(description="All of them together put it off at most so long.")
+    ] = None
     delay: Annotated[Seconds, Field(description="Begin in so many seconds.")] = 0.0
     priority: Priority = 0
     tags: Tags = ()
@@ -267,12 +271,12 @@ class OptionsBody(Body):
         None
     )
 
-    def options(self, id: str | None = None) -> StartOptions:
+    def to_start_options(self, id: str | None = None) -> StartOptions:
         """As the library has them, but for the queue's limits. Raises ``UsageError``.
 
         Limits are not declared in this process: it serves several namespaces, and each has queues of its own.
         """
-        checked = start_options(
+        checked = make_start_options(
             "",
             id=id,
             queue=None if isinstance(self.queue, QueueBody) else self.queue,
@@ -280,11 +284,11 @@ class OptionsBody(Body):
             delay=self.delay,
             priority=self.priority,
             tags=self.tags,
-            budget=None if self.budget is None else self.budget.budget(),
+            budget=None if self.budget is None else self.budget.to_budget(),
             max_deliveries=self.max_deliveries,
             version=self.version,
             dedup=self.dedup,
             debounce=self.debounce,
-            debounce_most=self.debounce_most,
+            max_debounce=self.max_debounce,
         )
-        return replace(checked, queue=self.queue.queue()) if isinstance(self.queue, QueueBody) else checked
+        return replace(checked, queue=self.queue.to_queue()) if isinstance(self.queue, QueueBody) else checked

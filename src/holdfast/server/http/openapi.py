@@ -19,15 +19,15 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
 from holdfast.server.http.problems import MEDIA_TYPE as PROBLEM_TYPE
-from holdfast.server.http.request_headers import HEADERS
+from holdfast.server.http.request_headers import HEADER_RULES
 from holdfast.server.http.router import Endpoint
 from holdfast.server.http.server_sent_events import MEDIA_TYPE as STREAM_TYPE
 
-_REF = "#/components/schemas/{model}"
+_SCHEMA_REF = "#/components/schemas/{model}"
 
-_PATH_WORDS: Final = {
+_PATH_DESCRIPTIONS: Final = {
     "id": "Its id.",
-    "seq": "The number of the record in the journal: the `seq` that the story tells.",
+    "seq": "The number of the record in the journal: its `seq` in the run report.",
     "run": "The id of the run.",
     "delivery": "The id of the delivery.",
     "agent": "The name of the agent, workflow or address.",
@@ -37,7 +37,7 @@ _PATH_WORDS: Final = {
     "address": "The name of the address.",
 }
 
-_PROBLEM: Final = {
+_PROBLEM_SCHEMA: Final = {
     "type": "object",
     "description": "What went wrong (RFC 9457).",
     "required": ["type", "title", "status"],
@@ -49,13 +49,13 @@ _PROBLEM: Final = {
         "request_id": {"type": "string", "description": "The id of the request, as in its header `X-Request-Id`."},
         "run_id": {"type": "string", "description": "The run that it is about."},
         "approval_id": {"type": "string", "description": "The question that it is about."},
-        "faults": {
+        "violations": {
             "type": "array",
-            "description": "Of values that do not fit: where, and why.",
+            "description": "The values that do not fit: where each one is, and why it does not fit.",
             "items": {
                 "type": "object",
-                "required": ["where", "why"],
-                "properties": {"where": {"type": "string"}, "why": {"type": "string"}},
+                "required": ["path", "message"],
+                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
             },
         },
     },
@@ -69,7 +69,7 @@ _PROBLEM: Final = {
         }
     ],
 }
-_EVENT: Final = {
+_EVENT_SCHEMA: Final = {
     "type": "object",
     "description": "One of the server-sent events.",
     "required": ["data"],
@@ -79,7 +79,7 @@ _EVENT: Final = {
         "data": {"type": "string", "contentMediaType": "application/json"},
     },
 }
-_PROBLEMS: Final = {
+_PROBLEM_DESCRIPTIONS: Final = {
     "401": "No valid API key.",
     "403": "The key may not do that, or a page of another site asks.",
     "404": "There is no such thing.",
@@ -90,7 +90,7 @@ _PROBLEMS: Final = {
 }
 
 
-_ANSWER_HEADERS: Final = {
+_RESPONSE_HEADERS: Final = {
     "X-Request-Id": {
         "description": "The id of the request: the one that it gave itself, or a new one.",
         "schema": {"type": "string"},
@@ -108,14 +108,16 @@ _ANSWER_HEADERS: Final = {
 }
 
 
-def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
+def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     """The whole document."""
-    schemas, shared = _schemas(endpoints)
+    schemas, shared = _build_schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schemas, shared)
-    _tell_fields(shared, endpoints)
-    _drop_defaults(shared, _reachable((schemas[one.name, "body"] for one in endpoints if one.body), shared))
+        paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one, schemas, shared)
+    _describe_fields(shared, endpoints)
+    _describe_defaults(
+        shared, _find_reachable((schemas[one.name, "body"] for one in endpoints if one.body_model), shared)
+    )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -126,13 +128,16 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
         },
         "servers": [{"url": "/", "description": "The server that has told this document."}],
         "security": [{"key": []}],
-        "tags": _tags(endpoints),
+        "tags": _build_tags(endpoints),
         "paths": paths,
         "components": {
-            "schemas": {**shared, "Problem": _PROBLEM},
-            "parameters": {name: _header(name) for name in HEADERS},
-            "headers": _ANSWER_HEADERS,
-            "responses": {_problem_name(status): _problem(words) for status, words in _PROBLEMS.items()},
+            "schemas": {**shared, "Problem": _PROBLEM_SCHEMA},
+            "parameters": {name: _build_header_parameter(name) for name in HEADER_RULES},
+            "headers": _RESPONSE_HEADERS,
+            "responses": {
+                _get_problem_name(status): _build_problem_response(words)
+                for status, words in _PROBLEM_DESCRIPTIONS.items()
+            },
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -144,39 +149,39 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, Any]:
     }
 
 
-def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str], Any], dict[str, Any]]:
+def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str], Any], dict[str, Any]]:
     """The schemas of bodies, queries and answers by endpoint, and those that they refer to."""
     inputs: list[tuple[tuple[str, str], Any, TypeAdapter[Any]]] = []
     for one in endpoints:
-        for part, model in (("body", one.body), ("query", one.query)):
+        for part, model in (("body", one.body_model), ("query", one.query_model)):
             if model is not None:
                 inputs.append(((one.name, part), "validation", TypeAdapter(model)))
-        if one.answer is not None:
-            inputs.append(((one.name, "answer"), "serialization", one.answer))
-    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
+        if one.response_type is not None:
+            inputs.append(((one.name, "answer"), "serialization", one.response_type))
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF)
     kept: dict[str, Any] = shared.get("$defs", {})
     better = {name: schema["title"] for name, schema in kept.items() if name.endswith("_") and "title" in schema}
-    found = {name: _renamed(schema, better) for (name, _), schema in schemas.items()}
-    return found, {better.get(name, name): _renamed(schema, better) for name, schema in kept.items()}
+    found = {name: _rename_refs(schema, better) for (name, _), schema in schemas.items()}
+    return found, {better.get(name, name): _rename_refs(schema, better) for name, schema in kept.items()}
 
 
-def _renamed(schema: Any, better: Mapping[str, str]) -> Any:
+def _rename_refs(schema: Any, new_names: Mapping[str, str]) -> Any:
     """The same schema, with what it refers to under better names: ``RunInfoPage``, and not ``Page_RunInfo_``."""
     if isinstance(schema, list):
-        return [_renamed(one, better) for one in cast("list[Any]", schema)]
+        return [_rename_refs(one, new_names) for one in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    renamed = {name: _renamed(one, better) for name, one in cast("dict[str, Any]", schema).items()}
+    renamed = {name: _rename_refs(one, new_names) for name, one in cast("dict[str, Any]", schema).items()}
     reference = renamed.get("$ref")
     if isinstance(reference, str):
         name = reference.rpartition("/")[2]
-        renamed["$ref"] = _REF.format(model=better.get(name, name))
+        renamed["$ref"] = _SCHEMA_REF.format(model=new_names.get(name, name))
     return renamed
 
 
-def _tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
+def _build_tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
     """The groups, in the order in which they come, with the first words of their modules."""
-    modules = {one.group: one.handler.__module__.rpartition(".")[0] + f".{one.group}" for one in endpoints}
+    modules = {one.tag: one.handler.__module__.rpartition(".")[0] + f".{one.tag}" for one in endpoints}
     return [
         {"name": group, "description": (inspect.getdoc(sys.modules[module]) or "").partition("\n")[0]}
         for group, module in modules.items()
@@ -186,64 +191,74 @@ def _tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
 # One endpoint
 
 
-def _operation(one: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]) -> dict[str, Any]:
-    words = inspect.getdoc(one.handler) or ""
+def _build_operation(
+    endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]
+) -> dict[str, Any]:
+    words = inspect.getdoc(endpoint.handler) or ""
     summary, _, description = words.partition("\n\n")
     operation: dict[str, Any] = {
-        "operationId": one.name,
-        "tags": [one.group],
+        "operationId": endpoint.name,
+        "tags": [endpoint.tag],
         "summary": " ".join(summary.split()).removesuffix("."),
         "parameters": [
-            *map(_path_parameter, one.path_names),
-            *_query(one, schemas, shared),
-            *({"$ref": f"#/components/parameters/{name}"} for name in one.headers),
+            *map(_build_path_parameter, endpoint.path_params),
+            *_build_query_parameters(endpoint, schemas, shared),
+            *({"$ref": f"#/components/parameters/{name}"} for name in endpoint.headers),
         ],
-        "responses": _responses(one, schemas),
+        "responses": _build_responses(endpoint, schemas),
     }
     if description.strip():
         operation["description"] = description.strip()
-    if one.scope is None:
+    if endpoint.scope is None:
         operation["security"] = []
     else:
-        operation["x-scope"] = f"listen:{{{one.path_names[0]}}}" if one.on_address else str(one.scope)
-    if one.body is not None:
-        content = {"application/json": {"schema": schemas[one.name, "body"]}}
-        is_needed = any(field.is_required() for field in one.body.model_fields.values())
+        operation["x-scope"] = (
+            f"listen:{{{endpoint.path_params[0]}}}" if endpoint.is_address_scoped else str(endpoint.scope)
+        )
+    if endpoint.body_model is not None:
+        content = {"application/json": {"schema": schemas[endpoint.name, "body"]}}
+        is_needed = any(field.is_required() for field in endpoint.body_model.model_fields.values())
         operation["requestBody"] = {"required": is_needed, "content": content}
     return operation
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
+def _build_path_parameter(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "in": "path",
         "required": True,
-        "description": f"{_PATH_WORDS[name]} Slashes in it are quoted, as %2F.",
+        "description": f"{_PATH_DESCRIPTIONS[name]} Slashes in it are quoted, as %2F.",
         "schema": {"type": "string", "minLength": 1},
     }
 
 
-def _header(name: str) -> dict[str, Any]:
-    header = HEADERS[name]
+def _build_header_parameter(name: str) -> dict[str, Any]:
+    header = HEADER_RULES[name]
     schema = {"type": "string", "pattern": header.pattern}
-    return {"name": name, "in": "header", "required": False, "description": header.meaning, "schema": schema}
+    return {"name": name, "in": "header", "required": False, "description": header.description, "schema": schema}
 
 
-def _query(one: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if one.query is None:
+def _build_query_parameters(
+    endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    if endpoint.query_model is None:
         return
-    reference = schemas[one.name, "query"]["$ref"].rpartition("/")[2]
-    schema = shared.pop(reference) if reference in shared else one.query.model_json_schema(ref_template=_REF)
-    words = field_words(one.query)
+    reference = schemas[endpoint.name, "query"]["$ref"].rpartition("/")[2]
+    schema = (
+        shared.pop(reference)
+        if reference in shared
+        else endpoint.query_model.model_json_schema(ref_template=_SCHEMA_REF)
+    )
+    words = read_field_docs(endpoint.query_model)
     for name, field in schema["properties"].items():
         parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
         described = field.get("description") or words.get(name)
         if described:
             parameter["description"] = described
-        yield parameter | {"schema": _without_null(field)}
+        yield parameter | {"schema": _drop_null(field)}
 
 
-def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_null(field: Mapping[str, Any]) -> dict[str, Any]:
     """What a query may say: there is no null in it, it is left out."""
     kept = {name: value for name, value in field.items() if name not in ("description", "title")}
     if kept.get("default", PydanticUndefined) is None:
@@ -254,54 +269,54 @@ def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "anyOf": choices} if choices else kept
 
 
-def _responses(one: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
-    answers: dict[str, Any] = {str(one.status): _answer(one, schemas, "The answer.")}
-    if one.location is not None:
-        answers["201"]["headers"] |= _headers("Location")
-    for status, words in one.more.items():
+def _build_responses(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+    answers: dict[str, Any] = {str(endpoint.status): _build_response(endpoint, schemas, "The answer.")}
+    if endpoint.location is not None:
+        answers["201"]["headers"] |= _build_header_refs("Location")
+    for status, words in endpoint.extra_responses.items():
         is_answer = 200 <= status < 300
-        told = _answer(one, schemas, words) if is_answer else _problem(words)
+        told = _build_response(endpoint, schemas, words) if is_answer else _build_problem_response(words)
         answers[str(status)] = {"description": words} if status in (204, 304) else told
-    problems = ["401", "403", "429"] if one.scope is not None else []
-    if one.path_names:
+    problems = ["401", "403", "429"] if endpoint.scope is not None else []
+    if endpoint.path_params:
         problems.append("404")
-    if one.method != "GET" and one.path_names:
+    if endpoint.method != "GET" and endpoint.path_params:
         problems.append("409")
-    if one.body is not None or one.query is not None or one.path_names:
+    if endpoint.body_model is not None or endpoint.query_model is not None or endpoint.path_params:
         problems.append("422")
     for status in (*sorted(problems), "default"):
-        answers.setdefault(status, {"$ref": f"#/components/responses/{_problem_name(status)}"})
+        answers.setdefault(status, {"$ref": f"#/components/responses/{_get_problem_name(status)}"})
     return answers
 
 
-def _answer(one: Endpoint, schemas: Mapping[tuple[str, str], Any], words: str) -> dict[str, Any]:
+def _build_response(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], description: str) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if one.answer is not None:
-        content["application/json"] = {"schema": schemas[one.name, "answer"]}
-    if one.streams:
-        content[STREAM_TYPE] = {"schema": _EVENT}
-    told: dict[str, Any] = {"description": words, "content": content} if content else {"description": "Done."}
-    return told | {"headers": _headers("X-Request-Id", "RateLimit-Policy", "RateLimit")}
+    if endpoint.response_type is not None:
+        content["application/json"] = {"schema": schemas[endpoint.name, "answer"]}
+    if endpoint.can_stream:
+        content[STREAM_TYPE] = {"schema": _EVENT_SCHEMA}
+    told: dict[str, Any] = {"description": description, "content": content} if content else {"description": "Done."}
+    return told | {"headers": _build_header_refs("X-Request-Id", "RateLimit-Policy", "RateLimit")}
 
 
-def _problem(words: str) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(model="Problem")}
-    headers = _headers("X-Request-Id", "RateLimit-Policy", "RateLimit", "Retry-After")
-    return {"description": words, "content": {PROBLEM_TYPE: {"schema": schema}}, "headers": headers}
+def _build_problem_response(description: str) -> dict[str, Any]:
+    schema = {"$ref": _SCHEMA_REF.format(model="Problem")}
+    headers = _build_header_refs("X-Request-Id", "RateLimit-Policy", "RateLimit", "Retry-After")
+    return {"description": description, "content": {PROBLEM_TYPE: {"schema": schema}}, "headers": headers}
 
 
-def _headers(*names: str) -> dict[str, Any]:
+def _build_header_refs(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _problem_name(status: str) -> str:
+def _get_problem_name(status: str) -> str:
     return "Problem" if status == "default" else f"Problem{status}"
 
 
 # What requests may leave out
 
 
-def _reachable(schemas: Iterable[Any], shared: Mapping[str, Any]) -> set[str]:
+def _find_reachable(schemas: Iterable[Any], shared: Mapping[str, Any]) -> set[str]:
     """The names of the shared schemas that these are made of."""
     found: set[str] = set()
     waiting: list[Any] = list(schemas)
@@ -320,7 +335,7 @@ def _reachable(schemas: Iterable[Any], shared: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _drop_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
+def _describe_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
     """Say in words what fields of requests are if they are left out.
 
     Programs that make types of the document take a field with a ``default`` for one that is always there, and demand it
@@ -339,46 +354,46 @@ def _drop_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
 # Words for fields
 
 
-def _tell_fields(shared: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> None:
+def _describe_fields(shared: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> None:
     """Describe the fields of shared schemas by what stands below them in the code."""
     found: dict[str, type[Any]] = {}
     for one in endpoints:
-        for kind in (one.body, None if one.answer is None else cast("Any", one.answer)._type):
-            _collect(kind, found)
+        for kind in (one.body_model, None if one.response_type is None else cast("Any", one.response_type)._type):
+            _collect_models(kind, found)
     for schema in shared.values():
         kind = found.get(schema.get("title", ""))
-        words = {} if kind is None else field_words(kind)
+        words = {} if kind is None else read_field_docs(kind)
         for name, field in schema.get("properties", {}).items():
             if name in words and "description" not in field:
                 field["description"] = words[name]
 
 
-def _collect(kind: Any, found: dict[str, type[Any]]) -> None:
+def _collect_models(kind: Any, found: dict[str, type[Any]]) -> None:
     """The models and dataclasses that a type is made of, by their names."""
     for part in getattr(kind, "__args__", ()):
-        _collect(part, found)
+        _collect_models(part, found)
     if not inspect.isclass(kind) or kind.__name__ in found:
         return
     if issubclass(kind, BaseModel):
         found[kind.__name__] = kind
         for field in kind.model_fields.values():
-            _collect(field.annotation, found)
+            _collect_models(field.annotation, found)
     elif is_dataclass(kind):
         found[kind.__name__] = kind
         for hint in inspect.get_annotations(kind, eval_str=True).values():
-            _collect(hint, found)
+            _collect_models(hint, found)
 
 
-def field_words(kind: type[Any]) -> dict[str, str]:
+def read_field_docs(kind: type[Any]) -> dict[str, str]:
     """The texts below the fields of a class, by field."""
     words: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        words |= _texts_in(base.__module__).get(base.__qualname__, {})
+        words |= _read_module_docs(base.__module__).get(base.__qualname__, {})
     return words
 
 
 @cache
-def _texts_in(module: str) -> dict[str, dict[str, str]]:
+def _read_module_docs(module: str) -> dict[str, dict[str, str]]:
     """The texts below the fields of the classes of a module of ours."""
     if not module.startswith("holdfast."):
         return {}
@@ -386,10 +401,10 @@ def _texts_in(module: str) -> dict[str, dict[str, str]]:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except OSError:  # the sources are not there: then there is less to tell
         return {}
-    return {one.name: dict(_texts(one.body)) for one in tree.body if isinstance(one, ast.ClassDef)}
+    return {one.name: dict(_iterate_field_docs(one.body)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
 
-def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _iterate_field_docs(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(body):
         if (
             isinstance(field, ast.AnnAssign)

@@ -17,19 +17,19 @@ from starlette.responses import JSONResponse
 from holdfast import errors
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = 1
+RETRY_AFTER_S = 1
 """Seconds after which a store that cannot be reached is worth another try."""
 
 
-class Json(JSONResponse):
+class JsonResponse(JSONResponse):
     """An answer in JSON. Halves of characters, which a model may have said, become question marks."""
 
     def render(self, content: Any) -> bytes:
         """As it is sent."""
-        return to_text(content)
+        return to_json_bytes(content)
 
 
-def to_text(content: Any) -> bytes:
+def to_json_bytes(content: Any) -> bytes:
     """JSON as it is sent."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode(errors="replace")
@@ -46,7 +46,7 @@ class Problem(Exception):
         detail: str = "",
         *,
         headers: Mapping[str, str] | None = None,
-        **more: Any,
+        **extensions: Any,
     ) -> None:
         super().__init__(detail or title)
         self.status = status
@@ -54,20 +54,20 @@ class Problem(Exception):
         self.title = title
         self.detail = detail
         self.headers = dict(headers or {})
-        self.more = {name: value for name, value in more.items() if value is not None}
+        self.extensions = {name: value for name, value in extensions.items() if value is not None}
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The body."""
         detail = {"detail": self.detail} if self.detail else {}
-        return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.more}
+        return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.extensions}
 
-    def response(self, request_id: str = "") -> Json:
+    def to_response(self, request_id: str = "") -> JsonResponse:
         """The answer to a request."""
         named = {"request_id": request_id} if request_id else {}
-        return Json(self.as_json() | named, self.status, headers=self.headers, media_type=MEDIA_TYPE)
+        return JsonResponse(self.to_json() | named, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
-_KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
+_PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.RunNotFound: (404, "run-not-found", "There is no such run"),
     errors.UnknownWorkflow: (404, "unknown-workflow", "No worker has announced such a workflow"),
     errors.UnknownSchedule: (404, "unknown-schedule", "There is no such schedule"),
@@ -79,24 +79,24 @@ _KINDS: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
     errors.RetryRefused: (409, "retry-refused", "The run cannot be retried"),
     errors.SettleRefused: (409, "settle-refused", "The step cannot be settled"),
     errors.ApprovalClosed: (409, "approval-closed", "The question takes no answer any more"),
-    errors.WorkflowSwitchedOff: (409, "workflow-switched-off", "The workflow is switched off"),
+    errors.WorkflowDisabled: (409, "workflow-disabled", "The workflow is disabled"),
     errors.ValueTooLarge: (413, "value-too-large", "A value is too large"),
     errors.InputError: (422, "bad-input", "The values do not fit"),
     errors.UsageError: (422, "bad-request", "That cannot be done in this way"),
-    errors.UndecryptableValue: (500, "value-sealed", "A value is sealed, and the server cannot open it"),
+    errors.UndecryptableValue: (500, "undecryptable-value", "A value is encrypted, and the server cannot decrypt it"),
     errors.CodecError: (422, "bad-value", "A value cannot be recorded"),
     errors.StoreUnavailable: (503, "store-unavailable", "The store cannot be reached at the moment"),
     errors.StoreReadOnly: (503, "store-read-only", "The store cannot be written"),
 }
 """By the nearest class above an error's own."""
-_ABOUT = ("run_id", "approval_id", "state", "error", "needs_run_again")
+_ERROR_FIELDS = ("run_id", "approval_id", "state", "error", "needs_run_again")
 """What errors tell beside their words."""
 
 
 _STORE_URL: Final = re.compile(r"\b(?:sqlite|postgres|postgresql|temporal|memory)://(?:[^\s'\"`]*[^\s'\"`.,:;)])?")
 
 
-_REVEALING = (
+_REVEALING_ERRORS = (
     errors.RunConflict,
     errors.RunUnsuccessful,
     errors.UnknownQueue,
@@ -106,31 +106,33 @@ _REVEALING = (
 """Errors whose words describe other callers' runs, or list what there is."""
 
 
-def problem_of(error: errors.HoldfastError, *, may_read: bool = True) -> Problem | None:
+def problem_from_error(error: errors.HoldfastError, *, can_read: bool = True) -> Problem | None:
     """An error of Holdfast's as a problem; ``None``: it is a fault of the server's.
 
     A caller that may not read gets only the kind of an error that describes other callers' runs.
     """
     for kind in type(error).__mro__:
-        if kind in _KINDS:
-            status, name, title = _KINDS[kind]
-            headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
+        if kind in _PROBLEMS_BY_ERROR:
+            status, name, title = _PROBLEMS_BY_ERROR[kind]
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
             # What a store says of itself, and where it is, is for those who run it.
             detail = "" if status == 503 else _STORE_URL.sub("this server's store", str(error))
-            more = {about: getattr(error, about, None) or None for about in _ABOUT}
+            more = {about: getattr(error, about, None) or None for about in _ERROR_FIELDS}
             if isinstance(error, errors.RunUnsuccessful) and error.error:
                 type_, _, message = error.error.partition(": ")
                 more["error"] = {"type": type_, "message": message}
-            if not may_read and isinstance(error, _REVEALING):
+            if not can_read and isinstance(error, _REVEALING_ERRORS):
                 detail = "A key with the scope 'read' is told more."
                 more["error"] = None
             if isinstance(error, errors.InputError):  # what they are about has come in the body
-                faults = [{**fault, "where": f"body.{fault['where']}"} for fault in error.faults]
-                more["faults"] = faults or None
+                violations = [{**one, "path": f"body.{one['path']}"} for one in error.violations]
+                more["violations"] = violations or None
             return Problem(status, name, title, detail, headers=headers, **more)
     return None
 
 
-def server_fault(number: str) -> Problem:
-    """What the outside learns of a fault."""
-    return Problem(500, "server-fault", "The server failed", f"Look for {number} in the server's log.", fault=number)
+def server_error_problem(error_id: str) -> Problem:
+    """What a caller learns of an error inside the server."""
+    return Problem(
+        500, "server-error", "The server failed", f"Look for {error_id} in the server's log.", error_id=error_id
+    )

@@ -2,11 +2,11 @@
 
 **Local requests.** As long as there are no keys, programs of the same user on this machine have full access. A proxy on
 this machine forwards requests of others, who must not have it, and may not say so: nginx with a bare ``proxy_pass
-http://127.0.0.1:7100`` adds no header and even replaces ``Host``. So a request counts as local only if:
+http://127.0.0.1:7100`` adds no header and even replaces ``StepHost``. So a request counts as local only if:
 
 - it comes from a loopback address, and is for a loopback name;
 - it has none of the headers that proxies add, and is not HTTP/1.0, which old proxies use and other programs do not;
-- ``Origin`` and ``Referer``, if a browser sends them, name this server;
+- ``FailureOrigin`` and ``Referer``, if a browser sends them, name this server;
 - on Linux, where the system tells it, the connection belongs to the user that the server runs as, or to root. A proxy
   usually runs as its own user.
 
@@ -26,31 +26,39 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-_FORWARDED = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-host")
+_PROXY_HEADERS = (
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-original-host",
+)
 """Headers of those who pass requests on; and all that begin with ``x-forwarded-``."""
-OWNERS = "holdfast.owners"
+SOCKET_OWNERS = "holdfast.owners"
 """Where the state of a request caches the owner of its connection: looking it up takes a few milliseconds."""
-End = tuple[str, int | None]
+PeerAddress = tuple[str, int | None]
 
 
-def remote_of(request: Request) -> str:
+def get_remote_address(request: Request) -> str:
     """The address that it comes from; ``""`` if there is none."""
     return request.client.host if request.client is not None else ""
 
 
-def is_local(request: Request) -> bool:
+def is_local_request(request: Request) -> bool:
     """Whether a program of the same user on this machine sent it directly, as far as the server can tell."""
     return (
-        is_loopback(remote_of(request))
-        and _is_local_name(name_in(request.headers.get("host", "")))
-        and not any(name in _FORWARDED or name.startswith("x-forwarded-") for name in request.headers)
+        is_loopback(get_remote_address(request))
+        and _is_local_host(parse_host_name(request.headers.get("host", "")))
+        and not any(name in _PROXY_HEADERS or name.startswith("x-forwarded-") for name in request.headers)
         and request.scope.get("http_version") != "1.0"
-        and all(_is_from_here(request, header) for header in ("origin", "referer"))
-        and _owner(request.scope) in _TRUSTED_USERS
+        and all(_is_same_origin(request, header) for header in ("origin", "referer"))
+        and _get_socket_owner(request.scope) in _TRUSTED_USERS
     )
 
 
-def _is_from_here(request: Request, header: str) -> bool:
+def _is_same_origin(request: Request, header: str) -> bool:
     host = request.headers.get("host", "").strip().lower()
     try:
         return all(urlsplit(one).netloc.lower() == host for one in request.headers.getlist(header))
@@ -58,12 +66,12 @@ def _is_from_here(request: Request, header: str) -> bool:
         return False
 
 
-def _is_local_name(host: str) -> bool:
+def _is_local_host(host: str) -> bool:
     return host in LOCAL_HOSTS or is_loopback(host.strip("[]"))
 
 
-def name_in(host: str) -> str:
-    """The name in a ``Host`` header, without the port."""
+def parse_host_name(host: str) -> str:
+    """The name in a ``StepHost`` header, without the port."""
     host = host.strip().lower()
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host
@@ -72,18 +80,18 @@ def name_in(host: str) -> str:
 # Whose a connection is
 
 
-def _owner(scope: Mapping[str, Any]) -> int | None:
+def _get_socket_owner(scope: Mapping[str, Any]) -> int | None:
     """The user id that owns the client's end of the connection; ``None`` if it is unknown."""
-    known: dict[Any, int | None] = scope.get("state", {}).get(OWNERS, {})
+    known: dict[Any, int | None] = scope.get("state", {}).get(SOCKET_OWNERS, {})
     ends = (scope.get("client"), scope.get("server"))
     if ends not in known:
-        known[ends] = None if None in ends else _listed_owner(*cast("tuple[End, End]", ends))
+        known[ends] = None if None in ends else _find_socket_owner(*cast("tuple[PeerAddress, PeerAddress]", ends))
     return known[ends]
 
 
-def _listed_owner(client: End, server: End) -> int | None:
+def _find_socket_owner(client: PeerAddress, server: PeerAddress) -> int | None:
     for table, as_ipv6 in ((Path("/proc/net/tcp"), False), (Path("/proc/net/tcp6"), True)):
-        near, far = _as_listed(*client, as_ipv6), _as_listed(*server, as_ipv6)
+        near, far = _to_proc_format(*client, as_ipv6), _to_proc_format(*server, as_ipv6)
         if near is None or far is None:
             continue
         try:
@@ -96,16 +104,16 @@ def _listed_owner(client: End, server: End) -> int | None:
     return None
 
 
-def _as_listed(address: str, port: int | None, as_ipv6: bool) -> str | None:
+def _to_proc_format(address: str, port: int | None, as_ipv6: bool) -> str | None:
     """An end of a connection as the system lists it; with ``as_ipv6``, an IPv4 address as a mapped IPv6 address."""
-    found = _plain(address)
+    found = _parse_address(address)
     if found is None or port is None or (found.version == 6 and not as_ipv6):
         return None
     form = ipaddress.IPv6Address(f"::ffff:{found}") if as_ipv6 and found.version == 4 else found
-    return f"{_words(form.packed)}:{port:04X}"
+    return f"{_to_hex_words(form.packed)}:{port:04X}"
 
 
-def _words(packed: bytes) -> str:
+def _to_hex_words(packed: bytes) -> str:
     """Words of four bytes, each in the order of this machine's numbers."""
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
@@ -116,19 +124,19 @@ _TRUSTED_USERS = (None, 0, os.geteuid() if hasattr(os, "geteuid") else None)
 
 def is_loopback(address: str) -> bool:
     """Whether a network address can only be reached from this machine."""
-    found = _plain(address)
+    found = _parse_address(address)
     return found is not None and found.is_loopback
 
 
-def network_of(address: str) -> str:
+def get_network(address: str) -> str:
     """Whom an address counts for: itself, or its network if it is IPv6, where everybody has any number of them."""
-    found = _plain(address)
+    found = _parse_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((found, 64), strict=False))
     return address if found is None else str(found)
 
 
-def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -4,9 +4,9 @@
 look as if they came from here; but they carry that name. So only requests for names that were expected are taken.
 
 **Other sites.** A browser sends what pages of other sites ask for, and says so: by ``Sec-Fetch-Site``, or, if it does
-not know that one or does not trust the connection, by ``Origin``. Whatever such pages ask for is refused; all that
-they may do is to link to something that changes nothing (``may_be_linked``). Programs send neither header, and are not
-concerned.
+not know that one or does not trust the connection, by ``FailureOrigin``. Whatever such pages ask for is refused; all
+that they may do is to link to something that changes nothing (``allow_navigation``). Programs send neither header, and
+are not concerned.
 
 **Too much.** A body may have so many bytes, whether it says so beforehand or not, and take so many seconds to arrive.
 
@@ -23,18 +23,18 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.server.http.problems import Problem
-from holdfast.server.http.remote_addresses import name_in
-from holdfast.server.http.request_ids import REQUEST_ID, request_id_of
-from holdfast.server.http.request_ids import SCOPE as REQUEST_ID_SCOPE
+from holdfast.server.http.remote_addresses import parse_host_name
+from holdfast.server.http.request_ids import REQUEST_ID_HEADER, get_request_id
+from holdfast.server.http.request_ids import REQUEST_ID_KEY as REQUEST_ID_SCOPE
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ANY_HOST = "*"
-ANSWER_HEADERS = "holdfast.answer_headers"
+RESPONSE_HEADERS = "holdfast.answer_headers"
 """Where headers are kept in the scope of a request that its answer will have, whatever that is."""
-BODY_SECONDS = 30.0
+BODY_TIMEOUT_S = 30.0
 """A body must be there by then."""
 
-_ON_ANSWERS = {
+_DEFAULT_RESPONSE_HEADERS = {
     b"cache-control": b"no-store",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
     b"cross-origin-resource-policy": b"same-origin",
@@ -43,44 +43,44 @@ _ON_ANSWERS = {
 }
 
 
-class Guard:
+class RequestGuard:
     """Lets through what may come in."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str], max_body: int) -> None:
+    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str], max_body_bytes: int) -> None:
         self._app = app
-        self._hosts = frozenset(map(str.lower, hosts))
-        self._max_body = max_body
+        self._allowed_hosts = frozenset(map(str.lower, allowed_hosts))
+        self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request."""
         headers = Headers(scope=scope)
-        body = _Limited(receive, self._max_body)
-        request_id = request_id_of(headers)
-        told: dict[str, str] = {REQUEST_ID: request_id}
-        scope = {**scope, REQUEST_ID_SCOPE: request_id, ANSWER_HEADERS: told}
+        body = _LimitedBody(receive, self._max_body_bytes)
+        request_id = get_request_id(headers)
+        told: dict[str, str] = {REQUEST_ID_HEADER: request_id}
+        scope = {**scope, REQUEST_ID_SCOPE: request_id, RESPONSE_HEADERS: told}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                body.is_answered = True
+                body.has_response_started = True
                 there = {name.lower() for name, _ in message.get("headers", ())}
-                more = [(name, value) for name, value in _ON_ANSWERS.items() if name not in there]
+                more = [(name, value) for name, value in _DEFAULT_RESPONSE_HEADERS.items() if name not in there]
                 more += [(name.lower().encode(), value.encode()) for name, value in told.items()]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         try:
             self._check_host(headers)
-            check_site(headers, may_be_linked=scope["method"] in SAFE)
+            check_same_site(headers, allow_navigation=scope["method"] in SAFE_METHODS)
             self._check_length(headers)
         except Problem as problem:
-            await problem.response(request_id)(scope, receive, answer)
+            await problem.to_response(request_id)(scope, receive, answer)
             return
         await self._app(scope, body, answer)
 
     def _check_host(self, headers: Headers) -> None:
         given = headers.getlist("host")
-        host = name_in(given[0]) if len(given) == 1 else ""
-        if not host or (ANY_HOST not in self._hosts and host not in self._hosts):
+        host = parse_host_name(given[0]) if len(given) == 1 else ""
+        if not host or (ANY_HOST not in self._allowed_hosts and host not in self._allowed_hosts):
             raise Problem(
                 421,
                 "unknown-host",
@@ -93,23 +93,23 @@ class Guard:
 
     def _check_length(self, headers: Headers) -> None:
         length = headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body):
-            raise too_large(self._max_body)
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
+            raise body_too_large_problem(self._max_body_bytes)
 
 
-def too_large(most: int) -> Problem:
+def body_too_large_problem(max_bytes: int) -> Problem:
     """The problem of a body that is too large."""
-    return Problem(413, "too-large", "The body is too large", f"At most {most:,} bytes are taken.")
+    return Problem(413, "too-large", "The body is too large", f"At most {max_bytes:,} bytes are taken.")
 
 
-def check_site(headers: Headers, *, may_be_linked: bool) -> None:
+def check_same_site(headers: Headers, *, allow_navigation: bool) -> None:
     """Refuse what a page of another site asks for. Raises ``Problem``."""
     sites, origins = headers.getlist("sec-fetch-site"), headers.getlist("origin")
     if sites:
         is_ours = all(site in ("same-origin", "none") for site in sites)
     else:
-        is_ours = all(_is_same(origin, headers.get("host", "")) for origin in origins)
-    if is_ours or (may_be_linked and headers.get("sec-fetch-mode") == "navigate"):
+        is_ours = all(_is_same_origin(origin, headers.get("host", "")) for origin in origins)
+    if is_ours or (allow_navigation and headers.get("sec-fetch-mode") == "navigate"):
         return
     raise Problem(
         403,
@@ -119,7 +119,7 @@ def check_site(headers: Headers, *, may_be_linked: bool) -> None:
     )
 
 
-def _is_same(origin: str, host: str) -> bool:
+def _is_same_origin(origin: str, host: str) -> bool:
     try:
         place = urlsplit(origin).netloc.lower()
     except ValueError:
@@ -127,42 +127,42 @@ def _is_same(origin: str, host: str) -> bool:
     return bool(place) and place == host.strip().lower()
 
 
-class _Limited:
+class _LimitedBody:
     """Takes a body as it comes in, and no more of it than is allowed."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
-        self.is_answered = False
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self.has_response_started = False
         """Nobody can be told of a problem any more: then it is as if the caller had hung up."""
         self._receive = receive
-        self._most = most
-        self._taken = 0
+        self._max_bytes = max_bytes
+        self._received_bytes = 0
         self._deadline: float | None = None
-        self._is_whole = False
+        self._is_complete = False
 
     async def __call__(self) -> Message:
-        if self._is_whole:
+        if self._is_complete:
             return await self._receive()  # whoever waits now waits for the caller to hang up
         try:
-            return await self._next()
+            return await self._receive_limited()
         except Problem:
-            if self.is_answered:
+            if self.has_response_started:
                 return {"type": "http.disconnect"}
             raise
 
-    async def _next(self) -> Message:
+    async def _receive_limited(self) -> Message:
         loop = asyncio.get_running_loop()
         if self._deadline is None:
-            self._deadline = loop.time() + BODY_SECONDS
+            self._deadline = loop.time() + BODY_TIMEOUT_S
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
             raise Problem(
-                408, "too-slow", "The body took too long", f"It must be there within {BODY_SECONDS:.0f} seconds."
+                408, "too-slow", "The body took too long", f"It must be there within {BODY_TIMEOUT_S:.0f} seconds."
             ) from None
         if message["type"] == "http.request":
-            self._taken += len(message.get("body", b""))
-            self._is_whole = not message.get("more_body", False)
-            if self._taken > self._most:
-                raise too_large(self._most)
+            self._received_bytes += len(message.get("body", b""))
+            self._is_complete = not message.get("more_body", False)
+            if self._received_bytes > self._max_bytes:
+                raise body_too_large_problem(self._max_bytes)
         return message

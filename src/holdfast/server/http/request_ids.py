@@ -7,16 +7,16 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-REQUEST_ID: Final = "X-Request-Id"
-SCOPE: Final = "holdfast.request_id"
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+REQUEST_ID_KEY: Final = "holdfast.request_id"
 """Where it is kept in the scope of a request."""
-_FITTING: Final = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
+_SAFE_ID: Final = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 
-def request_id_of(headers: Mapping[str, str]) -> str:
+def get_request_id(headers: Mapping[str, str]) -> str:
     """The caller's id for a request, or a new one if there is none or it is not safe to log."""
-    given = headers.get(REQUEST_ID, "")
-    return given if _FITTING.fullmatch(given) else new_request_id()
+    given = headers.get(REQUEST_ID_HEADER, "")
+    return given if _SAFE_ID.fullmatch(given) else new_request_id()
 
 
 def new_request_id() -> str:

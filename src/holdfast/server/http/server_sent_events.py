@@ -12,16 +12,16 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from holdfast.server.http.problems import to_text
-from holdfast.services.thread_offload import off_loop
+from holdfast.server.http.problems import to_json_bytes
+from holdfast.services.thread_offload import run_off_loop
 
 MEDIA_TYPE = "text/event-stream"
-QUIET = 15.0
+KEEPALIVE_INTERVAL_S = 15.0
 """Seconds after which a comment is sent, so that whoever stands between does not take the stream for dead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ServerSentEvent:
     """One event."""
 
     data: Any
@@ -29,36 +29,36 @@ class Sent:
     event: str = ""
     id: str = ""
     """What a reader hands in as ``Last-Event-ID`` to go on behind it."""
-    size: int = 0
+    data_bytes: int = 0
     """Bytes of the values in it."""
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """As it is sent."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
-        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", to_text(self.data), b"\n\n"])
+        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", to_json_bytes(self.data), b"\n\n"])
 
 
-def event_stream(events: AsyncGenerator[Sent]) -> StreamingResponse:
+def make_event_response(events: AsyncGenerator[ServerSentEvent]) -> StreamingResponse:
     """A response that sends events as they come, until there are no more or the reader is gone."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_with_comments(events), media_type=MEDIA_TYPE, headers=headers)
+    return StreamingResponse(_with_keepalives(events), media_type=MEDIA_TYPE, headers=headers)
 
 
-async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
+async def _with_keepalives(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[bytes]:
     yield b": welcome\n\n"  # so that the reader knows at once that it is heard
-    following: asyncio.Task[Sent | None] | None = None
+    following: asyncio.Task[ServerSentEvent | None] | None = None
     try:
         while True:
-            following = following or asyncio.create_task(_next(events))
-            done, _ = await asyncio.wait([following], timeout=QUIET)
+            following = following or asyncio.create_task(_next_event(events))
+            done, _ = await asyncio.wait([following], timeout=KEEPALIVE_INTERVAL_S)
             if not done:
                 yield b": still here\n\n"
                 continue
             event, following = following.result(), None
             if event is None:
                 return
-            yield await off_loop(event.size, event.encoded)
+            yield await run_off_loop(event.data_bytes, event.encode)
     finally:
         if following is not None:
             following.cancel()
@@ -66,5 +66,5 @@ async def _with_comments(events: AsyncGenerator[Sent]) -> AsyncGenerator[bytes]:
         await events.aclose()
 
 
-async def _next(events: AsyncGenerator[Sent]) -> Sent | None:
+async def _next_event(events: AsyncGenerator[ServerSentEvent]) -> ServerSentEvent | None:
     return await anext(events, None)

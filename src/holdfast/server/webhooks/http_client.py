@@ -1,9 +1,9 @@
 """One request, sent to the very address that was checked.
 
-The URL of the request has the address in place of the name; the ``Host`` header, the server name that TLS asks for, and
-the name that the certificate must prove, are those of the webhook. So nothing looks the name up a second time. Nothing
-is taken from the environment either, and each request has a connection of its own: one that was made for another name
-at the same address must not be used again.
+The URL of the request has the address in place of the name; the ``StepHost`` header, the server name that TLS asks for,
+and the name that the certificate must prove, are those of the webhook. So nothing looks the name up a second time.
+Nothing is taken from the environment either, and each request has a connection of its own: one that was made for
+another name at the same address must not be used again.
 
 A redirect is followed where it says that the same request is to be made elsewhere (307, 308), three times, on the same
 host only: the payload and its signature are for that receiver. The new place is checked like the first one.
@@ -21,117 +21,130 @@ from typing import NamedTuple
 import httpx2
 
 from holdfast.errors import UsageError
-from holdfast.server.webhooks.target_policy import Target, Targets
+from holdfast.server.webhooks.target_policy import Target, TargetPolicy
 
-CONNECTED_WITHIN = 10.0
+CONNECT_TIMEOUT_S = 10.0
 """Seconds to connect to one address, TLS included."""
-MOST_REDIRECTS = 3
-MOST_ADDRESSES = 4
+MAX_REDIRECTS = 3
+MAX_ADDRESSES = 4
 """So many addresses of a host are tried."""
-SAME_AGAIN = (307, 308)
-SHORT = 4096
+REDIRECT_STATUSES = (307, 308)
+MAX_ERROR_BODY_BYTES = 4096
 """Bytes that are read of an answer that is no success."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     """What a receiver has answered."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    is_whole: bool = True
+    is_complete: bool = True
     """False: the body is longer than what was read of it."""
 
 
-Take = Callable[[int], None]
+ByteCounter = Callable[[int], None]
 
 
-class Room(NamedTuple):
+class ResponseLimit(NamedTuple):
     """How much of an answer is read."""
 
-    largest: int
-    take: Take
+    max_bytes: int
+    count_bytes: ByteCounter
 
 
-class NotAnswered(Exception):
+class NoResponse(Exception):
     """There is no answer, or none that counts: why, for people to read."""
 
 
-class Poster:
+class WebhookHttpClient:
     """Sends requests."""
 
-    def __init__(self, targets: Targets) -> None:
-        self._targets = targets
+    def __init__(self, target_policy: TargetPolicy) -> None:
+        self._target_policy = target_policy
 
     @cached_property
-    def _trust(self) -> ssl.SSLContext:
+    def _ssl_context(self) -> ssl.SSLContext:
         """Whose certificates are believed. ``SSL_CERT_FILE`` says so, if it is set."""
         return httpx2.create_ssl_context()
 
     async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, largest: int, take: Take
-    ) -> Answer:
-        """Send it, and read the answer. Raises ``NotAnswered``, and what ``take`` raises.
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        count_bytes: ByteCounter,
+    ) -> WebhookResponse:
+        """Send it, and read the answer. Raises ``NoResponse``, and what ``count_bytes`` raises.
 
         Args:
             url: where to.
             headers: of the request.
             body: of the request.
-            within: seconds for all of it.
-            largest: bytes of the answer that are read.
-            take: is told of bytes of the answer that have come in, and may refuse them.
+            timeout_s: seconds for all of it.
+            max_bytes: bytes of the answer that are read.
+            count_bytes: is told of bytes of the answer that have come in, and may refuse them.
         """
         try:
-            async with asyncio.timeout(within):
-                return await self._followed(url, headers, body, Room(largest, take))
+            async with asyncio.timeout(timeout_s):
+                return await self._post_following_redirects(url, headers, body, ResponseLimit(max_bytes, count_bytes))
         except TimeoutError:
-            raise NotAnswered(f"there was no answer within {within:g} s") from None
+            raise NoResponse(f"there was no answer within {timeout_s:g} s") from None
         except UsageError as error:
-            raise NotAnswered(str(error)) from None
+            raise NoResponse(str(error)) from None
 
-    async def _followed(self, url: str, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
-        target = self._targets.read(url)
-        for _ in range(MOST_REDIRECTS + 1):
-            answer = await self._posted(target, headers, body, room)
-            if answer.status not in SAME_AGAIN:
+    async def _post_following_redirects(
+        self, url: str, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
+    ) -> WebhookResponse:
+        target = self._target_policy.parse_target(url)
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = await self._post_to_target(target, headers, body, limit)
+            if answer.status not in REDIRECT_STATUSES:
                 return answer
-            target = self._next(target, answer)
-        raise NotAnswered(f"it redirects more than {MOST_REDIRECTS} times")
+            target = self._get_redirect_target(target, answer)
+        raise NoResponse(f"it redirects more than {MAX_REDIRECTS} times")
 
-    def _next(self, target: Target, answer: Answer) -> Target:
+    def _get_redirect_target(self, target: Target, response: WebhookResponse) -> Target:
         try:
-            location = str(target.url.join(answer.headers["location"]))
+            location = str(target.url.join(response.headers["location"]))
         except (KeyError, httpx2.InvalidURL):
-            raise NotAnswered(f"it answered {answer.status}, and does not say where to") from None
-        there = self._targets.read(location)
+            raise NoResponse(f"it answered {response.status}, and does not say where to") from None
+        there = self._target_policy.parse_target(location)
         is_safer = target.url.scheme == "http" and there.url.scheme == "https"
         if there.host != target.host or not (there.url.scheme == target.url.scheme or is_safer):
-            raise NotAnswered(
+            raise NoResponse(
                 "it redirects to another host, which a signed request is not sent to: if that is where deliveries "
                 "belong, set the webhook to it"
             )
         return there
 
-    async def _posted(self, target: Target, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
-        addresses = await self._targets.addresses(target)
-        return await self._at_one_of(addresses[:MOST_ADDRESSES], target, headers, body, room)
+    async def _post_to_target(
+        self, target: Target, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
+    ) -> WebhookResponse:
+        addresses = await self._target_policy.resolve_addresses(target)
+        return await self._post_to_first_reachable(addresses[:MAX_ADDRESSES], target, headers, body, limit)
 
-    async def _at_one_of(
-        self, addresses: Sequence[str], target: Target, headers: Mapping[str, str], body: bytes, room: Room
-    ) -> Answer:
+    async def _post_to_first_reachable(
+        self, addresses: Sequence[str], target: Target, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
+    ) -> WebhookResponse:
         """At the first address that takes a connection: nothing was sent to those before it."""
         problem = ""
         for address in addresses:
             try:
-                return await self._at(address, target, headers, body, room)
+                return await self._post_to_address(address, target, headers, body, limit)
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 problem = str(error) or type(error).__name__
             except (httpx2.TransportError, OSError) as error:
-                raise NotAnswered(f"the connection broke: {error or type(error).__name__}") from None
-        raise NotAnswered(f"it cannot be connected to: {problem}")
+                raise NoResponse(f"the connection broke: {error or type(error).__name__}") from None
+        raise NoResponse(f"it cannot be connected to: {problem}")
 
-    async def _at(self, address: str, target: Target, headers: Mapping[str, str], body: bytes, room: Room) -> Answer:
+    async def _post_to_address(
+        self, address: str, target: Target, headers: Mapping[str, str], body: bytes, limit: ResponseLimit
+    ) -> WebhookResponse:
         request = httpx2.Request(
             "POST",
             target.url.copy_with(host=address),
@@ -145,25 +158,25 @@ class Poster:
                 **headers,
             },
             content=body,
-            extensions={"sni_hostname": target.host, "timeout": {"connect": CONNECTED_WITHIN}},
+            extensions={"sni_hostname": target.host, "timeout": {"connect": CONNECT_TIMEOUT_S}},
         )
         one = httpx2.Limits(max_connections=1, max_keepalive_connections=0)
-        async with httpx2.AsyncHTTPTransport(verify=self._trust, limits=one) as transport:
+        async with httpx2.AsyncHTTPTransport(verify=self._ssl_context, limits=one) as transport:
             response = await transport.handle_async_request(request)
             try:
-                return await _read(response, room)
+                return await _read_response(response, limit)
             finally:
                 await response.aclose()
 
 
-async def _read(response: httpx2.Response, room: Room) -> Answer:
+async def _read_response(response: httpx2.Response, limit: ResponseLimit) -> WebhookResponse:
     """The answer, as it came: what was packed is not unpacked, since a little may become very much."""
-    most = room.largest if response.is_success else min(room.largest, SHORT)
+    most = limit.max_bytes if response.is_success else min(limit.max_bytes, MAX_ERROR_BODY_BYTES)
     body = bytearray()
     async for part in response.aiter_raw():
-        room.take(len(part))
+        limit.count_bytes(len(part))
         body += part
         if len(body) > most:
             break
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return Answer(response.status_code, headers, bytes(body[:most]), is_whole=len(body) <= most)
+    return WebhookResponse(response.status_code, headers, bytes(body[:most]), is_complete=len(body) <= most)

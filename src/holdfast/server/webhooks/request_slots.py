@@ -16,44 +16,44 @@ class RequestSlots:
     """Slots for the requests of one server.
 
     Args:
-        total: of all namespaces together.
-        per_namespace: of each of them.
+        max_total: of all namespaces together.
+        max_per_namespace: of each of them.
     """
 
-    def __init__(self, total: int, per_namespace: int) -> None:
-        self._total = total
-        self._per_namespace = per_namespace
-        self._used: Counter[str] = Counter()
+    def __init__(self, max_total: int, max_per_namespace: int) -> None:
+        self._max_total = max_total
+        self._max_per_namespace = max_per_namespace
+        self._used_counts: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def slot(self, namespace: str) -> AsyncGenerator[None]:
+    async def acquire(self, namespace: str) -> AsyncGenerator[None]:
         """Hold a slot, as soon as there is one for this namespace."""
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(namespace, deque()).append(granted)
-        self._grant()
+        self._grant_waiting()
         try:
             await granted
             yield
         finally:
             if granted.done() and not granted.cancelled():
-                self._used[namespace] -= 1
+                self._used_counts[namespace] -= 1
             else:
                 self._withdraw(namespace, granted)
-            self._grant()
+            self._grant_waiting()
 
-    def _grant(self) -> None:
-        while self._used.total() < self._total and (namespace := self._next()) is not None:
+    def _grant_waiting(self) -> None:
+        while self._used_counts.total() < self._max_total and (namespace := self._pick_namespace()) is not None:
             granted = self._waiting[namespace][0]
             self._withdraw(namespace, granted)
             if not granted.cancelled():
-                self._used[namespace] += 1
+                self._used_counts[namespace] += 1
                 granted.set_result(None)
 
-    def _next(self) -> str | None:
+    def _pick_namespace(self) -> str | None:
         """The namespace with the fewest slots among those that wait and have some left."""
-        able = [name for name in self._waiting if self._used[name] < self._per_namespace]
-        return min(able, key=self._used.__getitem__, default=None)
+        able = [name for name in self._waiting if self._used_counts[name] < self._max_per_namespace]
+        return min(able, key=self._used_counts.__getitem__, default=None)
 
     def _withdraw(self, namespace: str, granted: asyncio.Future[None]) -> None:
         waiting = self._waiting.get(namespace, deque())
@@ -61,5 +61,5 @@ class RequestSlots:
             waiting.remove(granted)
         if not waiting:
             self._waiting.pop(namespace, None)
-        if not self._used[namespace]:
-            del self._used[namespace]
+        if not self._used_counts[namespace]:
+            del self._used_counts[namespace]

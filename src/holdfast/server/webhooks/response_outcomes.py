@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from holdfast.codec import Encoded, codec_for
+from holdfast.codec import EncodedValue, codec_for
 from holdfast.errors import CodecError
-from holdfast.server.http.json_scanner import scan
-from holdfast.server.webhooks.http_client import Answer
+from holdfast.server.http.json_scanner import check_json
+from holdfast.server.webhooks.http_client import WebhookResponse
 
-_values = codec_for(Any)
+_value_codec = codec_for(Any)
 
-GOES_ON = 202
-NOTHING = 204
-GONE = 410
-TRIED_AGAIN = (408, 425, 429)
+STATUS_ACCEPTED = 202
+STATUS_NO_CONTENT = 204
+STATUS_GONE = 410
+RETRIED_STATUSES = (408, 425, 429)
 """Refusals that are about the moment, not about the delivery."""
-FIRST_PAUSE, PAUSE_GROWS, LONGEST_PAUSE = 5.0, 5.0, 3600.0
-LONGEST_RETRY_AFTER = 86400.0
-EXCERPT = 300
+FIRST_DELAY_S, DELAY_FACTOR, MAX_DELAY_S = 5.0, 5.0, 3600.0
+MAX_RETRY_AFTER_S = 86400.0
+MAX_EXCERPT_CHARS = 300
 """Characters of an answer that are kept, to tell what went wrong."""
 
 
@@ -39,7 +39,7 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True)
-class GoesOn:
+class Accepted:
     """The receiver does the rest through the API."""
 
 
@@ -49,67 +49,71 @@ class Failed:
 
     type: str
     message: str
-    retry: bool = True
-    after: float = 0.0
+    is_retryable: bool = True
+    retry_after_s: float = 0.0
     """Seconds that the receiver wants to be left alone for."""
     is_gone: bool = False
     """The receiver wants nothing any more."""
 
 
-Meaning = Completed | GoesOn | Failed
+WebhookOutcome = Completed | Accepted | Failed
 
 
-def meaning(answer: Answer, now: float) -> Meaning:
+def interpret_response(response: WebhookResponse, now: float) -> WebhookOutcome:
     """What an answer says."""
-    status = answer.status
-    if status == GOES_ON:
-        return GoesOn()
-    if status == NOTHING:
+    status = response.status
+    if status == STATUS_ACCEPTED:
+        return Accepted()
+    if status == STATUS_NO_CONTENT:
         return Completed(None)
     if 200 <= status < 300:
-        return _output(answer)
-    told = f"the receiver answered {status}{_excerpt(answer)}"
-    if status == GONE:
-        return Failed("WebhookGone", told, retry=False, is_gone=True)
-    if 400 <= status < 500 and status not in TRIED_AGAIN:
-        return Failed("WebhookRefused", told, retry=False)
+        return _parse_output(response)
+    told = f"the receiver answered {status}{_format_excerpt(response)}"
+    if status == STATUS_GONE:
+        return Failed("WebhookGone", told, is_retryable=False, is_gone=True)
+    if 400 <= status < 500 and status not in RETRIED_STATUSES:
+        return Failed("WebhookRefused", told, is_retryable=False)
     if 300 <= status < 400:
         told += ": redirects are followed only with 307 and 308, and only on the same host"
-    return Failed("WebhookFailed", told, after=_retry_after(answer, now))
+    return Failed("WebhookFailed", told, retry_after_s=_parse_retry_after(response, now))
 
 
-def _output(answer: Answer) -> Meaning:
-    if not answer.is_whole:
+def _parse_output(response: WebhookResponse) -> WebhookOutcome:
+    if not response.is_complete:
         return Failed(
             "WebhookRefused",
-            f"the receiver's answer {answer.status} is larger than {len(answer.body)} bytes, which is the most that "
+            f"the receiver's answer {response.status} is larger than {len(response.body)} bytes, which is the most "
+            "that "
             f"is taken: keep it elsewhere, and answer where it is",
-            retry=False,
+            is_retryable=False,
         )
-    if not answer.body.strip():
+    if not response.body.strip():
         return Completed(None)
     try:
-        scan(answer.body)
+        check_json(response.body)
         # Encoded here, where a large answer keeps nobody waiting.
-        return Completed(Encoded(_values.encode(json.loads(answer.body.decode("utf-8")), "the output of the run")))
+        return Completed(
+            EncodedValue(_value_codec.encode(json.loads(response.body.decode("utf-8")), "the output of the run"))
+        )
     except CodecError as error:
-        return Failed("WebhookRefused", str(error), retry=False)
+        return Failed("WebhookRefused", str(error), is_retryable=False)
     except ValueError as error:
         return Failed(
             "WebhookFailed",
-            f"the receiver answered {answer.status} with a body that is not JSON ({error}){_excerpt(answer)}: the body "
+            f"the receiver answered {response.status} with a body that is not JSON "
+            f"({error}){_format_excerpt(response)}: the body "
             f"of a success is the output of the run; answer 204 if there is none",
         )
 
 
-def _excerpt(answer: Answer) -> str:
-    text = answer.body[: 4 * EXCERPT].decode("utf-8", "replace")
-    shown = "".join(one if one.isprintable() else " " for one in text).strip()[:EXCERPT]
+def _format_excerpt(response: WebhookResponse) -> str:
+    text = response.body[: 4 * MAX_EXCERPT_CHARS].decode("utf-8", "replace")
+    shown = "".join(one if one.isprintable() else " " for one in text).strip()[:MAX_EXCERPT_CHARS]
     return f": {shown}" if shown else ""
 
 
-def _retry_after(answer: Answer, now: float) -> float:
-    given = answer.headers.get("retry-after", "").strip()
+def _parse_retry_after(response: WebhookResponse, now: float) -> float:
+    given = response.headers.get("retry-after", "").strip()
     try:
         if given.isascii() and given.isdigit():
             seconds = float(given[:15])
@@ -117,14 +121,14 @@ def _retry_after(answer: Answer, now: float) -> float:
             seconds = parsedate_to_datetime(given).timestamp() - now
     except (TypeError, ValueError, OverflowError):
         return 0.0
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
-def pause_before(failures: int, delivery_id: str, after: float = 0.0) -> float:
+def get_retry_delay(failure_count: int, delivery_id: str, min_delay_s: float = 0.0) -> float:
     """Seconds until a delivery is sent again that has failed so often in a row before this time.
 
     It is up to a fifth longer or shorter, by delivery: those that failed together should not come back together.
     """
-    pause = min(FIRST_PAUSE * PAUSE_GROWS ** min(failures, 20), LONGEST_PAUSE)
+    pause = min(FIRST_DELAY_S * DELAY_FACTOR ** min(failure_count, 20), MAX_DELAY_S)
     share = hashlib.sha256(delivery_id.encode()).digest()[0] / 255
-    return max(pause * (0.8 + 0.4 * share), after)
+    return max(pause * (0.8 + 0.4 * share), min_delay_s)

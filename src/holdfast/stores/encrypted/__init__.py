@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.stores.encrypted.encrypted_fields import check_that_it_is_open
-from holdfast.stores.encrypted.store import SealedStore, beneath
+from holdfast.stores.encrypted.encrypted_fields import check_archive_decrypted
+from holdfast.stores.encrypted.store import EncryptedStore, unwrap_store
 
-__all__ = ["SealedStore", "beneath", "check_that_it_is_open"]
+__all__ = ["EncryptedStore", "check_archive_decrypted", "unwrap_store"]

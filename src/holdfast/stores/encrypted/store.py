@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
-"""``SealedStore``: any store, with an ``Encryption`` between it and whoever uses it.
+"""``EncryptedStore``: any store, with an ``Encryption`` between it and whoever uses it.
 
 **What is sealed** is what users' code handed in or got out: inputs, outputs and errors of runs; payloads and previews
 of records; progress, outcome and error of attempts; payloads of signals; what is asked, and what is answered; what
@@ -43,33 +43,33 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from holdfast.codec.encrypted_values import Sealer, is_sealed
+from holdfast.codec.encrypted_values import ValueEncryptor, is_encrypted_value
 from holdfast.codec.encryption import Encryption
 from holdfast.core.records import Attempt, Record, Signal
 from holdfast.errors import CodecError, HoldfastError, StoreUnavailable, UndecryptableValue, UsageError
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.archives import Archived
-from holdfast.stores.contract import INLINE, Found, History, NewSignals, RunFilter, Store
+from holdfast.stores.archives import ArchivedRun
+from holdfast.stores.contract import MAX_INLINE_BYTES, History, NewSignals, RunFilter, RunSearchPage, Store
 from holdfast.stores.documents import Document
 from holdfast.stores.encrypted import encrypted_fields
-from holdfast.stores.encrypted.delegating_store import PassingStore
-from holdfast.stores.encrypted.encrypted_fields import Way
-from holdfast.stores.journal_pages import Outline
-from holdfast.stores.live_events import Feed
+from holdfast.stores.encrypted.delegating_store import DelegatingStore
+from holdfast.stores.encrypted.encrypted_fields import ValueTransform
+from holdfast.stores.journal_pages import JournalPage
+from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memories import Memory
-from holdfast.stores.operations import Answer, AppendRecord, Op, Run, Verdict
-from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.operations import AppendRecord, Op, OpResult, OpStatus, Run
+from holdfast.stores.schedules import Schedule, ScheduleDefinition
 from holdfast.stores.step_transactions import StepTransaction
 
 log = logging.getLogger("holdfast.stores")
 
 T = TypeVar("T")
 
-_MOST_COMPLAINTS = 100
-_MOST_UNSURE = 10_000
+_MAX_WARNINGS = 100
+_MAX_UNCONFIRMED_OPS = 10_000
 
 
-class SealedStore(PassingStore):
+class EncryptedStore(DelegatingStore):
     """``inner``, with everything sealed that users' code hands in or gets out.
 
     Args:
@@ -82,121 +82,127 @@ class SealedStore(PassingStore):
     def __init__(self, inner: Store, encryption: Encryption) -> None:
         super().__init__(inner)
         self.encryption = encryption
-        sealer = Sealer(encryption)
-        self._seal = Way(_or_unavailable(sealer.seal), _or_unavailable(sealer.seal_text))
-        self._open = Way(self._or_sealed(sealer.open), self._or_sealed(sealer.open_text))
-        self._complained: set[str] = set()
-        self._unsure: dict[int, tuple[Op, Op]] = {}
+        sealer = ValueEncryptor(encryption)
+        self._encrypt = ValueTransform(_translate_errors(sealer.encrypt), _translate_errors(sealer.encrypt_text))
+        self._decrypt = ValueTransform(
+            self._keep_undecryptable(sealer.decrypt), self._keep_undecryptable(sealer.decrypt_text)
+        )
+        self._logged_problems: set[str] = set()
+        self._unconfirmed_ops: dict[int, tuple[Op, Op]] = {}
         """By identity, what was handed in and not answered, and how it was sealed: it may be handed in again."""
 
     # Writing
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
-        if any(map(_is_large, ops)):
-            sealed = await asyncio.to_thread(self._sealed, ops)
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        if any(map(_has_large_value, ops)):
+            sealed = await asyncio.to_thread(self._encrypt_ops, ops)
         else:
-            sealed = self._sealed(ops)
+            sealed = self._encrypt_ops(ops)
         try:
-            answers = [encrypted_fields.of_answer(answer, self._open) for answer in await self.inner.commit(sealed)]
+            answers = [
+                encrypted_fields.transform_answer(answer, self._decrypt) for answer in await self.inner.commit(sealed)
+            ]
         except StoreUnavailable:
-            if len(self._unsure) > _MOST_UNSURE:  # not all of it is handed in again: clients give up
-                self._unsure.clear()
-            self._unsure.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
+            if len(self._unconfirmed_ops) > _MAX_UNCONFIRMED_OPS:  # not all of it is handed in again: clients give up
+                self._unconfirmed_ops.clear()
+            self._unconfirmed_ops.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
             raise
-        self._unsure.clear()
+        self._unconfirmed_ops.clear()
         return answers
 
-    def _sealed(self, ops: Sequence[Op]) -> list[Op]:
-        if not self._unsure:
-            return [encrypted_fields.of_op(op, self._seal) for op in ops]
-        return [self._as_before(op) or encrypted_fields.of_op(op, self._seal) for op in ops]
+    def _encrypt_ops(self, ops: Sequence[Op]) -> list[Op]:
+        if not self._unconfirmed_ops:
+            return [encrypted_fields.transform_op(op, self._encrypt) for op in ops]
+        return [self._find_encrypted(op) or encrypted_fields.transform_op(op, self._encrypt) for op in ops]
 
-    def _as_before(self, op: Op) -> Op | None:
-        known = self._unsure.get(id(op))
+    def _find_encrypted(self, op: Op) -> Op | None:
+        known = self._unconfirmed_ops.get(id(op))
         return known[1] if known is not None and known[0] is op else None
 
-    async def begin_step(
-        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    async def begin_step_transaction(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
     ) -> StepTransaction | None:
-        sealed = encrypted_fields.of_attempt(attempt, self._seal)
-        begun = await self.inner.begin_step(run, sealed, plain=plain, limit=limit)
-        return None if begun is None else SealedStep(begun, self._seal)
+        sealed = encrypted_fields.transform_attempt(attempt, self._encrypt)
+        begun = await self.inner.begin_step_transaction(run, sealed, is_sync=is_sync, timeout_s=timeout_s)
+        return None if begun is None else EncryptedStepTransaction(begun, self._encrypt)
 
     async def put_schedules(
-        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
-        sealed = [encrypted_fields.of_new_schedule(one, self._seal) for one in schedules]
+        sealed = [encrypted_fields.transform_new_schedule(one, self._encrypt) for one in schedules]
         kept = await self.inner.put_schedules(sealed, worker=worker, replace=replace)
-        return [encrypted_fields.of_schedule(one, self._open) for one in kept]
+        return [encrypted_fields.transform_schedule(one, self._decrypt) for one in kept]
 
     async def put_document(
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
-        kept = await self.inner.put_document(kind, name, self._seal.data(data), if_version=if_version)
-        return None if kept is None else encrypted_fields.of_document(kept, self._open)
+        kept = await self.inner.put_document(kind, name, self._encrypt.transform_bytes(data), if_version=if_version)
+        return None if kept is None else encrypted_fields.transform_document(kept, self._decrypt)
 
-    async def restore(self, archived: Archived) -> bool:
-        return await self.inner.restore(await asyncio.to_thread(encrypted_fields.of_archived, archived, self._seal))
+    async def restore_run(self, archived: ArchivedRun) -> bool:
+        return await self.inner.restore_run(
+            await asyncio.to_thread(encrypted_fields.transform_archived, archived, self._encrypt)
+        )
 
     # Reading: rows
 
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
-        runs = await self.inner.claim(
-            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        runs = await self.inner.claim_runs(
+            worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
-        return await self._runs(runs)
+        return await self._decrypt_runs(runs)
 
-    async def get(self, run_id: str) -> Run | None:
-        run = await self.inner.get(run_id)
-        return None if run is None else (await self._runs([run]))[0]
+    async def get_run(self, run_id: str) -> Run | None:
+        run = await self.inner.get_run(run_id)
+        return None if run is None else (await self._decrypt_runs([run]))[0]
 
-    async def get_many(self, run_ids: Sequence[str]) -> list[Run]:
-        return await self._runs(await self.inner.get_many(run_ids))
+    async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
+        return await self._decrypt_runs(await self.inner.get_runs(run_ids))
 
-    async def list_runs(self, where: RunFilter, *, limit: int = 50, before: int | None = None) -> list[Run]:
-        return await self._runs(await self.inner.list_runs(where, limit=limit, before=before))
+    async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
+        return await self._decrypt_runs(await self.inner.list_runs(where, limit=limit, before_key=before_key))
 
     async def search_runs(
-        self, where: RunFilter, *, limit: int = 50, before: int | None = None, most: int = 10_000
-    ) -> Found:
-        found = await self.inner.search_runs(where, limit=limit, before=before, most=most)
-        return found._replace(runs=await self._runs(found.runs))
+        self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
+    ) -> RunSearchPage:
+        found = await self.inner.search_runs(where, limit=limit, before_key=before_key, max_scanned=max_scanned)
+        return found._replace(runs=await self._decrypt_runs(found.runs))
 
-    async def _runs(self, runs: Sequence[Run]) -> list[Run]:
+    async def _decrypt_runs(self, runs: Sequence[Run]) -> list[Run]:
         def opened() -> list[Run]:
-            return [encrypted_fields.of_run(run, self._open) for run in runs]
+            return [encrypted_fields.transform_run(run, self._decrypt) for run in runs]
 
         values = (value for run in runs for value in (run.inputs, run.output, run.error))
-        return await _apart_if_large(values, opened)
+        return await _run_in_thread_if_large(values, opened)
 
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
-        found = await self.inner.new_signals(worker, after)
-        opened = [(key, self._signal(key, signal)) for key, signal in found.signals]
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        found = await self.inner.get_new_signals(worker, after)
+        opened = [(key, self._decrypt_signal(key, signal)) for key, signal in found.signals]
         return found._replace(signals=[(key, signal) for key, signal in opened if signal is not None])
 
-    def _signal(self, key: int, signal: Signal) -> Signal | None:
+    def _decrypt_signal(self, key: int, signal: Signal) -> Signal | None:
         """A signal for a held run; one that cannot be opened is left out, as the contract has it."""
-        opened = encrypted_fields.of_signal(signal, self._open)
-        if is_sealed(opened.payload):
+        opened = encrypted_fields.transform_signal(signal, self._decrypt)
+        if is_encrypted_value(opened.payload):
             log.warning("signal %d (%r) to the run with key %d cannot be opened", signal.id, signal.name, key)
             return None
         return opened
 
     async def get_memory(self, namespace: str, key: str) -> Memory | None:
         memory = await self.inner.get_memory(namespace, key)
-        return None if memory is None else encrypted_fields.of_memory(memory, self._open)
+        return None if memory is None else encrypted_fields.transform_memory(memory, self._decrypt)
 
     async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         found = await self.inner.list_memories(namespace, after=after, limit=limit)
-        return [encrypted_fields.of_memory(memory, self._open) for memory in found]
+        return [encrypted_fields.transform_memory(memory, self._decrypt) for memory in found]
 
     async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
         raise UsageError(
@@ -205,96 +211,103 @@ class SealedStore(PassingStore):
             f"(`memory.list`)."
         )
 
-    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
-        return [encrypted_fields.of_schedule(one, self._open) for one in await self.inner.schedules(names)]
+    async def list_schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        return [
+            encrypted_fields.transform_schedule(one, self._decrypt) for one in await self.inner.list_schedules(names)
+        ]
 
-    async def documents(
+    async def list_documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
-        found = await self.inner.documents(kind, names, after=after, limit=limit)
-        return [encrypted_fields.of_document(one, self._open) for one in found]
+        found = await self.inner.list_documents(kind, names, after=after, limit=limit)
+        return [encrypted_fields.transform_document(one, self._decrypt) for one in found]
 
     # Reading: what belongs to one run
 
-    async def histories(self, keys: Sequence[int]) -> list[History]:
-        found = await self.inner.histories(keys)
+    async def get_histories(self, keys: Sequence[int]) -> list[History]:
+        found = await self.inner.get_histories(keys)
 
         def opened() -> list[History]:
-            return [encrypted_fields.of_history(history, self._open) for history in found]
+            return [encrypted_fields.transform_history(history, self._decrypt) for history in found]
 
         values = (one.payload for history in found for one in (*history.records, *history.signals))
-        return await _apart_if_large(values, opened)
+        return await _run_in_thread_if_large(values, opened)
 
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        record = await self.inner.last_record(run_id, name)
-        return None if record is None else encrypted_fields.of_record(record, self._open)
+    async def get_last_record(self, run_id: str, name: str) -> Record | None:
+        record = await self.inner.get_last_record(run_id, name)
+        return None if record is None else encrypted_fields.transform_record(record, self._decrypt)
 
-    async def feed(self, run_id: str, after_seq: int, after_notice: int, limit: int = 1000) -> Feed | None:
-        found = await self.inner.feed(run_id, after_seq, after_notice, limit)
+    async def get_run_updates(
+        self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
+    ) -> RunUpdates | None:
+        found = await self.inner.get_run_updates(run_id, after_seq, after_event_id, limit)
         if found is None:
             return None
 
-        def opened() -> Feed:
-            return encrypted_fields.of_feed(found, self._open)
+        def opened() -> RunUpdates:
+            return encrypted_fields.transform_feed(found, self._decrypt)
 
         run = found.run
         values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
-        return await _apart_if_large(values, opened)
+        return await _run_in_thread_if_large(values, opened)
 
-    async def outline(
-        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, whole: bool = True
-    ) -> Outline | None:
-        found = await self.inner.outline(run_id, after_seq, limit, whole=whole)
+    async def get_journal_page(
+        self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
+    ) -> JournalPage | None:
+        found = await self.inner.get_journal_page(
+            run_id, after_seq, limit, include_large_payloads=include_large_payloads
+        )
         if found is None:
             return None
 
-        def opened() -> Outline:
-            return encrypted_fields.of_outline(found, self._open)
+        def opened() -> JournalPage:
+            return encrypted_fields.transform_journal_page(found, self._decrypt)
 
         run = found.run
         payloads = (one.payload for one in (*found.records, *found.signals))
-        return await _apart_if_large((run.inputs, run.output, run.error, *payloads), opened)
+        return await _run_in_thread_if_large((run.inputs, run.output, run.error, *payloads), opened)
 
-    async def approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
+    async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return [
-            encrypted_fields.of_approval(approval, self._open) for approval in await self.inner.approvals(where, limit)
+            encrypted_fields.transform_approval(approval, self._decrypt)
+            for approval in await self.inner.list_approvals(where, limit)
         ]
 
-    def _or_sealed(self, opens: Callable[[T], T]) -> Callable[[T], T]:
+    def _keep_undecryptable(self, decrypt: Callable[[T], T]) -> Callable[[T], T]:
         """The same, but what cannot be opened stays sealed."""
-        opens = _or_unavailable(opens)
+        decrypt = _translate_errors(decrypt)
 
         def peek(value: T) -> T:
             try:
-                return opens(value)
+                return decrypt(value)
             except UndecryptableValue as problem:
-                self._complain(str(problem))
+                self._warn_once(str(problem))
                 return value
 
         return peek
 
-    def _complain(self, problem: str) -> None:
+    def _warn_once(self, problem: str) -> None:
         """Say once what is wrong: a list may have thousands of such values."""
-        if problem not in self._complained and len(self._complained) < _MOST_COMPLAINTS:
-            self._complained.add(problem)
+        if problem not in self._logged_problems and len(self._logged_problems) < _MAX_WARNINGS:
+            self._logged_problems.add(problem)
             log.warning("%s: %s", self.url, problem)
 
 
-class SealedStep(StepTransaction):
+class EncryptedStepTransaction(StepTransaction):
     """The transaction of an attempt, whose outcome is sealed."""
 
-    def __init__(self, inner: StepTransaction, seal: Way) -> None:
+    def __init__(self, inner: StepTransaction, encrypt: ValueTransform) -> None:
         self._inner = inner
-        self._seal = seal
+        self._encrypt = encrypt
         self.connection = inner.connection
 
     @property
     def is_lost(self) -> bool:
         return self._inner.is_lost
 
-    async def commit(self, outcome: bytes) -> Verdict:
+    async def commit(self, outcome: bytes) -> OpStatus:
         try:
-            sealed = self._seal.data(outcome)
+            sealed = self._encrypt.transform_bytes(outcome)
         except CodecError:  # it can never be sealed: nothing is committed
             await self._inner.roll_back()
             raise
@@ -307,12 +320,12 @@ class SealedStep(StepTransaction):
         await self._inner.abandon()
 
 
-def beneath(store: Store) -> Store:
+def unwrap_store(store: Store) -> Store:
     """The store that hands out what it keeps as it is kept: the one that is wrapped, or the store itself."""
-    return store.inner if isinstance(store, SealedStore) else store
+    return store.inner if isinstance(store, EncryptedStore) else store
 
 
-def _or_unavailable(work: Callable[[T], T]) -> Callable[[T], T]:
+def _translate_errors(work: Callable[[T], T]) -> Callable[[T], T]:
     """The same, but what an encryption raises that is no error of Holdfast's is a ``StoreUnavailable``."""
 
     def try_it(value: T) -> T:
@@ -326,21 +339,21 @@ def _or_unavailable(work: Callable[[T], T]) -> Callable[[T], T]:
     return try_it
 
 
-def _is_large(op: Op) -> bool:
+def _has_large_value(op: Op) -> bool:
     """Whether there is something in an operation that should not be encrypted on the event loop."""
     if isinstance(op, AppendRecord):
-        return op.record.payload is not None and len(op.record.payload) > INLINE
+        return op.record.payload is not None and len(op.record.payload) > MAX_INLINE_BYTES
     sizes: list[int] = []
 
     def measure(data: bytes) -> bytes:
         sizes.append(len(data))
         return data
 
-    encrypted_fields.of_op(op, Way(measure, str))
-    return max(sizes, default=0) > INLINE
+    encrypted_fields.transform_op(op, ValueTransform(measure, str))
+    return max(sizes, default=0) > MAX_INLINE_BYTES
 
 
-async def _apart_if_large(values: Iterable[bytes | None], work: Callable[[], Any]) -> Any:
+async def _run_in_thread_if_large(values: Iterable[bytes | None], work: Callable[[], Any]) -> Any:
     """Do this in a thread if there is much to be opened, else at once."""
     size = sum(len(value) for value in values if value is not None)
-    return await asyncio.to_thread(work) if size > INLINE else work()
+    return await asyncio.to_thread(work) if size > MAX_INLINE_BYTES else work()

@@ -11,6 +11,6 @@
     pruning     deleting runs                    archives   runs from elsewhere, and what belongs to one
 """
 
-from holdfast.stores.memory.store import TICK, MemoryStore
+from holdfast.stores.memory.store import ACTIVE_POLL_S, MemoryStore
 
-__all__ = ["TICK", "MemoryStore"]
+__all__ = ["ACTIVE_POLL_S", "MemoryStore"]

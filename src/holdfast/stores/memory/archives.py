@@ -4,67 +4,71 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.stores.archives import HELD_BACK, Archived, ArchivedLink, Belongings, as_new, as_restored
-from holdfast.stores.memory.queue_operations import Queueing
-from holdfast.stores.rules import Told
+from holdfast.stores.archives import NOT_ACTIVATED, ArchivedLink, ArchivedRun, RunExtras, to_new_run, to_restored_run
+from holdfast.stores.memory.queue_operations import QueueOperations
+from holdfast.stores.rules import LinkState
 
 
-class Restoring(Queueing):
+class ArchiveOperations(QueueOperations):
     """How runs leave the store as they are, and come into it."""
 
-    async def belongings(self, key: int) -> Belongings:
+    async def get_run_extras(self, key: int) -> RunExtras:
         """What belongs to a run."""
         with self._lock:
             links = tuple(
-                ArchivedLink(position, self._runs[link.child].id, link.told is Told.LATE)
-                for position in sorted(self._places.get(key, ()))
-                if (link := self._links[key, position]).child in self._runs
+                ArchivedLink(position, self._runs[link.child_key].id, link.state is LinkState.LATE)
+                for position in sorted(self._link_positions.get(key, ()))
+                if (link := self._links[key, position]).child_key in self._runs
             )
-            keys = tuple(sorted(dedup for run, dedup in self._signal_keys if run == key))
-            short = self._accounts.of(key).short
-            return Belongings(key in self._generated, key in self._unclaimed, keys, links, short)
+            keys = tuple(sorted(dedup for run, dedup in self._signal_dedup_keys if run == key))
+            short = self._accounts.get(key).short_positions
+            return RunExtras(key in self._with_generated_id, key in self._with_unclaimed_result, keys, links, short)
 
-    async def restore(self, archived: Archived) -> bool:
+    async def restore_run(self, archived: ArchivedRun) -> bool:
         """Put a run into the store; false: there is one under its id."""
-        told = archived.belongings
+        told = archived.extras
         with self._lock:
-            if archived.run.id in self._keys:
+            if archived.run.id in self._keys_by_id:
                 return False
             self._last_key += 1
             key = self._last_key
             limited = archived.run.queue in self._queues
-            run = as_restored(archived.run, key, self._clock())
-            run = replace(run, starter=as_new(archived).starter, limited=limited)
-            self._keys[run.id] = key
-            if told.is_generated:
-                self._generated.add(key)
-            self._put(run if run.state.is_terminal else replace(run, paused_at=HELD_BACK))
+            run = to_restored_run(archived.run, key, self._clock())
+            run = replace(run, starter=to_new_run(archived).starter, is_limited=limited)
+            self._keys_by_id[run.id] = key
+            if told.has_generated_id:
+                self._with_generated_id.add(key)
+            self._save_run(run if run.state.is_terminal else replace(run, paused_at=NOT_ACTIVATED))
             if limited:
-                self._give_turn(run)
-            (self._unclaimed.add if told.is_unclaimed else self._unclaimed.discard)(key)
+                self._assign_turn(run)
+            (self._with_unclaimed_result.add if told.has_unclaimed_result else self._with_unclaimed_result.discard)(key)
             if run.session:
-                self._sessions[run.workflow, run.session] = run.id
+                self._newest_by_session[run.workflow, run.session] = run.id
             self._records[key] = list(archived.records)
             self._attempts[key] = {attempt.position: attempt for attempt in archived.attempts}
             for signal in archived.signals:
-                self._post(key, signal.name, signal.payload, signal.sent_at, signal.position)
-            self._signal_keys.update((key, dedup) for dedup in told.signal_keys)
-            for notice in archived.notices:
-                self._note(key, notice)
+                self._add_signal(key, signal.name, signal.payload, signal.sent_at, signal.position)
+            self._signal_dedup_keys.update((key, dedup) for dedup in told.signal_dedup_keys)
+            for notice in archived.live_events:
+                self._add_live_event(key, notice)
             self._approvals.update({approval.id: approval for approval in archived.approvals})
-            account = self._accounts.of(key)
-            account.used, account.budget, account.short = archived.usage.used, archived.usage.budget, told.short
+            account = self._accounts.get(key)
+            account.used, account.budget, account.short_positions = (
+                archived.usage.used,
+                archived.usage.budget,
+                told.short_positions,
+            )
         return True
 
-    async def set_going(self, archived: Archived) -> None:
+    async def activate_run(self, archived: ArchivedRun) -> None:
         """Make the links of a run that was restored, and hold it back no more."""
         with self._lock:
-            held = self._by_id(archived.run.id)
+            held = self._get_by_id(archived.run.id)
             if held is None:
                 return
-            for link in archived.belongings.links:
-                child = self._by_id(link.child)
+            for link in archived.extras.links:
+                child = self._get_by_id(link.child_id)
                 if child is not None:
-                    self._link((held.key, link.position), child.key, link.told(child.state))
-            if held.paused_at == HELD_BACK:
-                self._put(replace(held, paused_at=archived.run.paused_at))
+                    self._put_link((held.key, link.position), child.key, link.get_link_state(child.state))
+            if held.paused_at == NOT_ACTIVATED:
+                self._save_run(replace(held, paused_at=archived.run.paused_at))

@@ -12,46 +12,46 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from holdfast.admission.queue_limits import Admission, Gate, QueueLimits, next_turn
+from holdfast.admission.queue_limits import Admission, QueueAdmission, QueueLimits, compute_next_turn
 from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.memory.tables import QueueRow, Tables
-from holdfast.stores.operations import Cancel, Run
-from holdfast.stores.queues import MOST_KEYS, KeptQueue, NewQueue, QueueKey
+from holdfast.stores.operations import CancelState, Run
+from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, QueueStatus
 
 
-class Queueing(Tables):
+class QueueOperations(Tables):
     """What the store has to do with limited queues."""
 
     @abstractmethod
-    def _announce(self) -> None:
+    def _notify_change(self) -> None:
         """Tell whoever waits that something was written."""
 
     # The rows
 
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
         with self._lock:
             for new in queues:
-                self._row_of(new.name).declared = new.limits
-        self._announce()
+                self._ensure_queue_row(new.name).declared_limits = new.limits
+        self._notify_change()
 
-    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
         with self._lock:
             known = self._queues.get(name)
-            if limits == (None if known is None else known.by_hand):
+            if limits == (None if known is None else known.override):
                 return False
-            self._row_of(name).by_hand = limits
-            self._drop_if_unneeded(name)
-        self._announce()
+            self._ensure_queue_row(name).override = limits
+            self._delete_if_unneeded(name)
+        self._notify_change()
         return True
 
     async def pause_queue(self, name: str) -> bool:
         with self._lock:
-            row = self._row_of(name)
+            row = self._ensure_queue_row(name)
             if row.paused_at is not None:
                 return False
             row.paused_at = self._clock()
-        self._announce()
+        self._notify_change()
         return True
 
     async def resume_queue(self, name: str) -> bool:
@@ -60,137 +60,145 @@ class Queueing(Tables):
             if row is None or row.paused_at is None:
                 return False
             row.paused_at = None
-            self._drop_if_unneeded(name)
-        self._announce()
+            self._delete_if_unneeded(name)
+        self._notify_change()
         return True
 
-    def _row_of(self, name: str) -> QueueRow:
+    def _ensure_queue_row(self, name: str) -> QueueRow:
         """The row of a queue, which has one from now on."""
         row = self._queues.get(name)
         if row is None:
             row = self._queues[name] = QueueRow()
-            for run in self._runs_of(name):
-                self._put(replace(run, limited=True))
-                self._give_turn(run)
+            for run in self._list_queue_runs(name):
+                self._save_run(replace(run, is_limited=True))
+                self._assign_turn(run)
         return row
 
-    def _drop_if_unneeded(self, name: str) -> None:
+    def _delete_if_unneeded(self, name: str) -> None:
         if not self._queues[name].is_needed:
             del self._queues[name]
-            for run in self._runs_of(name):
-                self._put(replace(run, limited=False))
+            for run in self._list_queue_runs(name):
+                self._save_run(replace(run, is_limited=False))
                 self._turns.pop(run.key, None)
 
-    def _runs_of(self, name: str) -> list[Run]:
+    def _list_queue_runs(self, name: str) -> list[Run]:
         """The unfinished runs of a queue, the oldest first."""
         runs = (self._runs[key] for key in sorted(self._unfinished))
         return [run for run in runs if run.queue == name]
 
-    def _give_turn(self, run: Run) -> None:
+    def _assign_turn(self, run: Run) -> None:
         row = self._queues[run.queue]
         place = (run.priority, run.queue_key)
-        turn = next_turn(row.begun.get(run.priority, 0), row.turns.get(place))
-        self._turns[run.key] = row.turns[place] = turn
+        turn = compute_next_turn(row.last_started_turns.get(run.priority, 0), row.last_key_turns.get(place))
+        self._turns[run.key] = row.last_key_turns[place] = turn
 
     # Reading
 
-    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
         with self._lock:
             now = self._clock()
-            return [self._kept(name, now) for name in sorted(self._queues) if names is None or name in names]
+            return [
+                self._get_queue_status(name, now) for name in sorted(self._queues) if names is None or name in names
+            ]
 
-    def _kept(self, name: str, now: float) -> KeptQueue:
-        row, runs, gate = self._queues[name], self._runs_of(name), self._gate(name, now)
+    def _get_queue_status(self, name: str, now: float) -> QueueStatus:
+        row, runs, gate = self._queues[name], self._list_queue_runs(name), self._make_gate(name, now)
         running = Counter(run.queue_key for run in runs if run.state is RunState.RUNNING)
         waiting = Counter(run.queue_key for run in runs if _is_waiting(run, now))
-        keys = [QueueKey(key, running[key], waiting[key]) for key in {*running, *waiting}]
-        keys.sort(key=lambda one: (-one.waiting, -one.running, one.key))
-        return KeptQueue(
-            name, row.limits, row.declared, row.by_hand is not None, row.paused_at, running.total(), waiting.total(),
-            0.0 if gate.has_rate else gate.next_at(), tuple(keys[:MOST_KEYS]),
+        keys = [QueueKeyStatus(key, running[key], waiting[key]) for key in {*running, *waiting}]
+        keys.sort(key=lambda one: (-one.waiting_count, -one.running_count, one.key))
+        return QueueStatus(
+            name, row.limits, row.declared_limits, row.override is not None, row.paused_at, running.total(),
+            waiting.total(), 0.0 if gate.has_rate_capacity else gate.get_next_start_at(),
+            tuple(keys[:MAX_LISTED_KEYS]),
         )  # fmt: skip
 
     # The gates
 
-    def _gate(self, name: str, now: float) -> Gate:
+    def _make_gate(self, name: str, now: float) -> QueueAdmission:
         row = self._queues[name]
-        running = Counter(run.queue_key for run in self._runs_of(name) if run.state is RunState.RUNNING)
-        return Gate(row.limits, now, running=running, used=row.used, used_by_key=row.used_by_key)
+        running = Counter(run.queue_key for run in self._list_queue_runs(name) if run.state is RunState.RUNNING)
+        return QueueAdmission(
+            row.limits, now, running_by_key=running, rate_usage=row.used, rate_usage_by_key=row.used_by_key
+        )
 
-    def _let_through(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
+    def _admit_runs(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
         """The runs that a claim takes of these: of those that are next in their queues the first, again and again."""
         lines: dict[str, list[Run]] = {}
-        gates = {name: self._gate(name, now) for name in self._queues}
+        gates = {name: self._make_gate(name, now) for name in self._queues}
         for run in due:
             lines.setdefault(run.queue if run.queue in gates else "", []).append(run)
         for line in lines.values():
-            line.sort(key=self._order)
+            line.sort(key=self._get_sort_key)
         taken: list[Run] = []
         while len(taken) < limit:
-            heads = (next((run for run in line if self._may_pass(run, gates)), None) for line in lines.values())
-            first = min((run for run in heads if run is not None), key=_by_age, default=None)
+            heads = (next((run for run in line if self._can_admit(run, gates)), None) for line in lines.values())
+            first = min((run for run in heads if run is not None), key=_get_age_sort_key, default=None)
             if first is None:
                 break
             lines[first.queue if first.queue in gates else ""].remove(first)
             taken.append(first)
             if first.queue in gates:
-                self._pass(first, gates[first.queue])
+                self._count_admitted(first, gates[first.queue])
         return taken
 
-    def _let_suspects_through(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
+    def _admit_suspects(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
         """The isolated runs that a claim takes of these."""
-        gates = {name: self._gate(name, now) for name in self._queues}
+        gates = {name: self._make_gate(name, now) for name in self._queues}
 
         def take_place(run: Run) -> bool:
-            passes = self._may_pass(run, gates)
+            passes = self._can_admit(run, gates)
             if passes and run.queue in gates:
-                self._pass(run, gates[run.queue])
+                self._count_admitted(run, gates[run.queue])
             return passes
 
         return rules.choose_suspects(due, limit, take_place)
 
-    def _order(self, run: Run) -> tuple[float, ...]:
+    def _get_sort_key(self, run: Run) -> tuple[float, ...]:
         """The order within a queue; in one without limits, there is only priority and age."""
         if run.queue not in self._queues:
-            return _by_age(run)
+            return _get_age_sort_key(run)
         return (run.epoch == 0, -run.priority, self._turns.get(run.key, 0), run.key)
 
-    def _may_pass(self, run: Run, gates: dict[str, Gate]) -> bool:
+    def _can_admit(self, run: Run, gates: dict[str, QueueAdmission]) -> bool:
         gate = gates.get(run.queue)
         if gate is None:
             return True
         if self._queues[run.queue].paused_at is not None:
             return False
-        return run.cancel is not Cancel.NO or gate.admits(run.queue_key, begun=run.epoch > 0) is Admission.YES
+        return (
+            run.cancel_state is not CancelState.NONE
+            or gate.decide(run.queue_key, has_started=run.epoch > 0) is Admission.ADMITTED
+        )
 
-    def _pass(self, run: Run, gate: Gate) -> None:
+    def _count_admitted(self, run: Run, gate: QueueAdmission) -> None:
         row, key, begun = self._queues[run.queue], run.queue_key, run.epoch > 0
-        gate.take(key, begun=begun)
+        gate.admit(key, has_started=begun)
         if not begun:
             turn = self._turns.get(run.key, 0)
-            row.begun[run.priority] = max(row.begun.get(run.priority, 0), turn)
-            row.used, row.used_by_key[key] = gate.used, gate.used_by(key)
+            row.last_started_turns[run.priority] = max(row.last_started_turns.get(run.priority, 0), turn)
+            row.used, row.used_by_key[key] = gate.rate_usage, gate.get_key_rate_usage(key)
 
-    def _wake_times(self, sleeping: Iterable[Run], now: float) -> Iterator[float | None]:
+    def _iter_wake_times(self, sleeping: Iterable[Run], now: float) -> Iterator[float | None]:
         """When each of these could be taken, as far as is known now."""
-        gates = {name: self._gate(name, now) for name in self._queues}
+        gates = {name: self._make_gate(name, now) for name in self._queues}
         for run in sleeping:
             gate = gates.get(run.queue)
             if gate is None or run.wake_at is None or rules.is_isolated(run.suspicion):
                 yield run.wake_at
             elif self._queues[run.queue].paused_at is None:
-                yield _wake_time(run, run.wake_at, gate)
+                yield _get_wake_time(run, run.wake_at, gate)
 
-    def _charge(self, run: Run, tokens: int) -> None:
+    def _add_token_charge(self, run: Run, tokens: int) -> None:
         """Note what model calls of a run have used."""
         row = self._queues.get(run.queue)
-        if row is not None and row.limits.counts_tokens:
-            gate, key = self._gate(run.queue, self._clock()), run.queue_key
-            gate.charge(key, tokens, self._clock())
-            row.used, row.used_by_key[key] = gate.used, gate.used_by(key)
+        if row is not None and row.limits.has_token_rate:
+            gate, key = self._make_gate(run.queue, self._clock()), run.queue_key
+            gate.charge_tokens(key, tokens, self._clock())
+            row.used, row.used_by_key[key] = gate.rate_usage, gate.get_key_rate_usage(key)
 
 
-def _by_age(run: Run) -> tuple[float, ...]:
+def _get_age_sort_key(run: Run) -> tuple[float, ...]:
     return (-run.priority, run.key)
 
 
@@ -199,9 +207,9 @@ def _is_waiting(run: Run, now: float) -> bool:
     return run.state is not RunState.RUNNING and run.paused_at is None and is_due
 
 
-def _wake_time(run: Run, at: float, gate: Gate) -> float | None:
-    if run.cancel is not Cancel.NO:
+def _get_wake_time(run: Run, at: float, gate: QueueAdmission) -> float | None:
+    if run.cancel_state is not CancelState.NONE:
         return at
-    if gate.places == 0 or gate.places_of(run.queue_key) == 0:
+    if gate.free_slot_count == 0 or gate.get_key_free_slot_count(run.queue_key) == 0:
         return None
-    return at if run.epoch > 0 else max(at, gate.next_at(), gate.next_at_of(run.queue_key))
+    return at if run.epoch > 0 else max(at, gate.get_next_start_at(), gate.get_key_next_start_at(run.queue_key))

@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from holdfast.stores.audit_log import Audit, NewAudit
-from holdfast.stores.daily_usage import DayRuns, DayUsage, day_of
-from holdfast.stores.documents import Document, check_place
+from holdfast.stores.audit_log import AuditEvent, AuditRow
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage, get_utc_day
+from holdfast.stores.documents import Document, check_document_name
 from holdfast.stores.memory.tables import Tables
 
 
-class Keeping(Tables):
+class ServerDataOperations(Tables):
     """What the store keeps for servers."""
 
     async def put_document(
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
-        check_place(kind, name)
+        check_document_name(kind, name)
         with self._lock:
             known, now = self._documents.get((kind, name)), self._clock()
             if if_version not in (None, 0 if known is None else known.version):
@@ -31,7 +31,7 @@ class Keeping(Tables):
             self._documents[kind, name] = document
             return document
 
-    async def documents(
+    async def list_documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         with self._lock:
@@ -46,37 +46,39 @@ class Keeping(Tables):
         with self._lock:
             return self._documents.pop((kind, name), None) is not None
 
-    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
         with self._lock:
-            for entry in entries:
-                self._last_audit += 1
-                self._audit[self._last_audit] = entry
+            for entry in events:
+                self._last_audit_id += 1
+                self._audit_events[self._last_audit_id] = entry
 
-    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+    async def list_audit(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         with self._lock:
-            found = [Audit(id, what) for id, what in self._audit.items() if before is None or id < before]
+            found = [
+                AuditRow(id, what) for id, what in self._audit_events.items() if before_id is None or id < before_id
+            ]
         return found[::-1][:limit]
 
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         with self._lock:
-            old = sorted((what.at, id) for id, what in self._audit.items() if what.at < before)[:limit]
+            old = sorted((what.at, id) for id, what in self._audit_events.items() if what.at < before)[:limit]
             for _, id in old:
-                del self._audit[id]
+                del self._audit_events[id]
         return len(old)
 
-    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         with self._lock:
             return [
-                DayUsage(day, name, model, used)
-                for (day, name, model), used in sorted(self._spent.items())
+                DailyUsage(day, name, model, used)
+                for (day, name, model), used in sorted(self._daily_usage.items())
                 if since <= day <= until and workflow in (None, name)
             ]
 
-    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
         with self._lock:
-            counts = Counter((day_of(run.created_at), run.workflow) for run in self._runs.values())
+            counts = Counter((get_utc_day(run.created_at), run.workflow) for run in self._runs.values())
         return [
-            DayRuns(day, name, count)
+            DailyRunCount(day, name, count)
             for (day, name), count in sorted(counts.items())
             if since <= day <= until and workflow in (None, name)
         ]

@@ -18,7 +18,7 @@ so that nobody storms a server that is just coming up.
 A process that is forked off here would keep the session alive when this one is dead, and with it the locks by which
 others see that it lives. So a child gets rid of all that it inherits, without a word to the server.
 
-Work that was given up because of others (a deadlock, or ``Collision``) is rolled back and done again, from its
+Work that was given up because of others (a deadlock, or ``WriteConflict``) is rolled back and done again, from its
 beginning, after a short while of a random length, so that the same two do not meet again.
 """
 
@@ -40,19 +40,19 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
-from holdfast.stores.postgres.connections import PATIENCE, Connection
-from holdfast.stores.postgres.errors import is_conflict, is_lost, translated
-from holdfast.stores.postgres.pipeline import Waits
-from holdfast.stores.sql.database import Collision
+from holdfast.stores.postgres.connections import LOCK_TIMEOUT_S, Connection
+from holdfast.stores.postgres.errors import is_conflict, is_connection_lost, translate_error
+from holdfast.stores.postgres.pipeline import SocketGenerator
+from holdfast.stores.sql.database import WriteConflict
 
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """How often work is begun that others get in the way of."""
-_FIRST_NAP = 0.002
-_FIRST_PAUSE = 0.025
-_LONGEST_PAUSE = 1.0
+_CONFLICT_BACKOFF_S = 0.002
+_FIRST_RECONNECT_DELAY_S = 0.025
+_MAX_RECONNECT_DELAY_S = 1.0
 
 
-class Wrapped(Protocol):
+class TransactionalDatabase(Protocol):
     """What work is a function of."""
 
     def roll_back(self) -> None:
@@ -61,57 +61,59 @@ class Wrapped(Protocol):
 
 
 T = TypeVar("T")
-D = TypeVar("D", bound=Wrapped)
+D = TypeVar("D", bound=TransactionalDatabase)
 
 
-class Link(Generic[D]):
+class ReconnectingConnection(Generic[D]):
     """A connection that is made again when it is broken. Used by one thread at a time."""
 
-    def __init__(self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], shown: str) -> None:
+    def __init__(self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], display_url: str) -> None:
         self._connect = connect
         self._wrap = wrap
-        self.shown = shown
+        self.display_url = display_url
         self.connection: Connection | None = None
         self._database: D | None = None
-        self._process = os.getpid()
+        self._pid = os.getpid()
         self._closed = threading.Event()
-        self._was_connected = False
-        self._failures = 0
-        self._not_before = 0.0
-        _links.add(self)
+        self._has_connected = False
+        self._failure_count = 0
+        self._next_attempt_at = 0.0
+        _all_connections.add(self)
 
-    def ready(self, wait: bool = True) -> D:
+    def ensure_connected(self, wait: bool = True) -> D:
         """Make sure of a connection. Raises ``StoreUnavailable`` if there is none to be had."""
         self.check_usable()
         if self.connection is not None and not _is_alive(self.connection):
-            self.drop()
+            self.disconnect()
         if self.connection is None:
-            pause = self._not_before - time.monotonic()
+            pause = self._next_attempt_at - time.monotonic()
             if pause > 0 and (not wait or self._closed.wait(pause)):
                 self.check_usable()
-                raise StoreUnavailable(f"{self.shown} cannot be reached: the next attempt is in {pause:.1f} seconds")
+                raise StoreUnavailable(
+                    f"{self.display_url} cannot be reached: the next attempt is in {pause:.1f} seconds"
+                )
             self._open()
         assert self._database is not None
         return self._database
 
-    def at_once(self) -> D | None:
+    def get_if_alive(self) -> D | None:
         """The connection, if there is one that seems to be good."""
         self.check_usable()
         good = self.connection is not None and _is_alive(self.connection)
         return self._database if good else None
 
-    def do(self, work: Callable[[D], T], wait: bool = True) -> T:
+    def run(self, work: Callable[[D], T], wait: bool = True) -> T:
         """Do work once, and see to it that the connection can be used afterwards. Raises psycopg's errors as such."""
-        database = self.ready(wait)
+        database = self.ensure_connected(wait)
         try:
             result = work(database)
         except BaseException as error:
-            self.tidy(database, error)
+            self.recover(database, error)
             raise
-        self._failures = 0
+        self._failure_count = 0
         return result
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         """Have no connection."""
         connection, self.connection, self._database = self.connection, None, None
         if connection is not None:
@@ -120,39 +122,40 @@ class Link(Generic[D]):
     def close(self) -> None:
         """Have none any more."""
         self._closed.set()
-        if self.is_of_this_process:
-            self.drop()
+        if self.is_own_process:
+            self.disconnect()
         elif self.connection is not None:
-            _left_to_parents.append(self.connection)
+            _parent_connections.append(self.connection)
 
     def stop_waiting(self) -> None:
         """Whoever waits for a connection gives up, now and from now on."""
         self._closed.set()
 
     @property
-    def is_of_this_process(self) -> bool:
+    def is_own_process(self) -> bool:
         """Whether it was made here, and not in the process that this one was forked from."""
-        return os.getpid() == self._process
+        return os.getpid() == self._pid
 
     def check_usable(self) -> None:
         """Raises unless this is open, and was opened in this process."""
-        if not self.is_of_this_process:
+        if not self.is_own_process:
             raise UsageError(
-                f"{self.shown} was opened before this process was forked, and a connection cannot cross a fork. Open a "
+                f"{self.display_url} was opened before this process was forked, and a connection cannot cross a fork. "
+                "Open a "
                 f"runtime in the child, or start it with the 'spawn' method."
             )
         if self._closed.is_set():
-            raise StoreUnavailable(f"{self.shown} is not open: this store has been closed")
+            raise StoreUnavailable(f"{self.display_url} is not open: this store has been closed")
 
-    def hold_off(self) -> None:
+    def back_off(self) -> None:
         """Let some time pass before the next attempt to connect: the longer, the more of them have failed."""
-        self._failures += 1
-        pause = min(_FIRST_PAUSE * 2**self._failures, _LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause * random.uniform(0.5, 1.0)
+        self._failure_count += 1
+        pause = min(_FIRST_RECONNECT_DELAY_S * 2**self._failure_count, _MAX_RECONNECT_DELAY_S)
+        self._next_attempt_at = time.monotonic() + pause * random.uniform(0.5, 1.0)
 
-    def pause_left(self) -> float:
+    def get_backoff_s(self) -> float:
         """Seconds until the next attempt to connect makes sense."""
-        return max(0.0, self._not_before - time.monotonic())
+        return max(0.0, self._next_attempt_at - time.monotonic())
 
     def _open(self) -> None:
         try:
@@ -163,243 +166,247 @@ class Link(Generic[D]):
                 connection.close()
                 raise
         except StoreError as error:
-            self.hold_off()
-            if self._was_connected and not isinstance(error, StoreUnavailable | SchemaTooNew):
+            self.back_off()
+            if self._has_connected and not isinstance(error, StoreUnavailable | SchemaTooNew):
                 # It has worked before: servers change roles, and passwords are changed.
                 raise StoreUnavailable(str(error)) from error
             raise
         self.connection = connection
-        self._not_before = 0.0
-        self._was_connected = True
+        self._next_attempt_at = 0.0
+        self._has_connected = True
 
-    def tidy(self, database: D, error: BaseException) -> None:
+    def recover(self, database: D, error: BaseException) -> None:
         """After an error: let the connection be usable, or have none."""
         connection = self.connection
         if connection is None:
             return
-        if not (connection.closed or is_lost(error)):
+        if not (connection.closed or is_connection_lost(error)):
             try:
                 database.roll_back()
             except psycopg.Error:
-                self.drop()
+                self.disconnect()
                 return
             pgconn = connection.pgconn
             is_idle = pgconn.transaction_status == TransactionStatus.IDLE
             if is_idle and pgconn.pipeline_status == PipelineStatus.OFF:
                 return
-        self.drop()
+        self.disconnect()
 
 
-class Line(Generic[D]):
+class ConnectionWorker(Generic[D]):
     """One connection, used by one caller at a time."""
 
     def __init__(
-        self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], shown: str, name: str
+        self, connect: Callable[[], Connection], wrap: Callable[[Connection], D], display_url: str, name: str
     ) -> None:
-        self._link = Link(connect, wrap, shown)
+        self._reconnecting = ReconnectingConnection(connect, wrap, display_url)
         self._lock = threading.Lock()
-        self._hand = Hand(f"holdfast-{name}")
-        self._trip: Trip | None = None
+        self._thread = JobThread(f"holdfast-{name}")
+        self._pending_query: PendingQuery | None = None
         """What is under way on an event loop; it holds the lock."""
-        self._watch: Watch | None = None
+        self._watcher: SocketWatcher | None = None
         """Stays between two trips, since to begin and to end it takes as long as the rest of one; but nobody watches a
         socket that a thread reads."""
-        self._in_thread = 0
+        self._thread_job_count = 0
 
-    def on_loop(self, work: Callable[[D], Waits[T] | None]) -> asyncio.Future[T | None] | None:
+    def run_on_loop(self, work: Callable[[D], SocketGenerator[T] | None]) -> asyncio.Future[T | None] | None:
         """Do work that only waits for the socket, without a thread. ``None``, now or later: the thread has to do it.
 
         Once it has begun, it is brought to its end, whether anybody waits for it or not.
         """
-        if self._in_thread or not self._lock.acquire(blocking=False):
+        if self._thread_job_count or not self._lock.acquire(blocking=False):
             return None
-        trip: Trip | None = None
+        trip: PendingQuery | None = None
         try:
-            database = self._link.at_once()
+            database = self._reconnecting.get_if_alive()
             waits = None if database is None else work(database)
             if database is None or waits is None:
                 return None
-            assert self._link.connection is not None
-            watch = self._watching(asyncio.get_running_loop(), self._link.connection.pgconn.socket)
-            self._trip = trip = Trip(watch, waits, partial(self._landed, database))
-            trip.go_on(None)
+            assert self._reconnecting.connection is not None
+            watch = self._get_watcher(asyncio.get_running_loop(), self._reconnecting.connection.pgconn.socket)
+            self._pending_query = trip = PendingQuery(watch, waits, partial(self._finish_query, database))
+            trip.advance(None)
             return trip.future
         finally:
             if trip is None:
                 self._lock.release()
 
-    def _watching(self, loop: asyncio.AbstractEventLoop, socket: int) -> Watch:
-        watch = self._watch
+    def _get_watcher(self, loop: asyncio.AbstractEventLoop, socket: int) -> SocketWatcher:
+        watch = self._watcher
         if watch is None or watch.loop is not loop or watch.socket != socket:
-            self._unwatch()
-            self._watch = watch = Watch(loop, socket, self._ready)
+            self._stop_watching()
+            self._watcher = watch = SocketWatcher(loop, socket, self._on_socket_ready)
         return watch
 
-    def _ready(self, ready: Ready) -> None:
+    def _on_socket_ready(self, ready: Ready) -> None:
         """There is something at the socket. Without a trip, the server has something to say: the next one will see."""
-        if self._trip is not None:
-            self._trip.go_on(ready)
+        if self._pending_query is not None:
+            self._pending_query.advance(ready)
         else:
-            self._unwatch()
+            self._stop_watching()
 
-    def _unwatch(self) -> None:
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
+    def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
 
-    def _landed(self, database: D, error: BaseException | None) -> BaseException | None:
+    def _finish_query(self, database: D, error: BaseException | None) -> BaseException | None:
         """A trip has come to its end: make the line free again. Returns what is to be told of the error."""
-        self._trip = None
+        self._pending_query = None
         try:
-            if self._in_thread or error is not None:
-                self._unwatch()
+            if self._thread_job_count or error is not None:
+                self._stop_watching()
             if error is None:
                 return None
-            self._link.tidy(database, error)
+            self._reconnecting.recover(database, error)
             if isinstance(error, psycopg.Error):
                 # Whatever else went wrong, the thread does it again, and knows what to say.
-                return translated(error, self._link.shown) if is_lost(error) else None
+                return translate_error(error, self._reconnecting.display_url) if is_connection_lost(error) else None
             return error
         finally:
             self._lock.release()
 
     def leave_loop(self) -> None:
         """Watch nothing any more, on the loop; a trip that is under way still comes to its end."""
-        self._in_thread += 1
-        if self._trip is None:
-            self._unwatch()
+        self._thread_job_count += 1
+        if self._pending_query is None:
+            self._stop_watching()
 
-    def _land_orphan(self) -> None:
+    def _end_orphaned_query(self) -> None:
         """End what is under way on a loop that is closed: nobody else will."""
-        trip = self._trip
-        if trip is not None and trip.watch.loop.is_closed():
-            self._watch = None
-            trip.end(StoreUnavailable(f"{self._link.shown}: the event loop was closed meanwhile"))
+        trip = self._pending_query
+        if trip is not None and trip.watcher.loop.is_closed():
+            self._watcher = None
+            trip.abort(StoreUnavailable(f"{self._reconnecting.display_url}: the event loop was closed meanwhile"))
 
-    async def do(self, work: Callable[[D], T]) -> T:
+    async def run_in_thread(self, work: Callable[[D], T]) -> T:
         """Do work in the line's own thread."""
-        self._link.check_usable()
+        self._reconnecting.check_usable()
         self.leave_loop()
         try:
-            return await self._hand.do(lambda: self.blocking(work))
+            return await self._thread.run(lambda: self.run_blocking(work))
         finally:
-            self._in_thread -= 1
+            self._thread_job_count -= 1
 
-    def blocking(self, work: Callable[[D], T]) -> T:
+    def run_blocking(self, work: Callable[[D], T]) -> T:
         """Do work here and now."""
-        self._land_orphan()
-        for attempt in range(1, ATTEMPTS + 1):
+        self._end_orphaned_query()
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 with self._lock:
-                    return self._link.do(work)
-            except Collision as error:
-                if attempt == ATTEMPTS:
+                    return self._reconnecting.run(work)
+            except WriteConflict as error:
+                if attempt == MAX_ATTEMPTS:
                     raise StoreLocked(
-                        f"{self._link.shown}: others wrote the same rows first, {ATTEMPTS} times in a row"
+                        f"{self._reconnecting.display_url}: others wrote the same rows first, {MAX_ATTEMPTS} times in "
+                        "a row"
                     ) from error
             except psycopg.Error as error:
-                if not is_conflict(error) or attempt == ATTEMPTS:
-                    raise translated(error, self._link.shown) from error
-            time.sleep(_FIRST_NAP * 2**attempt * random.random())
+                if not is_conflict(error) or attempt == MAX_ATTEMPTS:
+                    raise translate_error(error, self._reconnecting.display_url) from error
+            time.sleep(_CONFLICT_BACKOFF_S * 2**attempt * random.random())
         raise AssertionError  # every attempt ends above
 
-    def close(self, patience: float = PATIENCE) -> None:
+    def close(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
         """Close the connection. In a forked child it is left alone: it belongs to the parent."""
-        self._link.stop_waiting()
-        if not self._link.is_of_this_process:
-            self._link.close()  # the lock and the thread are the parent's, too
+        self._reconnecting.stop_waiting()
+        if not self._reconnecting.is_own_process:
+            self._reconnecting.close()  # the lock and the thread are the parent's, too
             return
-        self._hand.rest()
-        self._land_orphan()
-        if self._lock.acquire(timeout=patience):
+        self._thread.stop()
+        self._end_orphaned_query()
+        if self._lock.acquire(timeout=timeout_s):
             try:
-                self._link.close()
+                self._reconnecting.close()
             finally:
                 self._lock.release()
 
 
-class Watch:
+class SocketWatcher:
     """What an event loop knows of a socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, ready: Callable[[Ready], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, socket: int, on_ready: Callable[[Ready], None]) -> None:
         self.loop = loop
         self.socket = socket
-        self._ready = ready
-        self._writes = False
-        loop.add_reader(socket, ready, Ready.R)
+        self._on_ready = on_ready
+        self._is_watching_writes = False
+        loop.add_reader(socket, on_ready, Ready.R)
 
-    def heed(self, wait: Wait) -> None:
+    def set_wait(self, wait: Wait) -> None:
         """Wait for this as well; to read is always waited for."""
-        if (wait == Wait.RW) is not self._writes:
-            self._writes = not self._writes
-            if self._writes:
-                self.loop.add_writer(self.socket, self._ready, Ready.W)
+        if (wait == Wait.RW) is not self._is_watching_writes:
+            self._is_watching_writes = not self._is_watching_writes
+            if self._is_watching_writes:
+                self.loop.add_writer(self.socket, self._on_ready, Ready.W)
             else:
                 self.loop.remove_writer(self.socket)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Look at it no more."""
         if not self.loop.is_closed():
-            self.heed(Wait.R)
+            self.set_wait(Wait.R)
             self.loop.remove_reader(self.socket)
 
 
-class Trip:
+class PendingQuery:
     """Work that waits for a socket, on an event loop."""
 
     def __init__(
-        self, watch: Watch, waits: Waits[Any], landed: Callable[[BaseException | None], BaseException | None]
+        self,
+        watcher: SocketWatcher,
+        steps: SocketGenerator[Any],
+        on_finish: Callable[[BaseException | None], BaseException | None],
     ) -> None:
-        self.watch = watch
-        self.future: asyncio.Future[Any] = watch.loop.create_future()
-        self._waits = waits
-        self._landed = landed
+        self.watcher = watcher
+        self.future: asyncio.Future[Any] = watcher.loop.create_future()
+        self._steps = steps
+        self._on_finish = on_finish
 
-    def go_on(self, ready: Ready | None) -> None:
+    def advance(self, ready: Ready | None) -> None:
         """Go on as far as is possible; ``None``: from the beginning."""
         result, error = None, None
         try:
-            wait = next(self._waits) if ready is None else self._waits.send(ready)
+            wait = next(self._steps) if ready is None else self._steps.send(ready)
         except StopIteration as end:
             result = end.value
         except BaseException as raised:
             error = raised
         else:
-            self.watch.heed(wait)
+            self.watcher.set_wait(wait)
             return
-        self.watch.heed(Wait.R)
-        _tell(self.future, result, self._landed(error))
+        self.watcher.set_wait(Wait.R)
+        _resolve_future(self.future, result, self._on_finish(error))
 
-    def end(self, error: BaseException) -> None:
+    def abort(self, error: BaseException) -> None:
         """End it in the middle."""
-        self._waits.close()
-        self._landed(error)
+        self._steps.close()
+        self._on_finish(error)
 
 
-class Hand:
+class JobThread:
     """A thread that does one thing after the other, for an event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._work: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def do(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T]) -> T:
         """Have it done, and wait for it. If the wait is cancelled, work that has begun goes on."""
         if self._thread is None:
             # A daemon: it may be waiting for a server, and the process need not.
-            self._thread = threading.Thread(target=self._toil, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
             self._thread.start()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._work.put((future, work))
+        self._jobs.put((future, work))
         return await future
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """End when everything is done that was asked for."""
-        self._work.put(None)
+        self._jobs.put(None)
 
-    def _toil(self) -> None:
-        while (asked := self._work.get()) is not None:
+    def _run_jobs(self) -> None:
+        while (asked := self._jobs.get()) is not None:
             future, work = asked
             if future.cancelled():
                 continue
@@ -408,21 +415,21 @@ class Hand:
             except BaseException as raised:
                 result, error = None, raised
             try:
-                future.get_loop().call_soon_threadsafe(_tell, future, result, error)
+                future.get_loop().call_soon_threadsafe(_resolve_future, future, result, error)
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
             del asked, future, work, result, error  # nothing is kept alive while there is nothing to do
 
 
-_left_to_parents: list[Connection] = []
+_parent_connections: list[Connection] = []
 """Connections of parent processes, kept so that they are not closed here."""
-_links: WeakSet[Link[Any]] = WeakSet()
+_all_connections: WeakSet[ReconnectingConnection[Any]] = WeakSet()
 
 
-def _cut_off() -> None:
+def _detach_inherited_sockets() -> None:
     """In a forked child: have nothing that leads to the server, where libpq believes that it has."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for link in _links:
+    for link in _all_connections:
         connection = link.connection
         if connection is not None and not connection.closed:
             os.dup2(nowhere, connection.pgconn.socket, inheritable=False)
@@ -430,10 +437,10 @@ def _cut_off() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_cut_off)
+    os.register_at_fork(after_in_child=_detach_inherited_sockets)
 
 
-def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _resolve_future(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

@@ -1,7 +1,7 @@
 """Connecting: what a URL means, and how each of our connections is set up.
 
 A URL is what libpq takes (``postgresql://user:password@host:5432/database?sslmode=require``, several hosts, sockets by
-``?host=/run/postgresql``), plus a namespace, which libpq never sees. Its password is for libpq only (``shown_url``).
+``?host=/run/postgresql``), plus a namespace, which libpq never sees. Its password is for libpq only (``redact_url``).
 
 **Settings.** A server, a database or a role can have defaults that would break what is promised here, so a session gets
 its own: how long it waits for a lock, how long it may sit in a transaction (a suspended process must not hold rows for
@@ -28,21 +28,21 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import StoreReadOnly, StoreSchemaError, UsageError
-from holdfast.stores.clocks import elapsed
+from holdfast.stores.clocks import monotonic
 from holdfast.stores.postgres import adapters
-from holdfast.stores.postgres.dialect import PLANNING
-from holdfast.stores.postgres.errors import store_error
-from holdfast.stores.urls import HIDDEN, password_in, secrets_in, shown_url, split_namespace
+from holdfast.stores.postgres.dialect import PLANNER_SETTINGS
+from holdfast.stores.postgres.errors import to_store_error
+from holdfast.stores.urls import REDACTED, find_password, find_secrets, redact_url, split_namespace
 
-OLDEST = 14
+MIN_SERVER_VERSION = 14
 """The first version of PostgreSQL that will do."""
-PATIENCE = 5.0
+LOCK_TIMEOUT_S = 5.0
 """How long to wait for a row that somebody else has locked, in seconds."""
-IDLE_LIMIT = 4.0
+IDLE_TRANSACTION_TIMEOUT_S = 4.0
 """How long a session may sit in a transaction without a word, in seconds; then the server ends it."""
 
-_CONNECT_TIMEOUT = 10
-_NETWORK = {
+_CONNECT_TIMEOUT_S = 10
+_KEEPALIVE_OPTIONS = {
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -51,7 +51,7 @@ _NETWORK = {
 }
 """A host that is gone without a word is noticed within half a minute, and not after two hours."""
 _SCHEMES = ("postgresql", "postgres")
-_FIRST_LOOK = (
+_SELECT_SERVER_INFO = (
     "SELECT pg_backend_pid(), current_setting('server_version_num')::int, current_setting('server_version'), "
     "current_setting('server_encoding'), current_setting('synchronous_commit'), pg_is_in_recovery(), "
     "current_setting('default_transaction_read_only') = 'on', extract(epoch FROM clock_timestamp())::float8"
@@ -61,21 +61,21 @@ _FIRST_LOOK = (
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """One of ours; each statement is a transaction of its own, unless ``BEGIN`` says otherwise."""
 
-    shown: str = ""
+    display_url: str = ""
     """Its URL without secrets."""
     url: str = ""
     """Its URL, with secrets."""
     pooled_settings_sql: str = ""
     """What ``settings_sql`` is behind a pooler."""
-    is_recognized: bool = False
+    is_pooler_detected: bool = False
     """Whether a pooler has shown itself when the connection was made."""
-    told_time: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    clock_sample: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """The server's clock, and when it was asked for and told: see ``clocks.DatabaseClock.note``."""
 
     @property
     def is_pooled(self) -> bool:
         """Whether a pooler stands between, so that no session is ours."""
-        return self.is_recognized or is_shared(self.url)
+        return self.is_pooler_detected or has_shared_sessions(self.url)
 
     @property
     def settings_sql(self) -> str:
@@ -84,15 +84,15 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def treat_as_pooled(self) -> None:
         """Rely on nothing in a session from now on, because other clients use it as well."""
-        _shared.add(self.url)
+        _shared_session_urls.add(self.url)
 
 
-_shared: set[str] = set()
+_shared_session_urls: set[str] = set()
 
 
-def is_shared(url: str) -> bool:
+def has_shared_sessions(url: str) -> bool:
     """Whether this process has found out that connections with this URL share their sessions with other clients."""
-    return url in _shared
+    return url in _shared_session_urls
 
 
 def connect(
@@ -100,45 +100,45 @@ def connect(
     *,
     application_name: str = "holdfast",
     durable: bool = True,
-    idle_limit: float = IDLE_LIMIT,
-    patience: float = PATIENCE,
+    idle_timeout_s: float = IDLE_TRANSACTION_TIMEOUT_S,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
 ) -> Connection:
     """A connection, ready for use. Blocking.
 
     A server that cannot be written is refused. A connection that is not ``durable`` does not wait for the disk: it is
     for what may be lost with the server, such as lease renewals.
     """
-    shown = shown_url(url)
+    shown = redact_url(url)
     conninfo, _ = split_url(url)
-    parameters = _parameters(conninfo, url, application_name)
+    parameters = _make_parameters(conninfo, url, application_name)
     try:
         connection = Connection.connect(**parameters, autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        raise store_error(error, shown) from error
+        raise to_store_error(error, shown) from error
     try:
-        adapters.register(connection)
-        connection.shown, connection.url = shown, url
-        _set_up(connection, _settings(durable, idle_limit, patience))
+        adapters.register_adapters(connection)
+        connection.display_url, connection.url = shown, url
+        _set_up(connection, _make_settings(durable, idle_timeout_s, lock_timeout_s))
     except psycopg.Error as error:
         connection.close()
-        raise store_error(error, shown) from error
+        raise to_store_error(error, shown) from error
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def connect_plainly(url: str) -> psycopg.Connection[Any]:
+def connect_for_step(url: str) -> psycopg.Connection[Any]:
     """A connection as users know them: psycopg's own adapters, and the settings of their role. Blocking.
 
     For transactional steps. Between two statements of ours, nothing is in a transaction.
     """
     conninfo, _ = split_url(url)
-    parameters = _parameters(conninfo, url, "holdfast step")
+    parameters = _make_parameters(conninfo, url, "holdfast step")
     try:
         return psycopg.connect(**parameters, autocommit=True)
     except psycopg.Error as error:
-        raise store_error(error, shown_url(url)) from error
+        raise to_store_error(error, redact_url(url)) from error
 
 
 def split_url(url: str) -> tuple[str, str | None]:
@@ -146,50 +146,50 @@ def split_url(url: str) -> tuple[str, str | None]:
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:
         raise UsageError(
-            f"{shown_url(url)!r} is not the URL of a PostgreSQL database. It looks like "
+            f"{redact_url(url)!r} is not the URL of a PostgreSQL database. It looks like "
             f"postgresql://user:password@host:5432/database"
         )
     return split_namespace(url)
 
 
-def _parameters(conninfo: str, url: str, application_name: str) -> dict[str, Any]:
+def _make_parameters(conninfo: str, url: str, application_name: str) -> dict[str, Any]:
     """What the URL says, and what it leaves to us."""
-    password = password_in(url)
+    password = find_password(url)
     is_doubtful = re.search("[@/?]", password) is not None  # then libpq may take parts of it for something else
     try:
         if is_doubtful and "@" in url.partition("?")[0]:
             raise psycopg.ProgrammingError
         given = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
-        said = "" if is_doubtful else f": {_hidden(str(error).strip(), url)}"
+        said = "" if is_doubtful else f": {_redact(str(error).strip(), url)}"
         raise UsageError(
-            f"{shown_url(url)!r} is not a URL that PostgreSQL understands{said}. Special characters in a password are "
+            f"{redact_url(url)!r} is not a URL that PostgreSQL understands{said}. Special characters in a password are "
             f"written as %40 (@), %2F (/), %3A (:), %3F (?), %23 (#), %25 (%)."
         ) from None
     usual: dict[str, Any] = {
-        "connect_timeout": _CONNECT_TIMEOUT,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
         "application_name": application_name,
-        **_NETWORK,
+        **_KEEPALIVE_OPTIONS,
     }
     if "," in str(given.get("host", "")) + str(given.get("hostaddr", "")):
         usual["target_session_attrs"] = "read-write"  # of several servers, the one that is not a standby
     return {**usual, **given, "client_encoding": "UTF8"}
 
 
-def _hidden(text: str, url: str) -> str:
-    """What libpq says of a URL, which it likes to quote, without what ``shown_url`` hides."""
-    for secret in secrets_in(url):
-        text = text.replace(secret, HIDDEN)
+def _redact(text: str, url: str) -> str:
+    """What libpq says of a URL, which it likes to quote, without what ``redact_url`` hides."""
+    for secret in find_secrets(url):
+        text = text.replace(secret, REDACTED)
     return text
 
 
-def _settings(durable: bool, idle_limit: float, patience: float) -> dict[str, str]:
+def _make_settings(durable: bool, idle_timeout_s: float, lock_timeout_s: float) -> dict[str, str]:
     settings = {
-        "lock_timeout": f"{patience * 1000:.0f}",
-        "idle_in_transaction_session_timeout": f"{idle_limit * 1000:.0f}",
+        "lock_timeout": f"{lock_timeout_s * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{idle_timeout_s * 1000:.0f}",
         "idle_session_timeout": "0",
         "default_transaction_isolation": "read committed",
-        **PLANNING,
+        **PLANNER_SETTINGS,
     }
     if not durable:
         settings["synchronous_commit"] = "off"
@@ -197,15 +197,16 @@ def _settings(durable: bool, idle_limit: float, patience: float) -> dict[str, st
 
 
 def _set_up(connection: Connection, settings: dict[str, str]) -> None:
-    asked = elapsed()
-    row = connection.execute(_FIRST_LOOK).fetchone()
+    asked = monotonic()
+    row = connection.execute(_SELECT_SERVER_INFO).fetchone()
     assert row is not None
     pid, number, version, encoding, synchronous, is_standby, is_read_only, clock = row
-    connection.told_time = (clock, asked, elapsed())
-    shown = connection.shown
-    if number < OLDEST * 10_000:
+    connection.clock_sample = (clock, asked, monotonic())
+    shown = connection.display_url
+    if number < MIN_SERVER_VERSION * 10_000:
         raise StoreSchemaError(
-            f"{shown} is a server of PostgreSQL {version}, and Holdfast needs version {OLDEST} or later. Upgrade the "
+            f"{shown} is a server of PostgreSQL {version}, and Holdfast needs version {MIN_SERVER_VERSION} or later. "
+            "Upgrade the "
             f"server, or point HOLDFAST_URL at another one."
         )
     if encoding != "UTF8":
@@ -225,11 +226,11 @@ def _set_up(connection: Connection, settings: dict[str, str]) -> None:
     if synchronous == "off":
         settings.setdefault("synchronous_commit", "on")  # else a commit could be lost after it was reported
     # In a shared session, the setting of a connection that is not durable may be found by one that is.
-    connection.pooled_settings_sql = _set({"synchronous_commit": synchronous, **settings}, local=True)
-    connection.is_recognized = connection.info.backend_pid != pid
+    connection.pooled_settings_sql = _make_set_config({"synchronous_commit": synchronous, **settings}, is_local=True)
+    connection.is_pooler_detected = connection.info.backend_pid != pid
     if not connection.is_pooled:
-        connection.execute(_set(settings, local=False).encode())
+        connection.execute(_make_set_config(settings, is_local=False).encode())
 
 
-def _set(settings: dict[str, str], *, local: bool) -> str:
-    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {local})" for name, value in settings.items())
+def _make_set_config(settings: dict[str, str], *, is_local: bool) -> str:
+    return "SELECT " + ", ".join(f"set_config('{name}', '{value}', {is_local})" for name, value in settings.items())

@@ -1,15 +1,15 @@
 """How PostgreSQL writes the statements of ``stores.sql.statements``.
 
 Changes and lookups come in numbers: a thousand runs that end, a hundred records that may be there. Statements that are
-``Bulk`` take all of them at once, as one array for each value, so that the text never depends on the data, and one
-round trip does for any number.
+``BulkStatement`` take all of them at once, as one array for each value, so that the text never depends on the data, and
+one round trip does for any number.
 
 **Plans.** Every statement is made so that each of its steps is one descent of an index, whatever the planner believes:
 it is not asked to guess how long an array is. Where rows are read, the array drives a ``LATERAL`` query that is kept
 apart by ``OFFSET 0``. Rows that are to be changed are found in the same way, and then changed where they stand
 (``ctid``): a join of the table itself could be turned round. ``EXISTS`` beside ``OR`` could be answered by reading all
-that there is, and a single row that is not NULL cannot. ``PLANNING`` rules out the rest. Plans are kept, and one that
-was made while a table was empty may be a bad one when it has grown, so now and then they are made anew (see
+that there is, and a single row that is not NULL cannot. ``PLANNER_SETTINGS`` rules out the rest. Plans are kept, and
+one that was made while a table was empty may be a bad one when it has grown, so now and then they are made anew (see
 ``database``).
 
 **Locks.** In ``READ COMMITTED`` a statement sees what was committed before it began. One that waits for a row looks at
@@ -24,10 +24,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from holdfast.stores.postgres.adapters import Blobs, Floats, Ints, Texts
+from holdfast.stores.postgres.adapters import BytesArray, FloatArray, IntArray, TextArray
 from holdfast.stores.sql.templates import Dialect, Value, replace_on_conflict
 
-PLANNING: Final[Mapping[str, str]] = {
+PLANNER_SETTINGS: Final[Mapping[str, str]] = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -36,37 +36,37 @@ PLANNING: Final[Mapping[str, str]] = {
 }
 """Settings of every connection that keeps plans. One that plans each statement anew does as well without them."""
 
-_TYPES: Final[Mapping[str, tuple[str, type[list[Any]]]]] = {
-    "i": ("bigint", Ints),
-    "f": ("float8", Floats),
-    "t": ("text", Texts),
-    "b": ("bytea", Blobs),
+_COLUMN_TYPES: Final[Mapping[str, tuple[str, type[list[Any]]]]] = {
+    "i": ("bigint", IntArray),
+    "f": ("float8", FloatArray),
+    "t": ("text", TextArray),
+    "b": ("bytea", BytesArray),
 }
-_TABLE = re.compile(r"@(\w+)(?:\[\w+\])?")
-_VALUE = re.compile(r"(?<![:\w]):([a-z_]+)\b")
-_LIST = re.compile(r"\bIN (:[a-z_]+)\b")
-_JOIN = re.compile(r"CROSS JOIN (@\w+)(?:\[\w+\])? (\w+) ON (\S+ = [\w.]+)")
-_UTF8 = re.compile(r"\butf8\(([^)]*)\)")
-_REFERENCE = re.compile(r"\breference\((\w+)\)")
+_TABLE_PATTERN = re.compile(r"@(\w+)(?:\[\w+\])?")
+_VALUE_PATTERN = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_LIST_PATTERN = re.compile(r"\bIN (:[a-z_]+)\b")
+_JOIN_PATTERN = re.compile(r"CROSS JOIN (@\w+)(?:\[\w+\])? (\w+) ON (\S+ = [\w.]+)")
+_UTF8_PATTERN = re.compile(r"\butf8\(([^)]*)\)")
+_REFERENCE_PATTERN = re.compile(r"\breference\((\w+)\)")
 
 
-class Bulk(str):
+class BulkStatement(str):
     """A statement that takes a column for each value."""
 
-    columns: tuple[type[list[Any]], ...]
+    array_types: tuple[type[list[Any]], ...]
 
-    def __new__(cls, text: str, columns: tuple[type[list[Any]], ...]) -> Self:
+    def __new__(cls, text: str, array_types: tuple[type[list[Any]], ...]) -> Self:
         """Its text, and what each column is made of."""
         made = str.__new__(cls, text)
-        made.columns = columns
+        made.array_types = array_types
         return made
 
 
-class BulkWrite(Bulk):
+class BulkWrite(BulkStatement):
     """One change for each row."""
 
 
-class BulkLookup(Bulk):
+class BulkLookup(BulkStatement):
     """One question for each row; the first column of the answers is the number of their question, from 1."""
 
 
@@ -81,25 +81,25 @@ class PostgresDialect(Dialect):
     def query(self, values: tuple[Value, ...], text: str) -> str:
         """One statement for one row of values."""
         order = [value.name for value in values]
-        used = [found[1] for found in _VALUE.finditer(text)]
+        used = [found[1] for found in _VALUE_PATTERN.finditer(text)]
         assert used == order, f"values in another order than declared, or twice: {text}"
-        marks = {value.name: f"%s::{_type(value)}" for value in values}
-        return _VALUE.sub(lambda found: marks[found[1]], self._place(text))
+        marks = {value.name: f"%s::{_get_sql_type(value)}" for value in values}
+        return _VALUE_PATTERN.sub(lambda found: marks[found[1]], self._render(text))
 
     def query_by_name(self, values: tuple[Value, ...], text: str) -> str:
         """One statement with a mapping of values."""
-        marks = {value.name: f"%({value.name})s::{_type(value)}" for value in values}
-        return _VALUE.sub(lambda found: marks[found[1]], self._place(text))
+        marks = {value.name: f"%({value.name})s::{_get_sql_type(value)}" for value in values}
+        return _VALUE_PATTERN.sub(lambda found: marks[found[1]], self._render(text))
 
     def lookup(self, values: tuple[Value, ...], text: str, lock: str) -> str:
         """An array for each value drives the question."""
         lock = f" {lock}" if lock else ""
         asked = f"SELECT q.n, a.* FROM @rows CROSS JOIN LATERAL ({text} OFFSET 0{lock}) a"
-        return BulkLookup(self._bulk(values, asked), _columns(values))
+        return BulkLookup(self._render_bulk(values, asked), _get_array_types(values))
 
     def write(self, values: tuple[Value, ...], text: str) -> str:
         """An array for each value."""
-        return BulkWrite(self._bulk(values, text), _columns(values))
+        return BulkWrite(self._render_bulk(values, text), _get_array_types(values))
 
     def update(self, values: tuple[Value, ...], assignments: str, condition: str) -> str:
         """The runs have been locked before."""
@@ -146,25 +146,25 @@ class PostgresDialect(Dialect):
             f"(SELECT ctid FROM @{table} WHERE {condition} OFFSET 0) t))",
         )
 
-    def _bulk(self, values: tuple[Value, ...], text: str) -> str:
-        arrays = ", ".join(f"%s::{_TYPES[value.kind][0]}[]" for value in values)
+    def _render_bulk(self, values: tuple[Value, ...], text: str) -> str:
+        arrays = ", ".join(f"%s::{_COLUMN_TYPES[value.kind][0]}[]" for value in values)
         rows = f"unnest({arrays}) WITH ORDINALITY AS q ({', '.join(value.name for value in values)}, n)"
-        placed = self._place(text.replace("@rows", "\0"))
-        return _VALUE.sub(r"q.\1", placed).replace("\0", rows)
+        placed = self._render(text.replace("@rows", "\0"))
+        return _VALUE_PATTERN.sub(r"q.\1", placed).replace("\0", rows)
 
-    def _place(self, text: str) -> str:
+    def _render(self, text: str) -> str:
         """The text with everything but its values."""
         text = text.replace("%", "%%")
-        text = _JOIN.sub(r"CROSS JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2", text)
-        text = _LIST.sub(r"= ANY(\1)", text)
-        text = _UTF8.sub(r"convert_to(\1, 'UTF8')", text)
-        text = _REFERENCE.sub(r"CASE WHEN octet_length(\1) = 33 AND get_byte(\1, 0) = 0 THEN \1 END", text)
-        return _TABLE.sub(lambda found: f"{self._schema}.{found[1]}", text)
+        text = _JOIN_PATTERN.sub(r"CROSS JOIN LATERAL (SELECT * FROM \1 \2 WHERE \3 OFFSET 0) \2", text)
+        text = _LIST_PATTERN.sub(r"= ANY(\1)", text)
+        text = _UTF8_PATTERN.sub(r"convert_to(\1, 'UTF8')", text)
+        text = _REFERENCE_PATTERN.sub(r"CASE WHEN octet_length(\1) = 33 AND get_byte(\1, 0) = 0 THEN \1 END", text)
+        return _TABLE_PATTERN.sub(lambda found: f"{self._schema}.{found[1]}", text)
 
 
-def _type(value: Value) -> str:
-    return _TYPES[value.kind][0] + ("[]" if value.is_list else "")
+def _get_sql_type(value: Value) -> str:
+    return _COLUMN_TYPES[value.kind][0] + ("[]" if value.is_list else "")
 
 
-def _columns(values: tuple[Value, ...]) -> tuple[type[list[Any]], ...]:
-    return tuple(_TYPES[value.kind][1] for value in values)
+def _get_array_types(values: tuple[Value, ...]) -> tuple[type[list[Any]], ...]:
+    return tuple(_COLUMN_TYPES[value.kind][1] for value in values)

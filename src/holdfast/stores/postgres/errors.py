@@ -30,47 +30,52 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
-_CONFLICTS = ("40P01", "40001")
-_SESSION_ENDED = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
-_TABLES = ("42P01", "42703", "3F000")
-_NOT_PERMITTED = "42501"
-_REFUSED = ("28000", "28P01")
-_REFUSED_WORDS = ("authentication failed", "no pg_hba.conf entry", "no password supplied", "is not permitted to log in")
-_NOT_THERE = ("3D000",)
-_TOO_MANY = ("53300",)
-_TOO_MANY_WORDS = ("too many clients", "too many connections", "connection slots are reserved", "no more connections")
+_CONFLICT_CODES = ("40P01", "40001")
+_SESSION_END_CODES = ("08", "57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
+_SCHEMA_CODES = ("42P01", "42703", "3F000")
+_PERMISSION_CODE = "42501"
+_AUTH_CODES = ("28000", "28P01")
+_AUTH_PHRASES = ("authentication failed", "no pg_hba.conf entry", "no password supplied", "is not permitted to log in")
+_NO_DATABASE_CODES = ("3D000",)
+_CONNECTION_LIMIT_CODES = ("53300",)
+_CONNECTION_LIMIT_PHRASES = (
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
+    "no more connections",
+)
 
 
 def is_conflict(error: BaseException) -> bool:
     """Whether the transaction was given up because of another one: to do it again at once may work."""
-    return isinstance(error, Error) and error.sqlstate in _CONFLICTS
+    return isinstance(error, Error) and error.sqlstate in _CONFLICT_CODES
 
 
-def is_lost(error: BaseException) -> bool:
+def is_connection_lost(error: BaseException) -> bool:
     """Whether the connection is gone, or the server says that it will be in a moment."""
     if not isinstance(error, OperationalError | InterfaceError | IdleInTransactionSessionTimeout | TransactionTimeout):
         return False
-    return error.sqlstate is None or error.sqlstate.startswith(_SESSION_ENDED)  # libpq itself has no codes
+    return error.sqlstate is None or error.sqlstate.startswith(_SESSION_END_CODES)  # libpq itself has no codes
 
 
-def outcome_is_unknown(error: BaseException) -> bool:
+def is_outcome_unknown(error: BaseException) -> bool:
     """Whether a commit that was under way may have been done."""
-    return is_lost(error) or (isinstance(error, Error) and error.sqlstate == "40003")
+    return is_connection_lost(error) or (isinstance(error, Error) and error.sqlstate == "40003")
 
 
-def translated(error: BaseException, database: str) -> BaseException:
+def translate_error(error: BaseException, database: str) -> BaseException:
     """The store's error for one of psycopg's; a misuse of SQL or of psycopg is a bug, and stays as it is.
 
     ``database`` is what people are shown: its URL without secrets.
     """
-    return store_error(error, database) if isinstance(error, Error) and not _is_misuse(error) else error
+    return to_store_error(error, database) if isinstance(error, Error) and not _is_misuse(error) else error
 
 
-def store_error(error: Error, database: str) -> StoreError:
+def to_store_error(error: Error, database: str) -> StoreError:
     """The store error that tells what ``error`` means for ``database``."""
     code = error.sqlstate or ""
-    told = told_of(error)
-    if code in _CONFLICTS or code == "55P03":
+    told = format_error(error)
+    if code in _CONFLICT_CODES or code == "55P03":
         return StoreLocked(
             f"{database}: another session held the rows that are needed here for too long ({told}). Look in "
             f"pg_stat_activity for a session that is idle in transaction, and for a long ALTER TABLE or LOCK. Holdfast "
@@ -87,13 +92,13 @@ def store_error(error: Error, database: str) -> StoreError:
             f"primary, or name all servers: postgresql://one,two/database), or default_transaction_read_only is set "
             f"for this role or database, as some hosts do when a disk is nearly full."
         )
-    if code == _NOT_PERMITTED:
+    if code == _PERMISSION_CODE:
         return StoreSchemaError(
             f"{database} does not permit this user what is needed ({told}). Either let it own the schema (GRANT CREATE "
             f"ON DATABASE … TO …, so that Holdfast makes its own), or give it an existing one: GRANT USAGE, CREATE ON "
             f"SCHEMA … TO …; GRANT ALL ON ALL TABLES IN SCHEMA … TO …; GRANT ALL ON ALL SEQUENCES IN SCHEMA … TO …"
         )
-    if code in _TABLES:
+    if code in _SCHEMA_CODES:
         return StoreSchemaError(
             f"{database} does not have the tables that its version number stands for ({told}): they were changed by "
             f"hand, or by an unreleased Holdfast. Go back to a backup, or use another namespace "
@@ -104,17 +109,17 @@ def store_error(error: Error, database: str) -> StoreError:
             f"{database} is damaged ({told}). Stop all workers, and go back to a backup; for an index, REINDEX may be "
             f"enough. The server's log tells more."
         )
-    if code in _REFUSED or (not code and _any_of(_REFUSED_WORDS, told)):
+    if code in _AUTH_CODES or (not code and _has_any(_AUTH_PHRASES, told)):
         return StoreError(
             f"{database} refuses this user ({told}). Check the user and the password in the URL (or PGUSER, PGPASSWORD "
             f"and ~/.pgpass), and the server's pg_hba.conf."
         )
-    if code in _NOT_THERE or (not code and "does not exist" in told):
+    if code in _NO_DATABASE_CODES or (not code and "does not exist" in told):
         return StoreError(
             f"{database} is not there ({told}). Holdfast makes its own tables, but no database and no user: createdb "
             f"makes one, or name another in the URL."
         )
-    if code in _TOO_MANY or (not code and _any_of(_TOO_MANY_WORDS, told)):
+    if code in _CONNECTION_LIMIT_CODES or (not code and _has_any(_CONNECTION_LIMIT_PHRASES, told)):
         return StoreUnavailable(
             f"{database} takes no more connections ({told}). A worker needs about five: raise max_connections, or put "
             f"a pooler such as PgBouncer in front."
@@ -124,7 +129,7 @@ def store_error(error: Error, database: str) -> StoreError:
             f"{database} stopped a statement ({told}). If that is statement_timeout: lift it for this role (ALTER ROLE "
             f"… SET statement_timeout = 0)."
         )
-    if is_lost(error):
+    if is_connection_lost(error):
         return StoreUnavailable(
             f"{database} cannot be reached ({told}). Check that the server runs, and that this process can reach it. "
             f"If a commit was under way, nobody knows whether it was done; Holdfast repeats it, which is harmless."
@@ -132,7 +137,7 @@ def store_error(error: Error, database: str) -> StoreError:
     return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
 
 
-def told_of(error: Error) -> str:
+def format_error(error: Error) -> str:
     """What PostgreSQL said, in one line."""
     lines = [line.strip() for line in str(error).splitlines()]
     text = "; ".join(line for line in lines if line) or type(error).__name__
@@ -143,9 +148,9 @@ def _is_misuse(error: Error) -> bool:
     if isinstance(error, InterfaceError):
         return "closed" not in str(error)
     if isinstance(error, ProgrammingError):
-        return error.sqlstate not in (*_TABLES, *_NOT_THERE, _NOT_PERMITTED)
+        return error.sqlstate not in (*_SCHEMA_CODES, *_NO_DATABASE_CODES, _PERMISSION_CODE)
     return isinstance(error, IntegrityError | DataError | NotSupportedError)
 
 
-def _any_of(words: tuple[str, ...], told: str) -> bool:
-    return any(word in told for word in words)
+def _has_any(phrases: tuple[str, ...], text: str) -> bool:
+    return any(word in text for word in phrases)

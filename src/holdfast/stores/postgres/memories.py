@@ -19,71 +19,71 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.stores.memories import Memory, MemoryChange, PutMemory
-from holdfast.stores.text_search import words
+from holdfast.stores.text_search import tokenize
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.database import PgDatabase
 
-SLOTS = 64
+TOTALS_SLOT_COUNT = 64
 """In so many rows the totals are kept."""
-_LONGEST_WORD = 200
+_MAX_WORD_LENGTH = 200
 """In characters. What an index can hold is limited, and a text may be a picture in letters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class TotalsDelta:
     """By how much a transaction changes them."""
 
-    memories: int = 0
+    memory_count: int = 0
     size: int = 0
 
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(self.memories + other.memories, self.size + other.size)
+    def __add__(self, other: TotalsDelta) -> TotalsDelta:
+        return TotalsDelta(self.memory_count + other.memory_count, self.size + other.size)
 
     def __bool__(self) -> bool:
-        return (self.memories, self.size) != (0, 0)
+        return (self.memory_count, self.size) != (0, 0)
 
-    def row(self) -> tuple[int, int, int]:
-        """The values of ``ADD_TOTALS``."""
-        return (os.getpid() % SLOTS, self.memories, self.size)
+    def to_row(self) -> tuple[int, int, int]:
+        """The values of ``ADD_MEMORY_TOTALS``."""
+        return (os.getpid() % TOTALS_SLOT_COUNT, self.memory_count, self.size)
 
 
-def change(db: PgDatabase, op: MemoryChange) -> Totals:
+def apply_change(db: PgDatabase, op: MemoryChange) -> TotalsDelta:
     """Keep or forget a value, in the caller's transaction."""
     if not isinstance(op, PutMemory):
-        rows = db.ask(db.sql.DELETE_MEMORY, (op.namespace, op.key))
+        rows = db.query(db.sql.DELETE_MEMORY, (op.namespace, op.key))
         for number, size in rows:
-            db.write(db.sql.DELETE_WORDS, [(number,)])
-            return Totals(-1, -size)
-        return Totals()
+            db.write(db.sql.DELETE_MEMORY_WORDS, [(number,)])
+            return TotalsDelta(-1, -size)
+        return TotalsDelta()
     row = (op.namespace, op.key, op.value, op.text, op.at, op.at)
-    [(number, before)] = db.ask(db.sql.PUT_MEMORY, row)
-    counts = Counter(map(_kept, [*words(op.key), *words(op.text)]))
-    space, size = _space(op.namespace), counts.total() + 1
+    [(number, before)] = db.query(db.sql.PUT_MEMORY, row)
+    counts = Counter(map(_to_index_word, [*tokenize(op.key), *tokenize(op.text)]))
+    namespace_word, size = _hash_namespace(op.namespace), counts.total() + 1
     if before:
-        db.write(db.sql.DELETE_WORDS, [(number,)])
+        db.write(db.sql.DELETE_MEMORY_WORDS, [(number,)])
     if counts:
-        db.write(db.sql.PUT_WORDS, [(word, space, number, times) for word, times in counts.items()])
-    db.write(db.sql.PUT_SIZE, [(size, number)])
-    return Totals(0 if before else 1, size - before)
+        db.write(db.sql.PUT_MEMORY_WORDS, [(word, namespace_word, number, count) for word, count in counts.items()])
+    db.write(db.sql.SET_MEMORY_SIZE, [(size, number)])
+    return TotalsDelta(0 if before else 1, size - before)
 
 
-def search(db: PgDatabase, namespace: str, wanted: Sequence[str], limit: int) -> list[Memory]:
+def search(db: PgDatabase, namespace: str, terms: Sequence[str], limit: int) -> list[Memory]:
     """The memories of a namespace that have one of these words, the best match first."""
     values = {
-        "words": db.listed(map(_kept, wanted)),
-        "space": _space(namespace),
+        "words": db.to_list_parameter(map(_to_index_word, terms)),
+        "namespace_word": _hash_namespace(namespace),
         "namespace": namespace,
         "limit": limit,
     }
-    return [Memory(*row) for row in db.ask(db.sql.SEARCH_MEMORIES, values)]
+    return [Memory(*row) for row in db.query(db.sql.SEARCH_MEMORIES, values)]
 
 
-def _space(namespace: str) -> bytes:
+def _hash_namespace(namespace: str) -> bytes:
     """What stands for a namespace. Should two of them share it, the rows tell them apart."""
     return hashlib.blake2b(namespace.encode(), digest_size=8).digest()
 
 
-def _kept(word: str) -> str:
+def _to_index_word(word: str) -> str:
     """A word as it stands in the index; words are compared as a whole, so that a hash will do for a long one."""
-    return word if len(word) <= _LONGEST_WORD else f"#{hashlib.blake2b(word.encode(), digest_size=16).hexdigest()}"
+    return word if len(word) <= _MAX_WORD_LENGTH else f"#{hashlib.blake2b(word.encode(), digest_size=16).hexdigest()}"

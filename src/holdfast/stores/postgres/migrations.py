@@ -39,25 +39,27 @@ from holdfast.stores.sql.schema import (
 log = logging.getLogger("holdfast.stores")
 
 
-_TABLES = """
+_SELECT_TABLES = """
 SELECT c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f') ORDER BY c.relname <> 'meta', c.relname LIMIT 4
 """
-_INVALID = """
+_SELECT_INVALID_INDEXES = """
 SELECT c.relname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND NOT i.indisvalid
 """
-_SIZE = "SELECT pg_relation_size(%s::regclass)"
-LARGE = 64 * 1024 * 1024
+_SELECT_TABLE_SIZE = "SELECT pg_relation_size(%s::regclass)"
+LARGE_TABLE_BYTES = 64 * 1024 * 1024
 """Bytes of the table of runs from which on its indexes are made while others write; below, that is a matter of a
 second."""
-_MADE = "made"
+_APPLIED_VERSION_KEY = "made"
 """What ``meta`` tells of a version whose indexes may still be missing."""
-_NAP = 0.05
-_LONG = 2.0
+_LOCK_RETRY_DELAY_S = 0.05
+_LOG_WAIT_AFTER_S = 2.0
 """Seconds of waiting for somebody else after which that is said: indexes of large tables take minutes."""
-_WHO = "SELECT current_user::text, current_database()::text"
-_SET = "INSERT INTO {}.meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+_SELECT_USER = "SELECT current_user::text, current_database()::text"
+_UPSERT_META = (
+    "INSERT INTO {}.meta (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 
 Connection = psycopg.Connection[Any]
 
@@ -71,35 +73,35 @@ def migrate(connection: Connection, schema: str, *, is_pooled: bool = False) -> 
     lock = (f"holdfast {schema}",)
     version, began, is_told = 0, time.monotonic(), False
     try:
-        while (version := check(connection, schema)) < latest_version(MIGRATIONS):
+        while (version := validate_schema_version(connection, schema)) < latest_version(MIGRATIONS):
             if version and not is_pooled and _is_large(connection, schema):
-                if _asked(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock):
+                if _fetch_value(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", lock):
                     try:
-                        _carry_out_aside(connection, schema)
+                        _migrate_online(connection, schema)
                     finally:
                         connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
                     return
             else:
                 with connection.transaction():
-                    if _asked(connection, "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", lock):
-                        version = check(connection, schema)  # somebody else may have been quicker
+                    if _fetch_value(connection, "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", lock):
+                        version = validate_schema_version(connection, schema)  # somebody else may have been quicker
                         if version < latest_version(MIGRATIONS):
-                            _carry_out(connection, schema, version)
+                            _migrate_in_transaction(connection, schema, version)
                         return
-            if not is_told and time.monotonic() - began >= _LONG:
+            if not is_told and time.monotonic() - began >= _LOG_WAIT_AFTER_S:
                 log.warning("waiting for another process that brings the schema %s up to date", schema)
                 is_told = True
-            time.sleep(_NAP)
+            time.sleep(_LOCK_RETRY_DELAY_S)
     except errors.InsufficientPrivilege as error:
-        raise _not_allowed(connection, schema, version, error) from error
+        raise _permission_error(connection, schema, version, error) from error
 
 
-def check(connection: Connection, schema: str) -> int:
+def validate_schema_version(connection: Connection, schema: str) -> int:
     """The version of ``schema``, 0 if there is none yet. One that this Holdfast cannot use is refused."""
-    tables = [row[0] for row in connection.execute(_TABLES, (schema,))]
+    tables = [row[0] for row in connection.execute(_SELECT_TABLES, (schema,))]
     if not tables:
         return 0
-    told = _meta(connection, schema) if tables[0] == "meta" else {}
+    told = _read_meta(connection, schema) if tables[0] == "meta" else {}
     try:
         version, compatible_from = int(told["version"]), int(told["compatible_from"])
     except (KeyError, ValueError):
@@ -117,9 +119,9 @@ def check(connection: Connection, schema: str) -> int:
     return version
 
 
-def compatible_from(connection: Connection, schema: str) -> int:
+def read_compatible_from(connection: Connection, schema: str) -> int:
     """The version that a Holdfast must know to use ``schema``, which has its tables."""
-    return int(_meta(connection, schema)["compatible_from"])
+    return int(_read_meta(connection, schema)["compatible_from"])
 
 
 def check_compatible(schema: str, compatible_from: int) -> None:
@@ -139,23 +141,23 @@ def ddl(schema: str, role: str | None = None, version: int = 0) -> str:
     ``role`` is the user that Holdfast connects as, if it is another one: it gets the rights that it needs. If the
     schema is there, and has some ``version``, they bring it up to date.
     """
-    name = quoted(schema)
+    name = quote_identifier(schema)
     lines = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {name};"]
     for migration in missing_migrations(version, MIGRATIONS):
-        lines += [_in_schema(migration.statements, schema).strip(), _in_schema(migration.indexes, schema).strip()]
+        lines += [_qualify(migration.statements, schema).strip(), _qualify(migration.indexes, schema).strip()]
     lines += [
         f"INSERT INTO {name}.meta (name, value) VALUES ('{key}', '{value}') "
         f"ON CONFLICT (name) DO UPDATE SET value = excluded.value;"
-        for key, value in _marks()
+        for key, value in _make_version_rows()
     ]
     if role is not None:
-        lines.append(grants(schema, role))
+        lines.append(make_grants(schema, role))
     return "\n".join([*lines, "COMMIT;", ""])
 
 
-def grants(schema: str, role: str) -> str:
+def make_grants(schema: str, role: str) -> str:
     """The rights that a user needs who did not make the tables."""
-    name, to = quoted(schema), quoted(role)
+    name, to = quote_identifier(schema), quote_identifier(role)
     return "\n".join(
         [
             f"GRANT USAGE ON SCHEMA {name} TO {to};",
@@ -166,100 +168,106 @@ def grants(schema: str, role: str) -> str:
     )
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name as it stands in a statement."""
     return sql.Identifier(name).as_string(None)
 
 
-def _marks() -> list[tuple[str, str]]:
+def _make_version_rows() -> list[tuple[str, str]]:
     return [("version", str(latest_version(MIGRATIONS))), ("compatible_from", str(MIGRATIONS[-1].compatible_from))]
 
 
-def _meta(connection: Connection, schema: str) -> dict[str, str]:
+def _read_meta(connection: Connection, schema: str) -> dict[str, str]:
     try:
         return dict(connection.execute(sql.SQL("SELECT name, value FROM {}.meta").format(sql.Identifier(schema))))
     except errors.UndefinedColumn:
         return {}
     except errors.InsufficientPrivilege as error:
-        raise _not_allowed(connection, schema, 0, error) from error
+        raise _permission_error(connection, schema, 0, error) from error
 
 
-def _carry_out(connection: Connection, schema: str, version: int) -> None:
+def _migrate_in_transaction(connection: Connection, schema: str, version: int) -> None:
     name = sql.Identifier(schema)
-    if version == 0 and not connection.execute("SELECT to_regnamespace(%s)", (quoted(schema),)).fetchall()[0][0]:
+    if (
+        version == 0
+        and not connection.execute("SELECT to_regnamespace(%s)", (quote_identifier(schema),)).fetchall()[0][0]
+    ):
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
-    made = _made(connection, schema, version)
+    made = _read_applied_version(connection, schema, version)
     for number, migration in enumerate(missing_migrations(version, MIGRATIONS), max(version + 1, BASELINE_VERSION)):
         if number > made:
-            connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
-        for statement in _indexes(migration, "IF NOT EXISTS"):
-            connection.execute(cast(LiteralString, _in_schema(statement, schema)))
-    for mark in _marks():
-        connection.execute(sql.SQL(_SET).format(name), mark)
+            connection.execute(cast(LiteralString, _qualify(migration.statements, schema)))
+        for statement in _split_indexes(migration, "IF NOT EXISTS"):
+            connection.execute(cast(LiteralString, _qualify(statement, schema)))
+    for mark in _make_version_rows():
+        connection.execute(sql.SQL(_UPSERT_META).format(name), mark)
 
 
-def _carry_out_aside(connection: Connection, schema: str) -> None:
+def _migrate_online(connection: Connection, schema: str) -> None:
     """The same for a schema with much in it, while others use it; they have no other reason to wait for this."""
     name = sql.Identifier(schema)
-    version = check(connection, schema)
+    version = validate_schema_version(connection, schema)
     with connection.transaction():
-        for migration in missing_migrations(_made(connection, schema, version), MIGRATIONS):
-            connection.execute(cast(LiteralString, _in_schema(migration.statements, schema)))
-        connection.execute(sql.SQL(_SET).format(name), (_MADE, str(latest_version(MIGRATIONS))))
-    patience = _asked(connection, "SHOW lock_timeout", ())
+        for migration in missing_migrations(_read_applied_version(connection, schema, version), MIGRATIONS):
+            connection.execute(cast(LiteralString, _qualify(migration.statements, schema)))
+        connection.execute(sql.SQL(_UPSERT_META).format(name), (_APPLIED_VERSION_KEY, str(latest_version(MIGRATIONS))))
+    patience = _fetch_value(connection, "SHOW lock_timeout", ())
     connection.execute("SET lock_timeout = 0")  # the transactions that an index waits for may take their time
     try:
-        _make_indexes(connection, schema, version)
+        _create_indexes(connection, schema, version)
     finally:
         connection.execute("SELECT set_config('lock_timeout', %s, false)", (patience,))
     with connection.transaction():
-        for mark in _marks():
-            connection.execute(sql.SQL(_SET).format(name), mark)
+        for mark in _make_version_rows():
+            connection.execute(sql.SQL(_UPSERT_META).format(name), mark)
 
 
-def _make_indexes(connection: Connection, schema: str, version: int) -> None:
-    for row in connection.execute(_INVALID, (schema,)).fetchall():  # somebody was interrupted
+def _create_indexes(connection: Connection, schema: str, version: int) -> None:
+    for row in connection.execute(_SELECT_INVALID_INDEXES, (schema,)).fetchall():  # somebody was interrupted
         connection.execute(
             sql.SQL("DROP INDEX CONCURRENTLY {}.{}").format(sql.Identifier(schema), sql.Identifier(row[0]))
         )
     for migration in missing_migrations(version, MIGRATIONS):
-        for statement in _indexes(migration, "CONCURRENTLY IF NOT EXISTS"):
-            connection.execute(cast(LiteralString, _in_schema(statement, schema)))
+        for statement in _split_indexes(migration, "CONCURRENTLY IF NOT EXISTS"):
+            connection.execute(cast(LiteralString, _qualify(statement, schema)))
 
 
-def _made(connection: Connection, schema: str, version: int) -> int:
+def _read_applied_version(connection: Connection, schema: str, version: int) -> int:
     """How far the schema has come, but for indexes."""
-    return max(version, int(_meta(connection, schema).get(_MADE, 0))) if version else 0
+    return max(version, int(_read_meta(connection, schema).get(_APPLIED_VERSION_KEY, 0))) if version else 0
 
 
-def _indexes(migration: Migration, how: str) -> list[str]:
+def _split_indexes(migration: Migration, modifier: str) -> list[str]:
     """The statements that make its indexes, one by one."""
     parts = [part.strip() for part in migration.indexes.split(";")]
-    return [part.replace(" INDEX ", f" INDEX {how} ", 1) for part in parts if part]
+    return [part.replace(" INDEX ", f" INDEX {modifier} ", 1) for part in parts if part]
 
 
 def _is_large(connection: Connection, schema: str) -> bool:
-    return _asked(connection, _SIZE, (f"{quoted(schema)}.runs",)) > LARGE
+    return _fetch_value(connection, _SELECT_TABLE_SIZE, (f"{quote_identifier(schema)}.runs",)) > LARGE_TABLE_BYTES
 
 
-def _asked(connection: Connection, question: LiteralString, values: tuple[Any, ...]) -> Any:
-    return connection.execute(question, values).fetchall()[0][0]
+def _fetch_value(connection: Connection, query: LiteralString, values: tuple[Any, ...]) -> Any:
+    return connection.execute(query, values).fetchall()[0][0]
 
 
-def _in_schema(statements: str, schema: str) -> str:
-    return render(statements, "postgres", lambda table: f"{quoted(schema)}.{table}")
+def _qualify(statements: str, schema: str) -> str:
+    return render(statements, "postgres", lambda table: f"{quote_identifier(schema)}.{table}")
 
 
-def _not_allowed(connection: Connection, schema: str, version: int, error: errors.InsufficientPrivilege) -> StoreError:
-    user, database = connection.execute(_WHO).fetchall()[0]
+def _permission_error(
+    connection: Connection, schema: str, version: int, error: errors.InsufficientPrivilege
+) -> StoreError:
+    user, database = connection.execute(_SELECT_USER).fetchall()[0]
     what = error.diag.message_primary or str(error)
     since = f", {version}" if version else ""
     return StoreReadOnly(
         f"the user {user} may not make or use the tables of Holdfast in the schema {schema} of the database {database} "
-        f"({what}). Either let it make them:\n    GRANT CREATE ON DATABASE {quoted(database)} TO {quoted(user)};\n"
+        f"({what}). Either let it make them:\n    GRANT CREATE ON DATABASE {quote_identifier(database)} TO "
+        f"{quote_identifier(user)};\n"
         f"or have somebody who may do so run what this prints:\n"
         f'    python -c "from holdfast.stores.postgres.migrations import ddl; '
         f'print(ddl({schema!r}, {user!r}{since}))"\n'
         f"If the tables are there already, what is missing is this:\n"
-        + "\n".join(f"    {line}" for line in grants(schema, user).splitlines())
+        + "\n".join(f"    {line}" for line in make_grants(schema, user).splitlines())
     )

@@ -12,23 +12,23 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core.states import RunState
 from holdfast.stores.operations import (
-    Answer,
+    AppendLiveEvents,
     AppendRecord,
     FinishRun,
-    NoteAttempt,
     Op,
+    OpResult,
+    OpStatus,
     ParkRun,
     ReleaseRun,
     ReserveUsage,
     Run,
-    Started,
-    TellNotices,
-    Verdict,
+    SaveAttempt,
+    StartResult,
 )
 
-_RARELY = 0.2
+_UNFOLLOWED_INTERVAL_S = 0.2
 """Seconds between two notifications about runs, while nobody seems to follow any."""
-_MOST_LIMITED = 100_000
+_MAX_LIMITED_RUNS = 100_000
 """So many runs of limited queues are remembered; of others it is not told that their places are free."""
 
 
@@ -41,72 +41,72 @@ class Notifier:
     """
 
     def __init__(self, schema: str, notify: Callable[[str], None]) -> None:
-        self.work, self.runs = f"{schema}:work", f"{schema}:runs"
+        self.work_channel, self.run_channel = f"{schema}:work", f"{schema}:runs"
         """The two channels."""
         self.is_followed = False
         """Whether the progress of runs matters to anybody."""
         self._notify = notify
-        self._told_at = 0.0
-        self._late: asyncio.TimerHandle | None = None
-        self._limited: set[int] = set()
+        self._notified_at = 0.0
+        self._delayed_notify: asyncio.TimerHandle | None = None
+        self._limited_runs: set[int] = set()
         """Runs of limited queues that were taken here: others may want their places."""
 
-    def tell(self, ops: Sequence[Op], answers: Sequence[Answer]) -> None:
+    def notify_commit(self, ops: Sequence[Op], answers: Sequence[OpResult]) -> None:
         """These operations were answered so."""
         work = runs = False
         for op, answer in zip(ops, answers, strict=True):
             kind = type(op)
-            if self._limited and self._gives_up_a_place(op, answer):
+            if self._limited_runs and self._has_freed_slot(op, answer):
                 work = True
-            if kind is AppendRecord or kind is TellNotices or kind is ParkRun:
+            if kind is AppendRecord or kind is AppendLiveEvents or kind is ParkRun:
                 runs = runs or self.is_followed
             elif kind is FinishRun:
                 runs = True
-                work = work or answer is Verdict.TOLD
-            elif isinstance(answer, Started):
-                work = work or (answer.created and answer.run.state is RunState.PENDING)
-            elif not (kind is NoteAttempt or kind is ReserveUsage) and answer is Verdict.DONE:
+                work = work or answer is OpStatus.DONE_NOTIFIED
+            elif isinstance(answer, StartResult):
+                work = work or (answer.is_new and answer.run.state is RunState.PENDING)
+            elif not (kind is SaveAttempt or kind is ReserveUsage) and answer is OpStatus.DONE:
                 work = runs = True
         if work:
-            self.tell_of_work()
+            self.notify_work()
         if runs:
-            self._tell_of_runs()
+            self._notify_runs()
 
-    def tell_of_work(self) -> None:
+    def notify_work(self) -> None:
         """There may be something to do."""
-        self._notify(self.work)
+        self._notify(self.work_channel)
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """There may be, and runs may have ended."""
-        self._notify(self.work)
-        self._notify(self.runs)
+        self._notify(self.work_channel)
+        self._notify(self.run_channel)
 
-    def note_limited(self, run: Run) -> None:
+    def track_limited(self, run: Run) -> None:
         """A run of a limited queue is held through this store.
 
         Some are given back through other servers, and never heard of again here.
         """
-        self._limited.add(run.key)
-        if len(self._limited) > _MOST_LIMITED:
-            self._limited.pop()
+        self._limited_runs.add(run.key)
+        if len(self._limited_runs) > _MAX_LIMITED_RUNS:
+            self._limited_runs.pop()
 
-    def _gives_up_a_place(self, op: Op, answer: Answer) -> bool:
+    def _has_freed_slot(self, op: Op, answer: OpResult) -> bool:
         """Whether a run of a limited queue was held here, and is no more."""
-        if not isinstance(op, FinishRun | ParkRun | ReleaseRun) or op.key not in self._limited:
+        if not isinstance(op, FinishRun | ParkRun | ReleaseRun) or op.key not in self._limited_runs:
             return False
-        if answer is not Verdict.REFUSED:
-            self._limited.discard(op.key)
-        return answer in (Verdict.DONE, Verdict.TOLD)
+        if answer is not OpStatus.REFUSED:
+            self._limited_runs.discard(op.key)
+        return answer in (OpStatus.DONE, OpStatus.DONE_NOTIFIED)
 
-    def _tell_of_runs(self) -> None:
+    def _notify_runs(self) -> None:
         """At once if somebody follows runs; else not too often: somebody may have begun to just now."""
         loop = asyncio.get_running_loop()
-        if self.is_followed or loop.time() - self._told_at >= _RARELY:
-            self._told_at = loop.time()
-            self._notify(self.runs)
-        elif self._late is None:
-            self._late = loop.call_at(self._told_at + _RARELY, self._tell_late)
+        if self.is_followed or loop.time() - self._notified_at >= _UNFOLLOWED_INTERVAL_S:
+            self._notified_at = loop.time()
+            self._notify(self.run_channel)
+        elif self._delayed_notify is None:
+            self._delayed_notify = loop.call_at(self._notified_at + _UNFOLLOWED_INTERVAL_S, self._notify_delayed)
 
-    def _tell_late(self) -> None:
-        self._late = None
-        self._tell_of_runs()
+    def _notify_delayed(self) -> None:
+        self._delayed_notify = None
+        self._notify_runs()

@@ -10,7 +10,7 @@ If a statement fails, the server passes over all that follow, and the first erro
 knowledge, a name can therefore mean nothing but the statement that we want, whoever has prepared it. Two errors remain:
 the session does not know a name, because it is another one now or because somebody has thrown its statements away; or
 it knows one that we have not prepared in it, which shows that it is shared. Then nothing is prepared any more.
-``Unprepared`` is raised for both, and the work can be repeated.
+``StalePreparedStatements`` is raised for both, and the work can be repeated.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.waiting import Ready, Wait
 
 from holdfast.stores.postgres.connections import Connection
-from holdfast.stores.sql.database import Collision, Row, Values
+from holdfast.stores.sql.database import Row, Values, WriteConflict
 
 if TYPE_CHECKING:
     from psycopg.abc import Transformer as AnyTransformer
     from psycopg.pq.abc import PGconn, PGresult
 
 T = TypeVar("T")
-Waits = Generator[Wait, Ready | int, T]
+SocketGenerator = Generator[Wait, Ready | int, T]
 """Something that tells what it waits for on its connection's socket, and wants to be told when it is there."""
 
 _PLACEHOLDER = re.compile(r"%%|%(?:\((\w+)\))?s")
-_FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
+_FAILED_STATUSES = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
 
 
-class Unprepared(Collision):
+class StalePreparedStatements(WriteConflict):
     """The session does not have the prepared statements that it was expected to have."""
 
 
-class Sent(NamedTuple):
+class BoundStatement(NamedTuple):
     """A statement on its way, and its values."""
 
     statement: str
@@ -62,7 +62,7 @@ class Result:
         self._result = result
         self._transformer = transformer
 
-    def rows(self) -> list[Row]:
+    def load_rows(self) -> list[Row]:
         """Those that it returned."""
         if not self._result.ntuples:
             return []
@@ -70,12 +70,12 @@ class Result:
         return self._transformer.load_rows(0, self._result.ntuples, tuple)
 
     @property
-    def count(self) -> int:
+    def row_count(self) -> int:
         """How many rows were touched."""
         return self._result.command_tuples or 0
 
 
-class Trips:
+class Pipeline:
     """The round trips of one connection."""
 
     def __init__(self, connection: Connection) -> None:
@@ -85,15 +85,18 @@ class Trips:
         self._prepared: dict[tuple[bytes, Sequence[int]], bytes] = {}
         """Names of statements that the server knows, by their text and the types of their values."""
 
-    def make(self, sent: Sequence[Sent]) -> list[Result]:
-        """Carry out statements, in order, and wait for it here. Raises what psycopg raises, and ``Unprepared``."""
-        return self._connection.wait(self.steps(sent))
+    def run(self, statements: Sequence[BoundStatement]) -> list[Result]:
+        """Carry out statements, in order, and wait for it here.
 
-    def steps(self, sent: Sequence[Sent]) -> Waits[list[Result]]:
+        Raises what psycopg raises, and ``StalePreparedStatements``.
+        """
+        return self._connection.wait(self.run_nonblocking(statements))
+
+    def run_nonblocking(self, statements: Sequence[BoundStatement]) -> SocketGenerator[list[Result]]:
         """The same, for whoever waits in another way."""
         pgconn = self._connection.pgconn
-        ready = [(_parsed(one.statement), one.values) for one in sent]
-        dumped = [self._dumped(query, values) for query, values in ready]
+        ready = [(_parse_statement(one.statement), one.values) for one in statements]
+        dumped = [self._dump_values(query, values) for query, values in ready]
         pgconn.enter_pipeline_mode()
         new: dict[int, tuple[bytes, Sequence[int]]] = {}
         places: list[int] = []
@@ -105,7 +108,7 @@ class Trips:
             else:
                 name = self._prepared.get((query, types))
                 if name is None:
-                    self._prepared[query, types] = name = _name(query, types)
+                    self._prepared[query, types] = name = _make_statement_name(query, types)
                     pgconn.send_prepare(name, query, types)
                     new[expected] = (query, types)
                     expected += 1
@@ -113,9 +116,9 @@ class Trips:
             places.append(expected)
             expected += 1
         pgconn.pipeline_sync()
-        results = yield from _communicate(pgconn)
+        results = yield from _exchange(pgconn)
         pgconn.exit_pipeline_mode()
-        failed = next((result for result in results if result.status in _FAILED), None)
+        failed = next((result for result in results if result.status in _FAILED_STATUSES), None)
         if failed is not None:
             kept = {new[at]: self._prepared[new[at]] for at in new if results[at].status == ExecStatus.COMMAND_OK}
             for statement in new.values():
@@ -125,19 +128,19 @@ class Trips:
                 self._prepared.clear()
             self._prepared.update(kept)
             if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-                raise Unprepared(str(error)) from error
+                raise StalePreparedStatements(str(error)) from error
             if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
                 self._connection.treat_as_pooled()
-                raise Unprepared(str(error)) from error
+                raise StalePreparedStatements(str(error)) from error
             raise error
         return [Result(results[at], self._transformer) for at in places]
 
-    def _dumped(
-        self, query: _Query, values: Values
+    def _dump_values(
+        self, query: _ParsedStatement, values: Values
     ) -> tuple[bytes, Sequence[Any] | None, tuple[int, ...], Sequence[Format] | None]:
-        if query.names is not None:
+        if query.parameter_names is not None:
             assert isinstance(values, Mapping)
-            values = [values[name] for name in query.names]
+            values = [values[name] for name in query.parameter_names]
         if not values:
             return query.text, None, (), None
         transformer = self._transformer
@@ -145,21 +148,21 @@ class Trips:
         return query.text, params, tuple(transformer.types or ()), transformer.formats
 
 
-class _Query(NamedTuple):
+class _ParsedStatement(NamedTuple):
     """A statement as the server wants it."""
 
     text: bytes
-    names: Sequence[str] | None
+    parameter_names: Sequence[str] | None
     """Of its values, if they have any."""
 
 
-def _name(query: bytes, types: Sequence[int]) -> bytes:
+def _make_statement_name(query: bytes, types: Sequence[int]) -> bytes:
     content = query + b"\0" + repr(tuple(types)).encode()
     return b"holdfast_" + blake2b(content, digest_size=16).hexdigest().encode()
 
 
 @lru_cache(maxsize=1000)
-def _parsed(statement: str) -> _Query:
+def _parse_statement(statement: str) -> _ParsedStatement:
     names: dict[str, int] = {}
     numbers = count(1)
 
@@ -169,10 +172,10 @@ def _parsed(statement: str) -> _Query:
         return f"${next(numbers) if found[1] is None else names.setdefault(found[1], len(names) + 1)}"
 
     text = _PLACEHOLDER.sub(number, statement)
-    return _Query(text.encode(), list(names) if names else None)
+    return _ParsedStatement(text.encode(), list(names) if names else None)
 
 
-def _communicate(pgconn: PGconn) -> Waits[list[PGresult]]:
+def _exchange(pgconn: PGconn) -> SocketGenerator[list[PGresult]]:
     """Send what is in the buffer, and take all results, up to the end of the pipeline."""
     results: list[PGresult] = []
     while pgconn.flush():

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from holdfast.stores.postgres.dialect import PostgresDialect
-from holdfast.stores.postgres.migrations import quoted
-from holdfast.stores.sql.ready_states import READY_WHEN_DUE, Ready
+from holdfast.stores.postgres.migrations import quote_identifier
+from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, flag
 
-_FENCE = (
-    f"key, id, epoch, state, cancel, {flag('paused_at IS NOT NULL')}, 1, has_budget, {flag('due_as > 1')}, by_delivery"
+_FENCE_COLUMNS = (
+    f"key, id, epoch, state, cancel_state, {flag('paused_at IS NOT NULL')}, 1, has_budget, {flag('due_state > 1')}, "
+    "is_delivery"
 )
 _RECORD_ARRAYS = " ".join(f"{value}[]" for value in RECORD_VALUES.split())
-_RECORD_MARKS = ", ".join(f":{name}" for name in RECORD_COLUMNS.split(", "))
-_ABOVE = (
-    "WITH RECURSIVE above (run, parent) AS ("
+_RECORD_PLACEHOLDERS = ", ".join(f":{name}" for name in RECORD_COLUMNS.split(", "))
+_WITH_ANCESTORS = (
+    "WITH RECURSIVE ancestors (run, parent) AS ("
     "SELECT r.key, r.parent FROM unnest(:keys) q (key) "
     "CROSS JOIN LATERAL (SELECT key, parent FROM @runs WHERE key = q.key OFFSET 0) r "
-    "UNION SELECT p.key, p.parent FROM above a "
+    "UNION SELECT p.key, p.parent FROM ancestors a "
     "CROSS JOIN LATERAL (SELECT key, parent FROM @runs WHERE id = a.parent AND key < a.run OFFSET 0) p "
     "WHERE a.parent <> '') "
 )
@@ -27,7 +28,8 @@ _ABOVE = (
 class PgStatements(Statements):
     """The statements for the tables of one schema."""
 
-    # As ``Database.fences``. Who waits for those that end is locked as well, so that all locks are taken in one order.
+    # As ``Database.read_fences``. Who waits for those that end is locked as well, so that all locks are taken in one
+    # order.
     FENCES = Query(
         "keys:i[] ids:t[] ending:i[]",
         "SELECT r.* FROM (SELECT key FROM ("
@@ -35,9 +37,9 @@ class PgStatements(Statements):
         "SELECT r.key FROM unnest(:ids) q (id) "
         "CROSS JOIN LATERAL (SELECT key FROM @runs WHERE id = q.id OFFSET 0) r UNION "
         "SELECT l.parent FROM unnest(:ending) q (child) "
-        "CROSS JOIN LATERAL (SELECT parent FROM @links WHERE child = q.child AND awaited = 1 OFFSET 0) l"
+        "CROSS JOIN LATERAL (SELECT parent FROM @links WHERE child = q.child AND link_state = 1 OFFSET 0) l"
         ") w ORDER BY key OFFSET 0) w "
-        f"CROSS JOIN LATERAL (SELECT {_FENCE} FROM @runs WHERE key = w.key OFFSET 0 FOR NO KEY UPDATE) r",
+        f"CROSS JOIN LATERAL (SELECT {_FENCE_COLUMNS} FROM @runs WHERE key = w.key OFFSET 0 FOR NO KEY UPDATE) r",
     )
     # All of them or none: a record is appended only if every run that is written to is held under its epoch.
     APPEND_FENCED = Query(
@@ -46,16 +48,16 @@ class PgStatements(Statements):
         "CROSS JOIN LATERAL (SELECT key FROM @runs WHERE key = q.run AND epoch = q.epoch AND state = 'running' "
         "AND has_budget = 0 OFFSET 0 FOR SHARE) r) "
         f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {RECORD_COLUMNS} "
-        f"FROM unnest({_RECORD_MARKS}) WITH ORDINALITY AS q ({RECORD_COLUMNS}, n) "
+        f"FROM unnest({_RECORD_PLACEHOLDERS}) WITH ORDINALITY AS q ({RECORD_COLUMNS}, n) "
         "WHERE (SELECT count(*) FROM held) = :run_count",
     )
     # One record alone, as a sequential run appends them: without arrays, the server has half the work.
     APPEND_ONE = Query(
         f"{RECORD_VALUES} key:i held_epoch:i",
-        f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {_RECORD_MARKS} FROM @runs "
+        f"INSERT INTO @records ({RECORD_COLUMNS}) SELECT {_RECORD_PLACEHOLDERS} FROM @runs "
         "WHERE key = :key AND epoch = :held_epoch AND state = 'running' AND has_budget = 0 FOR SHARE",
     )
-    NEW_KEYS = Query("count:i", "SELECT nextval('@run_keys') FROM generate_series(1, :count)")
+    ALLOCATE_KEYS = Query("count:i", "SELECT nextval('@run_keys') FROM generate_series(1, :count)")
 
     # Locks
 
@@ -64,16 +66,16 @@ class PgStatements(Statements):
         "SELECT pg_advisory_xact_lock(h) FROM (SELECT DISTINCT hashtextextended(w || chr(1) || s, "
         "hashtextextended(:schema, 0)) AS h FROM unnest(:workflows, :sessions) q (w, s) ORDER BY h OFFSET 0) q",
     )
-    OPEN_ACCOUNTS = Query(
+    CREATE_ACCOUNTS = Query(
         "keys:i[]",
-        f"{_ABOVE}INSERT INTO @usages (run, {ACCOUNT_COLUMNS}) "
-        "SELECT a.run, p.key, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, '' FROM above a LEFT JOIN LATERAL "
+        f"{_WITH_ANCESTORS}INSERT INTO @usages (run, {ACCOUNT_COLUMNS}) "
+        "SELECT a.run, p.key, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, '' FROM ancestors a LEFT JOIN LATERAL "
         "(SELECT key FROM @runs WHERE id = a.parent AND a.parent <> '' AND key < a.run OFFSET 0) p ON true "
         "ORDER BY a.run ON CONFLICT (run) DO NOTHING",
     )
     LOCK_ACCOUNTS = Query(
         "keys:i[]",
-        f"{_ABOVE}SELECT u.* FROM (SELECT run FROM above ORDER BY run OFFSET 0) a CROSS JOIN LATERAL "
+        f"{_WITH_ANCESTORS}SELECT u.* FROM (SELECT run FROM ancestors ORDER BY run OFFSET 0) a CROSS JOIN LATERAL "
         f"(SELECT run, {ACCOUNT_COLUMNS} FROM @usages WHERE run = a.run OFFSET 0 FOR NO KEY UPDATE) u",
     )
     # In order, so that two who start runs of the same keys do not wait for each other in a circle.
@@ -90,26 +92,29 @@ class PgStatements(Statements):
 
     PROMOTE_DUE = Query(
         "workflows:t[] versions:t[] now:f max_rows:i",
-        f"UPDATE @runs SET ready = {READY_WHEN_DUE} WHERE key = ANY(ARRAY(SELECT t.key FROM "
+        f"UPDATE @runs SET ready_state = {READY_WHEN_DUE} WHERE key = ANY(ARRAY(SELECT t.key FROM "
         "unnest(:workflows, :versions) w (name, version) CROSS JOIN LATERAL (SELECT key FROM @runs "
-        f"WHERE ready = {Ready.TIMER} AND workflow = w.name AND version = w.version AND wake_at <= :now "
+        f"WHERE ready_state = {ReadyState.TIMER} AND workflow = w.name AND version = w.version AND wake_at <= :now "
         "ORDER BY workflow, version, wake_at LIMIT :max_rows FOR NO KEY UPDATE SKIP LOCKED) t))",
     )
     # The best ones of each version are looked at without a lock; of all those, as many are locked as are wanted.
-    DUE = NamedQuery(
+    DUE_RUNS = NamedQuery(
         "workflows:t[] versions:t[] queues:t[] few:i limit:i",
         "SELECT c.priority, r.key FROM (SELECT c.* FROM unnest(:workflows, :versions) w (name, version) "
-        f"CROSS JOIN LATERAL (SELECT priority, key FROM @runs WHERE ready = {Ready.DUE} AND workflow = w.name "
+        f"CROSS JOIN LATERAL (SELECT priority, key FROM @runs WHERE ready_state = {ReadyState.DUE} AND workflow = "
+        "w.name "
         "AND version = w.version AND (:queues IS NULL OR queue IN :queues) "
         "ORDER BY workflow, version, priority DESC, key LIMIT :few) c "
         "ORDER BY c.priority DESC, c.key OFFSET 0) c CROSS JOIN LATERAL "
-        f"(SELECT key FROM @runs WHERE key = c.key AND ready + 0 = {Ready.DUE} OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) "
+        f"(SELECT key FROM @runs WHERE key = c.key AND ready_state + 0 = {ReadyState.DUE} OFFSET 0 FOR NO KEY UPDATE "
+        "SKIP "
+        "LOCKED) "
         "r LIMIT :limit",
     )
 
     # Lists: a run mentions some text
 
-    CONTAINING = Query(
+    TEXT_CONDITION = Query(
         "",
         " AND (runs.id {test} OR runs.workflow {test} "
         "OR (runs.tags <> '[]' "
@@ -130,26 +135,27 @@ class PgStatements(Statements):
     DELETE_MEMORY = Query(
         "namespace:t key:t", "DELETE FROM @memories WHERE namespace = :namespace AND key = :key RETURNING id, size"
     )
-    PUT_SIZE = Query("size:i id:i", "UPDATE @memories SET size = :size WHERE id = :id")
-    PUT_WORDS = Insert("memory_words", "word:t space:b memory:i times:i")
-    DELETE_WORDS = Delete("memory_words", "memory:i")
-    ADD_TOTALS = Query(
+    SET_MEMORY_SIZE = Query("size:i id:i", "UPDATE @memories SET size = :size WHERE id = :id")
+    PUT_MEMORY_WORDS = Insert("memory_words", "word:t namespace_word:b memory:i occurrences:i")
+    DELETE_MEMORY_WORDS = Delete("memory_words", "memory:i")
+    ADD_MEMORY_TOTALS = Query(
         "slot:i memories:i size:i",
         "INSERT INTO @memory_totals AS t (slot, memories, size) VALUES (:slot, :memories, :size) "
         "ON CONFLICT (slot) DO UPDATE SET memories = t.memories + excluded.memories, size = t.size + excluded.size",
     )
     # ``words.best`` in SQL. The parts of a score are added in the order of the words, so that equal ones are equal.
     SEARCH_MEMORIES = NamedQuery(
-        "words:t[] space:b namespace:t limit:i",
+        "words:t[] namespace_word:b namespace:t limit:i",
         "WITH wanted AS MATERIALIZED (SELECT q.n, q.word, t.size / t.memories AS average, "
         "greatest(ln((t.memories - h.hits + 0.5) / (h.hits + 0.5)), 1e-6) AS weight "
         "FROM (SELECT sum(memories)::float8 AS memories, sum(size)::float8 AS size FROM @memory_totals) t "
         "CROSS JOIN unnest(:words) WITH ORDINALITY AS q (word, n) "
         "CROSS JOIN LATERAL (SELECT count(*) AS hits FROM @memory_words WHERE word = q.word) h "
         "WHERE t.memories > 0) "
-        f"SELECT {MEMORY_COLUMNS} FROM (SELECT p.memory, sum(w.weight * p.times * 2.2 "
-        "/ (p.times + 1.2 * (1 - 0.75 + 0.75 * m.size / w.average)) ORDER BY w.n) AS score FROM wanted w "
-        "CROSS JOIN LATERAL (SELECT memory, times FROM @memory_words WHERE word = w.word AND space = :space "
+        f"SELECT {MEMORY_COLUMNS} FROM (SELECT p.memory, sum(w.weight * p.occurrences * 2.2 "
+        "/ (p.occurrences + 1.2 * (1 - 0.75 + 0.75 * m.size / w.average)) ORDER BY w.n) AS score FROM wanted w "
+        "CROSS JOIN LATERAL (SELECT memory, occurrences FROM @memory_words WHERE word = w.word AND namespace_word = "
+        ":namespace_word "
         "OFFSET 0) p "
         "CROSS JOIN LATERAL (SELECT size FROM @memories WHERE id = p.memory OFFSET 0) m GROUP BY p.memory) f "
         f"CROSS JOIN LATERAL (SELECT {MEMORY_COLUMNS} FROM @memories WHERE id = f.memory OFFSET 0) m "
@@ -158,4 +164,4 @@ class PgStatements(Statements):
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        super().__init__(PostgresDialect(quoted(schema)))
+        super().__init__(PostgresDialect(quote_identifier(schema)))

@@ -33,28 +33,28 @@ from psycopg.sql import Composable
 
 from holdfast.core.records import Attempt
 from holdfast.errors import StepError, StoreUnavailable, UsageError
-from holdfast.stores.operations import Run, Verdict
-from holdfast.stores.postgres.adapters import escaped
-from holdfast.stores.postgres.connections import connect_plainly, is_shared
-from holdfast.stores.postgres.errors import is_lost, outcome_is_unknown, store_error
-from holdfast.stores.step_transactions import StepTransaction, ended_by_itself, refused
+from holdfast.stores.operations import OpStatus, Run
+from holdfast.stores.postgres.adapters import escape_text
+from holdfast.stores.postgres.connections import connect_for_step, has_shared_sessions
+from holdfast.stores.postgres.errors import is_connection_lost, is_outcome_unknown, to_store_error
+from holdfast.stores.step_transactions import StepTransaction, make_end_refused_error, make_ended_by_step_error
 
-AT_ONCE = 8
+MAX_STEP_SESSIONS = 8
 """How many transactional steps of a process have a connection at a time; the others wait."""
-KEEP = 60.0
+MAX_IDLE_SESSION_S = 60.0
 """Seconds after which a connection that no step has used is closed."""
-IDLE_LIMIT = 300.0
+IDLE_TRANSACTION_TIMEOUT_S = 300.0
 """How long a step without a time-out may leave its transaction alone, in seconds; then the server ends it. A process
 that is suspended must not hold rows for ever."""
-_MARGIN = 10.0
-_CANCEL_PATIENCE = 5.0
-_LONGEST = 2**31 - 1
+_IDLE_MARGIN_S = 10.0
+_CANCEL_TIMEOUT_S = 5.0
+_MAX_TIMEOUT_MS = 2**31 - 1
 """Milliseconds: more is no setting."""
 
-_NOT_HELD, _ENDED = "2201E", "2201F"
+_NOT_CLAIMED_CODE, _TRANSACTION_ENDED_CODE = "2201E", "2201F"
 """What the server says to the logarithm of 0, and to the root of a negative number."""
-_IS_HELD = "SELECT 1 FROM {s}.runs WHERE key = %s AND epoch = %s AND state = 'running'"
-_KEEP_OUTCOME = (
+_SELECT_CLAIMED = "SELECT 1 FROM {s}.runs WHERE key = %s AND epoch = %s AND state = 'running'"
+_SAVE_OUTCOME = (
     "RESET ROLE; WITH held AS (SELECT key FROM {s}.runs WHERE key = {run} AND epoch = {epoch} AND state = 'running' "
     "FOR SHARE), kept AS (INSERT INTO {s}.attempts (run, position, attempt, intent, error, at, name, outcome) "
     "SELECT key, {position}, {attempt}, 0, '', {at}, {name}, {outcome} FROM held "
@@ -65,25 +65,25 @@ _KEEP_OUTCOME = (
     "ELSE sqrt(-1 - (SELECT count(*) FROM kept)::float8) END; COMMIT"
 )
 
-_NESTED = "For a part of it that may fail, use `with connection.transaction():`."
-_WORDS = re.compile(r"\b(commit|end|abort|begin|start|prepare|rollback)\b", re.IGNORECASE)
-_NOT_CODE = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
-_CONTROL = re.compile(
+_NESTED_HINT = "For a part of it that may fail, use `with connection.transaction():`."
+_CONTROL_WORDS = re.compile(r"\b(commit|end|abort|begin|start|prepare|rollback)\b", re.IGNORECASE)
+_COMMENTS_AND_LITERALS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_CONTROL_STATEMENT = re.compile(
     r"\s*(commit|end|abort|begin|start\s+transaction|prepare\s+transaction|rollback(?!\s+((work|transaction)\s+)?to\b))\b",
     re.IGNORECASE,
 )
 
 
-def refuse_control(query: Any, connection: Any) -> None:
+def reject_transaction_control(query: Any, connection: Any) -> None:
     """Refuse a statement that would end the transaction."""
     if isinstance(query, Composable):
         query = query.as_string(connection)
     text = query.decode(errors="replace") if isinstance(query, bytes) else query
-    if not isinstance(text, str) or not _WORDS.search(text) or "begin atomic" in text.lower():
+    if not isinstance(text, str) or not _CONTROL_WORDS.search(text) or "begin atomic" in text.lower():
         return
-    for statement in _NOT_CODE.sub(" ", text).split(";"):
-        if found := _CONTROL.match(statement):
-            raise refused(found[1].upper(), _NESTED)
+    for statement in _COMMENTS_AND_LITERALS.sub(" ", text).split(";"):
+        if found := _CONTROL_STATEMENT.match(statement):
+            raise make_end_refused_error(found[1].upper(), _NESTED_HINT)
 
 
 # What a step is handed
@@ -94,7 +94,7 @@ class StepCursor(psycopg.Cursor[Any]):
 
     def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         """As always."""
-        refuse_control(query, self.connection)
+        reject_transaction_control(query, self.connection)
         return super().execute(query, *args, **kwargs)
 
 
@@ -103,7 +103,7 @@ class AsyncStepCursor(psycopg.AsyncCursor[Any]):
 
     async def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
         """As always."""
-        refuse_control(query, self.connection)
+        reject_transaction_control(query, self.connection)
         return await super().execute(query, *args, **kwargs)
 
 
@@ -116,19 +116,19 @@ class StepConnection(psycopg.Connection[Any]):
 
     def commit(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.commit()")
+        raise make_end_refused_error("connection.commit()")
 
     def rollback(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.rollback()", _NESTED)
+        raise make_end_refused_error("connection.rollback()", _NESTED_HINT)
 
     def close(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.close()")
+        raise make_end_refused_error("connection.close()")
 
     def __enter__(self) -> NoReturn:
         """Refused."""
-        raise refused("`with connection:`", _NESTED)
+        raise make_end_refused_error("`with connection:`", _NESTED_HINT)
 
 
 class AsyncStepConnection(psycopg.AsyncConnection[Any]):
@@ -140,34 +140,34 @@ class AsyncStepConnection(psycopg.AsyncConnection[Any]):
 
     async def commit(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.commit()")
+        raise make_end_refused_error("connection.commit()")
 
     async def rollback(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.rollback()", _NESTED.replace("with", "async with"))
+        raise make_end_refused_error("connection.rollback()", _NESTED_HINT.replace("with", "async with"))
 
     async def close(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.close()")
+        raise make_end_refused_error("connection.close()")
 
     async def __aenter__(self) -> NoReturn:
         """Refused."""
-        raise refused("`async with connection:`", _NESTED.replace("with", "async with"))
+        raise make_end_refused_error("`async with connection:`", _NESTED_HINT.replace("with", "async with"))
 
 
 # Sessions
 
 
-class Session:
+class StepSession:
     """A connection to the server, without the Python object around it."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, is_shared: bool) -> None:
-        self.is_pooled = is_shared or connection.info.backend_pid != _pid(connection)
+        self.is_pooled = is_shared or connection.info.backend_pid != _read_backend_pid(connection)
         self.used_at = time.monotonic()
-        self.pgconn = _taken_from(connection)
+        self.pgconn = _detach_pgconn(connection)
 
     @contextlib.contextmanager
-    def plainly(self) -> Generator[psycopg.Connection[Any]]:
+    def borrow_connection(self) -> Generator[psycopg.Connection[Any]]:
         """Ours for a moment; it begins no transaction."""
         connection = psycopg.Connection[Any](self.pgconn)
         connection.prepare_threshold = None
@@ -176,11 +176,11 @@ class Session:
         try:
             yield connection
         finally:
-            _taken_from(connection)
+            _detach_pgconn(connection)
 
-    def handed_out(self, plain: bool) -> StepConnection | AsyncStepConnection:
+    def make_step_connection(self, is_sync: bool) -> StepConnection | AsyncStepConnection:
         """For a step."""
-        connection = StepConnection(self.pgconn) if plain else AsyncStepConnection(self.pgconn)
+        connection = StepConnection(self.pgconn) if is_sync else AsyncStepConnection(self.pgconn)
         if self.is_pooled:
             connection.prepare_threshold = None
         return connection
@@ -190,31 +190,31 @@ class Session:
         self.pgconn.finish()
 
 
-class Sessions:
+class StepSessionPool:
     """Those of a store."""
 
-    def __init__(self, url: str, schema: str, shown: str) -> None:
+    def __init__(self, url: str, schema: str, display_url: str) -> None:
         self._url = url
-        self._is_held = _IS_HELD.format(s=schema).encode()
-        self._shown = shown
-        self._idle: list[Session] = []
+        self._select_claimed = _SELECT_CLAIMED.format(s=schema).encode()
+        self._display_url = display_url
+        self._idle: list[StepSession] = []
         self._is_closed = False
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         """Steps begin in threads, and end on the loop."""
-        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.slots = asyncio.Semaphore(MAX_STEP_SESSIONS)
 
-    def begin(self, run: Run, token: str, limit: float) -> Session | None:
+    def begin_transaction(self, run: Run, token: str, timeout_s: float) -> StepSession | None:
         """One with an open transaction, if the run is still held. Blocking."""
         while True:
-            session, is_new = self._take()
+            session, is_new = self._acquire()
             try:
-                with session.plainly() as connection:
+                with session.borrow_connection() as connection:
                     if not (is_new or session.is_pooled):
                         connection.execute("DISCARD ALL")
-                    if connection.execute(self._is_held, (run.key, run.epoch)).fetchone() is None:
-                        self.give_back(session)
+                    if connection.execute(self._select_claimed, (run.key, run.epoch)).fetchone() is None:
+                        self.release(session)
                         return None
-                    idle = min(int((limit + _MARGIN) * 1000), _LONGEST)
+                    idle = min(int((timeout_s + _IDLE_MARGIN_S) * 1000), _MAX_TIMEOUT_MS)
                     connection.execute(
                         f"BEGIN; SET LOCAL holdfast.step = '{token}'; "
                         f"SET LOCAL idle_in_transaction_session_timeout = {idle}".encode()
@@ -222,38 +222,40 @@ class Sessions:
                 return session
             except psycopg.Error as error:
                 session.close()
-                if is_new or not is_lost(error):  # else the server was restarted since, say, and the next one is new
-                    raise store_error(error, self._shown) from error
+                if is_new or not is_connection_lost(
+                    error
+                ):  # else the server was restarted since, say, and the next one is new
+                    raise to_store_error(error, self._display_url) from error
 
-    def give_back(self, session: Session) -> None:
+    def release(self, session: StepSession) -> None:
         """A step has ended in good order."""
         now = session.used_at = time.monotonic()
-        with self._guard:
+        with self._lock:
             idle = [*self._idle, session]
-            self._idle = [] if self._is_closed else [one for one in idle if one.used_at >= now - KEEP]
+            self._idle = [] if self._is_closed else [one for one in idle if one.used_at >= now - MAX_IDLE_SESSION_S]
             over = [one for one in idle if one not in self._idle]
         for one in over:
             one.close()
 
     def close(self) -> None:
         """Close those that nobody uses, and the others when they are given back."""
-        with self._guard:
+        with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
         for session in idle:
             session.close()
 
-    def _take(self) -> tuple[Session, bool]:
-        with self._guard:
+    def _acquire(self) -> tuple[StepSession, bool]:
+        with self._lock:
             if self._idle:
                 return self._idle.pop(), False
-        connection = connect_plainly(self._url)
+        connection = connect_for_step(self._url)
         try:
-            return Session(connection, is_shared=is_shared(self._url)), True
+            return StepSession(connection, is_shared=has_shared_sessions(self._url)), True
         except BaseException as error:
             connection.close()
             if isinstance(error, psycopg.Error):
-                raise store_error(error, self._shown) from error
+                raise to_store_error(error, self._display_url) from error
             raise
 
 
@@ -264,63 +266,63 @@ class PgStepTransaction(StepTransaction):
 
     def __init__(
         self,
-        sessions: Sessions,
-        session: Session,
-        keep: Callable[[bytes], bytes],
+        sessions: StepSessionPool,
+        session: StepSession,
+        make_commit: Callable[[bytes], bytes],
         attempt: Attempt,
-        shown: str,
-        find_out: Callable[[], Awaitable[Verdict]],
+        display_url: str,
+        resolve_attempt: Callable[[], Awaitable[OpStatus]],
         *,
-        plain: bool,
+        is_sync: bool,
     ) -> None:
-        self.connection = session.handed_out(plain)
+        self.connection = session.make_step_connection(is_sync)
         self._sessions = sessions
-        self._session: Session | None = session
-        self._keep = keep
+        self._session: StepSession | None = session
+        self._make_commit = make_commit
         self._attempt = attempt
-        self._shown = shown
-        self._find_out = find_out
-        self._was_sent = False
+        self._display_url = display_url
+        self._resolve_attempt = resolve_attempt
+        self._was_commit_sent = False
 
     @property
     def is_lost(self) -> bool:
         return self._session is None or self._session.pgconn.status != ConnStatus.OK
 
-    async def commit(self, outcome: bytes) -> Verdict:
-        if self._was_sent:
-            return await self._find_out()
+    async def commit(self, outcome: bytes) -> OpStatus:
+        if self._was_commit_sent:
+            return await self._resolve_attempt()
         if self.is_lost:
             await self.abandon()
-            return Verdict.REFUSED  # no commit was sent
-        if problem := self._problem():
+            return OpStatus.REFUSED  # no commit was sent
+        if problem := self._find_problem():
             await self.abandon()
             raise problem
-        self._was_sent = True
+        self._was_commit_sent = True
         try:
-            await asyncio.to_thread(self._commit, self._keep(outcome))
+            await asyncio.to_thread(self._commit, self._make_commit(outcome))
         except psycopg.Error as error:
-            if outcome_is_unknown(error):
+            if is_outcome_unknown(error):
                 await self.abandon()
-                raise StoreUnavailable(str(store_error(error, self._shown))) from error
+                raise StoreUnavailable(str(to_store_error(error, self._display_url))) from error
             await self.roll_back()
-            if error.sqlstate == _NOT_HELD:
-                return await self._find_out()
-            if error.sqlstate == _ENDED:
-                raise ended_by_itself(self._attempt.name) from None
+            if error.sqlstate == _NOT_CLAIMED_CODE:
+                return await self._resolve_attempt()
+            if error.sqlstate == _TRANSACTION_ENDED_CODE:
+                raise make_ended_by_step_error(self._attempt.name) from None
             raise
-        self._end(give_back=True)
-        return Verdict.DONE
+        self._end(is_reusable=True)
+        return OpStatus.DONE
 
-    def _problem(self) -> UsageError | None:
+    def _find_problem(self) -> UsageError | None:
         """Why there is nothing to be committed, by the state of the connection."""
         assert self._session is not None
         name, pgconn = self._attempt.name, self._session.pgconn
         if pgconn.transaction_status == TransactionStatus.IDLE:
-            return ended_by_itself(name)
+            return make_ended_by_step_error(name)
         if pgconn.transaction_status == TransactionStatus.INERROR:
             return UsageError(
                 f"a statement of step {name!r} has failed, and the step went on: PostgreSQL commits nothing of a "
-                f"transaction in which something has failed. {_NESTED}"
+                f"transaction in which something has failed. {_NESTED_HINT}"
             )
         is_busy = pgconn.transaction_status != TransactionStatus.INTRANS or pgconn.pipeline_status != PipelineStatus.OFF
         if is_busy:
@@ -332,8 +334,8 @@ class PgStepTransaction(StepTransaction):
 
     def _commit(self, statements: bytes) -> None:
         assert self._session is not None
-        _taken_from(self.connection)
-        with self._session.plainly() as connection:
+        _detach_pgconn(self.connection)
+        with self._session.borrow_connection() as connection:
             connection.execute(statements)
 
     async def roll_back(self) -> None:
@@ -342,7 +344,7 @@ class PgStepTransaction(StepTransaction):
         except (psycopg.Error, StepError):
             await self.abandon()
         else:
-            self._end(give_back=True)
+            self._end(is_reusable=True)
 
     def _roll_back(self) -> None:
         session = self._session
@@ -350,15 +352,15 @@ class PgStepTransaction(StepTransaction):
             return
         if session.pgconn.transaction_status == TransactionStatus.ACTIVE:
             raise StepError("the connection is in use", self._attempt.name)
-        _taken_from(self.connection)
-        with session.plainly() as connection:
+        _detach_pgconn(self.connection)
+        with session.borrow_connection() as connection:
             connection.execute("ROLLBACK")
 
     async def abandon(self) -> None:
         try:
             await asyncio.to_thread(self._abandon)
         finally:
-            self._end(give_back=False)
+            self._end(is_reusable=False)
 
     def _abandon(self) -> None:
         """Nothing more is begun on the connection; what is under way is stopped, and waited for."""
@@ -367,76 +369,79 @@ class PgStepTransaction(StepTransaction):
             return
         is_active = session.pgconn.transaction_status == TransactionStatus.ACTIVE
         cancel = session.pgconn.get_cancel() if is_active else None
-        _taken_from(connection)
+        _detach_pgconn(connection)
         if isinstance(connection, StepConnection):
             if cancel is not None:
                 with contextlib.suppress(psycopg.Error):
                     cancel.cancel()
-            if not connection.lock.acquire(timeout=_CANCEL_PATIENCE):
+            if not connection.lock.acquire(timeout=_CANCEL_TIMEOUT_S):
                 return  # whoever uses it is the last to have it: it is closed when they let go
             connection.lock.release()
         session.close()
 
-    def _end(self, *, give_back: bool) -> None:
+    def _end(self, *, is_reusable: bool) -> None:
         session, self._session = self._session, None
         if session is None:
             return
-        if give_back:
-            self._sessions.give_back(session)
-        self._sessions.turns.release()
+        if is_reusable:
+            self._sessions.release(session)
+        self._sessions.slots.release()
 
 
-async def begin(
-    sessions: Sessions,
+async def begin_transaction(
+    sessions: StepSessionPool,
     schema: str,
-    shown: str,
+    display_url: str,
     run: Run,
     attempt: Attempt,
-    find_out: Callable[[], Awaitable[Verdict]],
+    resolve_attempt: Callable[[], Awaitable[OpStatus]],
     *,
-    plain: bool,
-    limit: float | None,
+    is_sync: bool,
+    timeout_s: float | None,
 ) -> PgStepTransaction | None:
     """Begin the transaction of an attempt, if its run is still held."""
     token = secrets.token_hex(8)
-    await sessions.turns.acquire()
+    await sessions.slots.acquire()
     session = None
     try:
-        session = await asyncio.to_thread(sessions.begin, run, token, IDLE_LIMIT if limit is None else limit)
+        session = await asyncio.to_thread(
+            sessions.begin_transaction, run, token, IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else timeout_s
+        )
     finally:
         if session is None:
-            sessions.turns.release()
+            sessions.slots.release()
     if session is None:
         return None
 
     def keep(outcome: bytes) -> bytes:
-        return _KEEP_OUTCOME.format(
+        return _SAVE_OUTCOME.format(
             s=schema, run=run.key, epoch=run.epoch, position=attempt.position, attempt=attempt.attempt,
-            at=f"{attempt.at!r}::float8", name=f"convert_from({_hex(escaped(attempt.name).encode())}, 'UTF8')",
-            outcome=_hex(outcome), token=token,
+            at=f"{attempt.at!r}::float8", name=f"convert_from({_format_bytes(escape_text(attempt.name).encode())}, "
+            "'UTF8')",
+            outcome=_format_bytes(outcome), token=token,
         ).encode()  # fmt: skip
 
-    return PgStepTransaction(sessions, session, keep, attempt, shown, find_out, plain=plain)
+    return PgStepTransaction(sessions, session, keep, attempt, display_url, resolve_attempt, is_sync=is_sync)
 
 
-def _hex(value: bytes) -> str:
+def _format_bytes(value: bytes) -> str:
     """Bytes in SQL, whatever a session takes a backslash for."""
     return f"decode('{value.hex()}', 'hex')"
 
 
-def _pid(connection: psycopg.Connection[Any]) -> int:
+def _read_backend_pid(connection: psycopg.Connection[Any]) -> int:
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     return 0 if row is None else row[0]
 
 
-def _taken_from(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Any:
+def _detach_pgconn(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Any:
     """What a connection consists of; it is left with one that is closed."""
-    pgconn, connection.pgconn = connection.pgconn, _closed()
+    pgconn, connection.pgconn = connection.pgconn, _get_closed_pgconn()
     return pgconn
 
 
 @cache
-def _closed() -> Any:
+def _get_closed_pgconn() -> Any:
     pgconn = pq.PGconn.connect_start(b"host=/nowhere")
     pgconn.finish()
     return pgconn

@@ -13,7 +13,7 @@ which every new connection and every look correct. Renewals of leases are writte
 
 **Cut off.** The server drops the locks of all workers when it loses its connections to them, as when a network is away.
 A process that could not connect itself knows that others could not either, and gives them time to come back
-(``REJOIN``) before it takes a free lock for a death.
+(``REJOIN_GRACE_S``) before it takes a free lock for a death.
 """
 
 from __future__ import annotations
@@ -32,66 +32,66 @@ import psycopg
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
 from holdfast.errors import SchemaTooNew, StoreError, StoreLocked, StoreUnavailable, UsageError
-from holdfast.stores.clocks import DatabaseClock, elapsed
-from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, Reaped
+from holdfast.stores.clocks import DatabaseClock, monotonic
+from holdfast.stores.contract import DEFAULT_NAMESPACE, NewSignals, NewWorker, ReapResult
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.operations import Answer, Op, Run, Verdict
+from holdfast.stores.operations import Op, OpResult, OpStatus, Run
 from holdfast.stores.postgres import step_transactions
-from holdfast.stores.postgres.connection_worker import Line
+from holdfast.stores.postgres.connection_worker import ConnectionWorker
 from holdfast.stores.postgres.connections import Connection, connect, split_url
 from holdfast.stores.postgres.database import PgDatabase
-from holdfast.stores.postgres.errors import store_error
-from holdfast.stores.postgres.migrations import check_compatible, compatible_from, migrate
+from holdfast.stores.postgres.errors import to_store_error
+from holdfast.stores.postgres.migrations import check_compatible, migrate, read_compatible_from
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.step_transactions import PgStepTransaction, Sessions
-from holdfast.stores.postgres.worker_session import Keeper
-from holdfast.stores.postgres.workers import Doubtful, Looker, Seen, lock_class
+from holdfast.stores.postgres.step_transactions import PgStepTransaction, StepSessionPool
+from holdfast.stores.postgres.worker_session import WorkerSession
+from holdfast.stores.postgres.workers import DeathEvidence, PollResult, WorkerQueries, compute_lock_class
 from holdfast.stores.queues import NewQueue
-from holdfast.stores.schedules import NewSchedule, Schedule
-from holdfast.stores.sql.batch import plain_records
-from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.schedules import Schedule, ScheduleDefinition
+from holdfast.stores.sql.batch import get_plain_record_rows
+from holdfast.stores.sql.claims import ClaimScope
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.queue_settings import Outcome
-from holdfast.stores.sql.rows import Reader
-from holdfast.stores.sql.step_transactions import find_out
-from holdfast.stores.sql.store import SqlStore, T, Work
-from holdfast.stores.sql.workers import Suspect, bury, retire
-from holdfast.stores.urls import checked_namespace, in_namespace, shown_url
+from holdfast.stores.sql.queue_settings import QueueChange
+from holdfast.stores.sql.rows import RowReader
+from holdfast.stores.sql.step_transactions import resolve_attempt
+from holdfast.stores.sql.store import DatabaseWork, SqlStore, T
+from holdfast.stores.sql.workers import PresumedDeadWorker, declare_dead, retire_worker
+from holdfast.stores.urls import redact_url, validate_namespace, with_namespace
 
-LOOK_EVERY = 0.66
+POLL_INTERVAL_S = 0.66
 """Seconds between two looks of a worker that has nothing to do. With the renewals of its lease, that makes less than
 two queries a second."""
-SECOND_LOOK = 0.1
+DEATH_RECHECK_DELAY_S = 0.1
 """Seconds after which a suspect is looked at again: by then, a worker that lives has its lock again."""
-BURYING_PATIENCE = 0.25
+DECLARE_DEAD_TIMEOUT_S = 0.25
 """Seconds to wait for rows of a worker that seems to be dead. It may be a process that was suspended with these rows
 locked, and all who see that would wait for as long as the server lets it be."""
-REJOIN = 5.0
+REJOIN_GRACE_S = 5.0
 """Seconds after the last failed attempt to connect in which free locks mean nothing. Others pause for up to a second
 between two attempts, and an attempt takes its time where packets get lost."""
-FOLLOW_EVERY = 0.25
+FOLLOW_POLL_INTERVAL_S = 0.25
 """Seconds after which whoever follows runs looks again, where news cannot be heard."""
-FALLBACK = 5.0
+FOLLOW_FALLBACK_S = 5.0
 """Seconds after which whoever follows runs looks again, although there was no news."""
-ON_LOOP = 500
+MAX_LOOP_RECORDS = 500
 """How many records are sent from the event loop; to make more of them ready would keep it for too long."""
-ON_LOOP_BYTES = 1_000_000
+MAX_LOOP_BYTES = 1_000_000
 """The same, of their payloads."""
-_CALM = 0.02
+_MAX_CHANGE_PAUSE_S = 0.02
 """Seconds between two changes that are told to the engine, at most: news comes in bursts."""
-_CALM_AFTER = 4
+_CHANGE_PAUSE_FACTOR = 4
 """So many times as long as it took the engine to see to a change, it is left in peace: it need not look without end,
 and a server that is slow is asked less often."""
-_HAS_READERS = sys.platform != "win32"
+_CAN_WATCH_SOCKETS = sys.platform != "win32"
 """Whether the usual event loops can wait for a socket of libpq."""
 
 log = logging.getLogger("holdfast.stores")
 
 
-def schema_of(namespace: str) -> str:
+def schema_for_namespace(namespace: str) -> str:
     """The schema in which a namespace is kept."""
-    name = checked_namespace(namespace)
+    name = validate_namespace(namespace)
     return "holdfast" if name == DEFAULT_NAMESPACE else f"holdfast_{name}"
 
 
@@ -104,46 +104,46 @@ class PgStore(SqlStore):
         *,
         namespace: str | None = None,
         clock: Callable[[], float] | None = None,
-        look_every: float = LOOK_EVERY,
+        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
-        self._target, in_url = split_url(url)
-        self.namespace = checked_namespace(namespace or in_url or "")
-        self.url = in_namespace(shown_url(self._target), self.namespace)
-        self.schema = schema_of(self.namespace)
+        self._libpq_url, in_url = split_url(url)
+        self.namespace = validate_namespace(namespace or in_url or "")
+        self.url = with_namespace(redact_url(self._libpq_url), self.namespace)
+        self.schema = schema_for_namespace(self.namespace)
         self._given_clock = clock
         self._clock = DatabaseClock(self.url)
-        self._reader = Reader(self.url)
-        self._looker = Looker(PgStatements(self.schema))
-        self._look_every = look_every
-        self._writing: Line[PgDatabase] | None = None
-        self._reading: Line[PgDatabase] | None = None
-        self._browsing: Line[PgDatabase] | None = None
-        self._keeping: Keeper[PgDatabase] | None = None
-        self._sessions: Sessions | None = None
+        self._reader = RowReader(self.url)
+        self._worker_queries = WorkerQueries(PgStatements(self.schema))
+        self._poll_interval_s = poll_interval_s
+        self._write_worker: ConnectionWorker[PgDatabase] | None = None
+        self._read_worker: ConnectionWorker[PgDatabase] | None = None
+        self._client_read_worker: ConnectionWorker[PgDatabase] | None = None
+        self._worker_session: WorkerSession[PgDatabase] | None = None
+        self._step_sessions: StepSessionPool | None = None
         """The connections of transactional steps."""
         self._is_migrated = False
-        self._refusal: SchemaTooNew | None = None
+        self._schema_error: SchemaTooNew | None = None
         """A newer Holdfast has migrated the schema: nothing more is done here."""
-        self._mine: set[int] = set()
+        self._own_workers: set[int] = set()
         """Workers registered through this object that have not retired."""
-        self._lost: set[int] = set()
+        self._dead_workers: set[int] = set()
         """Those that were declared dead, and whose locks are still held here."""
-        self._wanted = Wanted((), ())
+        self._claim_scope = ClaimScope((), ())
         """What they serve, as far as they have asked for it."""
-        self._cursor = 0
+        self._signal_cursor = 0
         """Where the last look for signals ended."""
-        self._switches = ""
-        self._doubtful: list[Doubtful] = []
+        self._disabled_workflows = ""
+        self._presumed_dead: list[DeathEvidence] = []
         """Workers that the last look has found to be perhaps dead."""
-        self._looked_at = 0.0
+        self._polled_at = 0.0
         """The database's clock at the last look."""
         self._unreachable_at = float("-inf")
         """When an attempt to connect last failed, in ``elapsed`` time."""
-        self._looking: asyncio.Task[None] | None = None
-        self._has_looked = False
-        self._news = asyncio.Event()
-        self._told_at = 0.0
-        self._follows = False
+        self._poll_task: asyncio.Task[None] | None = None
+        self._has_polled = False
+        self._change_event = asyncio.Event()
+        self._change_reported_at = 0.0
+        self._is_following = False
         """Whether others know that the end or the progress of runs matters here."""
         self._followed_at = 0.0
         self._notifier = Notifier(self.schema, self._notify)
@@ -151,49 +151,54 @@ class PgStore(SqlStore):
     # Opening and closing
 
     async def open(self) -> None:
-        if self._writing is not None:
+        if self._write_worker is not None:
             return
-        self._news, self._notifier = asyncio.Event(), Notifier(self.schema, self._notify)  # not those of another loop
-        self._follows = self._is_migrated = False
-        self._refusal = None
-        writing = self._line("writer")
-        keeping = Keeper(
+        self._change_event, self._notifier = (
+            asyncio.Event(),
+            Notifier(self.schema, self._notify),
+        )  # not those of another loop
+        self._is_following = self._is_migrated = False
+        self._schema_error = None
+        writing = self._make_connection_worker("writer")
+        keeping = WorkerSession(
             partial(self._connect, durable=False),
-            self._wrapped,
+            self._make_database,
             self.url,
-            lock_class=lock_class(self.schema),
-            channels=(self._notifier.work, self._notifier.runs),
-            heard=self._hear,
-            retaken=self._note_servers,
+            lock_class=compute_lock_class(self.schema),
+            channels=(self._notifier.work_channel, self._notifier.run_channel),
+            on_notification=self._on_notification,
+            on_relocked=self._save_server_starts,
         )
         try:
-            await writing.do(lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled))
+            await writing.run_in_thread(
+                lambda db: migrate(db.connection, self.schema, is_pooled=db.connection.is_pooled)
+            )
             self._is_migrated = True
             await keeping.start()
         except BaseException:
             writing.close()
             keeping.close()
             raise
-        self._writing, self._keeping = writing, keeping
-        self._reading = self._line("reader")
+        self._write_worker, self._worker_session = writing, keeping
+        self._read_worker = self._make_connection_worker("reader")
 
-    def _line(self, name: str) -> Line[PgDatabase]:
-        return Line(self._connect, self._wrapped, self.url, name)
+    def _make_connection_worker(self, name: str) -> ConnectionWorker[PgDatabase]:
+        return ConnectionWorker(self._connect, self._make_database, self.url, name)
 
     def _connect(self, *, durable: bool = True) -> Connection:
         try:
-            return connect(self._target, durable=durable)
+            return connect(self._libpq_url, durable=durable)
         except StoreUnavailable:
-            self._unreachable_at = elapsed()
+            self._unreachable_at = monotonic()
             raise
 
-    def _wrapped(self, connection: Connection) -> PgDatabase:
-        self._clock.note(*connection.told_time)
+    def _make_database(self, connection: Connection) -> PgDatabase:
+        self._clock.sync(*connection.clock_sample)
         if self._is_migrated:
             try:
-                self._check_schema(compatible_from(connection, self.schema))
+                self._check_schema(read_compatible_from(connection, self.schema))
             except psycopg.Error as error:
-                raise store_error(error, self.url) from error
+                raise to_store_error(error, self.url) from error
         return PgDatabase(connection, self.schema)
 
     def _check_schema(self, needed: int) -> None:
@@ -201,270 +206,295 @@ class PgStore(SqlStore):
         try:
             check_compatible(self.schema, needed)
         except SchemaTooNew as error:
-            self._refusal = error
+            self._schema_error = error
             raise
 
     def _notify(self, channel: str) -> None:
-        if self._keeping is not None:
-            self._keeping.notify(channel)
+        if self._worker_session is not None:
+            self._worker_session.notify(channel)
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
-        if self._writing is not None:
-            self._writing.leave_loop()
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            self._poll_task = None
+        if self._write_worker is not None:
+            self._write_worker.leave_loop()
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     def _close(self) -> None:
         """Close the connections; with the keeper's go the locks of whoever has not retired."""
-        lines = (self._browsing, self._reading, self._writing, self._keeping)
-        self._browsing = self._reading = self._writing = self._keeping = None
+        lines = (self._client_read_worker, self._read_worker, self._write_worker, self._worker_session)
+        self._client_read_worker = self._read_worker = self._write_worker = self._worker_session = None
         for line in lines:
             if line is not None:
                 line.close()
-        if self._sessions is not None:
-            self._sessions.close()
-            self._sessions = None
-        self._mine.clear()
+        if self._step_sessions is not None:
+            self._step_sessions.close()
+            self._step_sessions = None
+        self._own_workers.clear()
 
     def abandon(self) -> None:
         """Retire this object's workers as well: the process lives, so nothing took them down."""
-        self._looking = None
-        if self._writing is not None:
-            for worker in self._mine:
+        self._poll_task = None
+        if self._write_worker is not None:
+            for worker in self._own_workers:
                 with suppress(StoreError, UsageError):
-                    self._writing.blocking(partial(retire, worker=worker, now=self.now()))
+                    self._write_worker.run_blocking(partial(retire_worker, worker=worker, now=self.now()))
         self._close()
 
     # Which connection does what
 
-    async def _write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
-        return await self._opened(self._writing).do(work)
+    async def _write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
+        return await self._require_open(self._write_worker).run_in_thread(work)
 
-    async def _read(self, work: Work[T], *, slow: bool = True) -> T:
-        return await self._opened(self._reading).do(work)
+    async def _read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
+        return await self._require_open(self._read_worker).run_in_thread(work)
 
-    async def _browse(self, work: Work[T]) -> T:
-        self._opened(self._reading)
-        if self._browsing is None:
-            self._browsing = self._line("browser")
-        return await self._browsing.do(work)
+    async def _read_for_client(self, work: DatabaseWork[T]) -> T:
+        self._require_open(self._read_worker)
+        if self._client_read_worker is None:
+            self._client_read_worker = self._make_connection_worker("browser")
+        return await self._client_read_worker.run_in_thread(work)
 
     @property
-    def _keeper(self) -> Keeper[PgDatabase]:
-        return self._opened(self._keeping)
+    def _session(self) -> WorkerSession[PgDatabase]:
+        return self._require_open(self._worker_session)
 
-    def _opened(self, line: T | None) -> T:
-        if self._refusal is not None:
-            raise SchemaTooNew(*self._refusal.args)
-        if line is None:
+    def _require_open(self, resource: T | None) -> T:
+        if self._schema_error is not None:
+            raise SchemaTooNew(*self._schema_error.args)
+        if resource is None:
             raise StoreUnavailable(f"{self.url} is not open: call open() first (or it has been closed)")
-        return line
+        return resource
 
     # Time
 
     def now(self) -> float:
         return self._clock.now() if self._given_clock is None else self._given_clock()
 
-    def _time_at(self, theirs: float | None) -> float:
-        return self.now() if theirs is None or self._given_clock is not None else theirs
+    def _resolve_time(self, server_time: float | None) -> float:
+        return self.now() if server_time is None or self._given_clock is not None else server_time
 
     @property
-    def _time(self) -> float | None:
+    def _lease_time(self) -> float | None:
         """What leases are measured by: the database's clock, unless a test has its own."""
         return None if self._given_clock is None else self._given_clock()
 
     # Writing, and telling others
 
-    async def commit(self, ops: Sequence[Op]) -> list[Answer]:
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         answers = await self._append_on_loop(ops)
         if answers is None:
             answers = await super().commit(ops)
-        self._notifier.tell(ops, answers)
+        self._notifier.notify_commit(ops, answers)
         return answers
 
-    async def _append_on_loop(self, ops: Sequence[Op]) -> list[Answer] | None:
+    async def _append_on_loop(self, ops: Sequence[Op]) -> list[OpResult] | None:
         """Append records if there is nothing else to it; ``None``: there is, and nothing was done."""
-        if not _HAS_READERS or not 0 < len(ops) <= ON_LOOP or (rows := plain_records(ops)) is None:
+        if (
+            not _CAN_WATCH_SOCKETS
+            or not 0 < len(ops) <= MAX_LOOP_RECORDS
+            or (rows := get_plain_record_rows(ops)) is None
+        ):
             return None
-        if sum(len(row[-1] or b"") for row in rows) > ON_LOOP_BYTES:
+        if sum(len(row[-1] or b"") for row in rows) > MAX_LOOP_BYTES:
             return None
-        appended = self._opened(self._writing).on_loop(lambda db: db.appending(rows))
-        return [*repeat(Verdict.DONE, len(rows))] if appended is not None and await appended else None
+        appended = self._require_open(self._write_worker).run_on_loop(lambda db: db.append_nonblocking(rows))
+        return [*repeat(OpStatus.DONE, len(rows))] if appended is not None and await appended else None
 
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
-        runs = await super().claim(
-            worker, workflows=workflows, queues=queues, limit=limit, suspects_after=suspects_after
+        runs = await super().claim_runs(
+            worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
         )
         for run in runs:
-            if run.limited:
-                self._notifier.note_limited(run)
+            if run.is_limited:
+                self._notifier.track_limited(run)
         return runs
 
-    async def get(self, run_id: str) -> Run | None:
-        run = await super().get(run_id)
-        if run is not None and run.by_delivery and run.limited and run.state is RunState.RUNNING:
-            self._notifier.note_limited(run)  # taken through another server, perhaps, and given back through this one
+    async def get_run(self, run_id: str) -> Run | None:
+        run = await super().get_run(run_id)
+        if run is not None and run.is_delivery and run.is_limited and run.state is RunState.RUNNING:
+            self._notifier.track_limited(run)  # taken through another server, perhaps, and given back through this one
         return run
 
-    async def expire(self, limit: int = 100) -> list[str]:
-        ended = await super().expire(limit)
+    async def expire_runs(self, limit: int = 100) -> list[str]:
+        ended = await super().expire_runs(limit)
         if ended:
-            self._notifier.tell_all()
+            self._notifier.notify_all()
         return ended
 
-    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
-        done = await super().switch_off(workflow, by, reason, temporary=temporary)
-        self._notifier.tell_of_work()
+    async def disable_workflow(
+        self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False
+    ) -> bool:
+        done = await super().disable_workflow(workflow, actor, reason, is_temporary=is_temporary)
+        self._notifier.notify_work()
         return done
 
-    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
-        done = await super().switch_on(workflow, only_temporary=only_temporary)
-        self._notifier.tell_of_work()
+    async def enable_workflow(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        done = await super().enable_workflow(workflow, only_temporary=only_temporary)
+        self._notifier.notify_work()
         return done
 
     async def put_schedules(
-        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
         kept = await super().put_schedules(schedules, worker=worker, replace=replace)
-        self._notifier.tell_of_work()
+        self._notifier.notify_work()
         return kept
 
     async def pause_schedule(self, name: str) -> bool:
         done = await super().pause_schedule(name)
-        self._notifier.tell_of_work()
+        self._notifier.notify_work()
         return done
 
     async def resume_schedule(self, name: str) -> bool:
         done = await super().resume_schedule(name)
-        self._notifier.tell_of_work()
+        self._notifier.notify_work()
         return done
 
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
-        await super().put_queues(queues)
-        self._notifier.tell_of_work()
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
+        await super().declare_queues(queues)
+        self._notifier.notify_work()
 
-    async def _change_queue(self, name: str, work: Work[Outcome]) -> bool:
+    async def _change_queue(self, name: str, work: DatabaseWork[QueueChange]) -> bool:
         done = await super()._change_queue(name, work)
-        self._notifier.tell_of_work()
+        self._notifier.notify_work()
         return done
 
     # Steps
 
-    async def begin_step(
-        self, run: Run, attempt: Attempt, *, plain: bool, limit: float | None = None
+    async def begin_step_transaction(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
     ) -> PgStepTransaction | None:
-        self._opened(self._writing)
-        if self._sessions is None:
-            self._sessions = Sessions(self._target, self.schema, self.url)
+        self._require_open(self._write_worker)
+        if self._step_sessions is None:
+            self._step_sessions = StepSessionPool(self._libpq_url, self.schema, self.url)
 
-        def ask() -> Awaitable[Verdict]:
-            return self._write(lambda db: find_out(db, run, attempt, self.now()))
+        def ask() -> Awaitable[OpStatus]:
+            return self._write(lambda db: resolve_attempt(db, run, attempt, self.now()))
 
-        return await step_transactions.begin(
-            self._sessions, self.schema, self.url, run, attempt, ask, plain=plain, limit=limit
+        return await step_transactions.begin_transaction(
+            self._step_sessions, self.schema, self.url, run, attempt, ask, is_sync=is_sync, timeout_s=timeout_s
         )
 
     # Workers
 
-    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
         token = secrets.token_hex(8)
-        if worker.by_lease:  # it is none of this process's: there is nothing to lock, and to look for
-            return await self._write(lambda db: self._looker.register(db, worker, token, self._time, lease))
-        while self._lost:
-            await self._keeper.let_go(self._lost.pop())
-        number = await self._write(lambda db: self._looker.register(db, worker, token, self._time, lease))
-        self._mine.add(number)
-        began = await self._keeper.hold(number)
+        if worker.is_listener:  # it is none of this process's: there is nothing to lock, and to look for
+            return await self._write(
+                lambda db: self._worker_queries.register_worker(db, worker, token, self._lease_time, lease_s)
+            )
+        while self._dead_workers:
+            await self._session.unlock_worker(self._dead_workers.pop())
+        number = await self._write(
+            lambda db: self._worker_queries.register_worker(db, worker, token, self._lease_time, lease_s)
+        )
+        self._own_workers.add(number)
+        began = await self._session.lock_worker(number)
         if began is not None:
-            await self._write(lambda db: self._looker.note_server(db, number, began))
-        if self._look_every and self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
+            await self._write(lambda db: self._worker_queries.save_server_start(db, number, began))
+        if self._poll_interval_s and self._poll_task is None:
+            self._poll_task = asyncio.get_running_loop().create_task(self._poll_forever())
         return number
 
-    def _note_servers(self, db: PgDatabase, workers: Collection[int], began: float | None) -> None:
+    def _save_server_starts(self, db: PgDatabase, workers: Collection[int], server_started_at: float | None) -> None:
         """The keeper has locks again, or has got them late, or cannot have any."""
         for worker in workers:
-            self._looker.note_server(db, worker, began)
+            self._worker_queries.save_server_start(db, worker, server_started_at)
 
-    async def keep_worker(self, worker: int, lease: float) -> bool:
-        return await self._keeper.do(lambda db: self._looker.keep(db, worker, self._time, lease))
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
+        return await self._session.run(
+            lambda db: self._worker_queries.renew_listener_lease(db, worker, self._lease_time, lease_s)
+        )
 
-    def renew_lease(self, worker: int, lease: float) -> bool:
-        held = self._keeper.run(lambda db: self._looker.renew(db, worker, self._time, lease))
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
+        held = self._session.run_blocking(
+            lambda db: self._worker_queries.renew_lease(db, worker, self._lease_time, lease_s)
+        )
         if not held:
-            self._mine.discard(worker)
-            self._lost.add(worker)
+            self._own_workers.discard(worker)
+            self._dead_workers.add(worker)
         return held
 
     async def retire_worker(self, worker: int) -> None:
-        await self._write(lambda db: retire(db, worker, self.now()))
-        self._mine.discard(worker)
-        self._notifier.tell_of_work()
+        await self._write(lambda db: retire_worker(db, worker, self.now()))
+        self._own_workers.discard(worker)
+        self._notifier.notify_work()
         with suppress(StoreUnavailable):  # then it is free already
-            await self._keeper.let_go(worker)
+            await self._session.unlock_worker(worker)
 
-    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
-        if self._looking is None or not self._has_looked:
-            await self._look(me)
-        doubtful, self._doubtful = self._doubtful, []
+    async def reap_dead_workers(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        if self._poll_task is None or not self._has_polled:
+            await self._poll(except_worker)
+        doubtful, self._presumed_dead = self._presumed_dead, []
         # Of two times the earlier one: the database's clock may have been set since the window was made.
-        until = self._looked_at if window is None else min(window.until, self._looked_at)
+        until = self._polled_at if window is None else min(window.until, self._polled_at)
         counted = LeaseWindow(0.0 if window is None else window.since, until)
         suspects = [
-            one.suspect
+            one.worker
             for one in doubtful
-            if (one.has_lost_lock and self._may_trust_locks()) or counted.has_passed(one.beat_at, one.lease_until)
+            if (one.has_lost_lock and self._can_trust_locks())
+            or counted.has_expired(one.heartbeat_at, one.lease_expires_at)
         ]
-        if by_lease:
-            listeners = await self._read(lambda db: self._looker.listeners_over(db, counted))
-            suspects += [one for one in listeners if one.id != me]
-        reaped = Reaped()
+        if include_listeners:
+            listeners = await self._read(lambda db: self._worker_queries.find_expired_listeners(db, counted))
+            suspects += [one for one in listeners if one.id != except_worker]
+        reaped = ReapResult()
         for suspect in suspects:
             try:
-                one = await self._opened(self._writing).do(partial(self._bury, suspect, counted))
+                one = await self._require_open(self._write_worker).run_in_thread(
+                    partial(self._declare_dead, suspect, counted)
+                )
             except StoreLocked:
                 continue  # another worker is at it, or it was stopped in the middle of a commit: the next look tells
-            reaped = Reaped(reaped.workers + one.workers, reaped.released + one.released, reaped.dead + one.dead)
-        if reaped.workers:
-            self._notifier.tell_all()  # also what the dead ones have not told any more
+            reaped = ReapResult(
+                reaped.worker_ids + one.worker_ids,
+                reaped.released_count + one.released_count,
+                reaped.dead_run_ids + one.dead_run_ids,
+            )
+        if reaped.worker_ids:
+            self._notifier.notify_all()  # also what the dead ones have not told any more
         return reaped
 
-    def _may_trust_locks(self) -> bool:
+    def _can_trust_locks(self) -> bool:
         """Whether a free lock means that a worker is dead, and not that all were cut off a moment ago."""
-        return elapsed() - self._unreachable_at > REJOIN
+        return monotonic() - self._unreachable_at > REJOIN_GRACE_S
 
-    def _bury(self, suspect: Suspect, counted: LeaseWindow, db: PgDatabase) -> Reaped:
+    def _declare_dead(self, worker: PresumedDeadWorker, window: LeaseWindow, db: PgDatabase) -> ReapResult:
         """Bury a worker, unless somebody holds what that needs: commits must not have to wait for long behind it."""
 
-        def is_dead(suspect: Suspect, beat_at: float, lease_until: float) -> bool:
-            if counted.has_passed(beat_at, lease_until):
+        def is_dead(suspect: PresumedDeadWorker, beat_at: float, lease_until: float) -> bool:
+            if window.has_expired(beat_at, lease_until):
                 return True
-            return not suspect.by_lease and self._may_trust_locks() and self._looker.has_lost_its_lock(db, suspect)
+            return (
+                not suspect.is_listener and self._can_trust_locks() and self._worker_queries.has_lost_lock(db, suspect)
+            )
 
-        db.patience = BURYING_PATIENCE
+        db.lock_timeout_s = DECLARE_DEAD_TIMEOUT_S
         try:
-            return bury(db, [suspect], is_dead, self.now())
+            return declare_dead(db, [worker], is_dead, self.now())
         finally:
-            db.patience = None
+            db.lock_timeout_s = None
 
     # Looking
 
-    async def _keep_looking(self) -> None:
+    async def _poll_forever(self) -> None:
         failing = False
         while True:
-            await asyncio.sleep(self._look_every)
+            await asyncio.sleep(self._poll_interval_s)
             try:
-                await self._look(max(self._mine, default=None))
+                await self._poll(max(self._own_workers, default=None))
                 failing = False
             except StoreError as error:
                 if not failing:
@@ -473,82 +503,93 @@ class PgStore(SqlStore):
             except Exception:
                 log.exception("looking for what has changed failed; trying again")
 
-    async def _look(self, me: int | None) -> None:
-        seen = await self._seen(me)
-        if seen.doubtful or me is None or not self._look_every:  # else only the worker's neighbors matter
-            seen = seen._replace(doubtful=await self._find_doubtful(me))
-        if seen.doubtful and self._look_every:
-            await asyncio.sleep(SECOND_LOOK)
-            known = {one.suspect for one in seen.doubtful}
-            seen = seen._replace(doubtful=[one for one in await self._find_doubtful(me) if one.suspect in known])
-        self._has_looked = True
-        self._doubtful, self._looked_at = seen.doubtful, seen.at
+    async def _poll(self, me: int | None) -> None:
+        seen = await self._run_poll_query(me)
+        if seen.presumed_dead or me is None or not self._poll_interval_s:  # else only the worker's neighbors matter
+            seen = seen._replace(presumed_dead=await self._find_presumed_dead(me))
+        if seen.presumed_dead and self._poll_interval_s:
+            await asyncio.sleep(DEATH_RECHECK_DELAY_S)
+            known = {one.worker for one in seen.presumed_dead}
+            seen = seen._replace(
+                presumed_dead=[one for one in await self._find_presumed_dead(me) if one.worker in known]
+            )
+        self._has_polled = True
+        self._presumed_dead, self._polled_at = seen.presumed_dead, seen.database_time
         self._notifier.is_followed = seen.is_followed
-        if seen.doubtful or seen.is_due or seen.has_news or seen.switches != self._switches:
-            self._switches = seen.switches
-            self._news.set()
+        if (
+            seen.presumed_dead
+            or seen.has_due_runs
+            or seen.has_run_changes
+            or seen.disabled_workflows != self._disabled_workflows
+        ):
+            self._disabled_workflows = seen.disabled_workflows
+            self._change_event.set()
 
-    async def _find_doubtful(self, me: int | None) -> list[Doubtful]:
-        return await self._read(lambda db: self._looker.doubtful(db, me or 0, self._time))
+    async def _find_presumed_dead(self, me: int | None) -> list[DeathEvidence]:
+        return await self._read(lambda db: self._worker_queries.find_presumed_dead(db, me or 0, self._lease_time))
 
-    async def _seen(self, me: int | None) -> Seen:
-        def look(db: Database) -> tuple[Seen, float, float]:
-            asked = elapsed()
-            seen = self._looker.look(db, me or 0, self._wanted, self._cursor, self.now(), self._time)
-            return seen, asked, elapsed()
+    async def _run_poll_query(self, me: int | None) -> PollResult:
+        def look(db: Database) -> tuple[PollResult, float, float]:
+            asked = monotonic()
+            seen = self._worker_queries.poll(
+                db, me or 0, self._claim_scope, self._signal_cursor, self.now(), self._lease_time
+            )
+            return seen, asked, monotonic()
 
         seen, asked, answered = await self._read(look)
-        self._clock.note(seen.at, asked, answered)
+        self._clock.sync(seen.database_time, asked, answered)
         if self._given_clock is None:
-            self._clock.warn_if_wrong()
+            self._clock.warn_if_skewed()
         self._check_schema(seen.compatible_from)
         return seen
 
-    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        self._wanted = Wanted(workflows, queues)
-        return await super().next_wake(workflows=workflows, queues=queues)
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        self._claim_scope = ClaimScope(workflows, queues)
+        return await super().get_next_wake_at(workflows=workflows, queues=queues)
 
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
-        found = await super().new_signals(worker, after)
-        self._cursor = found.cursor
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        found = await super().get_new_signals(worker, after)
+        self._signal_cursor = found.cursor
         return found
 
     # Change
 
-    async def changed(self, timeout: float, *, follows: bool = True) -> bool:
+    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
         loop = asyncio.get_running_loop()
-        calm = min(_CALM, _CALM_AFTER * (loop.time() - self._told_at))
-        await self._follow(follows)
-        deadline = loop.time() + timeout
-        if follows and not self._keeper.is_listening:
-            timeout = min(timeout, FOLLOW_EVERY)
-        if follows:
-            timeout = min(timeout, max(0.0, self._told_at + FALLBACK - loop.time()))
+        calm = min(_MAX_CHANGE_PAUSE_S, _CHANGE_PAUSE_FACTOR * (loop.time() - self._change_reported_at))
+        await self._set_following(follow_runs)
+        deadline = loop.time() + timeout_s
+        if follow_runs and not self._session.is_listening:
+            timeout_s = min(timeout_s, FOLLOW_POLL_INTERVAL_S)
+        if follow_runs:
+            timeout_s = min(timeout_s, max(0.0, self._change_reported_at + FOLLOW_FALLBACK_S - loop.time()))
         try:
-            async with asyncio.timeout(timeout):
-                await self._news.wait()
+            async with asyncio.timeout(timeout_s):
+                await self._change_event.wait()
         except TimeoutError:
             if loop.time() >= deadline:
                 return False
-        await asyncio.sleep(min(self._told_at + calm, deadline) - loop.time())
-        self._news.clear()
-        self._told_at = loop.time()
+        await asyncio.sleep(min(self._change_reported_at + calm, deadline) - loop.time())
+        self._change_event.clear()
+        self._change_reported_at = loop.time()
         return True
 
-    async def _follow(self, follows: bool) -> None:
+    async def _set_following(self, is_following: bool) -> None:
         """Let others know whether somebody here follows runs, or has done so a moment ago."""
         now = asyncio.get_running_loop().time()
-        if follows:
+        if is_following:
             self._followed_at = now
-        is_right = self._follows == follows or (self._follows and now < self._followed_at + FALLBACK)
-        if is_right or not self._keeper.is_listening:
+        is_right = self._is_following == is_following or (
+            self._is_following and now < self._followed_at + FOLLOW_FALLBACK_S
+        )
+        if is_right or not self._session.is_listening:
             return
-        self._follows = follows
+        self._is_following = is_following
         with suppress(StoreUnavailable):
-            await self._keeper.do(lambda db: self._looker.follow(db, follows))
+            await self._session.run(lambda db: self._worker_queries.set_following(db, is_following))
 
-    def _hear(self, channel: str | None) -> None:
+    def _on_notification(self, channel: str | None) -> None:
         if channel is None:  # the keeper has another session, and no lock in it
-            self._follows = False
-        if channel != self._notifier.runs or self._follows:
-            self._news.set()
+            self._is_following = False
+        if channel != self._notifier.run_channel or self._is_following:
+            self._change_event.set()

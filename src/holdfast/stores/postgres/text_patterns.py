@@ -11,18 +11,18 @@ import re
 import sys
 from functools import cache
 
-_SPECIAL = re.compile(r"([%_\\])")
+_LIKE_SPECIAL = re.compile(r"([%_\\])")
 
 
-def test(text: str) -> tuple[str, str]:
+def make_predicate(text: str) -> tuple[str, str]:
     """What stands behind a column to ask whether it contains this text, and the pattern that is bound to it."""
     if text.isascii():
-        return 'COLLATE "C" ILIKE %s', "%" + _SPECIAL.sub(r"\\\1", text) + "%"
-    return 'COLLATE "C" ~ %s', _pattern(text.casefold())
+        return 'COLLATE "C" ILIKE %s', "%" + _LIKE_SPECIAL.sub(r"\\\1", text) + "%"
+    return 'COLLATE "C" ~ %s', _make_pattern(text.casefold())
 
 
-def _pattern(folded: str) -> str:
-    single, several = _variants()
+def _make_pattern(folded: str) -> str:
+    single, several = _make_case_variants()
     longest = max(map(len, several))
     parts: list[str] = []
     at = 0
@@ -30,28 +30,28 @@ def _pattern(folded: str) -> str:
         for length in range(longest, 1, -1):
             whole = folded[at : at + length]
             if len(whole) == length and whole in several:  # such as ss, which is also written as ß
-                spelled = "".join(_one_of(single.get(character, character)) for character in whole)
-                parts.append(f"(?:{spelled}|{_one_of(several[whole])})")
+                spelled = "".join(_make_alternatives(single.get(character, character)) for character in whole)
+                parts.append(f"(?:{spelled}|{_make_alternatives(several[whole])})")
                 at += length
                 break
         else:
-            parts.append(_one_of(single.get(folded[at], folded[at])))
+            parts.append(_make_alternatives(single.get(folded[at], folded[at])))
             at += 1
     return "".join(parts)
 
 
-def _one_of(characters: str) -> str:
-    return f"(?:{'|'.join(map(_escaped, characters))})" if len(characters) > 1 else _escaped(characters)
+def _make_alternatives(characters: str) -> str:
+    return f"(?:{'|'.join(map(_escape, characters))})" if len(characters) > 1 else _escape(characters)
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return (
         f"\\{character}" if character.isascii() and character.isprintable() and not character.isalnum() else character
     )
 
 
 @cache
-def _variants() -> tuple[dict[str, str], dict[str, str]]:
+def _make_case_variants() -> tuple[dict[str, str], dict[str, str]]:
     """All characters that fold to another one, by that; and those that fold to several, by these."""
     single: dict[str, str] = {}
     several: dict[str, str] = {}

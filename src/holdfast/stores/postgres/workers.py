@@ -6,8 +6,8 @@ only the connection was cut; a worker that lives takes its lock again in a momen
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
 database's clock, and as far as the caller's window reaches (see ``leases``). A worker by lease never has one, and is
-nobody's suspect: only those who are asked to look for such (``reap`` with ``by_lease``) ask for those whose lease has
-passed.
+nobody's suspect: only those who are asked to look for such (``reap_dead_workers`` with ``is_listener``) ask for those
+whose lease has passed.
 
 **Neighbors.** Each worker watches the few that come after it in a circle, so a look costs the same in a fleet of any
 size. Whichever workers die, at least one that lives watches one of those; then it looks at all of them, since deaths
@@ -26,25 +26,25 @@ from typing import Any, NamedTuple
 
 from holdfast.stores.contract import NewWorker
 from holdfast.stores.leases import LeaseWindow
-from holdfast.stores.postgres.migrations import quoted
+from holdfast.stores.postgres.migrations import quote_identifier
 from holdfast.stores.postgres.statements import PgStatements
-from holdfast.stores.postgres.worker_session import SERVER_BEGAN
-from holdfast.stores.sql.claims import Wanted
+from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
+from holdfast.stores.sql.claims import ClaimScope
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.workers import Suspect, worker_row
+from holdfast.stores.sql.workers import PresumedDeadWorker, worker_to_row
 
-FOLLOWERS = 0
+FOLLOWER_LOCK_ID = 0
 """The number of the lock that whoever follows runs shares; workers' ids begin at 1."""
-_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
-_TIME = f"coalesce(%(time)s::float8, {_CLOCK})"
+_DATABASE_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
+_LEASE_TIME = f"coalesce(%(time)s::float8, {_DATABASE_CLOCK})"
 """The database's clock, unless a test has its own."""
 
 
-NEIGHBORS = 3
+NEIGHBOR_COUNT = 3
 """How many workers each one watches: those with the next higher ids, as if all stood in a circle."""
 
 
-def _try_lock(number: int | str, shared: str = "") -> str:
+def _make_lock_test(number: int | str, shared: str = "") -> str:
     """Whether nobody holds a lock, or, if ``shared``, nobody but those who share it. It is not kept.
 
     ``pg_locks`` would tell it as well, but it copies all locks of the server, while everybody else waits.
@@ -53,133 +53,152 @@ def _try_lock(number: int | str, shared: str = "") -> str:
     return f"CASE WHEN pg_try_advisory_lock{shared}{which} THEN pg_advisory_unlock{shared}{which} ELSE false END"
 
 
-_IS_FREE = f"CASE WHEN server_started = {SERVER_BEGAN} THEN {_try_lock('id', '_shared')} ELSE false END"
+_IS_LOCK_FREE = (
+    f"CASE WHEN server_started_at = {SERVER_STARTED_AT} THEN {_make_lock_test('id', '_shared')} ELSE false END"
+)
 """Whether the lock of a worker is free, and that means something."""
 
 
-def lock_class(schema: str) -> int:
+def compute_lock_class(schema: str) -> int:
     """The first half of the numbers of all locks of a schema."""
     return int.from_bytes(hashlib.blake2b(schema.encode(), digest_size=4).digest(), signed=True)
 
 
-class Doubtful(NamedTuple):
+class DeathEvidence(NamedTuple):
     """A worker that may be dead."""
 
-    suspect: Suspect
-    beat_at: float
-    lease_until: float
+    worker: PresumedDeadWorker
+    heartbeat_at: float
+    lease_expires_at: float
     has_lost_lock: bool
     """Its lock is free, and that means something."""
 
 
-class Seen(NamedTuple):
+class PollResult(NamedTuple):
     """What a look has found."""
 
-    doubtful: list[Doubtful]
-    is_due: bool
+    presumed_dead: list[DeathEvidence]
+    has_due_runs: bool
     """Something may be claimed."""
-    has_news: bool
+    has_run_changes: bool
     """Something was sent to, or asked of, runs that the worker holds."""
-    switches: str
+    disabled_workflows: str
     """Which workflows are switched off, as one text."""
     is_followed: bool
     """Somebody follows runs, perhaps those that are executed here."""
     compatible_from: int
     """The version of the schema that a Holdfast must know to use it."""
-    at: float
+    database_time: float
     """The database's clock."""
 
 
-class Looker:
+class WorkerQueries:
     """The statements about workers, for one schema."""
 
     def __init__(self, statements: PgStatements) -> None:
-        schema = quoted(statements.schema)
-        self._class = lock_class(statements.schema)
-        workers, signals, runs, switches, meta = (
-            f"{schema}.{name}" for name in ("workers", "signals", "runs", "switches", "meta")
+        schema = quote_identifier(statements.schema)
+        self._lock_class = compute_lock_class(statements.schema)
+        workers, signals, runs, disabled_workflows, meta = (
+            f"{schema}.{name}" for name in ("workers", "signals", "runs", "disabled_workflows", "meta")
         )
-        self._register = (
+        self._register_sql = (
             f"INSERT INTO {workers} "
-            f"(token, name, host, pid, workflows, queues, by_lease, state, started_at, lease_until, beat_at) "
-            f"SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, %(queues)s, %(by_lease)s, 'live', t.now, "
-            f"t.now + %(lease)s, t.now FROM (SELECT {_TIME} AS now) t RETURNING id"
+            f"(token, name, host, pid, workflows, queues, is_listener, state, started_at, lease_expires_at, "
+            "heartbeat_at) "
+            f"SELECT %(token)s, %(name)s, %(host)s, %(pid)s, %(workflows)s, %(queues)s, %(is_listener)s, 'live', "
+            "t.now, "
+            f"t.now + %(lease)s, t.now FROM (SELECT {_LEASE_TIME} AS now) t RETURNING id"
         )
-        self._renew = (
-            f"UPDATE {workers} SET lease_until = t.now + %(lease)s, beat_at = t.now "
-            f"FROM (SELECT {_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
+        self._renew_sql = (
+            f"UPDATE {workers} SET lease_expires_at = t.now + %(lease)s, heartbeat_at = t.now "
+            f"FROM (SELECT {_LEASE_TIME} AS now) t WHERE id = %(worker)s AND state = 'live'"
         )
-        self._keep = f"{self._renew} AND by_lease = 1"
-        self._listeners_over = (
+        self._renew_listener_sql = f"{self._renew_sql} AND is_listener = 1"
+        self._expired_listeners_sql = (
             f"SELECT id, name, host, pid FROM {workers} "
-            f"WHERE state = 'live' AND by_lease = 1 "
-            f"AND greatest(beat_at, %(since)s) + lease_until - beat_at < %(until)s ORDER BY id"
+            f"WHERE state = 'live' AND is_listener = 1 "
+            f"AND greatest(heartbeat_at, %(since)s) + lease_expires_at - heartbeat_at < %(until)s ORDER BY id"
         )
-        self._note_server = f"UPDATE {workers} SET server_started = %s WHERE id = %s AND state = 'live'"
-        self._has_lost_its_lock = f"SELECT {_IS_FREE} FROM {workers} WHERE id = %(worker)s"
-        serving = f"SELECT * FROM {workers} WHERE state = 'live' AND by_lease = 0"
-        self.near = (
-            f"SELECT * FROM ((SELECT *, 0 AS lap FROM ({serving} AND id > %(me)s) w ORDER BY id LIMIT {NEIGHBORS}) "
-            f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBORS})) w "
-            f"ORDER BY lap, id LIMIT {NEIGHBORS}"
+        self._save_server_start_sql = f"UPDATE {workers} SET server_started_at = %s WHERE id = %s AND state = 'live'"
+        self._has_lost_lock_sql = f"SELECT {_IS_LOCK_FREE} FROM {workers} WHERE id = %(worker)s"
+        serving = f"SELECT * FROM {workers} WHERE state = 'live' AND is_listener = 0"
+        self.neighbors_sql = (
+            f"SELECT * FROM ((SELECT *, 0 AS lap FROM ({serving} AND id > %(me)s) w ORDER BY id LIMIT "
+            f"{NEIGHBOR_COUNT}) "
+            f"UNION ALL (SELECT *, 1 FROM ({serving} AND id < %(me)s) w ORDER BY id LIMIT {NEIGHBOR_COUNT})) w "
+            f"ORDER BY lap, id LIMIT {NEIGHBOR_COUNT}"
         )
         """The neighbors of a worker."""
-        self._doubtful, nearby = (
-            f"SELECT json_agg(json_build_array(id, name, host, pid, beat_at, lease_until, lost)) FROM (SELECT w.*, "
-            f"{_IS_FREE} AS lost FROM ({some}) w) w WHERE lost OR lease_until < {_TIME}"
-            for some in (f"{serving} AND id <> %(me)s", self.near)
+        self._presumed_dead_sql, nearby = (
+            f"SELECT json_agg(json_build_array(id, name, host, pid, heartbeat_at, lease_expires_at, lost)) FROM "
+            "(SELECT w.*, "
+            f"{_IS_LOCK_FREE} AS lost FROM ({some}) w) w WHERE lost OR lease_expires_at < {_LEASE_TIME}"
+            for some in (f"{serving} AND id <> %(me)s", self.neighbors_sql)
         )
-        self._look = (
+        self._poll_sql = (
             f"SELECT ({nearby}), ({statements.HAS_DUE}), "
             f"EXISTS (SELECT 1 FROM {signals} s CROSS JOIN LATERAL (SELECT 1 FROM {runs} r WHERE r.key = s.run "
             f"AND r.owner + 0 = %(me)s OFFSET 0) r WHERE s.xid >= %(cursor)s::text::xid8) "
             f"OR EXISTS ({statements.REQUESTS.replace('%s', '%(me)s')}), "
-            f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {switches}), "
-            f"NOT {_try_lock(FOLLOWERS)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), {_TIME}"
+            f"(SELECT coalesce(string_agg(workflow, ' ' ORDER BY workflow), '') FROM {disabled_workflows}), "
+            f"NOT {_make_lock_test(FOLLOWER_LOCK_ID)}, (SELECT value::int FROM {meta} WHERE name = 'compatible_from'), "
+            f"{_LEASE_TIME}"
         )
 
-    def register(self, db: Database, worker: NewWorker, token: str, now: float | None, lease: float) -> int:
+    def register_worker(
+        self, db: Database, worker: NewWorker, token: str, lease_time: float | None, lease_s: float
+    ) -> int:
         """Write a worker's row. Its lease decides whether it lives, until its lock is noted."""
-        names = ("token", "name", "host", "pid", "workflows", "queues", "by_lease")
-        values = dict(zip(names, worker_row(worker, token), strict=True))
-        [(number,)] = db.ask(self._register, {**values, "time": now, "lease": lease})
+        names = ("token", "name", "host", "pid", "workflows", "queues", "is_listener")
+        values = dict(zip(names, worker_to_row(worker, token), strict=True))
+        [(number,)] = db.query(self._register_sql, {**values, "time": lease_time, "lease": lease_s})
         return number
 
-    def renew(self, db: Database, worker: int, now: float | None, lease: float) -> bool:
+    def renew_lease(self, db: Database, worker: int, lease_time: float | None, lease_s: float) -> bool:
         """Prolong a lease. False: the worker is live no more."""
-        return db.change(self._renew, {"worker": worker, "time": now, "lease": lease}) == 1
+        return db.execute(self._renew_sql, {"worker": worker, "time": lease_time, "lease": lease_s}) == 1
 
-    def keep(self, db: Database, worker: int, now: float | None, lease: float) -> bool:
+    def renew_listener_lease(self, db: Database, worker: int, lease_time: float | None, lease_s: float) -> bool:
         """The same for a worker by lease; false as well if it is none."""
-        return db.change(self._keep, {"worker": worker, "time": now, "lease": lease}) == 1
+        return db.execute(self._renew_listener_sql, {"worker": worker, "time": lease_time, "lease": lease_s}) == 1
 
-    def listeners_over(self, db: Database, window: LeaseWindow) -> list[Suspect]:
+    def find_expired_listeners(self, db: Database, window: LeaseWindow) -> list[PresumedDeadWorker]:
         """Workers by lease whose lease has passed within ``window``."""
-        return [Suspect(*row, by_lease=True) for row in db.ask(self._listeners_over, window._asdict())]
+        return [
+            PresumedDeadWorker(*row, is_listener=True)
+            for row in db.query(self._expired_listeners_sql, window._asdict())
+        ]
 
-    def note_server(self, db: Database, worker: int, began: float | None) -> None:
+    def save_server_start(self, db: Database, worker: int, server_started_at: float | None) -> None:
         """A worker has its lock, on a server that has begun then. ``None``: its lease decides, not its lock."""
-        db.change(self._note_server, (began, worker))
+        db.execute(self._save_server_start_sql, (server_started_at, worker))
 
-    def look(self, db: Database, me: int, wanted: Wanted, cursor: int, now: float, time: float | None) -> Seen:
-        """Look for all that might have become a worker's business. ``time`` is given where the clock is not trusted."""
-        values = {"class": self._class, "now": now, "time": time, "me": me, "cursor": cursor}
-        [row] = db.ask(self._look, {**wanted.values(db), **values})
-        return Seen(_doubtful(row[0]), *row[1:])
+    def poll(
+        self, db: Database, me: int, scope: ClaimScope, cursor: int, now: float, lease_time: float | None
+    ) -> PollResult:
+        """Look for all that might have become a worker's business.
 
-    def doubtful(self, db: Database, me: int, time: float | None) -> list[Doubtful]:
+        ``lease_time`` is given where the clock is not trusted.
+        """
+        values = {"class": self._lock_class, "now": now, "time": lease_time, "me": me, "cursor": cursor}
+        [row] = db.query(self._poll_sql, {**scope.to_parameters(db), **values})
+        return PollResult(_parse_evidence(row[0]), *row[1:])
+
+    def find_presumed_dead(self, db: Database, me: int, lease_time: float | None) -> list[DeathEvidence]:
         """All workers that may be dead."""
-        return _doubtful(db.ask(self._doubtful, {"class": self._class, "time": time, "me": me})[0][0])
+        return _parse_evidence(
+            db.query(self._presumed_dead_sql, {"class": self._lock_class, "time": lease_time, "me": me})[0][0]
+        )
 
-    def follow(self, db: Database, follows: bool) -> None:
+    def set_following(self, db: Database, is_following: bool) -> None:
         """Let others see, by a lock, that somebody here follows runs; or no more."""
-        change = "lock" if follows else "unlock"
-        db.ask(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._class, FOLLOWERS))
+        change = "lock" if is_following else "unlock"
+        db.query(f"SELECT pg_advisory_{change}_shared(%s::int4, %s::int4)", (self._lock_class, FOLLOWER_LOCK_ID))
 
-    def has_lost_its_lock(self, db: Database, suspect: Suspect) -> bool:
+    def has_lost_lock(self, db: Database, worker: PresumedDeadWorker) -> bool:
         """Whether a worker's lock is free, and that means something."""
-        return db.ask(self._has_lost_its_lock, {"worker": suspect.id, "class": self._class}) == [(True,)]
+        return db.query(self._has_lost_lock_sql, {"worker": worker.id, "class": self._lock_class}) == [(True,)]
 
 
-def _doubtful(found: list[list[Any]] | None) -> list[Doubtful]:
-    return [Doubtful(Suspect(*one[:4]), *one[4:]) for one in found or ()]
+def _parse_evidence(found: list[list[Any]] | None) -> list[DeathEvidence]:
+    return [DeathEvidence(PresumedDeadWorker(*one[:4]), *one[4:]) for one in found or ()]

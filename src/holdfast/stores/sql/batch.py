@@ -16,203 +16,219 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.records import Kind
-from holdfast.stores.approvals import AnswerApproval, AskApproval, RemindApproval, WithdrawApproval
+from holdfast.core.records import RecordKind
+from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, PutMemory
-from holdfast.stores.operation_handler import Carrier
+from holdfast.stores.operation_handler import OperationHandler
 from holdfast.stores.operations import (
-    Answer,
+    AppendLiveEvents,
     AppendRecord,
     AwaitRun,
     CancelRun,
     FinishRun,
     ForkRun,
-    NoteAttempt,
     Op,
+    OpResult,
+    OpStatus,
     ParkRun,
     PauseRun,
     ReleaseRun,
     ReopenRun,
     ReserveUsage,
     ResumeRun,
+    SaveAttempt,
     SendSignal,
     SetBudget,
     StartRun,
-    TellNotices,
-    Verdict,
 )
-from holdfast.stores.sql.approval_operations import Asking
-from holdfast.stores.sql.blobs import NOTHING, Parcel, is_large
-from holdfast.stores.sql.claimed_run_operations import Holding
-from holdfast.stores.sql.client_operations import Requests
-from holdfast.stores.sql.database import Collision, Database, Row
-from holdfast.stores.sql.queue_placement import Turns
-from holdfast.stores.sql.rows import Reader, record_row
-from holdfast.stores.sql.start_operations import Starting, links_wanted
+from holdfast.stores.sql.approval_operations import ApprovalOperations
+from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large
+from holdfast.stores.sql.claimed_run_operations import ClaimedRunOperations
+from holdfast.stores.sql.client_operations import ClientOperations
+from holdfast.stores.sql.database import Database, Row, WriteConflict
+from holdfast.stores.sql.queue_placement import TurnAllocator
+from holdfast.stores.sql.rows import RowReader, record_to_row
+from holdfast.stores.sql.start_operations import StartOperations, list_needed_links
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.utf8 import is_proper
+from holdfast.stores.utf8 import is_encodable
 
 
-def carry_out(db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel = NOTHING) -> list[Answer]:
-    """Carry out ``ops`` durably, and answer each. ``parcel`` has their large payloads."""
-    if (records := plain_records(ops)) is not None and db.append_fenced(records):
-        return [Verdict.DONE] * len(records)
+def apply_ops(
+    db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch = NO_BLOBS
+) -> list[OpResult]:
+    """Carry out ``ops`` durably, and answer each. ``blob_batch`` has their large payloads."""
+    if (records := get_plain_record_rows(ops)) is not None and db.append_fenced(records):
+        return [OpStatus.DONE] * len(records)
     try:
-        return _transact(db, ops, now, reader, parcel, careful=False)
-    except Collision:
+        return _run_transaction(db, ops, now, reader, blob_batch, check_existing=False)
+    except WriteConflict:
         db.roll_back()
-        return _transact(db, ops, now, reader, parcel, careful=True)
+        return _run_transaction(db, ops, now, reader, blob_batch, check_existing=True)
 
 
-def plain_records(ops: Sequence[Op]) -> list[Row] | None:
+def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
     """The rows of a batch that consists of records only, without side effects and large values."""
     rows: list[Row] = []
     for op in ops:
-        if type(op) is not AppendRecord or op.consume is not None or op.clear_attempt or op.reset_deliveries:
+        if (
+            type(op) is not AppendRecord
+            or op.consumed_signal_id is not None
+            or op.clear_attempt
+            or op.reset_delivery_count
+        ):
             return None
-        if op.record.kind is Kind.CANCEL or op.used is not None or op.memory is not None or op.clear_notices:
+        if op.record.kind is RecordKind.CANCEL or op.used is not None or op.memory is not None or op.clear_live_events:
             return None
         payload = op.record.payload
         if payload is not None and is_large(payload):
             return None
-        rows.append(record_row(op.key, op.record, payload))
+        rows.append(record_to_row(op.key, op.record, payload))
     return rows
 
 
-def _transact(
-    db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel, *, careful: bool
-) -> list[Answer]:
+def _run_transaction(
+    db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch, *, check_existing: bool
+) -> list[OpResult]:
     db.begin()
-    answers = Batch(db, ops, now, reader, parcel, careful=careful).carry_out()
+    answers = Batch(db, ops, now, reader, blob_batch, check_existing=check_existing).apply()
     db.commit()
     return answers
 
 
-class Batch(Holding, Requests, Starting, Asking, Carrier):
+class Batch(ClaimedRunOperations, ClientOperations, StartOperations, ApprovalOperations, OperationHandler):
     """The operations of one transaction."""
 
     def __init__(
-        self, db: Database, ops: Sequence[Op], now: float, reader: Reader, parcel: Parcel, *, careful: bool
+        self,
+        db: Database,
+        ops: Sequence[Op],
+        now: float,
+        reader: RowReader,
+        blob_batch: BlobBatch,
+        *,
+        check_existing: bool,
     ) -> None:
-        super().__init__(db, now, parcel=parcel)
+        super().__init__(db, now, blob_batch=blob_batch)
         self._ops = ops
         self._reader = reader
-        self._careful = careful
-        self._live = {}
-        self._keys = deque()
-        self._newest_of = {}
-        self._noted_keys = set()
-        self._recorded = set()
-        self._turns = Turns(db, now)
-        self._dedups = {}
+        self._check_existing = check_existing
+        self._live_workers = {}
+        self._free_keys = deque()
+        self._newest_by_session = {}
+        self._new_signal_keys = set()
+        self._delivery_resets = set()
+        self._turn_allocator = TurnAllocator(db, now)
+        self._dedup_owners = {}
 
-    def carry_out(self) -> list[Answer]:
+    def apply(self) -> list[OpResult]:
         """Decide and write; the caller commits."""
-        self._look_ahead()
-        answers = [self._carry_out(op) for op in self._ops]
+        self._prefetch()
+        answers = [self._apply_op(op) for op in self._ops]
         self.flush()
         return answers
 
-    def _look_ahead(self) -> None:
+    def _prefetch(self) -> None:
         """Read the fences of all runs that the operations touch, and all that is certain to be asked."""
-        ahead = _Ahead(self._sql)
+        ahead = _PrefetchPlan(self._sql)
         for op in self._ops:
-            ahead.note(op, careful=self._careful)
-        self._ending = ahead.ending
-        ahead.questions[self._sql.LINKS] = set(links_wanted(self._ops))
-        ahead.questions[self._sql.WAITING] = {(key,) for key in self._ending}
-        if self._ending or ahead.cancelled:
-            ahead.questions[self._sql.LEFTOVERS] = {()}
+            ahead.add(op, check_existing=self._check_existing)
+        self._ending_keys = ahead.ending_keys
+        ahead.lookups[self._sql.LINKS] = set(list_needed_links(self._ops))
+        ahead.lookups[self._sql.WAITERS] = {(key,) for key in self._ending_keys}
+        if self._ending_keys or ahead.cancelled_ids:
+            ahead.lookups[self._sql.HAS_LEFTOVERS] = {()}
         if ahead.sessions:
             self._db.lock_sessions(ahead.sessions)
-        if ahead.accounts:
-            self._db.lock_accounts(ahead.accounts)
-        if ahead.turns:
-            self._db.lock_turns(ahead.turns)
-        if ahead.starts:
-            self._db.foresee_keys(ahead.starts)
-        self._db.foresee({statement: asked for statement, asked in ahead.questions.items() if asked})
-        ids = filter(is_proper, ahead.ids)  # no run has another one
-        self.read_fences(ahead.keys, ids, ahead.ending)  # last: a database that is far away sends all at once
-        self._ending.update(self._by_id[run_id].key for run_id in ahead.cancelled if run_id in self._by_id)
+        if ahead.account_keys:
+            self._db.lock_accounts(ahead.account_keys)
+        if ahead.turn_keys:
+            self._db.lock_turns(ahead.turn_keys)
+        if ahead.start_count:
+            self._db.prefetch_keys(ahead.start_count)
+        self._db.prefetch({statement: asked for statement, asked in ahead.lookups.items() if asked})
+        ids = filter(is_encodable, ahead.ids)  # no run has another one
+        self.read_fences(ahead.keys, ids, ahead.ending_keys)  # last: a database that is far away sends all at once
+        self._ending_keys.update(
+            self._fences_by_id[run_id].key for run_id in ahead.cancelled_ids if run_id in self._fences_by_id
+        )
 
 
-class _Ahead:
+class _PrefetchPlan:
     """What the operations of a batch are going to touch, and to ask."""
 
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
         self.keys: set[int] = set()
         self.ids: set[str] = set()
-        self.ending: set[int] = set()
+        self.ending_keys: set[int] = set()
         """Runs that are likely to end."""
-        self.cancelled: list[str] = []
+        self.cancelled_ids: list[str] = []
         self.sessions: set[tuple[str, str]] = set()
-        self.accounts: set[int] = set()
-        self.questions: dict[str, set[Row]] = {}
-        self.turns: set[tuple[str, int, str]] = set()
+        self.account_keys: set[int] = set()
+        self.lookups: dict[str, set[Row]] = {}
+        self.turn_keys: set[tuple[str, int, str]] = set()
         """The queues and keys of runs that are started."""
-        self.starts = 0
+        self.start_count = 0
 
-    def note(self, op: Op, *, careful: bool) -> None:
+    def add(self, op: Op, *, check_existing: bool) -> None:
         """One more operation."""
         match op:
             case AppendRecord():
                 self.keys.add(op.key)
-                if careful:
-                    self._ask(self._sql.RECORD_EPOCH, op.key, op.record.seq)
+                if check_existing:
+                    self._add_lookup(self._sql.RECORD_EPOCH, op.key, op.record.seq)
                 if op.used is not None:
-                    self.accounts.add(op.key)
+                    self.account_keys.add(op.key)
             case ParkRun():
                 self.keys.add(op.key)
                 if op.next_seq is not None:
-                    self._ask(self._sql.RECORD_EPOCH, op.key, op.next_seq)
-                if not op.paused:
-                    self._ask(self._sql.SENT, op.key)
+                    self._add_lookup(self._sql.RECORD_EPOCH, op.key, op.next_seq)
+                if not op.is_pause:
+                    self._add_lookup(self._sql.MAILBOX_NAMES, op.key)
             case FinishRun():
                 self.keys.add(op.key)
-                self.ending.add(op.key)
+                self.ending_keys.add(op.key)
             case ReserveUsage():
                 self.keys.add(op.key)
-                self.accounts.add(op.key)
+                self.account_keys.add(op.key)
             case ReleaseRun():
                 self.keys.add(op.key)
                 if op.error is not None:
-                    self.ending.add(op.key)
-                    self._ask(self._sql.DELIVERIES, op.key)
-            case NoteAttempt() | TellNotices() | AskApproval() | RemindApproval() | WithdrawApproval():
+                    self.ending_keys.add(op.key)
+                    self._add_lookup(self._sql.DELIVERY_COUNTS, op.key)
+            case SaveAttempt() | AppendLiveEvents() | RequestApproval() | RemindApproval() | WithdrawApproval():
                 self.keys.add(op.key)
             case StartRun() | ForkRun():
-                self._start(op)
+                self._add_start(op)
             case AwaitRun():
-                self.keys.add(op.link.parent)
+                self.keys.add(op.link.parent_key)
                 self.ids.add(op.run_id)
             case CancelRun():
                 self.ids.add(op.run_id)
-                self.cancelled.append(op.run_id)
+                self.cancelled_ids.append(op.run_id)
             case SendSignal() | PauseRun() | ResumeRun() | ReopenRun() | SetBudget():
                 self.ids.add(op.run_id)
             case AnswerApproval() | PutMemory() | DeleteMemory():
                 pass
 
-    def _start(self, op: StartRun | ForkRun) -> None:
-        self.starts += 1
+    def _add_start(self, op: StartRun | ForkRun) -> None:
+        self.start_count += 1
         self.ids.add(op.run.id)
-        self._ask(self._sql.SWITCHES)
-        self._ask(self._sql.QUEUE_TURN, op.run.queue)
-        self.turns.add((op.run.queue, op.run.priority, op.run.queue_key))
-        if op.run.dedup:
-            self._ask(self._sql.DEDUP, op.run.queue, op.run.dedup)
+        self._add_lookup(self._sql.DISABLED_WORKFLOWS)
+        self._add_lookup(self._sql.LOCK_QUEUE_TURNS, op.run.queue)
+        self.turn_keys.add((op.run.queue, op.run.priority, op.run.queue_key))
+        if op.run.dedup_key:
+            self._add_lookup(self._sql.DEDUP_OWNER, op.run.queue, op.run.dedup_key)
         if op.run.session:
             self.sessions.add((op.run.workflow, op.run.session))
-            self._ask(self._sql.NEWEST_OF_SESSION, op.run.workflow, op.run.session)
+            self._add_lookup(self._sql.NEWEST_IN_SESSION, op.run.workflow, op.run.session)
         if isinstance(op, ForkRun):
-            self.ids.add(op.source)
+            self.ids.add(op.source_run)
             return
         if op.link is not None:
-            self.keys.add(op.link.parent)
+            self.keys.add(op.link.parent_key)
         if op.claim_as is not None:
-            self._ask(self._sql.IS_LIVE, op.claim_as)
+            self._add_lookup(self._sql.IS_WORKER_LIVE, op.claim_as)
 
-    def _ask(self, statement: str, *question: Any) -> None:
-        self.questions.setdefault(statement, set()).add(question)
+    def _add_lookup(self, statement: str, *parameters: Any) -> None:
+        self.lookups.setdefault(statement, set()).add(parameters)

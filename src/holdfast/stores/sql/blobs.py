@@ -1,8 +1,8 @@
 """Large payloads: kept apart, compressed, and once for equal content.
 
-A column that holds a payload holds a *reference* to it when it is larger than ``INLINE``: a zero byte and the hash of
-the content. Payloads are JSON text, which never begins with a zero byte; to be safe, one that could be taken for a
-reference is kept apart as well. Hashing and compressing take their time, so they happen in a thread, before the
+A column that holds a payload holds a *reference* to it when it is larger than ``MAX_INLINE_BYTES``: a zero byte and the
+hash of the content. Payloads are JSON text, which never begins with a zero byte; to be safe, one that could be taken
+for a reference is kept apart as well. Hashing and compressing take their time, so they happen in a thread, before the
 transaction that writes what they made; so do reading and checking.
 """
 
@@ -13,34 +13,34 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.stores.approvals import AnswerApproval, AskApproval
-from holdfast.stores.contract import INLINE
+from holdfast.stores.approvals import AnswerApproval, RequestApproval
+from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.operations import AppendRecord, FinishRun, ForkRun, Op, ReopenRun, SendSignal, StartRun
 from holdfast.stores.sql.database import Database
 
-_MARK = b"\x00"
+_REFERENCE_PREFIX = b"\x00"
 _HASH_SIZE = 32
 _REFERENCE_SIZE = 1 + _HASH_SIZE
 _RAW, _ZLIB = b"\x00", b"\x01"
-AT_ONCE = 8
+BATCH_SIZE = 8
 """How many are read at a time: each may have megabytes."""
-_LEVEL = 1
+_ZLIB_LEVEL = 1
 """Five times as quick as zlib's usual level, for a tenth more space."""
 
 
-class Parcel(NamedTuple):
+class BlobBatch(NamedTuple):
     """The large payloads of a commit, ready to be written."""
 
     references: dict[bytes, bytes]
     """What stands in a column, by payload."""
     rows: Sequence[tuple[bytes, int, bytes]]
-    """The columns of ``statements.KEEP_BLOB``."""
+    """The columns of ``statements.PUT_BLOB``."""
 
 
-NOTHING = Parcel({}, ())
+NO_BLOBS = BlobBatch({}, ())
 
 
-class Damage(NamedTuple):
+class PayloadDamage(NamedTuple):
     """Why a payload cannot be read."""
 
     problem: str
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
 # Writing
 
 
-def large_payloads(ops: Sequence[Op]) -> list[bytes]:
+def list_large_payloads(ops: Sequence[Op]) -> list[bytes]:
     """The payloads of these operations that are to be kept apart."""
     found: list[bytes] = []
     for op in ops:
@@ -58,11 +58,11 @@ def large_payloads(ops: Sequence[Op]) -> list[bytes]:
             if payload is not None and is_large(payload):
                 found.append(payload)
         else:
-            found.extend(payload for payload in _payloads(op) if payload is not None and is_large(payload))
+            found.extend(payload for payload in _get_payloads(op) if payload is not None and is_large(payload))
     return found
 
 
-def _payloads(op: Op) -> tuple[bytes | None, ...]:
+def _get_payloads(op: Op) -> tuple[bytes | None, ...]:
     match op:
         case StartRun():
             return (op.run.inputs,)
@@ -70,14 +70,14 @@ def _payloads(op: Op) -> tuple[bytes | None, ...]:
             return (op.output, op.error)
         case SendSignal():
             return (op.payload,)
-        case AskApproval():
-            return (op.question.form, op.question.arguments)
+        case RequestApproval():
+            return (op.request.form_schema, op.request.arguments)
         case AnswerApproval():
             return (op.payload,)
         case ForkRun():
             return (op.run.inputs, None if op.record is None else op.record.payload)
         case ReopenRun():
-            return () if op.settles is None or op.settles.record is None else (op.settles.record.payload,)
+            return () if op.settlement is None or op.settlement.record is None else (op.settlement.record.payload,)
         case _:
             return ()
 
@@ -85,10 +85,10 @@ def _payloads(op: Op) -> tuple[bytes | None, ...]:
 def is_large(payload: bytes) -> bool:
     """Whether a payload is to be kept apart."""
     size = len(payload)
-    return size > INLINE or (size == _REFERENCE_SIZE and payload.startswith(_MARK))
+    return size > MAX_INLINE_BYTES or (size == _REFERENCE_SIZE and payload.startswith(_REFERENCE_PREFIX))
 
 
-def pack(payloads: Iterable[bytes]) -> Parcel:
+def pack_blobs(payloads: Iterable[bytes]) -> BlobBatch:
     """Hash and compress. Slow: not for the event loop."""
     references: dict[bytes, bytes] = {}
     rows: list[tuple[bytes, int, bytes]] = []
@@ -96,10 +96,10 @@ def pack(payloads: Iterable[bytes]) -> Parcel:
         if payload in references:
             continue
         name = _hash(payload)
-        references[payload] = _MARK + name
-        small = zlib.compress(payload, _LEVEL)
+        references[payload] = _REFERENCE_PREFIX + name
+        small = zlib.compress(payload, _ZLIB_LEVEL)
         rows.append((name, len(payload), _ZLIB + small if len(small) < len(payload) else _RAW + payload))
-    return Parcel(references, rows)
+    return BlobBatch(references, rows)
 
 
 def _hash(payload: bytes) -> bytes:
@@ -111,34 +111,36 @@ def _hash(payload: bytes) -> bytes:
 
 def is_reference(value: Any) -> bool:
     """Whether a column holds a reference instead of a payload."""
-    return type(value) is bytes and len(value) == _REFERENCE_SIZE and value.startswith(_MARK)
+    return type(value) is bytes and len(value) == _REFERENCE_SIZE and value.startswith(_REFERENCE_PREFIX)
 
 
-def fetch(db: Database, references: Collection[bytes]) -> dict[bytes, bytes | Damage]:
+def fetch_payloads(db: Database, references: Collection[bytes]) -> dict[bytes, bytes | PayloadDamage]:
     """The payloads behind references. Slow: not for the event loop."""
-    found: dict[bytes, bytes | Damage] = dict.fromkeys(references, Damage("its large payload is missing"))
-    for name, data in _pieces(db, db.sql.BLOBS, references):
-        found[_MARK + name] = _unpack(name, data)
+    found: dict[bytes, bytes | PayloadDamage] = dict.fromkeys(references, PayloadDamage("its large payload is missing"))
+    for name, data in _lookup_in_batches(db, db.sql.BLOBS, references):
+        found[_REFERENCE_PREFIX + name] = _unpack(name, data)
     return found
 
 
-def sizes(db: Database, references: Collection[bytes]) -> dict[bytes, int]:
+def fetch_sizes(db: Database, references: Collection[bytes]) -> dict[bytes, int]:
     """The sizes of the payloads behind references, those that are there; the payloads themselves are not read."""
-    return {_MARK + name: size for name, size in _pieces(db, db.sql.BLOB_SIZES, references)}
+    return {_REFERENCE_PREFIX + name: size for name, size in _lookup_in_batches(db, db.sql.BLOB_SIZES, references)}
 
 
-def _pieces(db: Database, statement: str, references: Collection[bytes]) -> Iterable[Any]:
+def _lookup_in_batches(db: Database, statement: str, references: Collection[bytes]) -> Iterable[Any]:
     names = [reference[1:] for reference in set(references)]
-    for at in range(0, len(names), AT_ONCE):
-        piece = names[at : at + AT_ONCE]
-        db.foresee({statement: [(name,) for name in piece]})
+    for at in range(0, len(names), BATCH_SIZE):
+        piece = names[at : at + BATCH_SIZE]
+        db.prefetch({statement: [(name,) for name in piece]})
         for name in piece:
             yield from db.lookup(statement, name)
 
 
-def _unpack(name: bytes, data: bytes) -> bytes | Damage:
+def _unpack(name: bytes, data: bytes) -> bytes | PayloadDamage:
     try:
         payload = zlib.decompress(data[1:]) if data.startswith(_ZLIB) else data[1:]
     except zlib.error as error:
-        return Damage(f"its large payload is damaged ({error})")
-    return payload if _hash(payload) == name else Damage("its large payload is damaged (it does not fit its hash)")
+        return PayloadDamage(f"its large payload is damaged ({error})")
+    return (
+        payload if _hash(payload) == name else PayloadDamage("its large payload is damaged (it does not fit its hash)")
+    )

@@ -10,7 +10,7 @@ from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.transaction import Transaction
 
 
-def expire(db: Database, now: float, limit: int) -> list[str]:
+def expire_runs(db: Database, now: float, limit: int) -> list[str]:
     """End up to ``limit`` of them, held or not, and tell their ids.
 
     They are found without a lock, so they are looked at once more when nobody else can change them: one may have ended,
@@ -18,27 +18,27 @@ def expire(db: Database, now: float, limit: int) -> list[str]:
     """
     db.begin()
     ended: list[str] = []
-    keys = [row[0] for row in db.ask(db.sql.OVERDUE, (now, limit))]
+    keys = [row[0] for row in db.query(db.sql.OVERDUE, (now, limit))]
     if keys:
-        transaction = _Expiring(db, now)
-        ended = transaction.end(keys)
+        transaction = _ExpiryTransaction(db, now)
+        ended = transaction.end_runs(keys)
         transaction.flush()
     db.commit()
     return ended
 
 
-class _Expiring(Transaction):
+class _ExpiryTransaction(Transaction):
     """The transaction that ends them."""
 
-    def end(self, keys: Sequence[int]) -> list[str]:
+    def end_runs(self, keys: Sequence[int]) -> list[str]:
         """End those of these runs that are still late."""
-        self._ending = set(keys)
+        self._ending_keys = set(keys)
         self.read_fences(keys, (), keys)
-        late = self._db.ask(self._sql.STILL_OVERDUE, (self._now, self._db.listed(keys)))
+        late = self._db.query(self._sql.RECHECK_OVERDUE, (self._now, self._db.to_list_parameter(keys)))
         for key, run_id in late:
-            fence, error = self._by_key[key], rules.deadline_error(run_id)
-            self._later("runs", self._sql.FINISH_RUN, key, (RunState.FAILED, None, error, self._now, None, key))
+            fence, error = self._fences_by_key[key], rules.encode_deadline_error(run_id)
+            self._buffer_write("runs", self._sql.FINISH_RUN, key, (RunState.FAILED, None, error, self._now, None, key))
             fence.state = RunState.FAILED
-            fence.paused = False
-            self.ended(key, fence.state, rules.end_payload(None, error), self._now)
+            fence.is_paused = False
+            self.handle_run_end(key, fence.state, rules.make_end_payload(None, error), self._now)
         return [run_id for _, run_id in late]

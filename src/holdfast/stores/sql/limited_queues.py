@@ -22,31 +22,31 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
-from holdfast.admission.queue_limits import Admission, Gate, QueueLimits, RateNumbers
+from holdfast.admission.queue_limits import Admission, QueueAdmission, QueueLimits, RateUsage
 from holdfast.errors import UsageError
 from holdfast.stores.sql.database import Database, Row
 
 log = logging.getLogger("holdfast.stores")
 
-MOST_ASIDE = 10_000
+MAX_THROTTLED_RUNS = 10_000
 """So many runs of a key are set aside at a time."""
-MOST_KEYS_ASIDE = 10_000
+MAX_THROTTLED_KEYS = 10_000
 """Of so many keys, what is set aside is looked at in a claim."""
-_A_FEW_MORE = 100
+_EXTRA_READ_COUNT = 100
 """A claim reads so many more runs than it wants, where keys may be at their limits."""
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 """So often a claim reads on because what it has read was set aside."""
-MOST_PRIORITIES = 100
+MAX_PRIORITIES = 100
 """Of so many priorities, the highest ones, a queue knows whose turn it is."""
-_AT_LEAST = 3600.0
+_MIN_KEY_RETENTION_S = 3600.0
 """Seconds for which the row of a key is kept."""
 
-UNBEGUN, BEGUN, ASIDE_UNBEGUN, ASIDE_BEGUN, EXEMPT = 2, 3, 4, 5, 6
-"""``runs.ready`` in limited queues. Runs that are to be cancelled are exempt from limits."""
+UNSTARTED, STARTED, THROTTLED_UNSTARTED, THROTTLED_STARTED, EXEMPT = 2, 3, 4, 5, 6
+"""``runs.ready_state`` in limited queues. Runs that are to be cancelled are exempt from limits."""
 
-Served = Sequence[tuple[str, str]]
+ServedVersions = Sequence[tuple[str, str]]
 """Workflows and versions."""
-Question = tuple[str, Row]
+PendingLookup = tuple[str, Row]
 """A lookup, and its values."""
 
 
@@ -57,93 +57,99 @@ class Candidate(NamedTuple):
     queue_key: str
     priority: int
     turn: int
-    ready: int
+    ready_state: int
 
     @property
-    def begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether it has begun, and needs nothing of the rates."""
-        return self.ready not in (UNBEGUN, ASIDE_UNBEGUN)
+        return self.ready_state not in (UNSTARTED, THROTTLED_UNSTARTED)
 
     @property
     def rank(self) -> tuple[int, ...]:
         """The order within its queue."""
-        return (0 if self.begun else 1, -self.priority, self.turn, self.key)
+        return (0 if self.is_started else 1, -self.priority, self.turn, self.key)
 
 
 # What a claim asks
 
 
-def questions(db: Database, queues: Collection[str] | None) -> dict[str, Collection[Row]]:
+def get_lookups(db: Database, queues: Collection[str] | None) -> dict[str, Collection[Row]]:
     """What is to be foreseen by a claim that serves these queues."""
-    return {db.sql.LIMITED_ALL: [()]} if queues is None else {db.sql.LIMITED: [(name,) for name in queues]}
+    return (
+        {db.sql.LOCK_LIMITED_QUEUES: [()]}
+        if queues is None
+        else {db.sql.LOCK_LIMITED_QUEUE: [(name,) for name in queues]}
+    )
 
 
-def held(db: Database, queues: Collection[str] | None, time: Callable[[float | None], float]) -> list[LimitedQueue]:
+def lock_limited_queues(
+    db: Database, queues: Collection[str] | None, get_time: Callable[[float | None], float]
+) -> list[LimitedQueue]:
     """The limited ones of these queues, which nobody else takes from before the commit.
 
-    ``time`` tells what time it is now that they are held, if the database says this: one that was asked before might
-    lie before the last claim of another.
+    ``get_time`` tells what time it is now that they are held, if the database says this: one that was asked before
+    might lie before the last claim of another.
     """
-    [(statement, asked)] = questions(db, queues).items()
+    [(statement, asked)] = get_lookups(db, queues).items()
     found: list[LimitedQueue] = []
     for row in (row for one in asked for row in db.lookup(statement, *one)):
-        limits = read_limits(row[1])
+        limits = parse_limits(row[1])
         if limits is None:
             log.warning("nothing is taken from queue %r: %r are not limits that this Holdfast can read", row[0], row[1])
         else:
-            found.append(LimitedQueue(row, limits, time(row[5])))
+            found.append(LimitedQueue(row, limits, get_time(row[5])))
     return found
 
 
-def choose(
+def choose_runs(
     db: Database,
     limited: Sequence[LimitedQueue],
-    served: Served,
+    served: ServedVersions,
     queues: Collection[str] | None,
     limit: int,
     now: float,
 ) -> list[int]:
     """The keys of up to ``limit`` runs that are due, in limited queues and others, locked, in claiming order."""
-    _foresee(db, [one for queue in limited for one in queue.first_questions(db)])
-    _foresee(db, [one for queue in limited for one in queue.stretches(db, served, limit)])
+    _prefetch(db, [one for queue in limited for one in queue.get_initial_lookups(db)])
+    _prefetch(db, [one for queue in limited for one in queue.get_ready_lookups(db, served, limit)])
     chosen: list[int] = []
-    due = db.due(served, queues, limit, now)
+    due = db.lock_due_runs(served, queues, limit, now)
     for queue in limited:
-        queue.read_first(db)
-    for _ in range(_ROUNDS):
+        queue.read_initial(db)
+    for _ in range(_MAX_ROUNDS):
         for queue in limited:
-            queue.read(db, served, limit)
+            queue.read_ready(db, served, limit)
         _read_keys(db, limited, served, limit)
-        chosen = _merged(due, limited, limit)
-        goes_on = [queue.set_aside(db) for queue in limited]
+        chosen = _merge_by_priority(due, limited, limit)
+        goes_on = [queue.throttle_keys(db) for queue in limited]
         if len(chosen) == limit or not any(goes_on):
             break
-        db.forget(db.sql.STRETCH)
-        db.forget(db.sql.ASIDE_RUNS)
-        _foresee(db, [one for queue in limited for one in queue.stretches(db, served, limit)])
+        db.discard_prefetched(db.sql.READY_RUNS)
+        db.discard_prefetched(db.sql.THROTTLED_RUNS)
+        _prefetch(db, [one for queue in limited for one in queue.get_ready_lookups(db, served, limit)])
     wanted = [candidate.key for queue in limited for candidate in queue.chosen]
-    locked = {row[0] for row in db.ask(db.sql.LOCK_DUE, (db.listed(wanted),))} if wanted else set[int]()
+    locked = {row[0] for row in db.query(db.sql.LOCK_DUE, (db.to_list_parameter(wanted),))} if wanted else set[int]()
     locked.update(key for _, key in due)
     for queue in limited:
-        queue.count(locked)
+        queue.count_chosen(locked)
     return [key for key in chosen if key in locked]
 
 
-def _foresee(db: Database, asked: Iterable[Question]) -> None:
+def _prefetch(db: Database, lookups: Iterable[PendingLookup]) -> None:
     gathered: dict[str, list[Row]] = {}
-    for statement, question in asked:
+    for statement, question in lookups:
         gathered.setdefault(statement, []).append(question)
-    db.foresee(gathered)
+    db.prefetch(gathered)
 
 
-def _read_keys(db: Database, limited: Sequence[LimitedQueue], served: Served, limit: int) -> None:
-    asked = [list(queue.of_keys(db, served, limit)) for queue in limited]
-    _foresee(db, [one for several in asked for one in several])
+def _read_keys(db: Database, limited: Sequence[LimitedQueue], served: ServedVersions, limit: int) -> None:
+    asked = [list(queue.get_key_lookups(db, served, limit)) for queue in limited]
+    _prefetch(db, [one for several in asked for one in several])
     for queue, several in zip(limited, asked, strict=True):
         queue.read_keys(db, several)
 
 
-def _merged(due: Sequence[tuple[int, int]], limited: Sequence[LimitedQueue], limit: int) -> list[int]:
+def _merge_by_priority(due: Sequence[tuple[int, int]], limited: Sequence[LimitedQueue], limit: int) -> list[int]:
     """Of those that are next in their queues the first, again and again."""
     chosen: list[int] = []
     at = 0
@@ -152,7 +158,7 @@ def _merged(due: Sequence[tuple[int, int]], limited: Sequence[LimitedQueue], lim
         if at < len(due):
             heads.append((-due[at][0], due[at][1], None))
         for queue in limited:
-            head = queue.head()
+            head = queue.find_next()
             if head is not None:
                 heads.append((-head.priority, head.key, queue))
         if not heads:
@@ -162,9 +168,9 @@ def _merged(due: Sequence[tuple[int, int]], limited: Sequence[LimitedQueue], lim
         if queue is None:
             at += 1
         else:
-            queue.take()
+            queue.choose_next()
     for queue in limited:
-        queue.look_at_the_rest()
+        queue.scan_rest()
     return chosen
 
 
@@ -175,182 +181,184 @@ class LimitedQueue:
         self.name: str = row[0]
         self.limits = limits
         self.chosen: list[Candidate] = []
-        self._kept: Row = row[2:5]
+        self._saved_row: Row = row[2:5]
         """Its turns, what is used of its rates, and when they let the next run begin."""
         self._now = now
-        self._executed: dict[str, int] = {}
+        self._running_counts: dict[str, int] = {}
         self._charges: list[tuple[str, int, float]] = []
-        self._used_by_key: dict[str, RateNumbers] = {}
-        self._aside: set[str] = set()
+        self._used_by_key: dict[str, RateUsage] = {}
+        self._throttled_keys: set[str] = set()
         """Keys with runs that are set aside, and are to be looked at."""
-        self._passed: set[str] = set()
+        self._keys_to_throttle: set[str] = set()
         """Keys with runs that are to be set aside."""
-        self._changed: set[str] = set()
+        self._changed_keys: set[str] = set()
         """Keys whose row is to be written."""
-        self._is_more = False
+        self._has_more = False
         """There are runs that are due, and have not been read."""
         self._candidates: list[Candidate] = []
-        self._at = 0
-        self._gate = self._new_gate()
+        self._index = 0
+        self._gate = self._make_gate()
 
     # Reading
 
-    def first_questions(self, db: Database) -> Iterator[Question]:
+    def get_initial_lookups(self, db: Database) -> Iterator[PendingLookup]:
         """What is asked once."""
         if self.limits.concurrency is not None or self.limits.key_concurrency is not None:
-            yield db.sql.EXECUTED, (self.name,)
-        if self.limits.counts_tokens:
-            yield db.sql.TAKE_CHARGES, (self.name,)
-        yield db.sql.ASIDE_KEYS, (self.name, self._now, MOST_KEYS_ASIDE)  # also if keys have no limits any more
+            yield db.sql.RUNNING_COUNTS, (self.name,)
+        if self.limits.has_token_rate:
+            yield db.sql.CONSUME_CHARGES, (self.name,)
+        yield db.sql.THROTTLED_KEYS, (self.name, self._now, MAX_THROTTLED_KEYS)  # also if keys have no limits any more
 
-    def read_first(self, db: Database) -> None:
+    def read_initial(self, db: Database) -> None:
         """Take the answers to that."""
-        for statement, question in self.first_questions(db):
+        for statement, question in self.get_initial_lookups(db):
             rows = db.lookup(statement, *question)
-            if statement == db.sql.EXECUTED:
-                self._executed = {row[0]: row[1] for row in rows}
-            elif statement == db.sql.TAKE_CHARGES:
+            if statement == db.sql.RUNNING_COUNTS:
+                self._running_counts = {row[0]: row[1] for row in rows}
+            elif statement == db.sql.CONSUME_CHARGES:
                 self._charges = sorted(((row[0], row[1], row[2]) for row in rows), key=lambda charge: charge[2])
             else:
-                self._aside = {row[0] for row in rows}
-                self._used_by_key = {row[0]: read_used(row[1]) for row in rows}
+                self._throttled_keys = {row[0] for row in rows}
+                self._used_by_key = {row[0]: parse_rate_usage(row[1]) for row in rows}
         if self.limits.key_rates:
-            self._changed.update(key for key, _, _ in self._charges)
+            self._changed_keys.update(key for key, _, _ in self._charges)
 
-    def stretches(self, db: Database, served: Served, limit: int) -> Iterator[Question]:
+    def get_ready_lookups(self, db: Database, served: ServedVersions, limit: int) -> Iterator[PendingLookup]:
         """What is asked in each round: for the runs that are due, and not set aside."""
-        few = self._few(limit)
+        few = self._get_read_limit(limit)
         for workflow, version in served:
-            for ready in (EXEMPT, BEGUN, UNBEGUN):
-                yield db.sql.STRETCH, (self.name, workflow, version, ready, few)
+            for ready in (EXEMPT, STARTED, UNSTARTED):
+                yield db.sql.READY_RUNS, (self.name, workflow, version, ready, few)
 
-    def read(self, db: Database, served: Served, limit: int) -> None:
+    def read_ready(self, db: Database, served: ServedVersions, limit: int) -> None:
         """Take the answers to that."""
-        found = [db.lookup(statement, *question) for statement, question in self.stretches(db, served, limit)]
-        self._is_more = any(len(rows) == self._few(limit) for rows in found)
+        found = [db.lookup(statement, *question) for statement, question in self.get_ready_lookups(db, served, limit)]
+        self._has_more = any(len(rows) == self._get_read_limit(limit) for rows in found)
         self._candidates = [Candidate(*row) for rows in found for row in rows]
-        self._gate = self._new_gate()
+        self._gate = self._make_gate()
 
-    def of_keys(self, db: Database, served: Served, limit: int) -> Iterator[Question]:
+    def get_key_lookups(self, db: Database, served: ServedVersions, limit: int) -> Iterator[PendingLookup]:
         """What is asked then, about keys: for the runs that are set aside, and what is used of rates."""
-        for key in sorted(self._aside):
-            places = self._gate.places_of(key)
+        for key in sorted(self._throttled_keys):
+            places = self._gate.get_key_free_slot_count(key)
             few = limit if places is None else min(limit, places)
             for workflow, version in served if few else ():
-                for ready in (ASIDE_BEGUN, ASIDE_UNBEGUN):
-                    yield db.sql.ASIDE_RUNS, (self.name, key, ready, workflow, version, few)
+                for ready in (THROTTLED_STARTED, THROTTLED_UNSTARTED):
+                    yield db.sql.THROTTLED_RUNS, (self.name, key, ready, workflow, version, few)
         if self.limits.key_rates:
-            keys = {candidate.queue_key for candidate in self._candidates} | self._changed
+            keys = {candidate.queue_key for candidate in self._candidates} | self._changed_keys
             for key in sorted(keys - self._used_by_key.keys()):
-                yield db.sql.KEY_USED, (self.name, key)
+                yield db.sql.KEY_RATE_USAGE, (self.name, key)
 
-    def read_keys(self, db: Database, asked: Iterable[Question]) -> None:
+    def read_keys(self, db: Database, lookups: Iterable[PendingLookup]) -> None:
         """Take the answers to that, and be ready to choose."""
-        for statement, question in asked:
+        for statement, question in lookups:
             rows = db.lookup(statement, *question)
-            if statement == db.sql.KEY_USED:
-                self._used_by_key[question[1]] = read_used(rows[0][0]) if rows else {}
+            if statement == db.sql.KEY_RATE_USAGE:
+                self._used_by_key[question[1]] = parse_rate_usage(rows[0][0]) if rows else {}
             else:
                 self._candidates += [Candidate(*row) for row in rows]
         self._candidates.sort(key=lambda candidate: candidate.rank)
-        self._gate = self._new_gate()
-        self.chosen, self._at = [], 0
+        self._gate = self._make_gate()
+        self.chosen, self._index = [], 0
 
-    def _few(self, limit: int) -> int:
-        return 2 * limit + _A_FEW_MORE if self.limits.any_per_key else limit
+    def _get_read_limit(self, limit: int) -> int:
+        return 2 * limit + _EXTRA_READ_COUNT if self.limits.has_key_limits else limit
 
-    def _new_gate(self) -> Gate:
-        used, by_key = read_used(self._kept[1]), self._used_by_key
-        gate = Gate(self.limits, self._now, running=self._executed, used=used, used_by_key=by_key)
+    def _make_gate(self) -> QueueAdmission:
+        used, by_key = parse_rate_usage(self._saved_row[1]), self._used_by_key
+        gate = QueueAdmission(
+            self.limits, self._now, running_by_key=self._running_counts, rate_usage=used, rate_usage_by_key=by_key
+        )
         for key, tokens, at in self._charges:
-            gate.charge(key, tokens, min(at, self._now))
+            gate.charge_tokens(key, tokens, min(at, self._now))
         return gate
 
     # Choosing
 
-    def head(self) -> Candidate | None:
+    def find_next(self) -> Candidate | None:
         """The next run that is let through; keys at their limits that stand before it are passed over."""
-        while self._at < len(self._candidates):
-            candidate = self._candidates[self._at]
-            if candidate.ready == EXEMPT:
+        while self._index < len(self._candidates):
+            candidate = self._candidates[self._index]
+            if candidate.ready_state == EXEMPT:
                 return candidate
-            key, begun = candidate.queue_key, candidate.begun
-            if self._gate.admits(key, begun=begun) is Admission.YES:
+            key, begun = candidate.queue_key, candidate.is_started
+            if self._gate.decide(key, has_started=begun) is Admission.ADMITTED:
                 return candidate
-            if self._gate.places_of(key) == 0 or not (begun or self._gate.has_rate_of(key)):
-                self._changed.add(key)
-                if candidate.ready in (BEGUN, UNBEGUN):
-                    self._passed.add(key)
-            self._at += 1
+            if self._gate.get_key_free_slot_count(key) == 0 or not (begun or self._gate.has_key_rate_capacity(key)):
+                self._changed_keys.add(key)
+                if candidate.ready_state in (STARTED, UNSTARTED):
+                    self._keys_to_throttle.add(key)
+            self._index += 1
         return None
 
-    def take(self) -> None:
+    def choose_next(self) -> None:
         """Choose the head."""
-        candidate = self._candidates[self._at]
-        self._gate.take(candidate.queue_key, begun=candidate.begun)
+        candidate = self._candidates[self._index]
+        self._gate.admit(candidate.queue_key, has_started=candidate.is_started)
         self.chosen.append(candidate)
-        self._at += 1
+        self._index += 1
 
-    def look_at_the_rest(self) -> None:
+    def scan_rest(self) -> None:
         """Pass over the keys at their limits that stand behind those that were chosen."""
-        while self.head() is not None:
-            self._at += 1
+        while self.find_next() is not None:
+            self._index += 1
 
-    def set_aside(self, db: Database) -> bool:
+    def throttle_keys(self, db: Database) -> bool:
         """Set aside all runs of the keys that were passed over. Whether there may be others that are let through."""
         rows: list[Row] = []
-        for key in sorted(self._passed):
-            rows.append((self.name, key, UNBEGUN, MOST_ASIDE))
-            if self._gate.places_of(key) == 0:
-                rows.append((self.name, key, BEGUN, MOST_ASIDE))
+        for key in sorted(self._keys_to_throttle):
+            rows.append((self.name, key, UNSTARTED, MAX_THROTTLED_RUNS))
+            if self._gate.get_key_free_slot_count(key) == 0:
+                rows.append((self.name, key, STARTED, MAX_THROTTLED_RUNS))
         if rows:
-            db.write(db.sql.SET_ASIDE, rows)
-        self._aside |= self._passed
-        self._passed = set()
-        return bool(rows) and self._is_more and self._gate.places != 0
+            db.write(db.sql.THROTTLE_RUNS, rows)
+        self._throttled_keys |= self._keys_to_throttle
+        self._keys_to_throttle = set()
+        return bool(rows) and self._has_more and self._gate.free_slot_count != 0
 
     # Keeping
 
-    def count(self, locked: Collection[int]) -> None:
+    def count_chosen(self, locked_keys: Collection[int]) -> None:
         """Count those that were chosen, as far as they are locked."""
-        self._gate = self._new_gate()
-        turns = read_turns(self._kept[0])
+        self._gate = self._make_gate()
+        turns = parse_turns(self._saved_row[0])
         for candidate in self.chosen:
-            if candidate.key in locked:
-                self._gate.take(candidate.queue_key, begun=candidate.begun)
-                if not candidate.begun:
+            if candidate.key in locked_keys:
+                self._gate.admit(candidate.queue_key, has_started=candidate.is_started)
+                if not candidate.is_started:
                     turns[candidate.priority] = max(turns.get(candidate.priority, 0), candidate.turn)
-                if self.limits.key_rates or candidate.ready in (ASIDE_BEGUN, ASIDE_UNBEGUN):
-                    self._changed.add(candidate.queue_key)
-        self._turns = dict(sorted(turns.items())[-MOST_PRIORITIES:])
+                if self.limits.key_rates or candidate.ready_state in (THROTTLED_STARTED, THROTTLED_UNSTARTED):
+                    self._changed_keys.add(candidate.queue_key)
+        self._turns = dict(sorted(turns.items())[-MAX_PRIORITIES:])
 
-    def keep(self, db: Database) -> None:
+    def save(self, db: Database) -> None:
         """Write how the gate was left, once the runs that were chosen are taken."""
-        kept = (json.dumps(self._turns), json.dumps(self._gate.used), self._gate.next_at())
-        if kept != self._kept:
-            db.write(db.sql.KEEP_QUEUE, [(*kept, self.name)])
-        if self._changed:
-            db.write(db.sql.KEEP_KEY, [self._key_row(key) for key in sorted(self._changed)])
+        kept = (json.dumps(self._turns), json.dumps(self._gate.rate_usage), self._gate.get_next_start_at())
+        if kept != self._saved_row:
+            db.write(db.sql.SAVE_QUEUE_STATE, [(*kept, self.name)])
+        if self._changed_keys:
+            db.write(db.sql.SAVE_KEY_STATE, [self._make_key_row(key) for key in sorted(self._changed_keys)])
 
-    def _key_row(self, key: str) -> Row:
-        open_at = self._gate.next_at_of(key)
-        longest = max((rate.window for rate in self.limits.key_rates), default=0.0)
-        until = max(open_at, self._now) + max(longest, _AT_LEAST)
-        return (self.name, key, json.dumps(self._gate.used_by(key)), open_at, until)
+    def _make_key_row(self, key: str) -> Row:
+        open_at = self._gate.get_key_next_start_at(key)
+        longest = max((rate.window_s for rate in self.limits.key_rates), default=0.0)
+        until = max(open_at, self._now) + max(longest, _MIN_KEY_RETENTION_S)
+        return (self.name, key, json.dumps(self._gate.get_key_rate_usage(key)), open_at, until)
 
 
 # Columns
 
 
-def read_limits(text: str) -> QueueLimits | None:
+def parse_limits(text: str) -> QueueLimits | None:
     """The limits in a column; ``None``: they were written by a newer Holdfast, or changed by hand."""
     try:
-        return QueueLimits.load(text)
+        return QueueLimits.from_json(text)
     except (TypeError, ValueError, UsageError):
         return None
 
 
-def read_turns(text: str) -> dict[int, int]:
+def parse_turns(text: str) -> dict[int, int]:
     """The turns of a queue, by priority; none, if they cannot be read."""
     try:
         turns: Any = json.loads(text)
@@ -359,10 +367,10 @@ def read_turns(text: str) -> dict[int, int]:
         return {}
 
 
-def read_used(text: str) -> RateNumbers:
+def parse_rate_usage(text: str) -> RateUsage:
     """What is used of rates; nothing, if it cannot be read."""
     try:
         numbers: Any = json.loads(text)
     except ValueError:
         return {}
-    return cast(RateNumbers, numbers) if isinstance(numbers, dict) else {}
+    return cast(RateUsage, numbers) if isinstance(numbers, dict) else {}

@@ -10,143 +10,155 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from holdfast.admission.queue_limits import next_turn
-from holdfast.core.states import TERMINAL
+from holdfast.admission.queue_limits import compute_next_turn
+from holdfast.core.states import TERMINAL_STATES
 from holdfast.stores import rules
 from holdfast.stores.operations import NewRun, Run
 from holdfast.stores.sql.blobs import is_reference
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.limited_queues import read_turns
-from holdfast.stores.sql.rows import NO_LIMITS, Place
+from holdfast.stores.sql.limited_queues import parse_turns
+from holdfast.stores.sql.rows import UNLIMITED_POSITION, QueuePosition
 from holdfast.stores.sql.transaction import Fence, Transaction
 
 
-class Turns:
+class TurnAllocator:
     """The turns that a transaction gives to runs of limited queues."""
 
     def __init__(self, db: Database, now: float) -> None:
         self._db = db
         self._now = now
-        self._of_queues: dict[str, dict[int, int] | None] = {}
-        self._given: dict[tuple[str, int, str], int] = {}
+        self._turns_by_queue: dict[str, dict[int, int] | None] = {}
+        self._allocated: dict[tuple[str, int, str], int] = {}
 
     def is_limited(self, queue: str) -> bool:
         """Whether a queue has limits. If it has, it stays so until the commit."""
-        return self._of_queue(queue) is not None
+        return self._get_queue_turns(queue) is not None
 
-    def next(self, queue: str, priority: int, key: str) -> int:
+    def allocate(self, queue: str, priority: int, key: str) -> int:
         """The next one in a limited queue."""
         place = (queue, priority, key)
-        last = self._given.get(place)
+        last = self._allocated.get(place)
         if last is None:
             rows = self._db.lookup(self._db.sql.KEY_TURN, *place)
             last = rows[0][0] if rows else None
-        of_queue = self._of_queue(queue) or {}
-        turn = self._given[place] = next_turn(of_queue.get(priority, 0), last)
+        of_queue = self._get_queue_turns(queue) or {}
+        turn = self._allocated[place] = compute_next_turn(of_queue.get(priority, 0), last)
         return turn
 
     def flush(self) -> None:
         """Write what was given."""
-        if self._given:
-            rows = [(*place, turn, self._now) for place, turn in sorted(self._given.items())]
-            self._db.write(self._db.sql.KEEP_TURN, rows)
-            self._db.forget(self._db.sql.KEY_TURN)
-            self._given.clear()
+        if self._allocated:
+            rows = [(*place, turn, self._now) for place, turn in sorted(self._allocated.items())]
+            self._db.write(self._db.sql.SAVE_TURN, rows)
+            self._db.discard_prefetched(self._db.sql.KEY_TURN)
+            self._allocated.clear()
 
-    def _of_queue(self, queue: str) -> dict[int, int] | None:
-        if queue not in self._of_queues:
-            rows = self._db.lookup(self._db.sql.QUEUE_TURN, queue)
-            self._of_queues[queue] = read_turns(rows[0][0]) if rows else None
-        return self._of_queues[queue]
+    def _get_queue_turns(self, queue: str) -> dict[int, int] | None:
+        if queue not in self._turns_by_queue:
+            rows = self._db.lookup(self._db.sql.LOCK_QUEUE_TURNS, queue)
+            self._turns_by_queue[queue] = parse_turns(rows[0][0]) if rows else None
+        return self._turns_by_queue[queue]
 
 
-class _Holder:
+class _DedupOwner:
     """The run that has a ``dedup`` key."""
 
-    __slots__ = ("created_at", "fence", "id", "inputs", "is_debounced", "workflow")
+    __slots__ = ("created_at", "fence", "id", "inputs_reference", "is_debounced", "workflow")
 
     def __init__(
-        self, id: str, fence: Fence, is_debounced: bool, workflow: str, created_at: float, inputs: bytes | None
+        self,
+        id: str,
+        fence: Fence,
+        is_debounced: bool,
+        workflow: str,
+        created_at: float,
+        inputs_reference: bytes | None,
     ) -> None:
         self.id = id
         self.fence = fence
         self.is_debounced = is_debounced
         self.workflow = workflow
         self.created_at = created_at
-        self.inputs = inputs
+        self.inputs_reference = inputs_reference
         """As they stand in the column, if that may be a reference."""
 
 
-class Placing(Transaction):
+class PlacementOperations(Transaction):
     """How new runs are put into queues."""
 
-    _turns: Turns
-    _dedups: dict[tuple[str, str], _Holder | None]
+    _turn_allocator: TurnAllocator
+    _dedup_owners: dict[tuple[str, str], _DedupOwner | None]
     """The runs that have a ``dedup`` key, by queue and key, as far as this transaction knows."""
 
     @abstractmethod
-    def _next_key(self) -> int:
+    def _allocate_key(self) -> int:
         """A key that no run has."""
 
     def flush(self) -> None:
         """Write all that is still waiting for it."""
         super().flush()
-        self._turns.flush()
+        self._turn_allocator.flush()
 
-    def _place_of(self, new: NewRun) -> Place:
+    def _allocate_position(self, new: NewRun) -> QueuePosition:
         """Where a new run stands."""
-        place = NO_LIMITS
-        if self._turns.is_limited(new.queue):
-            place = Place(2, self._turns.next(new.queue, new.priority, new.queue_key))
-        return place._replace(dedup=new.dedup, is_debounced=new.put_off_most is not None) if new.dedup else place
+        place = UNLIMITED_POSITION
+        if self._turn_allocator.is_limited(new.queue):
+            place = QueuePosition(2, self._turn_allocator.allocate(new.queue, new.priority, new.queue_key))
+        return (
+            place._replace(dedup_key=new.dedup_key, is_debounced=new.max_debounce_s is not None)
+            if new.dedup_key
+            else place
+        )
 
     # Deduplication
 
-    def _note_dedup(self, new: NewRun, place: Place, run: Run) -> None:
+    def _add_dedup_owner(self, new: NewRun, position: QueuePosition, run: Run) -> None:
         """A run has been created that has a key."""
-        inputs, fence = self._stored(new.inputs), self._by_key[run.key]
-        self._dedups[run.queue, place.dedup] = _Holder(
-            run.id, fence, place.is_debounced, run.workflow, run.created_at, inputs if is_reference(inputs) else None
+        inputs, fence = self._to_column(new.inputs), self._fences_by_key[run.key]
+        self._dedup_owners[run.queue, position.dedup_key] = _DedupOwner(
+            run.id, fence, position.is_debounced, run.workflow, run.created_at, inputs if is_reference(inputs) else None
         )
 
-    def _joined(self, new: NewRun) -> str | None:
+    def _join_dedup_owner(self, new: NewRun) -> str | None:
         """The id of the run that a start joins because of its key, once it has been put off; ``None``: there is none.
 
         What large inputs there are that nobody needs now is swept away with what runs leave.
         """
-        holder = self._holder(new)
+        holder = self._get_dedup_owner(new)
         if holder is None:
             return None
-        if holder.fence.state in TERMINAL:  # by this transaction
-            self._flush("runs")  # lest the database sees two that have the key
+        if holder.fence.state in TERMINAL_STATES:  # by this transaction
+            self._flush_table("runs")  # lest the database sees two that have the key
             return None
-        inputs, unused = self._stored(new.inputs), None
-        if self._is_put_off(holder, new):
-            unused, holder.inputs = holder.inputs, inputs if is_reference(inputs) else None
-            until = rules.put_off_until(new, holder.created_at, self._now)
+        inputs, unused = self._to_column(new.inputs), None
+        if self._should_debounce(holder, new):
+            unused, holder.inputs_reference = holder.inputs_reference, inputs if is_reference(inputs) else None
+            until = rules.get_debounced_wake_at(new, holder.created_at, self._now)
             key = holder.fence.key
             row = (inputs, new.digest, new.version, new.deadline, until, self._now, key)
-            self._later("runs", self._sql.REPLACE_INPUTS, key, row)
+            self._buffer_write("runs", self._sql.REPLACE_INPUTS, key, row)
         elif is_reference(inputs):
             unused = inputs
         if unused is not None:
-            self._db.write(self._sql.NOTE_REPLACED, [(self._next_key(), unused)])
+            self._db.write(self._sql.ADD_REPLACED_INPUTS, [(self._allocate_key(), unused)])
         return holder.id
 
-    def _is_put_off(self, holder: _Holder, new: NewRun) -> bool:
+    def _should_debounce(self, owner: _DedupOwner, new: NewRun) -> bool:
         """Whether a start that joins this run changes it."""
-        if new.put_off_most is None or not holder.is_debounced:
+        if new.max_debounce_s is None or not owner.is_debounced:
             return False
-        return holder.fence.epoch == 0 and holder.workflow == new.workflow
+        return owner.fence.epoch == 0 and owner.workflow == new.workflow
 
-    def _holder(self, new: NewRun) -> _Holder | None:
-        place = (new.queue, new.dedup)
-        if place not in self._dedups:
-            rows = self._db.lookup(self._sql.DEDUP, *place)
-            self._dedups[place] = None
+    def _get_dedup_owner(self, new: NewRun) -> _DedupOwner | None:
+        place = (new.queue, new.dedup_key)
+        if place not in self._dedup_owners:
+            rows = self._db.lookup(self._sql.DEDUP_OWNER, *place)
+            self._dedup_owners[place] = None
             if rows:
                 *fence, debounced, workflow, created_at, inputs = rows[0]
                 reference = inputs if is_reference(inputs) else None
-                known = self._know(tuple(fence))
-                self._dedups[place] = _Holder(rows[0][1], known, debounced == 1, workflow, created_at, reference)
-        return self._dedups[place]
+                known = self._add_fence(tuple(fence))
+                self._dedup_owners[place] = _DedupOwner(
+                    rows[0][1], known, debounced == 1, workflow, created_at, reference
+                )
+        return self._dedup_owners[place]

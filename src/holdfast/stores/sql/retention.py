@@ -2,7 +2,7 @@
 
 Whoever decides holds the rows of a whole family, and its sessions: then it looks once more. So nobody can retry a run,
 wait for it or continue its conversation at the same moment. Large values are deleted when nothing refers to them any
-more; whoever is about to refer to one locks it (``KEEP_BLOB``), and so does whoever looks whether it is needed.
+more; whoever is about to refer to one locks it (``PUT_BLOB``), and so does whoever looks whether it is needed.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any, NamedTuple
 
 from holdfast.stores import rules
 from holdfast.stores.retention import (
-    Family,
-    Findings,
-    Kin,
-    Kinship,
-    Place,
-    Pruned,
-    Pruning,
-    Swept,
-    Why,
-    families,
-    why_kept,
+    GroupMember,
+    KeepReason,
+    PruneCursor,
+    PruneGroup,
+    PruneProgress,
+    PruneRequest,
+    PruneResult,
+    RelationReader,
+    SweepResult,
+    find_groups,
+    find_keep_reason,
 )
 from holdfast.stores.sql import blobs
-from holdfast.stores.sql.database import Database, NotText
-from holdfast.stores.sql.queue_settings import forget_keys
-from holdfast.stores.sql.statements import NO_END
+from holdfast.stores.sql.database import Database, InvalidText
+from holdfast.stores.sql.queue_settings import delete_idle_keys
+from holdfast.stores.sql.statements import MAX_INT64
 
-_AT_A_TIME = 200
+_MAX_SWEPT_RUNS = 200
 """Of so many runs, at most, what is left is swept away in one transaction."""
-_AT_ONCE = ("NOTE_PRUNED", "FORGET_TAGS", "FORGET_LINKS", "FORGET_ACCOUNT", "FORGET_RUN")
+_DELETED_WITH_RUN = ("ADD_PRUNED", "DELETE_TAGS", "DELETE_LINKS", "DELETE_ACCOUNT", "DELETE_RUN")
 """What goes with the decision: by all of this, others could find the run."""
-_OF_RUNS = (
-    "FORGET_ATTEMPTS", "FORGET_SIGNAL_KEYS", "FORGET_RESERVATIONS", "FORGET_NOTICES", "FORGET_SIGNALS",
-    "FORGET_APPROVALS", "FORGET_PRUNED",
+_DELETED_BY_SWEEP = (
+    "DELETE_ATTEMPTS", "DELETE_SIGNAL_KEYS", "DELETE_RESERVATIONS", "DELETE_LIVE_EVENTS", "DELETE_SIGNALS",
+    "DELETE_APPROVALS", "DELETE_PRUNED",
 )  # fmt: skip
 """What a run leaves beside its records, and last of all the note of that."""
 
 
-class SqlKinship(Kinship):
+class SqlRelationReader(RelationReader):
     """Who is related to whom, as far as this transaction can see."""
 
     def __init__(self, db: Database) -> None:
@@ -50,129 +50,139 @@ class SqlKinship(Kinship):
         self._sessions: set[tuple[str, str]] = set()
         """Those whose runs are known: the first one that is met stands for all of them."""
 
-    def read(self, keys: Collection[int]) -> Iterator[Kin | int]:
+    def read_members(self, keys: Collection[int]) -> Iterator[GroupMember | int]:
         """What is known of these runs."""
-        self._db.foresee({self._sql.KIN: [(key,) for key in keys]})
+        self._db.prefetch({self._sql.GROUP_MEMBER: [(key,) for key in keys]})
         for key in keys:
             try:
-                yield from (Kin(*row) for row in self._db.lookup(self._sql.KIN, key))
-            except NotText:
+                yield from (GroupMember(*row) for row in self._db.lookup(self._sql.GROUP_MEMBER, key))
+            except InvalidText:
                 yield key
 
-    def relatives(self, runs: Sequence[Kin]) -> Iterator[tuple[int, int]]:
+    def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterator[tuple[int, int]]:
         """Those next to each in its family."""
         sql = self._sql
-        asked = [question for run in runs for question in self._questions(run)]
+        asked = [question for run in runs for question in self._iter_lookups(run)]
         foreseen: dict[str, list[tuple[Any, ...]]] = {}
         for statement, question, _ in asked:
             foreseen.setdefault(statement, []).append(question)
-        self._db.foresee(foreseen)
+        self._db.prefetch(foreseen)
         for statement, question, key in asked:
             for (other,) in self._db.lookup(statement, *question):
-                older, younger = (other, key) if statement in (sql.KEY_OF,) else (key, other)
-                if statement == sql.SESSION_RUNS or rules.is_above(older, younger):
+                older, younger = (other, key) if statement in (sql.RUN_KEY,) else (key, other)
+                if statement == sql.SESSION_RUNS or rules.can_be_parent(older, younger):
                     yield key, other
 
-    def _questions(self, run: Kin) -> Iterator[tuple[str, tuple[Any, ...], int]]:
+    def _iter_lookups(self, run: GroupMember) -> Iterator[tuple[str, tuple[Any, ...], int]]:
         sql = self._sql
         yield sql.CHILDREN, (run.id,), run.key
-        yield sql.CONTINUED, (run.id,), run.key
+        yield sql.CONTINUATIONS, (run.id,), run.key
         for other in {run.parent, run.previous} - {""}:
-            yield sql.KEY_OF, (other,), run.key
+            yield sql.RUN_KEY, (other,), run.key
         session = (run.workflow, run.session)
         if run.session and session not in self._sessions:
             self._sessions.add(session)
             yield sql.SESSION_RUNS, session, run.key
 
-    def awaited(self, keys: Collection[int]) -> set[int]:
+    def find_awaited(self, keys: Collection[int]) -> set[int]:
         """Those to which an unfinished run has a link."""
-        self._db.foresee({self._sql.IS_AWAITED: [(key,) for key in keys]})
+        self._db.prefetch({self._sql.IS_AWAITED: [(key,) for key in keys]})
         return {key for key in keys if self._db.lookup(self._sql.IS_AWAITED, key)}
 
-    def waited_for(self, keys: Collection[int]) -> set[tuple[int, int]]:
+    def read_links(self, keys: Collection[int]) -> set[tuple[int, int]]:
         """Links from these runs."""
-        self._db.foresee({self._sql.AWAITED_RUNS: [(key,) for key in keys]})
+        self._db.prefetch({self._sql.AWAITED_RUNS: [(key,) for key in keys]})
         return {(key, child) for key in keys for (child,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
 
 
-class Plan(NamedTuple):
+class PrunePlan(NamedTuple):
     """What is to become of a piece of the work."""
 
-    going: list[Family]
-    pruned: Pruned
+    groups: list[PruneGroup]
+    result: PruneResult
     """What is certain already: those that stay, what a dry run tells, and where to go on."""
-    wanted: Collection[int]
+    matched_keys: Collection[int]
     """The keys of the runs that led to these families."""
-    newest: Mapping[str, int]
+    min_kept_keys: Mapping[str, int]
 
 
-def plan(db: Database, what: Pruning, after: Place, limit: int) -> Plan:
+def plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: int) -> PrunePlan:
     """Decide about the families of the next ``limit`` runs that match. Nothing is locked, and nothing deleted."""
-    findings = after.findings or Findings()
-    if what.run_ids is not None:
-        found, place = _named(db, dict.fromkeys(what.run_ids)), None
+    findings = cursor.progress or PruneProgress()
+    if request.run_ids is not None:
+        found, place = _find_keys(db, dict.fromkeys(request.run_ids)), None
     else:
-        found, place = _next(db, what, after, findings, limit)
-    new, stay = findings.split(found)
+        found, place = _find_next(db, request, cursor, findings, limit)
+    new, stay = findings.split_decided(found)
     if not new:
-        return Plan([], Pruned(kept=stay, place=place), (), {})
-    if findings.newest is None:
-        findings.newest = _newest(db, what)
-    kinship = SqlKinship(db)
-    db.begin_reading()
-    going, kept = _decided(kinship, families(kinship, new), what, findings.newest)
-    records, size = _sizes(db, going) if what.dry_run else (0, 0)
+        return PrunePlan([], PruneResult(keep_reasons=stay, cursor=place), (), {})
+    if findings.min_kept_keys is None:
+        findings.min_kept_keys = _find_min_kept_keys(db, request)
+    kinship = SqlRelationReader(db)
+    db.begin_snapshot()
+    going, kept = _decide(kinship, find_groups(kinship, new), request, findings.min_kept_keys)
+    records, size = _measure_groups(db, going) if request.dry_run else (0, 0)
     db.commit()
     wanted = set(found)
     for family, why in kept:
-        findings.note(family, why)
-    stay.update(_stay(kept, wanted))
-    if not what.dry_run:
-        return Plan(going, Pruned((), stay, place=place), wanted, findings.newest)
+        findings.add_decision(family, why)
+    stay.update(_get_keep_reasons(kept, wanted))
+    if not request.dry_run:
+        return PrunePlan(going, PruneResult((), stay, cursor=place), wanted, findings.min_kept_keys)
     for family in going:
-        findings.note(family, None)
-    return Plan([], Pruned(_ids(going), stay, records, size, place), wanted, findings.newest)
+        findings.add_decision(family, None)
+    return PrunePlan([], PruneResult(_list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
 
 
-def delete(db: Database, what: Pruning, planned: Plan) -> Pruned:
+def delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
     """Delete the families of a plan, unless something has changed: with their rows locked, all is looked at again."""
-    members = [member for family in planned.going for member in family.members]
+    members = [member for family in plan.groups for member in family.members]
     db.begin()
-    held = {row[0] for row in db.ask(db.sql.LOCK_ENDED, (db.listed(sorted(member.key for member in members)),))}
+    held = {
+        row[0] for row in db.query(db.sql.LOCK_ENDED, (db.to_list_parameter(sorted(member.key for member in members)),))
+    }
     sessions = {(member.workflow, member.session) for member in members if member.session}
     if sessions:
         db.lock_sessions(sessions)
-    kinship = SqlKinship(db)
-    going, kept = _decided(kinship, families(kinship, [member.key for member in members]), what, planned.newest)
+    kinship = SqlRelationReader(db)
+    going, kept = _decide(
+        kinship, find_groups(kinship, [member.key for member in members]), request, plan.min_kept_keys
+    )
     for family in [family for family in going if not held.issuperset(family.keys)]:
         going.remove(family)
-        kept.append((family, Why.BUSY))
+        kept.append((family, KeepReason.BUSY))
     gone = [(key,) for family in going for key in family.keys]
     if gone:
-        for name in _AT_ONCE:
+        for name in _DELETED_WITH_RUN:
             db.write(getattr(db.sql, name), gone)
     db.commit()
-    return replace(planned.pruned, runs=_ids(going), kept={**planned.pruned.kept, **_stay(kept, planned.wanted)})
+    return replace(
+        plan.result,
+        run_ids=_list_ids(going),
+        keep_reasons={**plan.result.keep_reasons, **_get_keep_reasons(kept, plan.matched_keys)},
+    )
 
 
-def _stay(kept: Sequence[tuple[Family, Why]], wanted: Collection[int]) -> dict[str, Why]:
-    return {member.id: why for family, why in kept for member in family.members if member.key in wanted}
+def _get_keep_reasons(
+    kept: Sequence[tuple[PruneGroup, KeepReason]], matched_keys: Collection[int]
+) -> dict[str, KeepReason]:
+    return {member.id: why for family, why in kept for member in family.members if member.key in matched_keys}
 
 
-def _ids(going: Sequence[Family]) -> tuple[str, ...]:
-    return tuple(member.id for family in going for member in family.members)
+def _list_ids(groups: Sequence[PruneGroup]) -> tuple[str, ...]:
+    return tuple(member.id for family in groups for member in family.members)
 
 
-def _decided(
-    kinship: SqlKinship, seen: Sequence[Family], what: Pruning, newest: Mapping[str, int]
-) -> tuple[list[Family], list[tuple[Family, Why]]]:
+def _decide(
+    relations: SqlRelationReader, groups: Sequence[PruneGroup], request: PruneRequest, min_kept_keys: Mapping[str, int]
+) -> tuple[list[PruneGroup], list[tuple[PruneGroup, KeepReason]]]:
     """Those that go, and why each of the others stays."""
-    keys = [key for family in seen for key in family.keys]
-    awaited, waited_for = kinship.awaited(keys), kinship.waited_for(keys)
-    going: list[Family] = []
-    kept: list[tuple[Family, Why]] = []
-    for family in seen:
-        why = why_kept(family, what, newest, awaited, waited_for)
+    keys = [key for family in groups for key in family.keys]
+    awaited, waited_for = relations.find_awaited(keys), relations.read_links(keys)
+    going: list[PruneGroup] = []
+    kept: list[tuple[PruneGroup, KeepReason]] = []
+    for family in groups:
+        why = find_keep_reason(family, request, min_kept_keys, awaited, waited_for)
         if why is None:
             going.append(family)
         else:
@@ -180,49 +190,59 @@ def _decided(
     return going, kept
 
 
-def _named(db: Database, run_ids: Collection[str]) -> list[int]:
-    db.foresee({db.sql.KEY_OF: [(run_id,) for run_id in run_ids]})
-    return [row[0] for run_id in run_ids for row in db.lookup(db.sql.KEY_OF, run_id)]
+def _find_keys(db: Database, run_ids: Collection[str]) -> list[int]:
+    db.prefetch({db.sql.RUN_KEY: [(run_id,) for run_id in run_ids]})
+    return [row[0] for run_id in run_ids for row in db.lookup(db.sql.RUN_KEY, run_id)]
 
 
-def _next(db: Database, what: Pruning, after: Place, findings: Findings, limit: int) -> tuple[list[int], Place | None]:
+def _find_next(
+    db: Database, request: PruneRequest, cursor: PruneCursor, progress: PruneProgress, limit: int
+) -> tuple[list[int], PruneCursor | None]:
     """The keys of the next runs that match, and where to go on behind them."""
-    if not findings.last:
-        row = db.one(db.sql.NEWEST_CREATED, 0.0, what.before)
+    if not progress.max_key:
+        row = db.query_one(db.sql.NEWEST_CREATED, 0.0, request.finished_before)
         if row is None or row[0] is None:
             return [], None
-        findings.last = row[0]
-    names = [what.workflow] if what.workflow is not None else sorted(row[0] for row in db.ask(db.sql.KNOWN_WORKFLOWS))
+        progress.max_key = row[0]
+    names = (
+        [request.workflow]
+        if request.workflow is not None
+        else sorted(row[0] for row in db.query(db.sql.KNOWN_WORKFLOWS))
+    )
     found: list[int] = []
     for workflow in names:
-        for state in sorted(what.states):
-            place = Place(workflow, state, findings=findings)
-            if place[:2] < after[:2]:
+        for state in sorted(request.states):
+            place = PruneCursor(workflow, state, progress=progress)
+            if place[:2] < cursor[:2]:
                 continue
-            start = after.key if place[:2] == after[:2] else 0
-            values = (workflow, state, start, findings.last, what.before, limit - len(found))
-            found += [row[0] for row in db.ask(db.sql.ENDED_STRETCH, values)]
+            start = cursor.key if place[:2] == cursor[:2] else 0
+            values = (workflow, state, start, progress.max_key, request.finished_before, limit - len(found))
+            found += [row[0] for row in db.query(db.sql.LIST_ENDED, values)]
             if len(found) == limit:
                 return found, place._replace(key=found[-1])
     return found, None
 
 
-def _newest(db: Database, what: Pruning) -> dict[str, int]:
+def _find_min_kept_keys(db: Database, request: PruneRequest) -> dict[str, int]:
     """The lowest key that is kept, of each workflow that has any to keep."""
-    if not what.keep:
+    if not request.keep_newest:
         return {}
     newest: dict[str, int] = {}
-    statement = db.sql.LIST_STRETCH.replace("{filters}", "")
-    for (workflow,) in db.ask(db.sql.KNOWN_WORKFLOWS):
-        keys = [row[0] for state in what.states for row in db.ask(statement, (workflow, state, NO_END, 0, what.keep))]
+    statement = db.sql.LIST_BY_WORKFLOW_AND_STATE.replace("{filters}", "")
+    for (workflow,) in db.query(db.sql.KNOWN_WORKFLOWS):
+        keys = [
+            row[0]
+            for state in request.states
+            for row in db.query(statement, (workflow, state, MAX_INT64, 0, request.keep_newest))
+        ]
         if keys:
-            newest[workflow] = sorted(keys, reverse=True)[: what.keep][-1]
+            newest[workflow] = sorted(keys, reverse=True)[: request.keep_newest][-1]
     return newest
 
 
-def _sizes(db: Database, going: Sequence[Family]) -> tuple[int, int]:
-    keys = [key for family in going for key in family.keys]
-    db.foresee({db.sql.JOURNAL_SIZE: [(key,) for key in keys]})
+def _measure_groups(db: Database, groups: Sequence[PruneGroup]) -> tuple[int, int]:
+    keys = [key for family in groups for key in family.keys]
+    db.prefetch({db.sql.JOURNAL_SIZE: [(key,) for key in keys]})
     told = [row for key in keys for row in db.lookup(db.sql.JOURNAL_SIZE, key)]
     return sum(row[0] for row in told), sum(row[1] for row in told)
 
@@ -230,16 +250,16 @@ def _sizes(db: Database, going: Sequence[Family]) -> tuple[int, int]:
 # Sweeping
 
 
-def sweep(db: Database, limit: int, now: float) -> Swept:
+def sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
     """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; workers."""
     db.begin()
     records = size = 0
     references: set[bytes] = set()
     swept: list[tuple[int]] = []
-    most = min(limit, _AT_A_TIME)
-    noted = db.ask(db.sql.NEXT_PRUNED, (most,))
+    most = min(limit, _MAX_SWEPT_RUNS)
+    noted = db.query(db.sql.LOCK_NEXT_PRUNED, (most,))
     for key, of_row, *values in noted:
-        gone = db.ask(db.sql.FORGET_RECORDS, (key, limit - records)) if records < limit else []
+        gone = db.query(db.sql.DELETE_RECORDS, (key, limit - records)) if records < limit else []
         records += len(gone)
         size += sum(row[0] for row in gone)
         references.update(row[1] for row in gone if row[1] is not None)
@@ -250,25 +270,25 @@ def sweep(db: Database, limit: int, now: float) -> Swept:
         references.update(value for value in values if value is not None)
     if swept:
         keys = [key for (key,) in swept]
-        for statement in (db.sql.LARGE_SIGNALS, db.sql.LARGE_APPROVALS):
-            references.update(row[0] for row in db.ask(statement, (db.listed(keys),)))
-        for name in _OF_RUNS:
+        for statement in (db.sql.SIGNAL_REFERENCES, db.sql.APPROVAL_REFERENCES):
+            references.update(row[0] for row in db.query(statement, (db.to_list_parameter(keys),)))
+        for name in _DELETED_BY_SWEEP:
             db.write(getattr(db.sql, name), swept)
-    count, freed = _collect(db, references)
-    forget_keys(db, now, limit)
-    db.write(db.sql.FORGET_LISTENERS, [(limit, rules.listeners_kept_from(None, now), now)])
-    db.write(db.sql.FORGET_WORKERS, [(limit, rules.workers_kept_from(None, now), now)])
+    count, freed = _delete_unused_blobs(db, references)
+    delete_idle_keys(db, now, limit)
+    db.write(db.sql.DELETE_OLD_LISTENERS, [(limit, rules.get_listener_cutoff(None, now), now)])
+    db.write(db.sql.DELETE_OLD_WORKERS, [(limit, rules.get_worker_cutoff(None, now), now)])
     db.commit()
-    return Swept(records, count, size + freed, is_done=len(swept) == len(noted) < most)
+    return SweepResult(records, count, size + freed, is_done=len(swept) == len(noted) < most)
 
 
-def _collect(db: Database, references: Iterable[bytes]) -> tuple[int, int]:
+def _delete_unused_blobs(db: Database, references: Iterable[bytes]) -> tuple[int, int]:
     """Delete those of these large values that nothing refers to any more: how many, and how large they were."""
     places = [(reference[1:],) for reference in sorted(references) if blobs.is_reference(reference)]
-    db.foresee({db.sql.LOCK_BLOB: places})
+    db.prefetch({db.sql.LOCK_BLOB: places})
     sizes = {place: row[0] for place in places for row in db.lookup(db.sql.LOCK_BLOB, *place)}
-    db.foresee({db.sql.IS_REFERRED_TO: [(b"\x00" + name,) for (name,) in sizes]})
-    unused = [place for place in sizes if not db.lookup(db.sql.IS_REFERRED_TO, b"\x00" + place[0])]
+    db.prefetch({db.sql.IS_BLOB_REFERENCED: [(b"\x00" + name,) for (name,) in sizes]})
+    unused = [place for place in sizes if not db.lookup(db.sql.IS_BLOB_REFERENCED, b"\x00" + place[0])]
     if unused:
-        db.write(db.sql.FORGET_BLOB, unused)
+        db.write(db.sql.DELETE_BLOB, unused)
     return len(unused), sum(sizes[place] for place in unused)

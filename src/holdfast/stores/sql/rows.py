@@ -7,26 +7,26 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from holdfast.admission.usage import Limits, Usage
-from holdfast.core.records import Attempt, Kind, Record, Rewind, Signal, read_once
+from holdfast.admission.usage import BudgetLimits, Usage
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind, RewindPoint, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
-from holdfast.stores.journal_pages import Part
-from holdfast.stores.operations import Cancel, NewRun, NoteAttempt, Run
-from holdfast.stores.rules import corrupt_error, first_wake
-from holdfast.stores.served_versions import served_name, split_name
+from holdfast.stores.journal_pages import JournalSegment
+from holdfast.stores.operations import CancelState, NewRun, Run, SaveAttempt
+from holdfast.stores.rules import encode_corrupt_error, get_first_wake_at
+from holdfast.stores.served_versions import make_served_name, split_served_name
 from holdfast.stores.sql.database import Row
-from holdfast.stores.usage_accounts import Account
+from holdfast.stores.usage_accounts import UsageAccount
 
 log = logging.getLogger("holdfast.stores")
 
 T = TypeVar("T")
 
 _STATES = {state.value: state for state in RunState}
-_CANCELS = {cancel.value: cancel for cancel in Cancel}
-_KINDS = {kind.value: kind for kind in Kind}
-_NO_NAMES = "[]"
+_CANCELS = {cancel.value: cancel for cancel in CancelState}
+_KINDS = {kind.value: kind for kind in RecordKind}
+_EMPTY_LIST = "[]"
 
 
 def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
@@ -40,13 +40,13 @@ def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
     return found
 
 
-def names_text(names: Iterable[str]) -> str:
+def names_to_json(names: Iterable[str]) -> str:
     """A list of names as it is kept in a column."""
-    return json.dumps(list(names), ensure_ascii=False) if names else _NO_NAMES
+    return json.dumps(list(names), ensure_ascii=False) if names else _EMPTY_LIST
 
 
-def record_row(key: int, r: Record, payload: bytes | None) -> Row:
-    """The columns of ``statements.APPEND``; exact ints, because drivers look for an adapter of anything else.
+def record_to_row(key: int, r: Record, payload: bytes | None) -> Row:
+    """The columns of ``statements.APPEND_RECORD``; exact ints, because drivers look for an adapter of anything else.
 
     ``payload`` is what stands in the column, which is a reference for a large one.
     """
@@ -56,119 +56,119 @@ def record_row(key: int, r: Record, payload: bytes | None) -> Row:
     )  # fmt: skip
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """How a run stands in its queue."""
 
-    due_as: int = 1
-    """What ``ready`` is when it is due: 1 in a queue without limits; else 2, and 3 once it has begun."""
+    due_state: int = 1
+    """What ``ready_state`` is when it is due: 1 in a queue without limits; else 2, and 3 once it has begun."""
     turn: int = 0
-    dedup: str = ""
+    dedup_key: str = ""
     is_debounced: bool = False
 
 
-NO_LIMITS = Place()
+UNLIMITED_POSITION = QueuePosition()
 
 
-def run_row(
+def run_to_row(
     new: NewRun,
     owner: int | None,
     now: float,
     inputs: bytes | None,
     previous: str,
     has_budget: bool,
-    place: Place = NO_LIMITS,
+    position: QueuePosition = UNLIMITED_POSITION,
 ) -> Row:
-    """The columns of ``statements.START_RUN``, as ``rules.new_row`` would have it.
+    """The columns of ``statements.START_RUN``, as ``rules.make_run`` would have it.
 
     ``inputs`` is what stands in the column, which is a reference for large ones.
     """
     state, epoch, ready, wake_at = "running", 1, None, None
     if owner is None:
-        wake_at = first_wake(new, now)
-        state, epoch, ready = "pending", 0, place.due_as if wake_at <= now else 0
-    began_at = new.created_at if new.began_at is None else new.began_at
+        wake_at = get_first_wake_at(new, now)
+        state, epoch, ready = "pending", 0, position.due_state if wake_at <= now else 0
+    began_at = new.created_at if new.clock_started_at is None else new.clock_started_at
     return (
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
-        new.priority, new.deadline, 1 if new.generated_id else 0, new.python, new.created_at, began_at, new.parent,
-        new.forked_from, json.dumps(new.rewound), new.digest, new.seed, names_text(new.tags), inputs,
-        new.session, previous, 1 if has_budget else 0, new.version, new.queue_key, place.due_as, place.turn,
-        place.dedup, 1 if place.is_debounced else 0, 1 if new.by_delivery else 0,
+        new.priority, new.deadline, 1 if new.has_generated_id else 0, new.python_version, new.created_at, began_at,
+        new.parent, new.forked_from, json.dumps(new.rewind_points), new.digest, new.seed, names_to_json(new.tags),
+        inputs, new.session, previous, 1 if has_budget else 0, new.version, new.queue_key, position.due_state,
+        position.turn, position.dedup_key, 1 if position.is_debounced else 0, 1 if new.is_delivery else 0,
     )  # fmt: skip
 
 
-def rewind_text(rewind: Rewind | None) -> str | None:
+def rewind_to_json(rewind: Rewind | None) -> str | None:
     """A rewind as it is kept in a column."""
     return None if rewind is None else json.dumps(rewind)
 
 
-def attempt_row(op: NoteAttempt) -> Row:
-    """The columns of ``statements.NOTE_ATTEMPT``."""
+def attempt_to_row(op: SaveAttempt) -> Row:
+    """The columns of ``statements.SAVE_ATTEMPT``."""
     a = op.attempt
     return (
         op.key, a.position, a.attempt, a.intent, a.progress, a.error, a.at, a.name, a.retry_at, a.failing_since
     )  # fmt: skip
 
 
-def account_row(account: Account) -> Row:
-    """The columns of ``statements.KEEP_ACCOUNT``."""
+def account_to_row(account: UsageAccount) -> Row:
+    """The columns of ``statements.PUT_ACCOUNT``."""
     u, r = account.used, account.reserved
     return (
-        account.key, account.above, u.calls, u.input_tokens, u.output_tokens, u.cached_tokens, u.nano_usd, u.unpriced,
-        u.seconds, r.calls, r.input_tokens, r.nano_usd, limits_text(account.budget),
-        json.dumps(account.short) if account.short else "",
+        account.key, account.parent_key, u.calls, u.input_tokens, u.output_tokens, u.cached_tokens, u.nano_usd,
+        u.unpriced, u.seconds, r.calls, r.input_tokens, r.nano_usd, limits_to_json(account.budget),
+        json.dumps(account.short_positions) if account.short_positions else "",
     )  # fmt: skip
 
 
-def limits_text(limits: Limits | None) -> str | None:
+def limits_to_json(limits: BudgetLimits | None) -> str | None:
     """A budget as it is kept in a column."""
     return None if limits is None else json.dumps(limits)
 
 
-def limits_or_none_left(text: Any, run_id: str) -> Limits:
+def parse_limits_or_zero(text: Any, run_id: str) -> BudgetLimits:
     """The budget of a run. One that cannot be read lets nothing through, until somebody sets it anew."""
-    limits = _limits(text)
+    limits = _parse_limits(text)
     if limits is None:
         log.warning("the budget of run %r cannot be read (%r): it counts as used up until it is set anew", run_id, text)
-    return limits or Limits(0, 0, 0, 0.0)
+    return limits or BudgetLimits(0, 0, 0, 0.0)
 
 
-def _limits(text: Any) -> Limits | None:
+def _parse_limits(text: Any) -> BudgetLimits | None:
     try:
         values: Any = json.loads(text)
-        limits = Limits(*values)
+        limits = BudgetLimits(*values)
     except (TypeError, ValueError):
         return None
     return limits if all(most is None or isinstance(most, int | float) for most in values) else None
 
 
-def spec_row(spec: WorkflowSpec, announced_at: float) -> Row:
-    """The columns of ``statements.PUBLISH``."""
+def spec_to_row(spec: WorkflowSpec, announced_at: float) -> Row:
+    """The columns of ``statements.PUT_SPEC``."""
     return (
-        served_name(spec.name, spec.version), names_text(spec.parameters), spec.id_template, spec.queue, spec.timeout,
-        names_text(spec.tags), limits_text(spec.budget), 1 if spec.is_agent else 0, spec.max_deliveries, announced_at,
-        spec.queue_key, 1 if spec.by_delivery else 0, spec.inputs_schema,
+        make_served_name(spec.name, spec.version), names_to_json(spec.parameters), spec.id_template, spec.queue,
+        spec.timeout_s, names_to_json(spec.tags), limits_to_json(spec.budget), 1 if spec.is_agent else 0,
+        spec.max_deliveries, announced_at, spec.queue_key_template, 1 if spec.is_address else 0, spec.inputs_schema,
     )  # fmt: skip
 
 
-def record_name(run_id: str, seq: int, name: str, position: int) -> str:
+def describe_record(run_id: str, seq: int, name: str, position: int) -> str:
     """A record, for people to find it."""
     return f"record {seq} of run {run_id!r} ({name!r} at position {position})"
 
 
-class Reader:
+class RowReader:
     """Turns the rows of one database into values. Large payloads stay references: see ``payloads``."""
 
     def __init__(self, database: str) -> None:
         self._database = database
 
-    def unreadable(self, row: str, problem: str) -> StoreCorrupt:
+    def make_unreadable_error(self, row_name: str, problem: str) -> StoreCorrupt:
         """A row that this version of Holdfast cannot have written."""
         return StoreCorrupt(
-            f"{self._database}: {row} cannot be read: {problem}. It was written by a newer Holdfast or changed by "
+            f"{self._database}: {row_name} cannot be read: {problem}. It was written by a newer Holdfast or changed by "
             f"hand; upgrade Holdfast, or repair the row."
         )
 
-    def missing(self, key: int) -> StoreCorrupt:
+    def make_missing_error(self, key: int) -> StoreCorrupt:
         """An index has a run that the table does not have: the database itself is damaged."""
         return StoreCorrupt(
             f"{self._database} is damaged: an index lists the run with key {key}, and the table does not have its row. "
@@ -176,56 +176,57 @@ class Reader:
             f"an index that is wrong; otherwise recover what can be read, or go back to a backup."
         )
 
-    def run(self, row: Row) -> Run:
+    def read_run(self, row: Row) -> Run:
         """A row of ``statements.RUN_COLUMNS``."""
         state, cancel = _STATES.get(row[4]), _CANCELS.get(row[24])
         if state is None:
-            raise self.unreadable(f"run {row[1]!r}", f"unknown state {row[4]!r}")
+            raise self.make_unreadable_error(f"run {row[1]!r}", f"unknown state {row[4]!r}")
         if cancel is None:
-            raise self.unreadable(f"run {row[1]!r}", f"unknown cancel {row[24]!r}")
-        tags = () if row[19] == _NO_NAMES else self._names(row[19], f"run {row[1]!r}")
-        rewind = None if row[26] is None else self.rewind(row[26], f"run {row[1]!r}")
-        rewound = () if row[29] == _NO_NAMES else self._positions(row[29], f"run {row[1]!r}")
-        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], rewound)
+            raise self.make_unreadable_error(f"run {row[1]!r}", f"unknown cancel_state {row[24]!r}")
+        tags = () if row[19] == _EMPTY_LIST else self._read_names(row[19], f"run {row[1]!r}")
+        rewind = None if row[26] is None else self.read_rewind(row[26], f"run {row[1]!r}")
+        points = () if row[29] == _EMPTY_LIST else self._read_rewind_points(row[29], f"run {row[1]!r}")
+        values: Row = (*row[:4], state, *row[5:19], tags, *row[20:24], cancel, row[25], rewind, *row[27:29], points)
         return Run(
-            *values, session=row[30], previous=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
-            limited=row[35] > 1, by_delivery=row[36] == 1, suspicion=row[37],
+            *values, session=row[30], previous_run=row[31], has_budget=row[32] == 1, version=row[33], queue_key=row[34],
+            is_limited=row[35] > 1, is_delivery=row[36] == 1, suspicion=row[37],
         )  # fmt: skip
 
-    def failed_run(self, row: Row, problem: StoreCorrupt) -> Run:
+    def read_as_failed(self, row: Row, problem: StoreCorrupt) -> Run:
         """A row that cannot be read, as a run that has failed because of that."""
-        error = corrupt_error(str(problem))
-        values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], Cancel.NO, None, None)
+        error = encode_corrupt_error(str(problem))
+        values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], CancelState.NONE, None, None)
         return Run(
-            *values, parent=row[27], forked_from=row[28], session=row[30], previous=row[31], has_budget=row[32] == 1,
-            version=row[33], queue_key=row[34], limited=row[35] > 1, by_delivery=row[36] == 1, suspicion=row[37],
+            *values, parent=row[27], forked_from=row[28], session=row[30], previous_run=row[31],
+            has_budget=row[32] == 1, version=row[33], queue_key=row[34], is_limited=row[35] > 1,
+            is_delivery=row[36] == 1, suspicion=row[37],
         )  # fmt: skip
 
-    def rewind(self, text: Any, where: str) -> Rewind | None:
-        """What a retry takes back, from a row named ``where``."""
+    def read_rewind(self, text: Any, row_name: str) -> Rewind | None:
+        """What a retry takes back, from a row named ``row_name``."""
         if text is None:
             return None
         try:
-            failed, positions, timers, undone, once, given_up = json.loads(text)
-            seqs, places = tuple(map(int, failed)), tuple(map(int, given_up))
-            return Rewind(seqs, int(positions), int(timers), bool(undone), read_once(once), places)
+            failed, positions, timers, undone, *lists = json.loads(text)
+            once, abandoned = (tuple(map(int, one)) for one in lists)
+            return Rewind(tuple(map(int, failed)), int(positions), int(timers), bool(undone), once, abandoned)
         except (TypeError, ValueError):
-            raise self.unreadable(where, f"{text!r} does not tell what a retry takes back") from None
+            raise self.make_unreadable_error(row_name, f"{text!r} does not tell what a retry takes back") from None
 
-    def _positions(self, text: Any, where: str) -> tuple[int, ...]:
+    def _read_rewind_points(self, text: Any, row_name: str) -> tuple[RewindPoint, ...]:
         try:
-            return tuple(map(int, json.loads(text)))
+            return tuple(RewindPoint(int(position), int(seq)) for position, seq in json.loads(text))
         except (TypeError, ValueError):
-            raise self.unreadable(where, f"{text!r} is not a JSON list of positions") from None
+            raise self.make_unreadable_error(row_name, f"{text!r} is not a JSON list of pairs of numbers") from None
 
-    def record(self, r: Row, run_id: str) -> Record:
+    def read_record(self, r: Row, run_id: str) -> Record:
         """One record, from a row in the order of ``Record``'s fields."""
         kind = _KINDS.get(r[1])
         if kind is None:
-            raise self.unreadable(record_name(run_id, r[0], r[3], r[2]), f"unknown kind {r[1]!r}")
+            raise self.make_unreadable_error(describe_record(run_id, r[0], r[3], r[2]), f"unknown kind {r[1]!r}")
         return Record(r[0], kind, r[2], r[3], r[4] == 1, *r[5:])
 
-    def records(self, rows: Iterable[Row]) -> list[Record] | None:
+    def read_records(self, rows: Iterable[Row]) -> list[Record] | None:
         """A run's journal, from rows in the order of ``Record``'s fields; ``None``: there is one that is wrong."""
         kinds = _KINDS
         try:
@@ -238,62 +239,62 @@ class Reader:
         except (KeyError, TypeError):
             return None
 
-    def part(self, row: Row, run_id: str) -> Part:
-        """What is counted of a journal, from a row in the order of ``Part``'s fields."""
+    def read_segment(self, row: Row, run_id: str) -> JournalSegment:
+        """What is counted of a journal, from a row in the order of ``JournalSegment``'s fields."""
         epoch, worker, number, records, first, last = row
         kind = _KINDS.get(number)
         if kind is None:
-            raise self.unreadable(f"record {first} of run {run_id!r}", f"unknown kind {number!r}")
-        return Part(epoch, worker, kind, records, first, last)
+            raise self.make_unreadable_error(f"record {first} of run {run_id!r}", f"unknown kind {number!r}")
+        return JournalSegment(epoch, worker, kind, records, first, last)
 
-    def attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
+    def read_attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
         """What is known of a run's open steps, by position."""
         return {r[0]: Attempt(r[0], r[1], r[2] == 1, *r[3:]) for r in rows}
 
-    def signals(self, rows: Iterable[Row]) -> list[Signal]:
+    def read_signals(self, rows: Iterable[Row]) -> list[Signal]:
         """A run's mailbox."""
         return [Signal(*row) for row in rows]
 
-    def worker(self, row: Row) -> Worker:
+    def read_worker(self, row: Row) -> Worker:
         """A row of ``statements.WORKER_COLUMNS``."""
         where = f"worker {row[0]}"
-        queues = None if row[6] is None else self._names(row[6], where)
-        values: Row = (*row[:5], self._names(row[5], where), queues, *row[7:10], row[10] == 1)
+        queues = None if row[6] is None else self._read_names(row[6], where)
+        values: Row = (*row[:5], self._read_names(row[5], where), queues, *row[7:10], row[10] == 1)
         return Worker(*values)
 
-    def spec(self, row: Row) -> WorkflowSpec:
+    def read_spec(self, row: Row) -> WorkflowSpec:
         """A row of ``statements.SPECS``."""
         where = f"workflow {row[0]!r}"
-        names, tags, budget = self._names(row[1], where), self._names(row[5], where), None
+        names, tags, budget = self._read_names(row[1], where), self._read_names(row[5], where), None
         if row[6] is not None:
-            budget = _limits(row[6])
+            budget = _parse_limits(row[6])
             if budget is None:
-                raise self.unreadable(where, f"{row[6]!r} is not a budget")
-        name, version = split_name(row[0])
+                raise self.make_unreadable_error(where, f"{row[6]!r} is not a budget")
+        name, version = split_served_name(row[0])
         return WorkflowSpec(
             name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
-            by_delivery=row[11] == 1, inputs_schema=row[12], announced_at=row[9],
+            is_address=row[11] == 1, inputs_schema=row[12], announced_at=row[9],
         )  # fmt: skip
 
-    def usage(self, row: Row) -> RunUsage:
+    def read_usage(self, row: Row) -> RunUsage:
         """A row of ``statements.USAGES``."""
-        budget = None if row[8] is None else limits_or_none_left(row[8], row[0])
+        budget = None if row[8] is None else parse_limits_or_zero(row[8], row[0])
         return RunUsage(Usage(*row[1:8]), budget)
 
-    def state(self, text: str, where: str) -> RunState:
-        """A state, from a row named ``where``."""
+    def read_state(self, text: str, row_name: str) -> RunState:
+        """A state, from a row named ``row_name``."""
         state = _STATES.get(text)
         if state is None:
-            raise self.unreadable(where, f"unknown state {text!r}")
+            raise self.make_unreadable_error(row_name, f"unknown state {text!r}")
         return state
 
-    def _names(self, text: Any, where: str) -> tuple[str, ...]:
-        if text == _NO_NAMES:
+    def _read_names(self, text: Any, row_name: str) -> tuple[str, ...]:
+        if text == _EMPTY_LIST:
             return ()
         try:
             names: Any = json.loads(text)
         except (TypeError, ValueError):
             names = None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("list[Any]", names)):
-            raise self.unreadable(where, f"{text!r} is not a JSON list of names")
+            raise self.make_unreadable_error(row_name, f"{text!r} is not a JSON list of names")
         return tuple(cast("list[str]", names))

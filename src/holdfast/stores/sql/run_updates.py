@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 from holdfast.core.records import Record
-from holdfast.core.states import TERMINAL
+from holdfast.core.states import TERMINAL_STATES
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.live_events import Feed
-from holdfast.stores.operations import Notice, Run
+from holdfast.stores.live_events import RunUpdates
+from holdfast.stores.operations import LiveEvent, Run
 from holdfast.stores.sql import queries
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.payloads import fill_records, shorten_runs
-from holdfast.stores.sql.rows import Reader
-from holdfast.stores.utf8 import is_proper
+from holdfast.stores.sql.rows import RowReader
+from holdfast.stores.utf8 import is_encodable
 
 
-def feed(db: Database, reader: Reader, run_id: str, after_seq: int, after_notice: int, limit: int) -> Feed | None:
+def read_run_updates(
+    db: Database, reader: RowReader, run_id: str, after_seq: int, after_event_id: int, limit: int
+) -> RunUpdates | None:
     """What is new of a run."""
-    db.begin_reading()  # one moment
-    run = queries.get(db, reader, run_id)
+    db.begin_snapshot()  # one moment
+    run = queries.get_run(db, reader, run_id)
     found = None
     if run is not None:
-        rows = db.ask(db.sql.NEW_NOTICES, (run.key, after_notice, limit))
-        told = [(row[0], Notice(*row[1:])) for row in rows]
-        records = fill_records(db, reader, queries.new_records(db, reader, run, after_seq, limit), lambda: run_id)
-        found = Feed(readable(db, reader, run, whole=run.state in TERMINAL), records, told)
+        rows = db.query(db.sql.NEW_LIVE_EVENTS, (run.key, after_event_id, limit))
+        told = [(row[0], LiveEvent(*row[1:])) for row in rows]
+        records = fill_records(db, reader, queries.read_new_records(db, reader, run, after_seq, limit), lambda: run_id)
+        found = RunUpdates(
+            fill_run(db, reader, run, include_large_payloads=run.state in TERMINAL_STATES), records, told
+        )
     db.commit()
     return found
 
 
-def readable(db: Database, reader: Reader, run: Run, *, whole: bool) -> Run:
+def fill_run(db: Database, reader: RowReader, run: Run, *, include_large_payloads: bool) -> Run:
     """The row with its large payloads; unless it is to be whole, they are told by their size."""
-    if whole:
-        return queries.whole(db, reader, [run])[0]
+    if include_large_payloads:
+        return queries.fill_runs_or_raise(db, reader, [run])[0]
     [read] = shorten_runs(db, reader, [run])
     if isinstance(read, StoreCorrupt):
         raise read
     return read
 
 
-def last_record(db: Database, reader: Reader, run_id: str, name: str) -> Record | None:
+def read_last_record(db: Database, reader: RowReader, run_id: str, name: str) -> Record | None:
     """The newest record of this name that is ok."""
-    row = db.one(db.sql.LAST_RECORD, run_id, name) if is_proper(run_id) and is_proper(name) else None
+    row = db.query_one(db.sql.LAST_RECORD, run_id, name) if is_encodable(run_id) and is_encodable(name) else None
     if row is None:
         return None
-    return fill_records(db, reader, [reader.record(row, run_id)], lambda: run_id)[0]
+    return fill_records(db, reader, [reader.read_record(row, run_id)], lambda: run_id)[0]

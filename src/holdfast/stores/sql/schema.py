@@ -4,14 +4,14 @@ The text is SQL with these additions, which ``render`` turns into what a databas
 ``float``, ``text`` and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for what only one of
 them has.
 
-``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready`` exists for claims
-(see ``ready_states``): with it, the due runs of a version of a workflow stand in claiming order in a partial index of
-their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
+``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready_state`` exists for
+claims (see ``ready_states``): with it, the due runs of a version of a workflow stand in claiming order in a partial
+index of their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
 
 ``inputs`` and ``output`` come late in a row, because SQLite reads a row only as far as it must; what comes behind them
 is empty or 0 for most runs, and such values stand in the row's header. Columns that hold a payload (``inputs``,
-``output``, ``error``, ``payload``, ``form``, ``arguments``, ``answer``) hold a reference instead when it is large: see
-``blobs``. The values of memories are not kept apart: they change, and what is kept apart stays.
+``output``, ``error``, ``payload``, ``form_schema``, ``arguments``, ``answer``) hold a reference instead when it is
+large: see ``blobs``. The values of memories are not kept apart: they change, and what is kept apart stays.
 
 The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so that no other statement
 that mentions a state is led to it.
@@ -52,79 +52,80 @@ CREATE TABLE @meta (                     -- version, compatible_from
 
 [postgres: CREATE SEQUENCE @run_keys;]
 CREATE TABLE @runs (
-    key            int PRIMARY KEY,
-    id             text NOT NULL UNIQUE,
-    workflow       text NOT NULL,
-    queue          text NOT NULL,
-    state          text NOT NULL,
-    epoch          int NOT NULL,
-    owner          int,                  -- workers.id, while running
-    starter        int,                  -- workers.id, if a worker started it
-    deliveries     int NOT NULL DEFAULT 0,
-    max_deliveries int NOT NULL,
-    ready          small,                -- ready.Ready
-    wake_at        float,
-    waits_for      text NOT NULL DEFAULT '',
-    priority       int NOT NULL,
-    deadline       float,
-    unclaimed      small NOT NULL,       -- with a generated id: 1, and 2 once somebody has had its result; else 0
-    cancel         text NOT NULL DEFAULT '', -- '', asked or recorded
-    paused_at      float,
-    python         text NOT NULL,
-    created_at     float NOT NULL,
-    began_at       float NOT NULL,
-    finished_at    float,
-    parent         text NOT NULL,        -- runs.id, if a run started it; else ''
-    forked_from    text NOT NULL,        -- runs.id, or ''
-    rewound        text NOT NULL,        -- a JSON list of positions
-    rewind         text,                 -- a JSON list, once it has ended
-    digest         bytes NOT NULL,
-    seed           bytes NOT NULL,
-    tags           text NOT NULL,        -- a JSON list
-    inputs         bytes NOT NULL,
-    output         bytes,
-    error          bytes,
-    session        text NOT NULL DEFAULT '',
-    previous       text NOT NULL DEFAULT '',        -- runs.id, or ''
-    has_budget     small NOT NULL DEFAULT 0,
-    version        text NOT NULL DEFAULT '',
-    queue_key      text NOT NULL DEFAULT '',
-    due_as         small NOT NULL DEFAULT 1,       -- what ``ready`` is when it is due
-    turn           int NOT NULL DEFAULT 0,
-    dedup          text NOT NULL DEFAULT '',
-    debounced      small NOT NULL DEFAULT 0,
-    by_delivery    small NOT NULL DEFAULT 0,
-    suspicion      small NOT NULL DEFAULT 0,
-    parked_by      int                   -- workers.id, if it parked with something in its mailbox
+    key              int PRIMARY KEY,
+    id               text NOT NULL UNIQUE,
+    workflow         text NOT NULL,
+    queue            text NOT NULL,
+    state            text NOT NULL,
+    epoch            int NOT NULL,
+    owner            int,                -- workers.id, while running
+    starter          int,                -- workers.id, if a worker started it
+    delivery_count   int NOT NULL DEFAULT 0,
+    max_deliveries   int NOT NULL,
+    ready_state      small,              -- ready_states.ReadyState
+    wake_at          float,
+    waits_for        text NOT NULL DEFAULT '',
+    priority         int NOT NULL,
+    deadline         float,
+    result_claim     small NOT NULL,     -- of a generated id: 1, and 2 once the result was fetched; else 0
+    cancel_state     text NOT NULL DEFAULT '', -- '', requested or recorded
+    paused_at        float,
+    python_version   text NOT NULL,
+    created_at       float NOT NULL,
+    clock_started_at float NOT NULL,
+    finished_at      float,
+    parent           text NOT NULL,      -- runs.id, if a run started it; else ''
+    forked_from      text NOT NULL,      -- runs.id, or ''
+    rewind_points    text NOT NULL,      -- a JSON list of records.RewindPoint
+    rewind           text,               -- a JSON list, once it has ended
+    digest           bytes NOT NULL,
+    seed             bytes NOT NULL,
+    tags             text NOT NULL,      -- a JSON list
+    inputs           bytes NOT NULL,
+    output           bytes,
+    error            bytes,
+    session          text NOT NULL DEFAULT '',
+    previous_run     text NOT NULL DEFAULT '', -- runs.id, or ''
+    has_budget       small NOT NULL DEFAULT 0,
+    version          text NOT NULL DEFAULT '',
+    queue_key        text NOT NULL DEFAULT '',
+    due_state        small NOT NULL DEFAULT 1, -- ``ready_state`` when it is due
+    turn             int NOT NULL DEFAULT 0,
+    dedup_key        text NOT NULL DEFAULT '',
+    is_debounced     small NOT NULL DEFAULT 0,
+    is_delivery      small NOT NULL DEFAULT 0,
+    suspicion        small NOT NULL DEFAULT 0,
+    parked_by        int                 -- workers.id, if it parked with something in its mailbox
 )[sqlite:  STRICT]
 [postgres:  WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.02)];
 [postgres: ALTER TABLE @runs ALTER inputs SET STORAGE EXTERNAL, ALTER output SET STORAGE EXTERNAL,
     ALTER error SET STORAGE EXTERNAL;]
 CREATE INDEX runs_due ON @runs (workflow, version, priority DESC, key[sqlite: , queue])[postgres:  INCLUDE (queue)]
-    WHERE ready = 1;
+    WHERE ready_state = 1;
 CREATE INDEX runs_waking ON @runs (workflow, version, wake_at[sqlite: , queue])[postgres:  INCLUDE (queue)]
-    WHERE ready = 0;
-CREATE INDEX runs_suspects ON @runs (workflow, version, wake_at)[postgres:  INCLUDE (queue)] WHERE ready = 7;
-CREATE INDEX runs_held ON @runs (owner[postgres: , key]) WHERE owner IS NOT NULL;
-CREATE INDEX runs_orphans ON @runs (workflow, digest[postgres: , key]) WHERE unclaimed = 1;
+    WHERE ready_state = 0;
+CREATE INDEX runs_suspects ON @runs (workflow, version, wake_at)[postgres:  INCLUDE (queue)] WHERE ready_state = 7;
+CREATE INDEX runs_claimed ON @runs (owner[postgres: , key]) WHERE owner IS NOT NULL;
+CREATE INDEX runs_orphans ON @runs (workflow, digest[postgres: , key]) WHERE result_claim = 1;
 CREATE INDEX runs_started ON @runs (starter) WHERE starter IS NOT NULL AND finished_at IS NULL;
-CREATE INDEX runs_asked ON @runs (owner[postgres: , key])
-    WHERE owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL);
+CREATE INDEX runs_requested ON @runs (owner[postgres: , key])
+    WHERE owner IS NOT NULL AND (cancel_state = 'requested' OR paused_at IS NOT NULL);
 CREATE INDEX runs_listed ON @runs (workflow, state[postgres: , key]);
 CREATE INDEX runs_in_state ON @runs ((state || '.')[postgres: , key]);
 CREATE INDEX runs_created ON @runs (created_at[postgres: , key]);
 CREATE INDEX runs_children ON @runs (parent[postgres: , key]) WHERE parent <> '';
 CREATE INDEX runs_sessions ON @runs (workflow, session[postgres: , key]) WHERE session <> '';
-CREATE INDEX runs_continued ON @runs (previous[postgres: , key]) WHERE previous <> '';
-CREATE INDEX runs_queued ON @runs (queue, workflow, version, ready, priority DESC, turn, key) WHERE ready IN (2, 3, 6);
-CREATE INDEX runs_of_keys ON @runs (queue, queue_key, ready, workflow, version, priority DESC, turn, key)
-    WHERE ready IN (2, 3, 4, 5);
-CREATE INDEX runs_executed ON @runs (queue, queue_key) WHERE state = 'running' AND due_as > 1;
-CREATE INDEX runs_limited ON @runs (queue, queue_key, key) WHERE due_as > 1 AND finished_at IS NULL;
-CREATE UNIQUE INDEX runs_dedup ON @runs (queue, dedup) WHERE dedup <> '' AND finished_at IS NULL;
+CREATE INDEX runs_previous ON @runs (previous_run[postgres: , key]) WHERE previous_run <> '';
+CREATE INDEX runs_queued ON @runs (queue, workflow, version, ready_state, priority DESC, turn, key)
+    WHERE ready_state IN (2, 3, 6);
+CREATE INDEX runs_by_key ON @runs (queue, queue_key, ready_state, workflow, version, priority DESC, turn, key)
+    WHERE ready_state IN (2, 3, 4, 5);
+CREATE INDEX runs_executed ON @runs (queue, queue_key) WHERE state = 'running' AND due_state > 1;
+CREATE INDEX runs_limited ON @runs (queue, queue_key, key) WHERE due_state > 1 AND finished_at IS NULL;
+CREATE UNIQUE INDEX runs_dedup ON @runs (queue, dedup_key) WHERE dedup_key <> '' AND finished_at IS NULL;
 CREATE INDEX runs_expiring ON @runs (deadline[postgres: , key])
-    WHERE by_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
-CREATE INDEX runs_delivered ON @runs (created_at) WHERE by_delivery[postgres:  + 0] = 1;
+    WHERE is_delivery = 1 AND finished_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_delivered ON @runs (created_at) WHERE is_delivery[postgres:  + 0] = 1;
 CREATE INDEX runs_parked_by ON @runs (parked_by) WHERE parked_by IS NOT NULL;
 
 CREATE TABLE @run_tags (                 -- runs.tags once more, to list runs by one
@@ -185,23 +186,23 @@ CREATE INDEX signals_new ON @signals (xid);]
 CREATE INDEX signals_ends ON @signals (run, position) WHERE position IS NOT NULL;
 
 CREATE TABLE @signal_keys (              -- deduplication keys, which outlive their signals
-    run   int NOT NULL,
-    dedup text NOT NULL,
-    PRIMARY KEY (run, dedup)
+    run       int NOT NULL,
+    dedup_key text NOT NULL,
+    PRIMARY KEY (run, dedup_key)
 )[sqlite:  STRICT, WITHOUT ROWID];
 
 CREATE TABLE @links (                    -- runs that wait for others
-    parent   int NOT NULL,
-    position int NOT NULL,               -- of the command that waits
-    child    int NOT NULL,
-    awaited  small NOT NULL,             -- rules.Told
+    parent     int NOT NULL,
+    position   int NOT NULL,             -- of the command that waits
+    child      int NOT NULL,
+    link_state small NOT NULL,           -- rules.LinkState
     PRIMARY KEY (parent, position)
 )[sqlite:  STRICT, WITHOUT ROWID][postgres:  WITH (autovacuum_vacuum_scale_factor = 0.05)];
-CREATE INDEX links_child ON @links (child, awaited[postgres: , parent, position]);
+CREATE INDEX links_child ON @links (child, link_state[postgres: , parent, position]);
 
 CREATE TABLE @usages (                   -- of runs that have used something, themselves or below them, or have a budget
     run               int PRIMARY KEY,
-    above             int,               -- the run that started it
+    parent_key        int,               -- the run that started it
     calls             int NOT NULL,
     input_tokens      int NOT NULL,
     output_tokens     int NOT NULL,
@@ -213,9 +214,9 @@ CREATE TABLE @usages (                   -- of runs that have used something, th
     reserved_tokens   int NOT NULL,
     reserved_nano_usd int NOT NULL,
     budget            text,              -- its own: a JSON list of Limits
-    short             text NOT NULL      -- a JSON list of the positions that wait, or ''
+    short_positions   text NOT NULL      -- a JSON list of the positions that wait, or ''
 )[sqlite:  STRICT][postgres:  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05)];
-CREATE INDEX usages_short ON @usages (run) WHERE short <> '';
+CREATE INDEX usages_short ON @usages (run) WHERE short_positions <> '';
 
 CREATE TABLE @reservations (             -- for steps in flight, with all budgets above
     run      int NOT NULL,
@@ -235,44 +236,44 @@ CREATE TABLE @blobs (                    -- payloads that are kept apart
 [postgres: ALTER TABLE @blobs ALTER data SET STORAGE EXTERNAL;]
 
 CREATE TABLE @approvals (
-    number       [sqlite: INTEGER PRIMARY KEY][postgres: bigint GENERATED BY DEFAULT AS IDENTITY],
-    id           text NOT NULL [sqlite: UNIQUE][postgres: PRIMARY KEY],
-    run          int NOT NULL,
-    position     int NOT NULL,           -- of the command that waits
-    state        text NOT NULL,          -- approvals.ApprovalState
-    asked_at     float NOT NULL,
-    expires_at   float,
-    asked_of     text NOT NULL,
-    reminders    int NOT NULL DEFAULT 0,
-    reminded_at  float,
-    answered_by  text NOT NULL DEFAULT '',
-    answered_at  float,
-    withdrawn_in int NOT NULL DEFAULT 0, -- the epoch under which its run has withdrawn it; 0: it was not that
-    question     text NOT NULL,          -- a JSON list of the short fields of approvals.Question
-    form         bytes NOT NULL,
-    arguments    bytes NOT NULL,
-    answer       bytes
+    number          [sqlite: INTEGER PRIMARY KEY][postgres: bigint GENERATED BY DEFAULT AS IDENTITY],
+    id              text NOT NULL [sqlite: UNIQUE][postgres: PRIMARY KEY],
+    run             int NOT NULL,
+    position        int NOT NULL,        -- of the command that waits
+    state           text NOT NULL,       -- approvals.ApprovalState
+    requested_at    float NOT NULL,
+    expires_at      float,
+    assignee        text NOT NULL,
+    reminder_count  int NOT NULL DEFAULT 0,
+    reminded_at     float,
+    answered_by     text NOT NULL DEFAULT '',
+    answered_at     float,
+    withdrawn_epoch int NOT NULL DEFAULT 0, -- the epoch under which its run has withdrawn it; 0: it was not that
+    request         text NOT NULL,       -- a JSON list of the short fields of approvals.ApprovalRequest
+    form_schema     bytes NOT NULL,
+    arguments       bytes NOT NULL,
+    answer          bytes
 )[sqlite:  STRICT];
-CREATE INDEX approvals_asked ON @approvals (run, position);
-CREATE INDEX approvals_open ON @approvals (asked_at[postgres: , number]) WHERE state = 'open';
-CREATE INDEX approvals_by_time ON @approvals (asked_at[postgres: , number]);
+CREATE INDEX approvals_run ON @approvals (run, position);
+CREATE INDEX approvals_open ON @approvals (requested_at[postgres: , number]) WHERE state = 'open';
+CREATE INDEX approvals_requested ON @approvals (requested_at[postgres: , number]);
 
-CREATE TABLE @notices (                  -- ids are never used twice
-    id       [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT][postgres: bigint GENERATED BY DEFAULT AS IDENTITY],
-    run      int NOT NULL,
-    position int NOT NULL,               -- -1: of the run
-    part     text NOT NULL,
-    number   int NOT NULL,
-    stays    small NOT NULL,             -- 0: goes with the record of its position, or with the end of its run
-    kind     text NOT NULL,
-    at       float NOT NULL,
-    data     bytes NOT NULL,
+CREATE TABLE @live_events (              -- ids are never used twice
+    id           [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT][postgres: bigint GENERATED BY DEFAULT AS IDENTITY],
+    run          int NOT NULL,
+    position     int NOT NULL,           -- -1: of the run
+    stream       text NOT NULL,
+    number       int NOT NULL,
+    is_permanent small NOT NULL,         -- 0: goes with the record of its position, or with the end of its run
+    kind         text NOT NULL,
+    at           float NOT NULL,
+    data         bytes NOT NULL,
     [postgres: PRIMARY KEY (run, id),]
-    UNIQUE (run, position, part, number)
+    UNIQUE (run, position, stream, number)
 )[sqlite:  STRICT][postgres:  WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000)];
-[postgres: ALTER TABLE @notices ALTER data SET STORAGE EXTERNAL;]
-[sqlite: CREATE INDEX notices_feed ON @notices (run, id);]
-CREATE INDEX notices_passing ON @notices (run, position) WHERE stays = 0;
+[postgres: ALTER TABLE @live_events ALTER data SET STORAGE EXTERNAL;]
+[sqlite: CREATE INDEX live_events_feed ON @live_events (run, id);]
+CREATE INDEX live_events_temporary ON @live_events (run, position) WHERE is_permanent = 0;
 
 CREATE TABLE @pruned (                   -- runs that are deleted, until what they leave is; keys are never used twice
     key    [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT][postgres: bigint PRIMARY KEY],
@@ -288,7 +289,7 @@ CREATE INDEX runs_large_output ON @runs (output) WHERE octet_length(output) = 33
 CREATE INDEX runs_large_error ON @runs (error) WHERE octet_length(error) = 33;
 CREATE INDEX records_large_payload ON @records (payload) WHERE octet_length(payload) = 33;
 CREATE INDEX signals_large_payload ON @signals (payload) WHERE octet_length(payload) = 33;
-CREATE INDEX approvals_large_form ON @approvals (form) WHERE octet_length(form) = 33;
+CREATE INDEX approvals_large_form_schema ON @approvals (form_schema) WHERE octet_length(form_schema) = 33;
 CREATE INDEX approvals_large_arguments ON @approvals (arguments) WHERE octet_length(arguments) = 33;
 CREATE INDEX approvals_large_answer ON @approvals (answer) WHERE octet_length(answer) = 33;
 
@@ -304,82 +305,82 @@ CREATE TABLE @memories (                 -- of no run
     UNIQUE (namespace, key)
 )[sqlite:  STRICT];
 -- The words of key and text, made by stores.words, and one word that stands for the namespace.
-[sqlite: CREATE VIRTUAL TABLE memory_words USING fts5 (space, words, tokenize = 'ascii');]
+[sqlite: CREATE VIRTUAL TABLE memory_words USING fts5 (namespace_word, words, tokenize = 'ascii');]
 [postgres: CREATE TABLE @memory_words (
-    word   text NOT NULL,
-    space  bytes NOT NULL,
-    memory int NOT NULL,
-    times  int NOT NULL,
-    PRIMARY KEY (word, space, memory) INCLUDE (times)
+    word           text NOT NULL,
+    namespace_word bytes NOT NULL,
+    memory         int NOT NULL,
+    occurrences    int NOT NULL,
+    PRIMARY KEY (word, namespace_word, memory) INCLUDE (occurrences)
 );
-CREATE INDEX memory_words_of ON @memory_words (memory);
+CREATE INDEX memory_words_memory ON @memory_words (memory);
 CREATE TABLE @memory_totals (            -- their sums count
     slot     small PRIMARY KEY,
     memories int NOT NULL,
     size     int NOT NULL
 ) WITH (fillfactor = 20);]
 
-CREATE TABLE @switches (                 -- workflows that are switched off
+CREATE TABLE @disabled_workflows (
     workflow     text NOT NULL PRIMARY KEY,
-    off_since    float NOT NULL,
-    set_by       text NOT NULL DEFAULT '',
+    disabled_at  float NOT NULL,
+    actor        text NOT NULL DEFAULT '',
     reason       text NOT NULL DEFAULT '',
-    is_temporary small NOT NULL DEFAULT 0          -- a policy turns it on again
+    is_temporary small NOT NULL DEFAULT 0 -- a policy turns it on again
 )[sqlite:  STRICT, WITHOUT ROWID];
 
 CREATE TABLE @workers (
-    id             [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT]
+    id                [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT]
         [postgres: bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY],
-    token          text NOT NULL,        -- names its lock file, if it has one
-    name           text NOT NULL,
-    host           text NOT NULL,
-    pid            int NOT NULL,
-    state          text NOT NULL,
-    workflows      text NOT NULL,        -- a JSON list
-    queues         text,                 -- a JSON list; NULL: all
-    started_at     float NOT NULL,
-    lease_until    float NOT NULL,
-    beat_at        float NOT NULL,
-    [postgres: server_started float,     -- the start of the server on which it has its lock; NULL: it has none]
-    by_lease       small NOT NULL DEFAULT 0
+    token             text NOT NULL,     -- names its lock file, if it has one
+    name              text NOT NULL,
+    host              text NOT NULL,
+    pid               int NOT NULL,
+    state             text NOT NULL,
+    workflows         text NOT NULL,     -- a JSON list
+    queues            text,              -- a JSON list; NULL: all
+    started_at        float NOT NULL,
+    lease_expires_at  float NOT NULL,
+    heartbeat_at      float NOT NULL,
+    [postgres: server_started_at float,  -- the start of the server on which it has its lock; NULL: it has none]
+    is_listener       small NOT NULL DEFAULT 0
 )[sqlite:  STRICT]
 [postgres:  WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)];
 CREATE INDEX workers_live ON @workers (id) WHERE state = 'live';
-[postgres: CREATE INDEX workers_serving ON @workers (id) WHERE state = 'live' AND by_lease = 0;]
-CREATE INDEX workers_gone ON @workers (id) WHERE by_lease = 1 AND state <> 'live';
-CREATE INDEX workers_left ON @workers (id) WHERE by_lease = 0 AND state <> 'live';
+[postgres: CREATE INDEX workers_serving ON @workers (id) WHERE state = 'live' AND is_listener = 0;]
+CREATE INDEX workers_ended_listeners ON @workers (id) WHERE is_listener = 1 AND state <> 'live';
+CREATE INDEX workers_ended ON @workers (id) WHERE is_listener = 0 AND state <> 'live';
 
 CREATE TABLE @workflows (
-    name           text NOT NULL PRIMARY KEY, -- with the version: serving.served_name
-    parameters     text NOT NULL,        -- a JSON list
-    id_template    text,
-    queue          text NOT NULL,
-    timeout        float,
-    tags           text NOT NULL,        -- a JSON list
-    budget         text,                 -- a JSON list of Limits
-    is_agent       small NOT NULL DEFAULT 0,
-    max_deliveries int NOT NULL DEFAULT 3,
-    announced_at   float NOT NULL DEFAULT 0,
-    queue_key      text,                 -- a template
-    by_delivery    small NOT NULL DEFAULT 0,
-    inputs_schema  text NOT NULL DEFAULT ''         -- a JSON schema
+    name               text NOT NULL PRIMARY KEY, -- with the version: served_versions.make_served_name
+    parameters         text NOT NULL,    -- a JSON list
+    id_template        text,
+    queue              text NOT NULL,
+    timeout_s          float,
+    tags               text NOT NULL,    -- a JSON list
+    budget             text,             -- a JSON list of Limits
+    is_agent           small NOT NULL DEFAULT 0,
+    max_deliveries     int NOT NULL DEFAULT 3,
+    announced_at       float NOT NULL DEFAULT 0,
+    queue_key_template text,             -- a template
+    is_address         small NOT NULL DEFAULT 0,
+    inputs_schema      text NOT NULL DEFAULT '' -- a JSON schema
 )[sqlite:  STRICT, WITHOUT ROWID];
 
 CREATE TABLE @schedules (                -- see stores.schedules
-    name        text NOT NULL PRIMARY KEY,
-    workflow    text NOT NULL,
-    timing      text NOT NULL,
-    catch_up    text NOT NULL,
-    most        int NOT NULL,
-    overlap     text NOT NULL,
-    by_code     small NOT NULL,
-    options     text NOT NULL,           -- a JSON list: how its runs are started
-    inputs      bytes NOT NULL,
-    created_at  float NOT NULL,
-    fired_up_to float NOT NULL,
-    paused_at   float,
-    last_run    text NOT NULL DEFAULT '',
-    skipped     float                    -- the last tick that did not fire because of overlap
+    name                text NOT NULL PRIMARY KEY,
+    workflow            text NOT NULL,
+    timing              text NOT NULL,
+    catch_up            text NOT NULL,
+    max_catch_up        int NOT NULL,
+    overlap             text NOT NULL,
+    is_declared_in_code small NOT NULL,
+    options             text NOT NULL,   -- a JSON list: how its runs are started
+    inputs              bytes NOT NULL,
+    created_at          float NOT NULL,
+    fired_up_to         float NOT NULL,
+    paused_at           float,
+    last_run            text NOT NULL DEFAULT '',
+    last_skipped_at     float            -- the last tick that did not fire because of overlap
 )[sqlite:  STRICT];
 CREATE TABLE @announcements (            -- the workers whose code declares a schedule
     schedule text NOT NULL,
@@ -389,17 +390,17 @@ CREATE TABLE @announcements (            -- the workers whose code declares a sc
 
 CREATE TABLE @queues (                   -- those with limits: see stores.queues
     name            text NOT NULL PRIMARY KEY,
-    limits          text NOT NULL,       -- those that hold: core.queues.QueueLimits
-    declared        text,                -- those that code has announced
-    by_hand         small NOT NULL,
+    limits          text NOT NULL,       -- those that hold: admission.queue_limits.QueueLimits
+    declared_limits text,                -- those that code has announced
+    is_overridden   small NOT NULL,
     paused_at       float,
     concurrency     int,                 -- these three: of the limits that hold
     key_concurrency int,
-    counts_tokens   small NOT NULL,
+    has_token_rate  small NOT NULL,
     turns           text NOT NULL,       -- by priority, of the runs that have begun: JSON
-    used            text NOT NULL,       -- how much of its rates: JSON
-    open_at         float NOT NULL,      -- when its rates let the next run begin, as the last claim saw it
-    settled         small NOT NULL       -- 1: the runs that were there before it are limited, too
+    rate_usage      text NOT NULL,       -- how much of its rates: JSON
+    next_start_at   float NOT NULL,      -- when its rates let the next run begin, as the last claim saw it
+    is_complete     small NOT NULL       -- 1: the runs that were there before it are limited, too
 )[sqlite:  STRICT, WITHOUT ROWID]
 [postgres:  WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000)];
 CREATE TABLE @queue_turns (              -- the last one that each key was given, for runs of each priority
@@ -413,24 +414,24 @@ CREATE TABLE @queue_turns (              -- the last one that each key was given
 [postgres:  WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)];
 CREATE INDEX queue_turns_old ON @queue_turns (at);
 CREATE TABLE @queue_keys (               -- keys with runs that are set aside, or that have used their rates
-    queue   text NOT NULL,
-    key     text NOT NULL,
-    aside   small NOT NULL,              -- 1: there are runs that are set aside
-    open_at float NOT NULL,              -- when to look at those again
-    used    text NOT NULL,               -- JSON
-    until   float NOT NULL,              -- when this means nothing any more
+    queue        text NOT NULL,
+    key          text NOT NULL,
+    is_throttled small NOT NULL,         -- 1: there are runs that are set aside
+    recheck_at   float NOT NULL,         -- when to look at those again
+    rate_usage   text NOT NULL,          -- JSON
+    expires_at   float NOT NULL,         -- when this means nothing any more
     PRIMARY KEY (queue, key)
 )[sqlite:  STRICT, WITHOUT ROWID]
 [postgres:  WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)];
-CREATE INDEX queue_keys_aside ON @queue_keys (queue, open_at) WHERE aside = 1;
-CREATE INDEX queue_keys_old ON @queue_keys (until);
+CREATE INDEX queue_keys_throttled ON @queue_keys (queue, recheck_at) WHERE is_throttled = 1;
+CREATE INDEX queue_keys_old ON @queue_keys (expires_at);
 CREATE TABLE @queue_charges (            -- what model calls have used, until a claim counts it
     queue  text NOT NULL,
     key    text NOT NULL,
     tokens int NOT NULL,
     at     float NOT NULL
 )[sqlite:  STRICT][postgres:  WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)];
-CREATE INDEX queue_charges_of ON @queue_charges (queue);
+CREATE INDEX queue_charges_queue ON @queue_charges (queue);
 
 CREATE TABLE @documents (                -- of servers: see stores.documents
     kind       text NOT NULL,
@@ -442,18 +443,18 @@ CREATE TABLE @documents (                -- of servers: see stores.documents
     PRIMARY KEY (kind, name)
 )[sqlite:  STRICT, WITHOUT ROWID];
 CREATE TABLE @audit (                    -- what servers were asked for; ids are never used twice
-    id      [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT]
+    id             [sqlite: INTEGER PRIMARY KEY AUTOINCREMENT]
         [postgres: bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY],
-    at      float NOT NULL,
-    who     text NOT NULL,
-    name    text NOT NULL,
-    action  text NOT NULL,
-    target  text NOT NULL,
-    outcome text NOT NULL,
-    remote  text NOT NULL
+    at             float NOT NULL,
+    key_id         text NOT NULL,
+    key_name       text NOT NULL,
+    action         text NOT NULL,
+    target         text NOT NULL,
+    outcome        text NOT NULL,
+    remote_address text NOT NULL
 )[sqlite:  STRICT];
 CREATE INDEX audit_at ON @audit (at[postgres: , id]);
-CREATE TABLE @spending (                 -- what model calls have used: see stores.spending
+CREATE TABLE @spending (                 -- what model calls have used: see stores.daily_usage
     day           text NOT NULL,         -- as in 2026-11-16
     workflow      text NOT NULL,
     model         text NOT NULL,         -- '': not known

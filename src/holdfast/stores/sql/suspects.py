@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from holdfast.admission.queue_limits import Admission, Gate
+from holdfast.admission.queue_limits import Admission, QueueAdmission
 from holdfast.stores import rules
 from holdfast.stores.sql.database import Database, Row
-from holdfast.stores.sql.limited_queues import LimitedQueue, Served
+from holdfast.stores.sql.limited_queues import LimitedQueue, ServedVersions
 
-MAX_READ = 1000
+MAX_SUSPECTS_READ = 1000
 """Suspects of a version that a claim reads, the most suspicious first."""
 
 
@@ -31,56 +31,58 @@ class SuspectRun(NamedTuple):
     is_cancelled: int
 
 
-def questions(db: Database, served: Served, before: float | None) -> dict[str, Collection[Row]]:
+def get_lookups(db: Database, served: ServedVersions, due_before: float | None) -> dict[str, Collection[Row]]:
     """What a claim asks about suspects that were due before a time; ``None``: nothing."""
-    if before is None:
+    if due_before is None:
         return {}
-    return {db.sql.SUSPECTS: [(workflow, version, before, MAX_READ) for workflow, version in served]}
+    return {db.sql.SUSPECTS: [(workflow, version, due_before, MAX_SUSPECTS_READ) for workflow, version in served]}
 
 
-def choose(
+def choose_runs(
     db: Database,
     limited: Sequence[LimitedQueue],
-    served: Served,
+    served: ServedVersions,
     queues: Collection[str] | None,
     limit: int,
-    before: float | None,
+    due_before: float | None,
 ) -> list[int]:
     """The keys of the suspects that a claim takes, locked; none, if it takes ordinary runs."""
-    asked = questions(db, served, before).get(db.sql.SUSPECTS, ())
+    asked = get_lookups(db, served, due_before).get(db.sql.SUSPECTS, ())
     found = [SuspectRun(*row) for one in asked for row in db.lookup(db.sql.SUSPECTS, *one)]
     served_here = [run for run in found if queues is None or run.queue in queues]
     if not served_here:
         return []
-    chosen = rules.choose_suspects(served_here, limit, Places(db, limited).take)
+    chosen = rules.choose_suspects(served_here, limit, QueueSlots(db, limited).take_slot)
     if not chosen:
         return []
-    locked = {row[0] for row in db.ask(db.sql.LOCK_DUE, (db.listed([run.key for run in chosen]),))}
+    locked = {row[0] for row in db.query(db.sql.LOCK_DUE, (db.to_list_parameter([run.key for run in chosen]),))}
     return [run.key for run in chosen if run.key in locked]
 
 
-class Places:
+class QueueSlots:
     """The places that limited queues have for runs that have begun, while a claim holds these queues."""
 
     def __init__(self, db: Database, limited: Sequence[LimitedQueue]) -> None:
         self._db = db
         self._queues = {queue.name: queue for queue in limited}
-        self._gates: dict[str, Gate] = {}
+        self._gates: dict[str, QueueAdmission] = {}
 
-    def take(self, run: SuspectRun) -> bool:
+    def take_slot(self, run: SuspectRun) -> bool:
         """Take a place for a run; whether there is one."""
         if not run.is_limited:
             return True
         if run.queue not in self._queues:
             return False  # the queue is paused, or another claim holds it
-        gate = self._gate(run.queue)
-        if not run.is_cancelled and gate.admits(run.queue_key, begun=True) is not Admission.YES:
+        gate = self._get_gate(run.queue)
+        if not run.is_cancelled and gate.decide(run.queue_key, has_started=True) is not Admission.ADMITTED:
             return False
-        gate.take(run.queue_key, begun=True)
+        gate.admit(run.queue_key, has_started=True)
         return True
 
-    def _gate(self, queue: str) -> Gate:
+    def _get_gate(self, queue: str) -> QueueAdmission:
         if queue not in self._gates:
-            running = {row[0]: row[1] for row in self._db.lookup(self._db.sql.EXECUTED, queue)}
-            self._gates[queue] = Gate(self._queues[queue].limits, 0.0, running=running, used={}, used_by_key={})
+            running = {row[0]: row[1] for row in self._db.lookup(self._db.sql.RUNNING_COUNTS, queue)}
+            self._gates[queue] = QueueAdmission(
+                self._queues[queue].limits, 0.0, running_by_key=running, rate_usage={}, rate_usage_by_key={}
+            )
         return self._gates[queue]

@@ -5,7 +5,7 @@ Work is a function of the database. It can be done in two ways:
 - **inline**, on the event loop. It saves two thread hops (about 60 µs, as much as a quick commit), but stops the loop
   while the disk syncs. So inline is for small work on a quick disk, and never waits: if the line is in use, or another
   process holds the database lock, the work goes to the thread instead.
-- **in the thread**, which waits for locks as long as ``PATIENCE`` allows, without holding up the loop.
+- **in the thread**, which waits for locks as long as ``LOCK_TIMEOUT_S`` allows, without holding up the loop.
 
 The writing line chooses by measuring: it keeps a moving average of how long small commits took, in both ways.
 
@@ -26,176 +26,178 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StoreUnavailable, UsageError
-from holdfast.stores.sql.database import Database, NotText
-from holdfast.stores.sqlite.connections import PATIENCE, check_version, patiently, roll_back
+from holdfast.stores.sql.database import Database, InvalidText
+from holdfast.stores.sqlite.connections import LOCK_TIMEOUT_S, retry_while_busy, roll_back, validate_schema_version
 from holdfast.stores.sqlite.database import SqliteDatabase
-from holdfast.stores.sqlite.errors import is_busy, store_error
-from holdfast.stores.utf8 import improper
+from holdfast.stores.sqlite.errors import is_busy, to_store_error
+from holdfast.stores.utf8 import make_surrogate_error
 
 T = TypeVar("T")
 Work = Callable[[Database], T]
 
-INLINE_SIZE = 64
+MAX_INLINE_OPS = 64
 """More operations than this are never committed inline."""
-INLINE_SECONDS = 0.0015
+MAX_INLINE_COMMIT_S = 0.0015
 """While small commits take longer than this on average, the loop does not wait for them."""
-_WEIGHT = 0.2
+_AVERAGE_WEIGHT = 0.2
 
 
-class Line:
+class ConnectionWorker:
     """One connection, used by one caller at a time."""
 
-    def __init__(self, connection: sqlite3.Connection, database: Path, name: str, *, writes: bool = False) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, name: str, *, is_writer: bool = False) -> None:
         self._connection = connection
         self._db = SqliteDatabase(connection)
-        self._database = database
-        self._identities = {file: _identity(file) for file in _files(database)}
+        self._path = path
+        self._file_ids = {file: _get_file_id(file) for file in _list_files(path)}
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-{name}")
-        self._process = os.getpid()
-        self._closed = False
-        self._pace = 0.0
-        self._writes = writes
-        self._checked_at: int | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-{name}")
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._average_commit_s = 0.0
+        self._is_writer = is_writer
+        self._checked_data_version: int | None = None
         """The ``data_version`` at which the schema's version was last looked at."""
 
     async def write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
         """Do work that may commit ``size`` operations: inline when that is likely to be quick, else in the thread."""
-        self.check_in_place()
+        self.check_files_unchanged()
         if slow:
-            return await self.in_thread(work, sample=False)
-        if size <= INLINE_SIZE and self._pace < INLINE_SECONDS:
-            return await self.prefer_inline(work)
-        return await self.in_thread(work, sample=size <= INLINE_SIZE)
+            return await self.run_in_thread(work, sample=False)
+        if size <= MAX_INLINE_OPS and self._average_commit_s < MAX_INLINE_COMMIT_S:
+            return await self.run_inline_if_free(work)
+        return await self.run_in_thread(work, sample=size <= MAX_INLINE_OPS)
 
-    async def prefer_inline(self, work: Work[T]) -> T:
+    async def run_inline_if_free(self, work: Work[T]) -> T:
         """Do small work inline if nobody is in the way, else in the thread."""
         if self._lock.acquire(blocking=False):
             try:
-                return self._do(work, sample=True)
+                return self._run(work, sample=True)
             except sqlite3.DatabaseError as error:
                 failure = error
             finally:
                 self._lock.release()
             if not is_busy(failure):
                 # In a thread: telling damage from a failed read may take a look at the whole file.
-                raise await asyncio.to_thread(_translated, failure, self._database) from failure
-        return await self.in_thread(work)
+                raise await asyncio.to_thread(_translate_error, failure, self._path) from failure
+        return await self.run_in_thread(work)
 
-    async def in_thread(self, work: Work[T], *, sample: bool = True) -> T:
+    async def run_in_thread(self, work: Work[T], *, sample: bool = True) -> T:
         """Do work in the line's own thread."""
         self._check_usable()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.blocking, work, PATIENCE, sample)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, self.run_blocking, work, LOCK_TIMEOUT_S, sample
+        )
 
-    def blocking(self, work: Work[T], patience: float = PATIENCE, sample: bool = True) -> T:
-        """Do work here and now, waiting for other processes up to ``patience`` seconds."""
+    def run_blocking(self, work: Work[T], timeout_s: float = LOCK_TIMEOUT_S, sample: bool = True) -> T:
+        """Do work here and now, waiting for other processes up to ``timeout_s`` seconds."""
 
         def attempt() -> T:
             with self._lock:  # free while waiting for another process
-                return self._do(work, sample=sample)
+                return self._run(work, sample=sample)
 
         try:
-            return patiently(attempt, patience)
+            return retry_while_busy(attempt, timeout_s)
         except sqlite3.DatabaseError as error:
-            raise _translated(error, self._database) from error
+            raise _translate_error(error, self._path) from error
 
-    def data_version(self) -> int | None:
+    def read_data_version(self) -> int | None:
         """A number that changes when another connection has written; ``None`` when the line is in use."""
-        self.check_in_place()
+        self.check_files_unchanged()
         if not self._lock.acquire(blocking=False):
             return None
         try:
             self._check_usable()
-            return self._check_schema()
+            return self._validate_schema()
         except sqlite3.DatabaseError as error:
             if is_busy(error):
                 return None
-            raise _translated(error, self._database) from error
+            raise _translate_error(error, self._path) from error
         finally:
             self._lock.release()
 
-    def close(self, patience: float = PATIENCE) -> None:
+    def close(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
         """Close the connection. In a forked child it is left alone: it belongs to the parent."""
-        self._thread.shutdown(wait=False)
-        if os.getpid() != self._process:
-            _left_to_parents.append(self._connection)
-            self._closed = True
+        self._executor.shutdown(wait=False)
+        if os.getpid() != self._pid:
+            _parent_connections.append(self._connection)
+            self._is_closed = True
             return
-        if self._lock.acquire(timeout=patience):
+        if self._lock.acquire(timeout=timeout_s):
             try:
-                self._closed = True
+                self._is_closed = True
                 self._connection.close()
             finally:
                 self._lock.release()
 
-    def _do(self, work: Work[T], *, sample: bool) -> T:
+    def _run(self, work: Work[T], *, sample: bool) -> T:
         self._check_usable()
-        if self._writes:
-            self._check_schema()
+        if self._is_writer:
+            self._validate_schema()
         connection = self._connection
         changes, began = connection.total_changes, time.perf_counter()
         try:
             result = work(self._db)
         except BaseException as error:
             roll_back(connection)
-            if isinstance(error, NotText) and error.__cause__ is not None:
+            if isinstance(error, InvalidText) and error.__cause__ is not None:
                 raise error.__cause__ from None  # nobody could say which row it is, so it is the file that is damaged
             if isinstance(error, UnicodeEncodeError):
-                raise improper(error) from None
+                raise make_surrogate_error(error) from None
             raise
         if sample and connection.total_changes != changes:
-            self._pace += _WEIGHT * (time.perf_counter() - began - self._pace)
+            self._average_commit_s += _AVERAGE_WEIGHT * (time.perf_counter() - began - self._average_commit_s)
         return result
 
     def _check_usable(self) -> None:
-        if self._closed:
-            raise StoreUnavailable(f"{self._database} is not open: this store has been closed")
-        if os.getpid() != self._process:
+        if self._is_closed:
+            raise StoreUnavailable(f"{self._path} is not open: this store has been closed")
+        if os.getpid() != self._pid:
             raise UsageError(
-                f"{self._database} was opened before this process was forked, and a SQLite connection cannot cross a "
+                f"{self._path} was opened before this process was forked, and a SQLite connection cannot cross a "
                 f"fork. Open a runtime in the child, or start it with the 'spawn' method."
             )
 
-    def _check_schema(self) -> int:
+    def _validate_schema(self) -> int:
         """The ``data_version``. Raises ``SchemaTooNew`` after a newer Holdfast has migrated the file."""
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._checked_at:
-            check_version(self._connection, self._database)
-            self._checked_at = version
+        if version != self._checked_data_version:
+            validate_schema_version(self._connection, self._path)
+            self._checked_data_version = version
         return version
 
-    def check_in_place(self) -> None:
+    def check_files_unchanged(self) -> None:
         """Raise ``StoreUnavailable`` if a file of the database is not the one that was opened.
 
         What is written to a database that has no name any more is lost with this process. Without its ``-wal`` or
         ``-shm`` file, whoever opens the database next makes new ones, and both sides overwrite each other's pages.
         """
-        for file, identity in self._identities.items():
-            if identity is None or _identity(file) == identity:
+        for file, identity in self._file_ids.items():
+            if identity is None or _get_file_id(file) == identity:
                 continue
-            if file == os.fspath(self._database):
+            if file == os.fspath(self._path):
                 raise StoreUnavailable(
-                    f"{self._database} was deleted, moved or replaced while it was open. Put it back (with its -wal "
+                    f"{self._path} was deleted, moved or replaced while it was open. Put it back (with its -wal "
                     f"file), or start this process again to go on with what is there now."
                 )
             raise StoreUnavailable(
-                f"{file} was deleted or replaced while {self._database} was in use, and nothing more is written to it. "
+                f"{file} was deleted or replaced while {self._path} was in use, and nothing more is written to it. "
                 f"Stop all processes that use it, with SIGTERM, and start new ones only afterwards: the last one to "
                 f"close it writes what the deleted file held back to the database."
             )
 
 
-_left_to_parents: list[sqlite3.Connection] = []
+_parent_connections: list[sqlite3.Connection] = []
 """Connections of parent processes, kept so that they are not closed here."""
 
 
-def _files(database: Path) -> tuple[str, ...]:
+def _list_files(database: Path) -> tuple[str, ...]:
     """The database and what SQLite keeps beside it as long as anybody has it open."""
     name = os.fspath(database)
     return name, f"{name}-wal", f"{name}-shm"
 
 
-def _identity(file: str) -> tuple[int, int] | None:
+def _get_file_id(file: str) -> tuple[int, int] | None:
     try:
         status = os.stat(file)
     except OSError:
@@ -203,8 +205,8 @@ def _identity(file: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _translated(error: sqlite3.DatabaseError, database: Path) -> Exception:
+def _translate_error(error: sqlite3.DatabaseError, database: Path) -> Exception:
     """The store's error for one of SQLite's; a misuse of SQLite itself is a bug, and stays as it is."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.NotSupportedError):
         return error
-    return store_error(error, database)
+    return to_store_error(error, database)

@@ -4,7 +4,7 @@ A process has four connections: one that writes (``synchronous=FULL``: what it c
 the engine's reads, one for the lists that people ask for (a slow one must not hold up the engine), and one for lease
 renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). A transactional step has one of its own. None
 of them waits for locks inside SQLite:
-``patiently`` does, where waiting is allowed.
+``retry_while_busy`` does, where waiting is allowed.
 
 The file itself is never opened other than through SQLite: closing a descriptor of it would drop SQLite's locks.
 """
@@ -37,29 +37,29 @@ C = TypeVar("C", bound=sqlite3.Connection)
 APPLICATION_ID = 0x486F6C64
 """``Hold``: marks the file as ours, so that another program's database is never taken over."""
 
-PATIENCE = 5.0
+LOCK_TIMEOUT_S = 5.0
 """How long to wait for another process's lock, in seconds."""
-_PAGE = 8192
+_PAGE_BYTES = 8192
 """Bytes of a page of a new file. A row does not share a page that it does not fit into as a whole: pages of SQLite's
 usual 4096 bytes are half empty when rows have some 2 KB, as those of agents have."""
 
-_NAP = 0.001
+_RETRY_DELAY_S = 0.001
 """Between two tries: a busy neighbour lets go for a moment between its commits, and longer naps miss it for longer."""
 
-ACCESS = "rwc"
+OPEN_MODE = "rwc"
 """How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
 
 
-def patiently(action: Callable[[], T], patience: float = PATIENCE) -> T:
+def retry_while_busy(action: Callable[[], T], timeout_s: float = LOCK_TIMEOUT_S) -> T:
     """Do ``action`` again while another process holds the lock it needs. Blocking."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             return action()
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-        time.sleep(_NAP)
+        time.sleep(_RETRY_DELAY_S)
 
 
 def prepare_folder(database: Path) -> None:
@@ -80,11 +80,11 @@ def open_writer(database: Path) -> sqlite3.Connection:
     """The connection that writes; a new file gets its tables, an older one is migrated. Blocking."""
     connection = _connect(database)
     try:
-        patiently(lambda: _look_first(connection, database))
-        connection.execute(f"PRAGMA page_size = {_PAGE}")  # without effect on a file that has its tables
+        retry_while_busy(lambda: _run_preflight(connection, database))
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # without effect on a file that has its tables
         _use_wal(connection, database)
         connection.execute("PRAGMA synchronous = FULL")
-        patiently(lambda: _migrate(connection, database))
+        retry_while_busy(lambda: _migrate(connection, database))
     except BaseException:
         connection.close()
         raise
@@ -105,16 +105,16 @@ def open_renewer(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_for_step(database: Path, factory: type[C]) -> C:
+def open_step_connection(database: Path, factory: type[C]) -> C:
     """A connection for a transactional step: as Python makes them, and durable."""
     connection = _connect(database, factory)
     connection.execute("PRAGMA synchronous = FULL")
     return connection
 
 
-def check_version(connection: sqlite3.Connection, database: Path) -> int:
+def validate_schema_version(connection: sqlite3.Connection, database: Path) -> int:
     """The version of the schema, 0 for a new file. Raises ``StoreSchemaError`` for one that cannot be used."""
-    version, known = _user_version(connection), latest_version(MIGRATIONS)
+    version, known = _read_user_version(connection), latest_version(MIGRATIONS)
     if version <= known:
         if 0 < version < BASELINE_VERSION:
             raise StoreSchemaError(
@@ -140,7 +140,7 @@ def roll_back(connection: sqlite3.Connection) -> None:
 
 def _connect(database: Path, factory: type[C] = sqlite3.Connection) -> C:
     return sqlite3.connect(
-        f"file:{quote(os.fspath(database))}?mode={ACCESS}",
+        f"file:{quote(os.fspath(database))}?mode={OPEN_MODE}",
         uri=True,
         timeout=0,
         isolation_level=None,
@@ -150,19 +150,23 @@ def _connect(database: Path, factory: type[C] = sqlite3.Connection) -> C:
     )
 
 
-def _look_first(connection: sqlite3.Connection, database: Path) -> int:
+def _run_preflight(connection: sqlite3.Connection, database: Path) -> int:
     """Its version. Refuse a foreign database before anything of it is changed (setting the journal mode would be)."""
     connection.execute("BEGIN")  # one moment: another process may be making the tables right now
     try:
-        return _check_identity(connection, database)
+        return _validate_identity(connection, database)
     finally:
         roll_back(connection)
 
 
-def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
+def _validate_identity(connection: sqlite3.Connection, database: Path) -> int:
     """The schema version of a database that is ours or still empty; anything else is refused and left as it is."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = check_version(connection, database) if application == APPLICATION_ID else _user_version(connection)
+    version = (
+        validate_schema_version(connection, database)
+        if application == APPLICATION_ID
+        else _read_user_version(connection)
+    )
     tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 4")]
     if application != APPLICATION_ID and (application or version or tables):
         held = f"with the tables {', '.join(tables)}" if tables else f"with application_id {application}"
@@ -173,12 +177,12 @@ def _check_identity(connection: sqlite3.Connection, database: Path) -> int:
     return version
 
 
-def _user_version(connection: sqlite3.Connection) -> int:
+def _read_user_version(connection: sqlite3.Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
-    mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+    mode = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
     if mode != "wal":
         raise StoreError(
             f"{database} cannot use a write-ahead log (journal mode stays {mode!r}). It needs a local file system with "
@@ -195,17 +199,17 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     try:
         connection.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
-        if not is_busy(error) or _look_first(connection, database) < latest_version(MIGRATIONS):
+        if not is_busy(error) or _run_preflight(connection, database) < latest_version(MIGRATIONS):
             raise
-        connection.execute(sql.CAN_SEARCH)
+        connection.execute(sql.PROBE_SEARCH)
         return
     try:
-        version, latest = _check_identity(connection, database), latest_version(MIGRATIONS)
+        version, latest = _validate_identity(connection, database), latest_version(MIGRATIONS)
         for migration in missing_migrations(version, MIGRATIONS):
             for statement in split_statements(render_sqlite(migration.statements + migration.indexes)):
                 connection.execute(statement)
         connection.execute(sql.PUT_META, ("compatible_from", str(MIGRATIONS[-1].compatible_from)))
-        connection.execute(sql.CAN_SEARCH)  # with this Python's SQLite, too
+        connection.execute(sql.PROBE_SEARCH)  # with this Python's SQLite, too
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {max(version, latest)}")
         connection.execute("COMMIT" if version < latest else "ROLLBACK")

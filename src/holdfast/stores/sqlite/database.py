@@ -14,14 +14,14 @@ from itertools import chain
 from typing import Any
 
 from holdfast.stores.memories import Memory, MemoryChange
-from holdfast.stores.sql.claims import PROMOTE
-from holdfast.stores.sql.database import Collision, Database, NotText, Row, Values
+from holdfast.stores.sql.claims import MAX_PROMOTED_TIMERS
+from holdfast.stores.sql.database import Database, InvalidText, Row, Values, WriteConflict
 from holdfast.stores.sqlite import memories
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.connections import roll_back
-from holdfast.stores.sqlite.errors import is_not_text
+from holdfast.stores.sqlite.errors import is_invalid_text
 
-_LONGEST_PATTERN = 1000
+_MAX_PATTERN_LENGTH = 1000
 
 
 class SqliteDatabase(Database):
@@ -37,7 +37,7 @@ class SqliteDatabase(Database):
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
 
-    def begin_reading(self) -> None:
+    def begin_snapshot(self) -> None:
         self.connection.execute("BEGIN")
 
     def commit(self) -> None:
@@ -48,15 +48,15 @@ class SqliteDatabase(Database):
 
     # Statements
 
-    def ask(self, statement: str, values: Values = ()) -> list[Row]:
+    def query(self, statement: str, values: Values = ()) -> list[Row]:
         try:
             return self.connection.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
-            if is_not_text(error):
-                raise NotText(str(error)) from error
+            if is_invalid_text(error):
+                raise InvalidText(str(error)) from error
             raise
 
-    def change(self, statement: str, values: Values = ()) -> int:
+    def execute(self, statement: str, values: Values = ()) -> int:
         return self.connection.execute(statement, values).rowcount
 
     def write(self, statement: str, rows: Sequence[Row]) -> None:
@@ -66,31 +66,33 @@ class SqliteDatabase(Database):
             else:
                 self.connection.executemany(statement, rows)
         except sqlite3.IntegrityError as error:
-            raise Collision(str(error)) from error
+            raise WriteConflict(str(error)) from error
 
-    def lookup(self, statement: str, *question: Any) -> list[Row]:
-        return self.ask(statement, question)
+    def lookup(self, statement: str, *parameters: Any) -> list[Row]:
+        return self.query(statement, parameters)
 
-    def foresee(self, questions: Mapping[str, Collection[Row]]) -> None:
+    def prefetch(self, lookups: Mapping[str, Collection[Row]]) -> None:
         pass
 
-    def forget(self, statement: str, *question: Any) -> None:
+    def discard_prefetched(self, statement: str, *parameters: Any) -> None:
         pass
 
-    def listed(self, values: Iterable[Any]) -> str:
+    def to_list_parameter(self, values: Iterable[Any]) -> str:
         return json.dumps(list(values), ensure_ascii=False)
 
     # Runs
 
-    def fences(self, keys: Collection[int], ids: Collection[str] = (), ending: Collection[int] = ()) -> Iterator[Row]:
+    def read_fences(
+        self, keys: Collection[int], ids: Collection[str] = (), ending_keys: Collection[int] = ()
+    ) -> Iterator[Row]:
         execute, left = self.connection.execute, list(keys)
         while len(left) > 1:
-            piece, left = left[: sql.AT_ONCE], left[sql.AT_ONCE :]
-            yield from execute(sql.FENCES_BY_KEY, piece + piece[-1:] * (sql.AT_ONCE - len(piece)))
+            piece, left = left[: sql.KEYS_PER_STATEMENT], left[sql.KEYS_PER_STATEMENT :]
+            yield from execute(sql.FENCES_BY_KEY, piece + piece[-1:] * (sql.KEYS_PER_STATEMENT - len(piece)))
         if left:
-            yield from execute(sql.FENCE, left)
+            yield from execute(sql.FENCE_BY_KEY, left)
         if ids:
-            yield from execute(sql.FENCES_BY_ID, (self.listed(ids),))
+            yield from execute(sql.FENCES_BY_ID, (self.to_list_parameter(ids),))
 
     def append_fenced(self, rows: Sequence[Row]) -> bool:
         try:
@@ -115,25 +117,25 @@ class SqliteDatabase(Database):
                 done += count
         return appended
 
-    def foresee_keys(self, count: int) -> None:
+    def prefetch_keys(self, count: int) -> None:
         pass
 
-    def new_keys(self, count: int) -> Sequence[int]:
+    def allocate_keys(self, count: int) -> Sequence[int]:
         last: int = self.connection.execute(sql.LAST_KEY).fetchone()[0]
         return range(last + 1, last + 1 + count)
 
-    def served(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        return {"workflows": self.listed(workflows)}
+    def to_served_parameters(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        return {"workflows": self.to_list_parameter(workflows)}
 
-    def due(
+    def lock_due_runs(
         self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
     ) -> list[tuple[int, int]]:
-        served = None if queues is None else self.listed(queues)
+        served = None if queues is None else self.to_list_parameter(queues)
         due: list[tuple[int, int]] = []
         for workflow, version in workflows:
-            self.connection.execute(sql.PROMOTE_DUE, (workflow, version, now, PROMOTE))
+            self.connection.execute(sql.PROMOTE_DUE, (workflow, version, now, MAX_PROMOTED_TIMERS))
             values = {"workflow": workflow, "version": version, "queues": served, "limit": limit}
-            rows = self.connection.execute(sql.DUE, values)
+            rows = self.connection.execute(sql.DUE_RUNS, values)
             due.extend((-priority, key) for priority, key in rows)
         due.sort()
         return [(-rank, key) for rank, key in due[:limit]]
@@ -141,7 +143,7 @@ class SqliteDatabase(Database):
     def lock_sessions(self, sessions: Collection[tuple[str, str]]) -> None:
         pass
 
-    def lock_turns(self, places: Collection[tuple[str, int, str]]) -> None:
+    def lock_turns(self, turn_keys: Collection[tuple[str, int, str]]) -> None:
         pass
 
     def lock_accounts(self, keys: Collection[int]) -> None:
@@ -150,25 +152,25 @@ class SqliteDatabase(Database):
     # Memories
 
     def change_memory(self, change: MemoryChange) -> None:
-        memories.change(self.connection, change)
+        memories.apply_change(self.connection, change)
 
-    def find_memories(self, namespace: str, words: Sequence[str], limit: int) -> list[Memory]:
+    def search_memories(self, namespace: str, words: Sequence[str], limit: int) -> list[Memory]:
         return memories.search(self.connection, namespace, words, limit)
 
     # Searching
 
-    def containing(self, text: str) -> tuple[str, list[Any]]:
+    def make_text_condition(self, text: str) -> tuple[str, list[Any]]:
         """SQLite's own search knows upper and lower case of ASCII only, no long patterns, and none behind a NUL."""
         plain = json.dumps(text, ensure_ascii=False)[1:-1] == text
-        if text.isascii() and len(text) <= _LONGEST_PATTERN and "\x00" not in text:
+        if text.isascii() and len(text) <= _MAX_PATTERN_LENGTH and "\x00" not in text:
             escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            condition, pattern = sql.containing("{} LIKE ? ESCAPE '\\'", plain=plain), f"%{escaped}%"
+            condition, pattern = sql.make_text_condition("{} LIKE ? ESCAPE '\\'", is_plain=plain), f"%{escaped}%"
         else:
-            condition, pattern = sql.containing("holdfast_contains({}, ?)", plain=plain), text.casefold()
+            condition, pattern = sql.make_text_condition("holdfast_contains({}, ?)", is_plain=plain), text.casefold()
         return condition, [pattern] * condition.count("?")
 
 
-def add_search(connection: sqlite3.Connection) -> None:
+def register_search_function(connection: sqlite3.Connection) -> None:
     """Teach a connection the search for text that SQLite has no words for."""
     connection.create_function("holdfast_contains", 2, _contains, deterministic=True)
 

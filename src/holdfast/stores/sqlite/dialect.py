@@ -11,11 +11,11 @@ from typing import Final
 
 from holdfast.stores.sql.templates import Dialect, Value, replace_on_conflict
 
-_CLAUSE = r"(?!WHERE\b|ON\b|ORDER\b|CROSS\b|GROUP\b|LIMIT\b|AND\b)"
-_TABLE = re.compile(rf"@(\w+)(?:\[(\w+)\](?: {_CLAUSE}(\w+))?)?")
-_VALUE = re.compile(r"(?<![:\w]):([a-z_]+)\b")
-_LIST = re.compile(r"\bIN (:[a-z_]+)\b")
-_FUNCTIONS: Final = (
+_NOT_A_KEYWORD = r"(?!WHERE\b|ON\b|ORDER\b|CROSS\b|GROUP\b|LIMIT\b|AND\b)"
+_TABLE_PATTERN = re.compile(rf"@(\w+)(?:\[(\w+)\](?: {_NOT_A_KEYWORD}(\w+))?)?")
+_VALUE_PATTERN = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+_LIST_PATTERN = re.compile(r"\bIN (:[a-z_]+)\b")
+_FUNCTION_REPLACEMENTS: Final = (
     (re.compile(r"\bleast\("), "min("),
     (re.compile(r"\bgreatest\("), "max("),
     (re.compile(r"\boctet_length\("), "length("),
@@ -33,16 +33,16 @@ class SqliteDialect(Dialect):
         """Values that are used once and in order are not numbered: other conditions can be put between them."""
         order = [value.name for value in values]
         text = self.query_by_name(values, text)
-        if [found[1] for found in _VALUE.finditer(text)] == order:
-            return _VALUE.sub("?", text)
-        return _VALUE.sub(lambda found: f"?{order.index(found[1]) + 1}", text)
+        if [found[1] for found in _VALUE_PATTERN.finditer(text)] == order:
+            return _VALUE_PATTERN.sub("?", text)
+        return _VALUE_PATTERN.sub(lambda found: f"?{order.index(found[1]) + 1}", text)
 
     def query_by_name(self, values: tuple[Value, ...], text: str) -> str:
         """The text with its values as they are."""
-        text = _LIST.sub(r"IN (SELECT value FROM json_each(\1))", text)
-        for function, replacement in _FUNCTIONS:
+        text = _LIST_PATTERN.sub(r"IN (SELECT value FROM json_each(\1))", text)
+        for function, replacement in _FUNCTION_REPLACEMENTS:
             text = function.sub(replacement, text)
-        return _TABLE.sub(_table, text)
+        return _TABLE_PATTERN.sub(_render_table, text)
 
     def lookup(self, values: tuple[Value, ...], text: str, lock: str) -> str:
         """Nothing is locked: nobody else writes while a transaction that writes is open."""
@@ -77,6 +77,6 @@ class SqliteDialect(Dialect):
         return self.query(values, f"DELETE FROM @{table} WHERE {condition}")
 
 
-def _table(found: re.Match[str]) -> str:
+def _render_table(found: re.Match[str]) -> str:
     alias = f" {found[3]}" if found[3] else ""
     return f"{found[1]}{alias} INDEXED BY {found[2]}" if found[2] else found[1]

@@ -19,25 +19,25 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 
-LITTLE_SPACE = 1 << 20
-CHECK_SECONDS = 0.5
+MIN_FREE_BYTES = 1 << 20
+INTEGRITY_CHECK_TIMEOUT_S = 0.5
 """How long a file is checked that SQLite calls damaged: whoever waits for the error waits for that, too."""
 
 
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another connection holds the lock that is needed; nothing was changed, the same call may work now."""
-    name = _code(error)
+    name = _get_error_name(error)
     return name.startswith("SQLITE_BUSY") or name in ("SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
-def is_not_text(error: sqlite3.Error) -> bool:
+def is_invalid_text(error: sqlite3.Error) -> bool:
     """Whether a row holds text that is none: the row is damaged, and not the file."""
     return "decode to UTF-8" in str(error)
 
 
-def store_error(error: sqlite3.Error, database: Path) -> StoreError:
+def to_store_error(error: sqlite3.Error, database: Path) -> StoreError:
     """The store error that tells what ``error`` means for ``database``."""
-    code = _code(error)
+    code = _get_error_name(error)
     family = "_".join(code.split("_")[:2])
     told = f"{error} ({code})" if code else str(error)
     if is_busy(error):
@@ -46,12 +46,12 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
             f"or come in great numbers, and for another program with an open transaction, such as a sqlite3 shell or a "
             f"backup. Holdfast itself holds the lock for milliseconds."
         )
-    if family == "SQLITE_FULL" or (family in ("SQLITE_IOERR", "SQLITE_CANTOPEN") and _no_space(database)):
+    if family == "SQLITE_FULL" or (family in ("SQLITE_IOERR", "SQLITE_CANTOPEN") and _is_out_of_space(database)):
         return StoreFull(
             f"there is no room to write {database} ({told}). Free space on its device (or lift the file size limit); "
             f"nothing that was recorded is lost, and runs go on by themselves."
         )
-    if family in ("SQLITE_READONLY", "SQLITE_PERM") or (family == "SQLITE_CANTOPEN" and _not_writable(database)):
+    if family in ("SQLITE_READONLY", "SQLITE_PERM") or (family == "SQLITE_CANTOPEN" and _is_read_only(database)):
         return StoreReadOnly(
             f"{database} is not writable for this process ({told}). Give it write access to the file and to its folder "
             f"(SQLite keeps its -wal and -shm files there), or point HOLDFAST_URL at another place."
@@ -61,10 +61,10 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
             f"{database} is not a SQLite database ({told}). Point HOLDFAST_URL at another file, or move this one away."
         )
     if family == "SQLITE_IOERR":
-        return _unreadable(database, told)
-    if family == "SQLITE_CORRUPT" or is_not_text(error):
-        if code == "SQLITE_CORRUPT" and (finding := _find_no_damage(database)):
-            return _unreadable(database, f"{told}; {finding}")
+        return _device_error(database, told)
+    if family == "SQLITE_CORRUPT" or is_invalid_text(error):
+        if code == "SQLITE_CORRUPT" and (finding := _explain_false_corruption(database)):
+            return _device_error(database, f"{told}; {finding}")
         return StoreCorrupt(
             f"{database} is damaged ({told}); `sqlite3 {database} 'PRAGMA integrity_check'` shows where. Stop all "
             f"workers, copy the file with its -wal file, and try `sqlite3 {database} .recover`, or go back to a backup."
@@ -88,50 +88,54 @@ def store_error(error: sqlite3.Error, database: Path) -> StoreError:
     return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
 
 
-def _unreadable(database: Path, told: str) -> StoreUnavailable:
+def _device_error(database: Path, detail: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"the device of {database} reports an error ({told}). Look for it in the system's log. Runs go on by "
+        f"the device of {database} reports an error ({detail}). Look for it in the system's log. Runs go on by "
         f"themselves when the device works again; what was recorded is still in the file, so do not try to repair it "
         f"unless `PRAGMA integrity_check` finds damage."
     )
 
 
-def _find_no_damage(database: Path) -> str:
+def _explain_false_corruption(database: Path) -> str:
     """What speaks for it that a file is sound although SQLite calls it damaged; ``""`` if nothing does.
 
     SQLite says the same of a page that it could not read while it was writing. The check has a connection of its own,
     which has read nothing yet. It must be one of SQLite's: closing any other descriptor of the file would drop this
     process's locks.
     """
-    deadline = time.monotonic() + CHECK_SECONDS
+    deadline = time.monotonic() + INTEGRITY_CHECK_TIMEOUT_S
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(os.fspath(database))}?mode=ro", uri=True)) as connection:
             connection.set_progress_handler(lambda: time.monotonic() > deadline, 1000)
             is_sound = connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
             return "a check of the file finds no damage, so a read must have failed" if is_sound else ""
     except sqlite3.Error as error:
-        return f"the file cannot be read: {_code(error)}" if _code(error).startswith("SQLITE_IOERR") else ""
+        return (
+            f"the file cannot be read: {_get_error_name(error)}"
+            if _get_error_name(error).startswith("SQLITE_IOERR")
+            else ""
+        )
 
 
-def _code(error: sqlite3.Error) -> str:
+def _get_error_name(error: sqlite3.Error) -> str:
     return getattr(error, "sqlite_errorname", None) or ""
 
 
-def _no_space(database: Path) -> bool:
+def _is_out_of_space(database: Path) -> bool:
     """Whether the device, or what this process may write to one file, is used up (SQLite hides the errno)."""
     try:
         space = os.statvfs(database.parent)
-        if space.f_bavail * space.f_frsize < LITTLE_SPACE:
+        if space.f_bavail * space.f_frsize < MIN_FREE_BYTES:
             return True
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         files = (database, Path(f"{database}-wal"))
-        return limit != resource.RLIM_INFINITY and any(file.stat().st_size + LITTLE_SPACE > limit for file in files)
+        return limit != resource.RLIM_INFINITY and any(file.stat().st_size + MIN_FREE_BYTES > limit for file in files)
     except (OSError, AttributeError, ImportError):
         return False
 
 
-def _not_writable(database: Path) -> bool:
+def _is_read_only(database: Path) -> bool:
     place = database if os.path.exists(database) else database.parent  # of a folder that may not be entered, too
     return os.path.exists(place) and not os.access(place, os.W_OK)

@@ -5,39 +5,40 @@ On the hot path, lists are bound in pieces of a fixed length, because ``json_eac
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready_states import READY_WHEN_DUE, Ready
+from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.statements.columns import MEMORY_COLUMNS, RECORD_COLUMNS
 from holdfast.stores.sqlite.dialect import SqliteDialect
 
 STATEMENTS = Statements(SqliteDialect())
 
-AT_ONCE = 50
+KEYS_PER_STATEMENT = 50
 """How many keys are bound in one piece."""
 
 # The fence: what a batch needs to know of the runs that it touches
 
-_FENCE = (
-    "SELECT key, id, epoch, state, cancel, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE awaited = 1 AND child = runs.key), has_budget, due_as > 1, by_delivery FROM runs"
+_SELECT_FENCES = (
+    "SELECT key, id, epoch, state, cancel_state, paused_at IS NOT NULL, "
+    "EXISTS (SELECT 1 FROM links WHERE link_state = 1 AND child = runs.key), has_budget, due_state > 1, is_delivery "
+    "FROM runs"
 )
-FENCES_BY_KEY = f"{_FENCE} WHERE key IN (?{', ?' * (AT_ONCE - 1)})"
-FENCE = f"{_FENCE} WHERE key = ?"
-FENCES_BY_ID = f"{_FENCE} WHERE id IN (SELECT value FROM json_each(?))"
+FENCES_BY_KEY = f"{_SELECT_FENCES} WHERE key IN (?{', ?' * (KEYS_PER_STATEMENT - 1)})"
+FENCE_BY_KEY = f"{_SELECT_FENCES} WHERE key = ?"
+FENCES_BY_ID = f"{_SELECT_FENCES} WHERE id IN (SELECT value FROM json_each(?))"
 
 # Records
 
-_RECORD_VALUES = f"(?{', ?' * RECORD_COLUMNS.count(',')})"
+_RECORD_PLACEHOLDERS = f"(?{', ?' * RECORD_COLUMNS.count(',')})"
 APPEND_FENCED = {
     count: f"INSERT INTO records ({RECORD_COLUMNS}) "
-    f"WITH new ({RECORD_COLUMNS}) AS (VALUES {', '.join([_RECORD_VALUES] * count)}) SELECT new.* FROM new "
+    f"WITH new ({RECORD_COLUMNS}) AS (VALUES {', '.join([_RECORD_PLACEHOLDERS] * count)}) SELECT new.* FROM new "
     "CROSS JOIN runs ON runs.key = new.run AND runs.epoch = new.epoch AND runs.state = 'running' "
     "AND runs.has_budget = 0"
     for count in (50, 10, 1)
 }
 """By the number of rows, largest first: one statement for many rows takes half the time of one for each. What runs with
 a budget record may give back a reservation, which is the business of a batch."""
-KEEP_OUTCOME = (
+SAVE_OUTCOME = (
     "INSERT INTO attempts (run, position, attempt, intent, error, at, name, outcome) VALUES (?, ?, ?, 0, '', ?, ?, ?) "
     "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = 0, progress = NULL, error = '', "
     "at = excluded.at, name = excluded.name, outcome = excluded.outcome"
@@ -53,11 +54,12 @@ LAST_KEY = (
 # Claims
 
 PROMOTE_DUE = (
-    f"UPDATE runs SET ready = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
-    f"WHERE ready = {Ready.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
+    f"UPDATE runs SET ready_state = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
+    f"WHERE ready_state = {ReadyState.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT "
+    "?)"
 )
-DUE = (
-    f"SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready = {Ready.DUE} AND workflow = :workflow "
+DUE_RUNS = (
+    f"SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready_state = {ReadyState.DUE} AND workflow = :workflow "
     "AND version = :version AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues))) "
     "ORDER BY priority DESC, key LIMIT :limit"
 )
@@ -69,29 +71,30 @@ PUT_MEMORY = (
     "SET value = excluded.value, text = excluded.text, updated_at = excluded.updated_at RETURNING id"
 )
 DELETE_MEMORY = "DELETE FROM memories WHERE namespace = ? AND key = ? RETURNING id"
-PUT_WORDS = "INSERT OR REPLACE INTO memory_words (rowid, space, words) VALUES (?, ?, ?)"
-DELETE_WORDS = "DELETE FROM memory_words WHERE rowid = ?"
+PUT_MEMORY_WORDS = "INSERT OR REPLACE INTO memory_words (rowid, namespace_word, words) VALUES (?, ?, ?)"
+DELETE_MEMORY_WORDS = "DELETE FROM memory_words WHERE rowid = ?"
 SEARCH_MEMORIES = (
     "SELECT m.namespace, m.key, m.value, m.text, m.created_at, m.updated_at "
     "FROM memory_words CROSS JOIN memories m ON m.id = memory_words.rowid "
     "WHERE memory_words MATCH ? AND m.namespace = ? ORDER BY bm25(memory_words, 0.0, 1.0), m.key LIMIT ?"
 )
-CAN_SEARCH = "SELECT 1 FROM memory_words LIMIT 0"
+PROBE_SEARCH = "SELECT 1 FROM memory_words LIMIT 0"
 
 # Workers
 
 REGISTER_WORKER = (
-    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, by_lease, started_at, lease_until, "
-    "beat_at) VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?, ?) RETURNING id"
+    "INSERT INTO workers (token, name, host, pid, state, workflows, queues, is_listener, started_at, lease_expires_at, "
+    "heartbeat_at) VALUES (?, ?, ?, ?, 'live', ?, ?, ?, ?, ?, ?) RETURNING id"
 )
-RENEW_LEASE = "UPDATE workers SET lease_until = ?, beat_at = ? WHERE id = ? AND state = 'live'"
-KEEP_WORKER = f"{RENEW_LEASE} AND by_lease = 1"
+RENEW_LEASE = "UPDATE workers SET lease_expires_at = ?, heartbeat_at = ? WHERE id = ? AND state = 'live'"
+RENEW_LISTENER_LEASE = f"{RENEW_LEASE} AND is_listener = 1"
 LIVE_WORKERS = (
-    "SELECT id, token, name, host, pid, beat_at, lease_until FROM workers WHERE state = 'live' AND by_lease = 0"
+    "SELECT id, token, name, host, pid, heartbeat_at, lease_expires_at FROM workers WHERE state = 'live' AND "
+    "is_listener = 0"
 )
-LISTENERS_OVER = (
-    "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND by_lease = 1 "
-    "AND max(beat_at, ?) + lease_until - beat_at < ?"
+EXPIRED_LISTENERS = (
+    "SELECT id, name, host, pid FROM workers WHERE state = 'live' AND is_listener = 1 "
+    "AND max(heartbeat_at, ?) + lease_expires_at - heartbeat_at < ?"
 )
 
 # The schema
@@ -100,17 +103,17 @@ GET_META = "SELECT value FROM meta WHERE name = ?"
 PUT_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
-def containing(test: str, *, plain: bool) -> str:
-    """The condition that a run mentions some text; ``test`` is what is asked of each place, written as ``{}``.
+def make_text_condition(predicate: str, *, is_plain: bool) -> str:
+    """The condition that a run mentions some text; ``predicate`` is what is asked of each place, written as ``{}``.
 
-    ``plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
+    ``is_plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
     """
-    tagged = test.format("tags") if plain else "tags != '[]'"
+    tagged = predicate.format("tags") if is_plain else "tags != '[]'"
     tags = "json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END)"
     error = "CAST(error AS TEXT)"
     words = f"json_extract({error}, '$.type') || ' ' || json_extract({error}, '$.message')"
     return (
-        f" AND ({test.format('id')} OR {test.format('workflow')} "
-        f"OR ({tagged} AND EXISTS (SELECT 1 FROM {tags} WHERE {test.format('value')})) "
-        f"OR (error IS NOT NULL AND {test.format(f'CASE WHEN json_valid({error}) THEN {words} END')}))"
+        f" AND ({predicate.format('id')} OR {predicate.format('workflow')} "
+        f"OR ({tagged} AND EXISTS (SELECT 1 FROM {tags} WHERE {predicate.format('value')})) "
+        f"OR (error IS NOT NULL AND {predicate.format(f'CASE WHEN json_valid({error}) THEN {words} END')}))"
     )

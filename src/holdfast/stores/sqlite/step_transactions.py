@@ -26,14 +26,19 @@ from typing import Any, NoReturn, cast
 from holdfast.core.records import Attempt
 from holdfast.errors import StepFailed, StoreUnavailable
 from holdfast.stores import rules
-from holdfast.stores.operations import Run, Verdict
+from holdfast.stores.operations import OpStatus, Run
 from holdfast.stores.sqlite import statements as sql
-from holdfast.stores.sqlite.connections import PATIENCE, check_version, open_for_step, patiently
-from holdfast.stores.sqlite.errors import store_error
-from holdfast.stores.step_transactions import StepTransaction, ended_by_itself, refused
+from holdfast.stores.sqlite.connections import (
+    LOCK_TIMEOUT_S,
+    open_step_connection,
+    retry_while_busy,
+    validate_schema_version,
+)
+from holdfast.stores.sqlite.errors import to_store_error
+from holdfast.stores.step_transactions import StepTransaction, make_end_refused_error, make_ended_by_step_error
 
-_NAP = 0.001
-_NESTED = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
+_INTERRUPT_INTERVAL_S = 0.001
+_NESTED_HINT = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
 
 
 class StepCursor(sqlite3.Cursor):
@@ -41,17 +46,17 @@ class StepCursor(sqlite3.Cursor):
 
     def execute(self, *args: Any) -> StepCursor:
         """As always."""
-        with cast(StepConnection, self.connection).explained():
+        with cast(StepConnection, self.connection).guard_statement():
             return super().execute(*args)
 
     def executemany(self, *args: Any) -> StepCursor:
         """As always."""
-        with cast(StepConnection, self.connection).explained():
+        with cast(StepConnection, self.connection).guard_statement():
             return super().executemany(*args)
 
     def executescript(self, sql_script: str, /) -> NoReturn:
         """Refused: it begins with a commit."""
-        raise refused("executescript()", "Execute the statements one by one.")
+        raise make_end_refused_error("executescript()", "Execute the statements one by one.")
 
 
 class StepConnection(sqlite3.Connection):
@@ -59,12 +64,12 @@ class StepConnection(sqlite3.Connection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.in_use = threading.Lock()
+        self.statement_lock = threading.Lock()
         """Held while a statement is executed."""
 
-    is_over = False
+    is_abandoned = False
     """Its attempt was given up."""
-    denied = ""
+    denied_operation = ""
     """The last word that was not authorized."""
 
     def cursor(self, factory: Any = StepCursor) -> Any:
@@ -81,53 +86,53 @@ class StepConnection(sqlite3.Connection):
 
     def executescript(self, sql_script: str, /) -> NoReturn:
         """Refused: it begins with a commit."""
-        raise refused("connection.executescript()", "Execute the statements one by one.")
+        raise make_end_refused_error("connection.executescript()", "Execute the statements one by one.")
 
     @contextlib.contextmanager
-    def explained(self) -> Generator[None]:
+    def guard_statement(self) -> Generator[None]:
         """Statements are executed here, one at a time."""
-        with self.in_use:
-            if self.is_over:
+        with self.statement_lock:
+            if self.is_abandoned:
                 raise StepFailed("this attempt of the step is over, and so is its transaction", "")
-            self.denied = ""
-            yield from self._explained()
+            self.denied_operation = ""
+            yield from self._translate_denial()
 
-    def _explained(self) -> Generator[None]:
+    def _translate_denial(self) -> Generator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if self.denied:
-                raise refused(self.denied, _NESTED) from error
+            if self.denied_operation:
+                raise make_end_refused_error(self.denied_operation, _NESTED_HINT) from error
             raise
 
     def authorize(self, action: int, what: str | None, *_: Any) -> int:
         """What SQLite asks before it prepares a statement."""
         if action != sqlite3.SQLITE_TRANSACTION:
             return sqlite3.SQLITE_OK
-        self.denied = what or ""
+        self.denied_operation = what or ""
         return sqlite3.SQLITE_DENY
 
     def commit(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.commit()")
+        raise make_end_refused_error("connection.commit()")
 
     def rollback(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.rollback()", _NESTED)
+        raise make_end_refused_error("connection.rollback()", _NESTED_HINT)
 
     def close(self) -> NoReturn:
         """Refused."""
-        raise refused("connection.close()")
+        raise make_end_refused_error("connection.close()")
 
     def __enter__(self) -> NoReturn:
         """Refused."""
-        raise refused("`with connection:`", _NESTED)
+        raise make_end_refused_error("`with connection:`", _NESTED_HINT)
 
     def __del__(self) -> None:
         """Whoever was given up in a thread may be the last to have it."""
-        self.really_close()
+        self.force_close()
 
-    def really_close(self) -> None:
+    def force_close(self) -> None:
         """Close it."""
         super().close()
 
@@ -143,29 +148,29 @@ class SqliteStepTransaction(StepTransaction):
         path: Path,
         run: Run,
         attempt: Attempt,
-        over: Callable[[], None],
-        find_out: Callable[[], Awaitable[Verdict]],
+        on_end: Callable[[], None],
+        resolve_attempt: Callable[[], Awaitable[OpStatus]],
     ) -> None:
         self.connection = connection
         self._path = path
         self._run = run
         self._attempt = attempt
-        self._over = over
-        self._find_out = find_out
-        self._was_tried = False
+        self._on_end = on_end
+        self._resolve_attempt = resolve_attempt
+        self._has_tried_commit = False
 
     @property
     def is_lost(self) -> bool:
         # Errors such as a full disk make SQLite roll back by itself.
         return not self.connection.in_transaction
 
-    async def commit(self, outcome: bytes) -> Verdict:
-        if self._was_tried:
-            return await self._find_out()
-        self._was_tried = True
+    async def commit(self, outcome: bytes) -> OpStatus:
+        if self._has_tried_commit:
+            return await self._resolve_attempt()
+        self._has_tried_commit = True
         if self.is_lost:
             await self.roll_back()
-            raise ended_by_itself(self._attempt.name)
+            raise make_ended_by_step_error(self._attempt.name)
         try:
             await asyncio.to_thread(self._commit, outcome)
         except asyncio.CancelledError:
@@ -175,20 +180,20 @@ class SqliteStepTransaction(StepTransaction):
             await self.roll_back()
             if isinstance(error, sqlite3.IntegrityError):
                 raise  # a constraint that is looked at only now
-            raise StoreUnavailable(str(store_error(error, self._path))) from error
+            raise StoreUnavailable(str(to_store_error(error, self._path))) from error
         await self.roll_back()
-        return Verdict.DONE
+        return OpStatus.DONE
 
     def _commit(self, outcome: bytes) -> None:
         connection, attempt = self.connection, self._attempt
         connection.set_authorizer(None)
         row = (self._run.key, attempt.position, attempt.attempt, attempt.at, attempt.name, outcome)
-        connection.execute(sql.KEEP_OUTCOME, row)
+        connection.execute(sql.SAVE_OUTCOME, row)
         connection.execute("COMMIT")
 
     async def roll_back(self) -> None:
         self._roll_back()
-        self.connection.really_close()
+        self.connection.force_close()
         self._end()
 
     async def abandon(self) -> None:
@@ -199,16 +204,16 @@ class SqliteStepTransaction(StepTransaction):
 
     def _abandon(self) -> None:
         connection = self.connection
-        connection.is_over = True
-        deadline = time.monotonic() + PATIENCE
-        while not connection.in_use.acquire(timeout=_NAP):
+        connection.is_abandoned = True
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while not connection.statement_lock.acquire(timeout=_INTERRUPT_INTERVAL_S):
             connection.interrupt()
             if time.monotonic() > deadline:
                 return  # it is closed when the thread lets go of it
         try:
             self._roll_back()
         finally:
-            connection.in_use.release()
+            connection.statement_lock.release()
 
     def _roll_back(self) -> None:
         connection = self.connection
@@ -218,26 +223,26 @@ class SqliteStepTransaction(StepTransaction):
                 sqlite3.Cursor(connection).execute("ROLLBACK")
 
     def _end(self) -> None:
-        over, self._over = self._over, _nothing
+        over, self._on_end = self._on_end, _do_nothing
         over()
 
 
-def begin(path: Path, run: Run) -> StepConnection | None:
+def begin_transaction(path: Path, run: Run) -> StepConnection | None:
     """A connection with an open transaction that lets nobody else write, if the run is still held. Blocking."""
-    connection = open_for_step(path, StepConnection)
+    connection = open_step_connection(path, StepConnection)
     try:
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        check_version(connection, path)
-        rows = connection.execute(sql.FENCE, (run.key,)).fetchall()
-        if any(rules.holds(row[3], row[2], run.epoch) for row in rows):
+        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
+        validate_schema_version(connection, path)
+        rows = connection.execute(sql.FENCE_BY_KEY, (run.key,)).fetchall()
+        if any(rules.can_write(row[3], row[2], run.epoch) for row in rows):
             connection.set_authorizer(connection.authorize)
             return connection
     except BaseException:
-        connection.really_close()
+        connection.force_close()
         raise
-    connection.really_close()
+    connection.force_close()
     return None
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

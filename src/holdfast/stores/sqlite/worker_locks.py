@@ -22,23 +22,23 @@ try:
 except ImportError:  # pragma: no cover - Windows
     fcntl = None
 
-_held: dict[str, int] = {}
+_descriptors: dict[str, int] = {}
 """The locks of this process: token -> descriptor."""
 _guard = threading.Lock()
 
 
-def _forget_parents_locks() -> None:
+def _close_inherited_locks() -> None:
     """In a forked child: the locks stayed with the parent. Closing our copies of the descriptors does not drop them."""
     global _guard
     _guard = threading.Lock()
-    for descriptor in _held.values():
+    for descriptor in _descriptors.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _held.clear()
+    _descriptors.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parents_locks)
+    os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 class WorkerLocks:
@@ -47,32 +47,32 @@ class WorkerLocks:
     def __init__(self, database: Path) -> None:
         self.folder = Path(f"{database}-workers")
 
-    def take(self, token: str) -> None:
+    def acquire(self, token: str) -> None:
         """Create this worker's file and lock it; to be done before its row can be seen by others."""
         if fcntl is None:  # pragma: no cover - Windows
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
         with _guard:
-            descriptor = os.open(self._file(token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._get_path(token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(descriptor)
                 raise
-            _held[token] = descriptor
+            _descriptors[token] = descriptor
 
-    def drop(self, token: str) -> None:
+    def release(self, token: str) -> None:
         """Let go of this process's lock, if it has it; the file stays, for others to find it free."""
         with _guard:
-            descriptor = _held.pop(token, None)
+            descriptor = _descriptors.pop(token, None)
             if descriptor is not None:
                 os.close(descriptor)
 
     def remove(self, token: str) -> None:
         """Delete the file of a worker that is retired or dead (its row says so already)."""
-        self.drop(token)
+        self.release(token)
         with contextlib.suppress(OSError):
-            os.unlink(self._file(token))
+            os.unlink(self._get_path(token))
 
     def is_free(self, token: str) -> bool:
         """Whether the file is there and nobody holds its lock: then its worker's process is gone for good.
@@ -83,10 +83,10 @@ class WorkerLocks:
         if fcntl is None:  # pragma: no cover - Windows
             return False
         with _guard:
-            if token in _held:
+            if token in _descriptors:
                 return False
             try:
-                descriptor = os.open(self._file(token), os.O_RDWR | os.O_CLOEXEC)
+                descriptor = os.open(self._get_path(token), os.O_RDWR | os.O_CLOEXEC)
             except OSError:
                 return False
             try:
@@ -97,5 +97,5 @@ class WorkerLocks:
                 os.close(descriptor)
             return True
 
-    def _file(self, token: str) -> str:
+    def _get_path(self, token: str) -> str:
         return f"{self.folder}/{token}.lock"

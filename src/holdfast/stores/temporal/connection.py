@@ -31,13 +31,13 @@ from temporalio.service import TLSConfig
 
 from holdfast.codec import AesEncryption, Encryption
 from holdfast.errors import UsageError
-from holdfast.stores.temporal.errors import translating, unreachable
-from holdfast.stores.temporal.history import ENCRYPTED
-from holdfast.stores.temporal.payload_storage import external, storage_at
+from holdfast.stores.temporal.errors import to_connect_error, translate_errors
+from holdfast.stores.temporal.history import ENCRYPTED_ENCODING
+from holdfast.stores.temporal.payload_storage import open_storage, to_external_storage
 from holdfast.stores.temporal.targets import Target
 
-_ENCODING = "encoding"
-_PATIENCE = timedelta(seconds=10)
+_ENCODING_KEY = "encoding"
+_CONNECT_TIMEOUT = timedelta(seconds=10)
 
 
 class EncryptionCodec(PayloadCodec):
@@ -50,7 +50,7 @@ class EncryptionCodec(PayloadCodec):
         """What Temporal gets."""
         return [
             Payload(
-                metadata={_ENCODING: ENCRYPTED},
+                metadata={_ENCODING_KEY: ENCRYPTED_ENCODING},
                 data=self._encryption.encrypt(payload.SerializeToString(deterministic=True)),
             )
             for payload in payloads
@@ -60,13 +60,13 @@ class EncryptionCodec(PayloadCodec):
         """What it was made of; what was not encrypted (by other means, or before) stays as it is."""
         return [
             Payload.FromString(self._encryption.decrypt(payload.data))
-            if payload.metadata.get(_ENCODING) == ENCRYPTED
+            if payload.metadata.get(_ENCODING_KEY) == ENCRYPTED_ENCODING
             else payload
             for payload in payloads
         ]
 
 
-def converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
+def make_data_converter(target: Target, encryption: Encryption | None = None) -> DataConverter:
     """How values become payloads on the way to this server."""
     return DataConverter(
         payload_codec=None if encryption is None else EncryptionCodec(encryption),
@@ -74,7 +74,9 @@ def converter(target: Target, encryption: Encryption | None = None) -> DataConve
             # Messages of exceptions tell about values: they are to be as unreadable as these.
             DefaultFailureConverter if encryption is None else DefaultFailureConverterWithEncodedAttributes
         ),
-        external_storage=external(storage_at(target.payloads)) if target.payloads else None,
+        external_storage=to_external_storage(open_storage(target.payload_location))
+        if target.payload_location
+        else None,
     )
 
 
@@ -85,45 +87,45 @@ async def connect(target: Target, *, encryption: Encryption | None = None, ident
     ``StoreUnavailable`` when the server cannot be reached, and ``StoreError`` when it does not let us in, or has
     no such namespace. ``identity`` is how others see us there.
     """
-    tls = await asyncio.to_thread(_tls, target)
-    _warn_by_logging()
+    tls = await asyncio.to_thread(_make_tls_config, target)
+    _forward_sdk_logs()
     try:
         client = await Client.connect(
             target.address,
             namespace=target.namespace,
             api_key=target.api_key or None,
             tls=tls,
-            data_converter=converter(target, encryption or AesEncryption.from_environment()),
+            data_converter=make_data_converter(target, encryption or AesEncryption.from_environment()),
             identity=identity,
-            connect_timeout=_PATIENCE,
+            connect_timeout=_CONNECT_TIMEOUT,
         )
     except RuntimeError as error:
-        raise unreachable(error, target) from error
-    with translating(target):
+        raise to_connect_error(error, target) from error
+    with translate_errors(target):
         asked = DescribeNamespaceRequest(namespace=target.namespace)
-        await client.workflow_service.describe_namespace(asked, retry=False, timeout=_PATIENCE)
+        await client.workflow_service.describe_namespace(asked, retry=False, timeout=_CONNECT_TIMEOUT)
     return client
 
 
 @cache
-def _warn_by_logging() -> None:
+def _forward_sdk_logs() -> None:
     warnings = LoggingConfig(LoggingConfig.default.filter, LogForwardingConfig(logging.getLogger("temporalio")))
     with suppress(RuntimeError):  # there is one already
         Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=warnings)))
 
 
-def _tls(target: Target) -> TLSConfig | bool:
+def _make_tls_config(target: Target) -> TLSConfig | bool:
     if not target.tls:
         return False
     return TLSConfig(
-        server_root_ca_cert=_file(target.tls_ca, "tls_ca"),
+        server_root_ca_cert=_read_file(target.tls_ca, "tls_ca"),
         domain=target.server_name or None,
-        client_cert=_file(target.tls_cert, "tls_cert"),
-        client_private_key=_file(target.tls_key, "tls_key"),
+        client_cert=_read_file(target.tls_cert, "tls_cert"),
+        client_private_key=_read_file(target.tls_key, "tls_key"),
     )
 
 
-def _file(path: str, option: str) -> bytes | None:
+def _read_file(path: str, option: str) -> bytes | None:
     if not path:
         return None
     try:

@@ -26,27 +26,27 @@ log = logging.getLogger("holdfast.stores")
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class EntityWorkflow:
     """Which one, and what it begins with if there never was one."""
 
     type: str
     id: str
-    kept: Mapping[str, Any]
+    initial_state: Mapping[str, Any]
     memo: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What it shows to readers without being asked."""
 
 
-async def ask(client: Client, keeper: Keeper, name: str, *args: Any) -> Any:
+async def update_entity(client: Client, entity: EntityWorkflow, name: str, *args: Any) -> Any:
     """Its answer to an update. It may be repeated: a keeper answers the same asker alike."""
     id = secrets.token_hex(8)
     try:
-        known: Any = client.get_workflow_handle(keeper.id)
+        known: Any = client.get_workflow_handle(entity.id)
         return await known.execute_update(name, args=list(args), id=id)
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
     begin = WithStartWorkflowOperation[Any, Any](
-        keeper.type, await _left(client, keeper), memo=keeper.memo, **_place(keeper)
+        entity.type, await _load_last_state(client, entity), memo=entity.memo, **_make_start_options(entity)
     )
     untyped: Any = client
     return await untyped.execute_update_with_start_workflow(
@@ -54,33 +54,33 @@ async def ask(client: Client, keeper: Keeper, name: str, *args: Any) -> Any:
     )
 
 
-async def tell(client: Client, keeper: Keeper, name: str, *args: Any) -> None:
+async def signal_entity(client: Client, entity: EntityWorkflow, name: str, *args: Any) -> None:
     """Send it a signal. That needs no worker: it is heard when there is one."""
     try:
-        await client.get_workflow_handle(keeper.id).signal(name, args=list(args))
+        await client.get_workflow_handle(entity.id).signal(name, args=list(args))
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         await client.start_workflow(
-            keeper.type,
-            await _left(client, keeper),
-            memo=keeper.memo,
+            entity.type,
+            await _load_last_state(client, entity),
+            memo=entity.memo,
             start_signal=name,
             start_signal_args=list(args),
-            **_place(keeper),
+            **_make_start_options(entity),
         )
 
 
-def _place(keeper: Keeper) -> dict[str, Any]:
+def _make_start_options(entity: EntityWorkflow) -> dict[str, Any]:
     """Where it is started, or found."""
     return {
-        "id": keeper.id,
-        "task_queue": identifiers.KEEPERS,
+        "id": entity.id,
+        "task_queue": identifiers.ENTITY_TASK_QUEUE,
         "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
     }
 
 
-async def memo_of(client: Client, id: str) -> Mapping[str, Any]:
+async def read_entity_memo(client: Client, id: str) -> Mapping[str, Any]:
     """What a keeper shows; nothing, if there is none."""
     try:
         return await (await client.get_workflow_handle(id).describe()).memo()
@@ -90,17 +90,17 @@ async def memo_of(client: Client, id: str) -> Mapping[str, Any]:
         return {}
 
 
-async def _left(client: Client, keeper: Keeper) -> Mapping[str, Any]:
+async def _load_last_state(client: Client, entity: EntityWorkflow) -> Mapping[str, Any]:
     """What the last one knew when it ended; if there never was one, what the first one begins with."""
     try:
-        known = await client.get_workflow_handle(keeper.id).describe()
+        known = await client.get_workflow_handle(entity.id).describe()
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return keeper.kept
+        return entity.initial_state
     if known.status is WorkflowExecutionStatus.COMPLETED:
-        last = client.get_workflow_handle(keeper.id, run_id=known.run_id, result_type=dict[str, Any])
+        last = client.get_workflow_handle(entity.id, run_id=known.run_id, result_type=dict[str, Any])
         return await last.result(follow_runs=False)
     if known.status is not WorkflowExecutionStatus.RUNNING:
-        log.warning("somebody has ended workflow %r in Temporal: what it kept is lost, and begins anew", keeper.id)
-    return keeper.kept
+        log.warning("somebody has ended workflow %r in Temporal: what it kept is lost, and begins anew", entity.id)
+    return entity.initial_state

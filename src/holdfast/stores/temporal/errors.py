@@ -10,21 +10,21 @@ from temporalio.service import RPCError, RPCStatusCode
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable, ValueTooLarge
 from holdfast.stores.temporal.targets import Target
 
-_TLS_WORDS = ("InvalidContentType", "InvalidCertificate", "UnknownIssuer", "NotValidForName", "CertificateRequired",
+_TLS_PHRASES = ("InvalidContentType", "InvalidCertificate", "UnknownIssuer", "NotValidForName", "CertificateRequired",
               "HandshakeFailure", "BadCertificate", "UnknownCA", "certificate", "TLS", "tls")  # fmt: skip
-_REFUSED = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
+_AUTH_STATUSES = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 
 
 @contextmanager
-def translating(target: Target) -> Generator[None]:
+def translate_errors(target: Target) -> Generator[None]:
     """Let what the SDK raises of the server be an error of the store."""
     try:
         yield
     except RPCError as error:
-        raise store_error(error, target) from error
+        raise to_store_error(error, target) from error
 
 
-def store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarge:
+def to_store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarge:
     """The error that tells what Temporal's means."""
     where, told = target.url, error.message
     if error.status is RPCStatusCode.NOT_FOUND and told.startswith("Namespace"):
@@ -33,7 +33,7 @@ def store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarge:
             f"(temporal://{target.address}/NAMESPACE), or create it: `temporal operator namespace create --address "
             f"{target.address} --namespace {target.namespace}`"
         )
-    if error.status in _REFUSED:
+    if error.status in _AUTH_STATUSES:
         return StoreError(
             f"{where} refuses us ({told}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the certificate "
             f"(HOLDFAST_TEMPORAL_TLS_CERT and …_TLS_KEY), and what it permits in namespace {target.namespace!r}"
@@ -60,7 +60,7 @@ def store_error(error: RPCError, target: Target) -> StoreError | ValueTooLarge:
     )
 
 
-def unreachable(error: RuntimeError, target: Target) -> StoreError:
+def to_connect_error(error: RuntimeError, target: Target) -> StoreError:
     """Why no connection came about."""
     told = str(error).removeprefix("Failed client connect: ").removeprefix("Server connection error: ")
     if any(word in told for word in ("Unauthenticated", "PermissionDenied")):
@@ -68,7 +68,7 @@ def unreachable(error: RuntimeError, target: Target) -> StoreError:
             f"{target.url} refuses us ({told[:300]}). Check the API key (HOLDFAST_TEMPORAL_API_KEY), or the "
             f"certificate (HOLDFAST_TEMPORAL_TLS_CERT and …_TLS_KEY)"
         )
-    if target.tls and any(word in told for word in _TLS_WORDS):
+    if target.tls and any(word in told for word in _TLS_PHRASES):
         return StoreError(
             f"{target.url}: no encrypted connection came about ({told[:300]}). Check that the server speaks TLS "
             f"there (else say tls=false), that its certificate is for this host (else server_name=), and whom it is "

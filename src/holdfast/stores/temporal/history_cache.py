@@ -15,70 +15,70 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast.stores.temporal.history import PAGE, decoded
+from holdfast.stores.temporal.history import PAGE_SIZE, decode_events
 from holdfast.stores.temporal.outcomes import Outcomes, read_outcomes
-from holdfast.stores.temporal.rows import Described
+from holdfast.stores.temporal.rows import ExecutionDescription
 
-KEPT = 16
+MAX_CACHED_HISTORIES = 16
 """So many histories are kept."""
 
 
 @dataclass
-class _Known:
+class _CachedHistory:
     events: list[HistoryEvent] = field(default_factory=list[HistoryEvent])
-    token: bytes = b""
+    page_token: bytes = b""
     outcomes: Outcomes | None = None
 
 
-class Histories:
+class HistoryCache:
     """What was read of histories, the last ones that were asked for."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedHistory] = OrderedDict()
 
-    async def events(self, told: Described) -> list[HistoryEvent]:
+    async def get_events(self, execution: ExecutionDescription) -> list[HistoryEvent]:
         """The events of an execution, at least those that were there when it was described."""
-        return (await self._read(told)).events
+        return (await self._load(execution)).events
 
-    async def outcomes(self, told: Described) -> Outcomes:
+    async def get_outcomes(self, execution: ExecutionDescription) -> Outcomes:
         """What they hold."""
-        known = await self._read(told)
+        known = await self._load(execution)
         if known.outcomes is None:
             known.outcomes = read_outcomes(known.events)
         return known.outcomes
 
-    async def _read(self, told: Described) -> _Known:
-        known = self._known.pop(told.execution, None) or _Known()
+    async def _load(self, execution: ExecutionDescription) -> _CachedHistory:
+        known = self._cache.pop(execution.execution_id, None) or _CachedHistory()
         try:
-            await self._fetch_more(told, known)
+            await self._fetch_more(execution, known)
         except RPCError:
             if not known.events:
                 raise
-            known = _Known()  # where to go on may have been forgotten over there
-            await self._fetch_more(told, known)
+            known = _CachedHistory()  # where to go on may have been forgotten over there
+            await self._fetch_more(execution, known)
         # The last events may be of a workflow task that is tried again: these are not written down yet, and others may
         # come in their place. So only what the server counts is kept.
-        if len(known.events) == told.info.history_length:
-            self._known[told.execution] = known
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
+        if len(known.events) == execution.info.history_length:
+            self._cache[execution.execution_id] = known
+        while len(self._cache) > MAX_CACHED_HISTORIES:
+            self._cache.popitem(last=False)
         return known
 
-    async def _fetch_more(self, told: Described, known: _Known) -> None:
-        while len(known.events) < told.info.history_length:
+    async def _fetch_more(self, execution: ExecutionDescription, cached: _CachedHistory) -> None:
+        while len(cached.events) < execution.info.history_length:
             answer = await self._client.workflow_service.get_workflow_execution_history(
                 GetWorkflowExecutionHistoryRequest(
                     namespace=self._client.namespace,
-                    execution=WorkflowExecution(workflow_id=told.id, run_id=told.execution),
-                    maximum_page_size=PAGE,
-                    next_page_token=known.token,
-                    wait_new_event=told.is_open,
+                    execution=WorkflowExecution(workflow_id=execution.id, run_id=execution.execution_id),
+                    maximum_page_size=PAGE_SIZE,
+                    next_page_token=cached.page_token,
+                    wait_new_event=execution.is_open,
                 ),
                 retry=True,
             )
-            new = [event for event in answer.history.events if event.event_id > len(known.events)]
-            known.events += await decoded(self._client, new)
-            known.token, known.outcomes = answer.next_page_token, None
-            if not known.token:
+            new = [event for event in answer.history.events if event.event_id > len(cached.events)]
+            cached.events += await decode_events(self._client, new)
+            cached.page_token, cached.outcomes = answer.next_page_token, None
+            if not cached.page_token:
                 return

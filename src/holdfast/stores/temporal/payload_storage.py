@@ -1,9 +1,10 @@
 """Where payloads are kept that are too large for a history.
 
-Temporal refuses payloads of more than 2 MB, and histories of more than 50 MB. So those over ``LARGE`` bytes can be kept
-elsewhere, and the history holds a reference: ``?payloads=`` in the URL says where. That may be a folder which all
-workers and clients share. Or a URL, ``s3://bucket/runs`` say, for whose scheme a package that is installed offers a
-storage, under the entry point group ``holdfast.payload_storages``: a function from the URL to a ``PayloadStorage``.
+Temporal refuses payloads of more than 2 MB, and histories of more than 50 MB. So those over ``MIN_EXTERNAL_BYTES``
+bytes can be kept elsewhere, and the history holds a reference: ``?payloads=`` in the URL says where. That may be a
+folder which all workers and clients share. Or a URL, ``s3://bucket/runs`` say, for whose scheme a package that is
+installed offers a storage, under the entry point group ``holdfast.payload_storages``: a function from the URL to a
+``PayloadStorage``.
 
 What is kept has the hash of its content as its key: it is written once, never changed, and checked when it is read.
 Nothing is ever removed here, since only Temporal knows when a history goes; whoever runs the storage lets things expire
@@ -34,12 +35,12 @@ from temporalio.converter import (
 
 from holdfast.errors import StoreCorrupt, StoreError, UsageError
 
-LARGE = 256 * 1024
+MIN_EXTERNAL_BYTES = 256 * 1024
 """Payloads of so many bytes are kept apart."""
-GROUP = "holdfast.payload_storages"
+ENTRY_POINT_GROUP = "holdfast.payload_storages"
 """The entry points of packages that offer a storage: their names are schemes of URLs."""
 
-_KEY = re.compile(r"[0-9a-f]{64}")
+_KEY_PATTERN = re.compile(r"[0-9a-f]{64}")
 
 
 class PayloadStorage(ABC):
@@ -69,7 +70,7 @@ class FolderStorage(PayloadStorage):
         return await asyncio.to_thread(self._read, key)
 
     def _path(self, key: str) -> Path:
-        if not _KEY.fullmatch(key):
+        if not _KEY_PATTERN.fullmatch(key):
             raise StoreCorrupt(
                 f"{key[:80]!r} is no key of a payload in {self._folder}: somebody has changed the reference"
             )
@@ -91,8 +92,8 @@ class FolderStorage(PayloadStorage):
             except BaseException:
                 Path(draft).unlink(missing_ok=True)
                 raise
-            _settle(path.parent)
-            _settle(self._folder)
+            _sync_folder(path.parent)
+            _sync_folder(self._folder)
         except OSError as error:
             raise StoreError(
                 f"a payload of {len(data):,} bytes cannot be kept in {self._folder} ({error}): check that the folder "
@@ -106,7 +107,7 @@ class FolderStorage(PayloadStorage):
             return None
 
 
-def _settle(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make sure that the names in a folder outlive a power cut, where the system knows how."""
     if os.name == "nt":
         return
@@ -117,7 +118,7 @@ def _settle(folder: Path) -> None:
         os.close(handle)
 
 
-class _Driver(StorageDriver):
+class _PayloadStorageDriver(StorageDriver):
     """A storage, as the SDK wants it."""
 
     def __init__(self, storage: PayloadStorage) -> None:
@@ -130,22 +131,22 @@ class _Driver(StorageDriver):
         return "holdfast.content-addressed"
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
-        return list(await asyncio.gather(*(self._put(payload) for payload in payloads)))
+        return list(await asyncio.gather(*(self._store_payload(payload) for payload in payloads)))
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
-        return list(await asyncio.gather(*(self._get(claim) for claim in claims)))
+        return list(await asyncio.gather(*(self._retrieve_payload(claim) for claim in claims)))
 
-    async def _put(self, payload: Payload) -> StorageDriverClaim:
+    async def _store_payload(self, payload: Payload) -> StorageDriverClaim:
         data = payload.SerializeToString(deterministic=True)
         key = hashlib.sha256(data).hexdigest()
         await self._storage.put(key, data)
         return StorageDriverClaim({"key": key})
 
-    async def _get(self, claim: StorageDriverClaim) -> Payload:
+    async def _retrieve_payload(self, claim: StorageDriverClaim) -> Payload:
         key = claim.claim_data.get("key", "")
-        if not _KEY.fullmatch(key):
+        if not _KEY_PATTERN.fullmatch(key):
             raise StoreCorrupt(f"a history refers to a payload that is kept apart under no proper key ({key[:80]!r})")
         data = await self._storage.get(key)
         if data is None:
@@ -158,25 +159,26 @@ class _Driver(StorageDriver):
         return Payload.FromString(data)
 
 
-def storage_at(place: str) -> PayloadStorage:
+def open_storage(location: str) -> PayloadStorage:
     """The storage that ``?payloads=`` names. Raises ``UsageError``."""
-    scheme, separator, rest = place.partition("://")
+    scheme, separator, rest = location.partition("://")
     if not separator or scheme == "file":
-        return FolderStorage(rest if separator else place)
-    offered = entry_points(group=GROUP, name=scheme)
+        return FolderStorage(rest if separator else location)
+    offered = entry_points(group=ENTRY_POINT_GROUP, name=scheme)
     if not offered:
         raise UsageError(
             f"payloads={scheme}://…: no package that is installed offers a storage for {scheme}:// (entry point group "
-            f"{GROUP!r}). Name a folder, or write a holdfast.stores.temporal.payload_storage.PayloadStorage: see "
+            f"{ENTRY_POINT_GROUP!r}). Name a folder, or write a "
+            "holdfast.stores.temporal.payload_storage.PayloadStorage: see "
             f"docs/temporal.md"
         )
     make = cast("Callable[[str], object]", next(iter(offered)).load())
-    storage = make(place)
+    storage = make(location)
     if not isinstance(storage, PayloadStorage):
         raise UsageError(f"payloads={scheme}://…: {make!r} gave a {type(storage).__name__}, which is no PayloadStorage")
     return storage
 
 
-def external(storage: PayloadStorage) -> ExternalStorage:
+def to_external_storage(storage: PayloadStorage) -> ExternalStorage:
     """The same, for the SDK's data converter."""
-    return ExternalStorage(drivers=[_Driver(storage)], payload_size_threshold=LARGE)
+    return ExternalStorage(drivers=[_PayloadStorageDriver(storage)], payload_size_threshold=MIN_EXTERNAL_BYTES)

@@ -14,9 +14,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from holdfast.codec import SizeLimit
-from holdfast.codec.tags import TAGGED
+from holdfast.codec.tags import TAGGED_PREFIX
 
-MOST = SizeLimit(
+MAX_INLINE_SIZE = SizeLimit(
     2_000_000,
     "Temporal keeps no larger ones in a history: give them a storage that all workers and clients share "
     "(`?payloads=/a/shared/folder` in the URL), or write the value to a file or an object store and hand on its name.",
@@ -24,51 +24,51 @@ MOST = SizeLimit(
 """How many bytes a value may have that has no other place than a history. Temporal takes 2 MiB, with all that is
 written on it."""
 
-_ENCODING = "encoding"
-_JSON = b"json/plain"
-_NULL = b"binary/null"
-_MARKED = "holdfast-tagged"
-_NOTE = "holdfast-"
+_ENCODING_KEY = "encoding"
+_JSON_ENCODING = b"json/plain"
+_NULL_ENCODING = b"binary/null"
+_TAGGED_KEY = "holdfast-tagged"
+_NOTE_PREFIX = "holdfast-"
 
 
-def payload_of(data: bytes, notes: Mapping[str, str] | None = None) -> Payload:
+def to_payload(data: bytes, notes: Mapping[str, str] | None = None) -> Payload:
     """What is recorded, as a payload; ``notes`` are for us alone."""
-    metadata = {_ENCODING: _JSON}
-    if data[:1] == TAGGED:
-        metadata[_MARKED] = b"1"
+    metadata = {_ENCODING_KEY: _JSON_ENCODING}
+    if data[:1] == TAGGED_PREFIX:
+        metadata[_TAGGED_KEY] = b"1"
         data = data[1:]
     for name, text in (notes or {}).items():
-        metadata[_NOTE + name] = text.encode()
+        metadata[_NOTE_PREFIX + name] = text.encode()
     return Payload(metadata=metadata, data=data)
 
 
-def raw(data: bytes, notes: Mapping[str, str] | None = None) -> RawValue:
+def to_raw_value(data: bytes, notes: Mapping[str, str] | None = None) -> RawValue:
     """The same, as the SDK takes it."""
-    return RawValue(payload_of(data, notes))
+    return RawValue(to_payload(data, notes))
 
 
-def largest(max_value: int, *, apart: bool) -> int:
-    """How large a value may be that may have so many bytes elsewhere; ``apart``: large ones have their own storage."""
-    return max_value if apart else min(max_value, MOST)
+def get_max_value_size(max_value: int, *, has_external_payloads: bool) -> int:
+    """How large a value may be that may have so many bytes elsewhere; large ones may have their own storage."""
+    return max_value if has_external_payloads else min(max_value, MAX_INLINE_SIZE)
 
 
-def data_of(payload: Payload) -> bytes:
+def from_payload(payload: Payload) -> bytes:
     """What was recorded."""
-    if payload.metadata.get(_ENCODING) == _NULL:
+    if payload.metadata.get(_ENCODING_KEY) == _NULL_ENCODING:
         return b"null"
-    return TAGGED + payload.data if _MARKED in payload.metadata else payload.data
+    return TAGGED_PREFIX + payload.data if _TAGGED_KEY in payload.metadata else payload.data
 
 
-def note_of(payload: Payload, name: str) -> str:
+def get_note(payload: Payload, name: str) -> str:
     """A note on a payload; ``""``: there is none."""
-    return payload.metadata.get(_NOTE + name, b"").decode()
+    return payload.metadata.get(_NOTE_PREFIX + name, b"").decode()
 
 
-def plain(payload: Payload) -> Any:
+def load_json(payload: Payload) -> Any:
     """What the JSON in a payload says."""
-    return json.loads(data_of(payload) or b"null")
+    return json.loads(from_payload(payload) or b"null")
 
 
-def first(payloads: Sequence[Payload]) -> bytes:
+def get_first_data(payloads: Sequence[Payload]) -> bytes:
     """What the first of these holds; ``null`` if there is none."""
-    return data_of(payloads[0]) if payloads else b"null"
+    return from_payload(payloads[0]) if payloads else b"null"

@@ -13,26 +13,28 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-from holdfast.stores.temporal.rows import Described, describe
+from holdfast.stores.temporal.rows import ExecutionDescription, describe_execution
 
-TASK_QUEUE = "holdfast/announcements"
+POINTER_TASK_QUEUE = "holdfast/announcements"
 """Nobody polls it."""
 
 
-async def point(client: Client, kind: str, id: str, memo: dict[str, Any], *, kept: timedelta | None = None) -> None:
-    """Let a name stand for something, in place of what it stood for. ``kept``: forget it after so long."""
+async def set_pointer(
+    client: Client, kind: str, id: str, memo: dict[str, Any], *, expires_after: timedelta | None = None
+) -> None:
+    """Let a name stand for something, in place of what it stood for. ``expires_after``: forget it after this time."""
     await client.start_workflow(
         kind,
         id=id,
-        task_queue=TASK_QUEUE,
+        task_queue=POINTER_TASK_QUEUE,
         memo=memo,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
-        execution_timeout=kept,
+        execution_timeout=expires_after,
     )
 
 
-async def look_up(client: Client, id: str) -> Described | None:
+async def read_pointer(client: Client, id: str) -> ExecutionDescription | None:
     """What a name stands for; ``None``: nothing."""
-    found = await describe(client, id)
+    found = await describe_execution(client, id)
     return found if found is not None and found.is_open else None

@@ -2,7 +2,7 @@
 
 Temporal keeps no list of workers for us, but each task queue remembers for some minutes who has asked it for work, and
 when. A worker asks again at the latest when a question has gone unanswered for a minute. So whoever has asked within
-``ALIVE`` seconds is taken to be alive.
+``MAX_POLL_AGE_S`` seconds is taken to be alive.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from holdfast.stores.contract import Worker
-from holdfast.stores.served_versions import served_name
-from holdfast.stores.temporal.identifiers import task_queue
-from holdfast.stores.temporal.outcomes import worker_id
+from holdfast.stores.served_versions import make_served_name
+from holdfast.stores.temporal.identifiers import format_task_queue
+from holdfast.stores.temporal.outcomes import compute_worker_id
 
-ALIVE = 75.0
+MAX_POLL_AGE_S = 75.0
 """Seconds."""
 
-Place = tuple[str, str, str]
+ServedWorkflow = tuple[str, str, str]
 """A queue, a workflow and a version."""
 
-_PROCESS = re.compile(r"(?P<host>[^:@]+):(?P<pid>\d+)|(?P<pid2>\d+)@(?P<host2>.+)")
+_IDENTITY_PATTERN = re.compile(r"(?P<host>[^:@]+):(?P<pid>\d+)|(?P<pid2>\d+)@(?P<host2>.+)")
 
 
 @dataclass
-class _Seen:
-    at: float = 0.0
-    first: float = float("inf")
+class _PollerInfo:
+    last_seen_at: float = 0.0
+    first_seen_at: float = float("inf")
     workflows: dict[str, None] = field(default_factory=dict[str, None])
     queues: dict[str, None] = field(default_factory=dict[str, None])
 
 
-async def workers_at(client: Client, places: Iterable[Place]) -> list[Worker]:
+async def list_polling_workers(client: Client, served: Iterable[ServedWorkflow]) -> list[Worker]:
     """The workers that poll the task queues of these workflows."""
-    places = list(dict.fromkeys(places))
-    found = await asyncio.gather(*(_pollers(client, task_queue(*place)) for place in places))
-    seen: dict[str, _Seen] = {}
-    for (queue, workflow, version), pollers in zip(places, found, strict=True):
+    served = list(dict.fromkeys(served))
+    found = await asyncio.gather(*(_fetch_pollers(client, format_task_queue(*place)) for place in served))
+    seen: dict[str, _PollerInfo] = {}
+    for (queue, workflow, version), pollers in zip(served, found, strict=True):
         for identity, at in pollers:
-            known = seen.setdefault(identity, _Seen())
-            known.at, known.first = max(known.at, at), min(known.first, at)
-            known.workflows[served_name(workflow, version)] = None
+            known = seen.setdefault(identity, _PollerInfo())
+            known.last_seen_at, known.first_seen_at = max(known.last_seen_at, at), min(known.first_seen_at, at)
+            known.workflows[make_served_name(workflow, version)] = None
             known.queues[queue] = None
-    return [_worker(identity, one) for identity, one in sorted(seen.items())]
+    return [_make_worker(identity, one) for identity, one in sorted(seen.items())]
 
 
 async def is_polled(client: Client, name: str) -> bool:
     """Whether somebody has asked a task queue for work within the last minutes."""
-    return bool(await _pollers(client, name))
+    return bool(await _fetch_pollers(client, name))
 
 
-async def _pollers(client: Client, name: str) -> list[tuple[str, float]]:
+async def _fetch_pollers(client: Client, name: str) -> list[tuple[str, float]]:
     answer = await client.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=client.namespace,
@@ -70,20 +70,20 @@ async def _pollers(client: Client, name: str) -> list[tuple[str, float]]:
     return [(one.identity, one.last_access_time.ToNanoseconds() / 1e9) for one in answer.pollers]
 
 
-def _worker(identity: str, seen: _Seen) -> Worker:
-    found = _PROCESS.fullmatch(identity)
+def _make_worker(identity: str, poller: _PollerInfo) -> Worker:
+    found = _IDENTITY_PATTERN.fullmatch(identity)
     host = (found["host"] or found["host2"]) if found else identity
     pid = int(found["pid"] or found["pid2"]) if found else 0
     return Worker(
-        id=worker_id(identity),
+        id=compute_worker_id(identity),
         name=identity,
         host=host,
         pid=pid,
         state="live",
-        workflows=tuple(seen.workflows),
-        queues=tuple(seen.queues),
-        started_at=seen.first,
-        lease_until=seen.at + ALIVE,
-        beat_at=seen.at,
-        by_lease=found is None,
+        workflows=tuple(poller.workflows),
+        queues=tuple(poller.queues),
+        started_at=poller.first_seen_at,
+        lease_expires_at=poller.last_seen_at + MAX_POLL_AGE_S,
+        heartbeat_at=poller.last_seen_at,
+        is_listener=found is None,
     )

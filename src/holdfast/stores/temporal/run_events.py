@@ -2,7 +2,7 @@
 
 **Why not event by event.** Workflow code sees what has happened whenever a worker takes a *workflow task*: then
 everything that came since the last one is told at once. In which order the SDK tells it is its own affair, and has
-changed between releases. So Holdfast puts what one workflow task brings into an order of its own (``Rank``, then a
+changed between releases. So Holdfast puts what one workflow task brings into an order of its own (``EventRank``, then a
 number), in the worker and here alike. Whoever reads a history can therefore tell what the code has seen, and when,
 without the SDK: to bring a run back in another process, to show it, to retry or fork it.
 """
@@ -24,11 +24,11 @@ from holdfast.codec import encode_error
 from holdfast.core.states import RunState
 from holdfast.errors import StepFailed
 from holdfast.stores.temporal import identifiers
-from holdfast.stores.temporal.payloads import data_of, first, note_of, plain
-from holdfast.stores.temporal.run_memo import HEAD
+from holdfast.stores.temporal.payloads import from_payload, get_first_data, get_note, load_json
+from holdfast.stores.temporal.run_memo import RUN_MEMO_KEY
 
 
-class Rank(IntEnum):
+class EventRank(IntEnum):
     """What comes first among the things that one workflow task brings."""
 
     SIGNAL = 0
@@ -45,7 +45,7 @@ class Rank(IntEnum):
     """By the position that has started it."""
 
 
-class How(IntEnum):
+class EndStatus(IntEnum):
     """How an activity or a child has ended."""
 
     COMPLETED = 0
@@ -59,34 +59,34 @@ class How(IntEnum):
     """Its worker was told to stop."""
 
 
-class Ended(NamedTuple):
+class EndResult(NamedTuple):
     """What came of an activity or a child."""
 
-    how: How
+    status: EndStatus
     payload: bytes
     """The encoded value, or the encoded error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signalled:
+class SignalReceived:
     """A signal came."""
 
     name: str
-    values: tuple[Payload, ...]
+    payloads: tuple[Payload, ...]
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
+class UpdateReceived:
     """A step of the run has asked for a change of it, and is told what came of that."""
 
     id: str
     name: str
-    values: tuple[Payload, ...]
+    payloads: tuple[Payload, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CancelAsked:
+class CancelRequested:
     """Somebody wants the run to be cancelled."""
 
 
@@ -96,11 +96,11 @@ class TimerFired:
 
     position: int | None
     """``None``: it is the run's deadline."""
-    due: float = 0.0
+    due_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class DelayOver:
+class DelayElapsed:
     """The run may begin."""
 
 
@@ -109,7 +109,7 @@ class StepEnded:
     """An activity has ended."""
 
     position: int
-    ended: Ended
+    result: EndResult
     name: str = ""
     started_at: float = 0.0
     attempts: int = 1
@@ -136,46 +136,55 @@ class ChildEnded:
 
     position: int
     run_id: str
-    ended: Ended
+    result: EndResult
     name: str = ""
 
 
-Happening = Signalled | Updated | CancelAsked | DelayOver | TimerFired | StepEnded | ChildStarted | ChildEnded
+RunEvent = (
+    SignalReceived
+    | UpdateReceived
+    | CancelRequested
+    | DelayElapsed
+    | TimerFired
+    | StepEnded
+    | ChildStarted
+    | ChildEnded
+)
 
 
-def place(happening: Happening, arrived: int) -> tuple[int, float, int]:
-    """Where something stands among all that one workflow task brings; ``arrived`` counts these."""
-    match happening:
-        case Signalled():
-            return Rank.SIGNAL, 0, arrived
-        case Updated():
-            return Rank.UPDATE, 0, arrived
-        case CancelAsked():
-            return Rank.CANCEL, 0, 0
-        case DelayOver():
-            return Rank.SIGNAL, 0, -1
+def get_sort_key(event: RunEvent, arrival_index: int) -> tuple[int, float, int]:
+    """Where something stands among all that one workflow task brings; ``arrival_index`` counts these."""
+    match event:
+        case SignalReceived():
+            return EventRank.SIGNAL, 0, arrival_index
+        case UpdateReceived():
+            return EventRank.UPDATE, 0, arrival_index
+        case CancelRequested():
+            return EventRank.CANCEL, 0, 0
+        case DelayElapsed():
+            return EventRank.SIGNAL, 0, -1
         case TimerFired():
-            return Rank.TIMER, happening.due, -1 if happening.position is None else happening.position
+            return EventRank.TIMER, event.due_at, -1 if event.position is None else event.position
         case StepEnded():
-            return Rank.STEP, 0, happening.position
+            return EventRank.STEP, 0, event.position
         case ChildStarted():
-            return Rank.CHILD_STARTED, 0, happening.position
+            return EventRank.CHILD_STARTED, 0, event.position
         case ChildEnded():
-            return Rank.CHILD, 0, happening.position
+            return EventRank.CHILD, 0, event.position
 
 
-def rung(summary: str) -> TimerFired:
+def timer_from_summary(summary: str) -> TimerFired:
     """A timer that is due, by what is written on it."""
-    return TimerFired(identifiers.timer_position(summary), identifiers.timer_due(summary))
+    return TimerFired(identifiers.parse_timer_position(summary), identifiers.parse_timer_due(summary))
 
 
-def in_order(happenings: Sequence[Happening]) -> tuple[Happening, ...]:
+def sort_events(events: Sequence[RunEvent]) -> tuple[RunEvent, ...]:
     """What one workflow task brings, as the code is told it."""
-    numbered = sorted(enumerate(happenings), key=lambda one: place(one[1], one[0]))
+    numbered = sorted(enumerate(events), key=lambda one: get_sort_key(one[1], one[0]))
     return tuple(happening for _, happening in numbered)
 
 
-def in_stages(happenings: Sequence[Happening]) -> Iterator[Sequence[Happening]]:
+def split_stages(events: Sequence[RunEvent]) -> Iterator[Sequence[RunEvent]]:
     """The same, in pieces: the code goes as far as it can with the messages before it hears of anything else.
 
     As a rule the SDK hands out messages by themselves, and lets the workflow run before it tells the rest of what a
@@ -183,35 +192,35 @@ def in_stages(happenings: Sequence[Happening]) -> Iterator[Sequence[Happening]]:
     whatever the SDK does.
     """
     for is_message in (True, False):
-        stage = [one for one in happenings if isinstance(one, Signalled | Updated | DelayOver) is is_message]
+        stage = [one for one in events if isinstance(one, SignalReceived | UpdateReceived | DelayElapsed) is is_message]
         if stage:
             yield stage
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """All that one workflow task has told the code."""
 
     at: float
     """The time, as the code was told it."""
-    happenings: tuple[Happening, ...]
+    events: tuple[RunEvent, ...]
     patches: tuple[str, ...] = ()
     """The changes whose new way the code has taken in it."""
-    completed: int = 0
+    completed_event_id: int = 0
     """The number of the event with which it was completed."""
 
 
 @dataclass
-class _Reading:
+class _ReaderState:
     """What is remembered from event to event."""
 
-    timers: dict[int, TimerFired | DelayOver] = field(default_factory=dict[int, "TimerFired | DelayOver"])
-    activities: dict[int, _Scheduled] = field(default_factory=dict[int, "_Scheduled"])
+    timers: dict[int, TimerFired | DelayElapsed] = field(default_factory=dict[int, "TimerFired | DelayElapsed"])
+    activities: dict[int, _ScheduledActivity] = field(default_factory=dict[int, "_ScheduledActivity"])
     children: dict[int, tuple[int, str, str]] = field(default_factory=dict[int, tuple[int, str, str]])
 
 
 @dataclass
-class _Scheduled:
+class _ScheduledActivity:
     position: int
     name: str
     preview: str
@@ -222,168 +231,168 @@ class _Scheduled:
     worker: str = ""
 
 
-def read_batches(events: Iterable[HistoryEvent]) -> Iterator[Batch]:
+def read_batches(events: Iterable[HistoryEvent]) -> Iterator[EventBatch]:
     """What these events of one execution, from its first on, have told the code."""
-    yield from BatchReader().read(events)
+    yield from EventBatchReader().read(events)
 
 
-class BatchReader:
+class EventBatchReader:
     """Reads a history in pieces, as it grows. A piece ends where a workflow task was completed, with all that the task
     has asked for, or later: the server writes that down in one go."""
 
     def __init__(self) -> None:
-        self._reading = _Reading()
-        self._gathered: list[tuple[int, Happening]] = []
-        self._started: dict[int, float] = {}
+        self._state = _ReaderState()
+        self._pending_events: list[tuple[int, RunEvent]] = []
+        self._task_started_at: dict[int, float] = {}
 
-    def read(self, events: Iterable[HistoryEvent]) -> Iterator[Batch]:
+    def read(self, events: Iterable[HistoryEvent]) -> Iterator[EventBatch]:
         """What the next events have told the code."""
-        told: Batch | None = None
+        told: EventBatch | None = None
         for event in events:
             kind = event.event_type
             if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
-                self._started[event.event_id] = event.event_time.ToNanoseconds() / 1e9
+                self._task_started_at[event.event_id] = event.event_time.ToNanoseconds() / 1e9
             elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
                 if told is not None:
                     yield told
-                told = self._completed(event)
+                told = self._complete_task(event)
             elif kind == EventType.EVENT_TYPE_MARKER_RECORDED:
-                if told is not None and (name := _patch_in(event)):
+                if told is not None and (name := _get_patch_id(event)):
                     told = replace(told, patches=(*told.patches, name))
             elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
                 # Written down by the workflow task that has heard of it.
                 asked = event.workflow_execution_update_accepted_event_attributes.accepted_request
-                update = Updated(asked.meta.update_id, asked.input.name, tuple(asked.input.args.payloads))
+                update = UpdateReceived(asked.meta.update_id, asked.input.name, tuple(asked.input.args.payloads))
                 if told is not None:
-                    told = replace(told, happenings=in_order([*told.happenings, update]))
-            elif (happening := _read(event, self._reading)) is not None:
-                self._gathered.append((event.event_id, happening))
+                    told = replace(told, events=sort_events([*told.events, update]))
+            elif (happening := _read_event(event, self._state)) is not None:
+                self._pending_events.append((event.event_id, happening))
         if told is not None:
             yield told
 
-    def _completed(self, event: HistoryEvent) -> Batch:
+    def _complete_task(self, event: HistoryEvent) -> EventBatch:
         began = event.workflow_task_completed_event_attributes.started_event_id
-        now = [happening for number, happening in self._gathered if number < began]
-        self._gathered = [(number, happening) for number, happening in self._gathered if number >= began]
-        at = self._started.pop(began)
-        self._started.clear()
-        return Batch(at, in_order(now), (), event.event_id)
+        now = [happening for number, happening in self._pending_events if number < began]
+        self._pending_events = [(number, happening) for number, happening in self._pending_events if number >= began]
+        at = self._task_started_at.pop(began)
+        self._task_started_at.clear()
+        return EventBatch(at, sort_events(now), (), event.event_id)
 
 
-def unseen(events: Sequence[HistoryEvent]) -> list[Happening]:
+def find_unseen_events(events: Sequence[HistoryEvent]) -> list[RunEvent]:
     """What has happened, and no completed workflow task has told the code yet."""
-    reading = _Reading()
+    reading = _ReaderState()
     last = 0
-    found: list[tuple[int, Happening]] = []
+    found: list[tuple[int, RunEvent]] = []
     for event in events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             last = event.workflow_task_completed_event_attributes.started_event_id
-        elif (happening := _read(event, reading)) is not None:
+        elif (happening := _read_event(event, reading)) is not None:
             found.append((event.event_id, happening))
     return [happening for number, happening in found if number > last]
 
 
-def _read(event: HistoryEvent, reading: _Reading) -> Happening | None:
+def _read_event(event: HistoryEvent, state: _ReaderState) -> RunEvent | None:
     """What an event tells the code, if it tells it anything."""
     kind = event.event_type
     at = event.event_time.ToNanoseconds() / 1e9
     if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
         signal = event.workflow_execution_signaled_event_attributes
-        return Signalled(signal.signal_name, tuple(signal.input.payloads), at)
+        return SignalReceived(signal.signal_name, tuple(signal.input.payloads), at)
     if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED:
-        return CancelAsked()
+        return CancelRequested()
     if kind == EventType.EVENT_TYPE_TIMER_STARTED:
-        summary = plain(event.user_metadata.summary)
-        is_delay = summary == identifiers.DELAY
-        reading.timers[event.event_id] = DelayOver() if is_delay else rung(summary)
+        summary = load_json(event.user_metadata.summary)
+        is_delay = summary == identifiers.DELAY_SUMMARY
+        state.timers[event.event_id] = DelayElapsed() if is_delay else timer_from_summary(summary)
     elif kind == EventType.EVENT_TYPE_TIMER_FIRED:
-        return reading.timers[event.timer_fired_event_attributes.started_event_id]
-    return _read_activity(event, reading, at) or _read_child(event, reading)
+        return state.timers[event.timer_fired_event_attributes.started_event_id]
+    return _read_activity(event, state, at) or _read_child(event, state)
 
 
-def _read_activity(event: HistoryEvent, reading: _Reading, at: float) -> StepEnded | None:
+def _read_activity(event: HistoryEvent, state: _ReaderState, at: float) -> StepEnded | None:
     kind = event.event_type
     if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
         new = event.activity_task_scheduled_event_attributes
         name, given = new.activity_type.name, new.input.payloads
-        reading.activities[event.event_id] = _Scheduled(
-            identifiers.position_of(new.activity_id),
+        state.activities[event.event_id] = _ScheduledActivity(
+            identifiers.parse_activity_position(new.activity_id),
             name,
-            str(plain(given[0])) if given else "",
-            bool(given) and note_of(given[0], "kind") == "compensation",
-            name == identifiers.AWAIT_RUN,
+            str(load_json(given[0])) if given else "",
+            bool(given) and get_note(given[0], "kind") == "compensation",
+            name == identifiers.AWAIT_RUN_ACTIVITY,
         )
     elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
         begun = event.activity_task_started_event_attributes
-        known = reading.activities[begun.scheduled_event_id]
+        known = state.activities[begun.scheduled_event_id]
         known.started_at, known.attempts, known.worker = at, begun.attempt, begun.identity
     elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
         done = event.activity_task_completed_event_attributes
         payloads = done.result.payloads
-        usage = note_of(payloads[0], "usage") if payloads else ""
-        return _ended(reading, done.scheduled_event_id, Ended(How.COMPLETED, first(payloads)), usage)
+        usage = get_note(payloads[0], "usage") if payloads else ""
+        return _end_step(
+            state, done.scheduled_event_id, EndResult(EndStatus.COMPLETED, get_first_data(payloads)), usage
+        )
     elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
         failed = event.activity_task_failed_event_attributes
-        return _ended(reading, failed.scheduled_event_id, ended_with(failed.failure))
+        return _end_step(state, failed.scheduled_event_id, result_from_failure(failed.failure))
     elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
         late = event.activity_task_timed_out_event_attributes
-        return _ended(reading, late.scheduled_event_id, ended_with(late.failure))
+        return _end_step(state, late.scheduled_event_id, result_from_failure(late.failure))
     elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
         gone = event.activity_task_canceled_event_attributes
-        return _ended(reading, gone.scheduled_event_id, Ended(How.CANCELLED, b"null"))
+        return _end_step(state, gone.scheduled_event_id, EndResult(EndStatus.CANCELLED, b"null"))
     return None
 
 
-def _ended(reading: _Reading, scheduled: int, ended: Ended, usage: str = "") -> StepEnded:
-    known = reading.activities.pop(scheduled)
+def _end_step(state: _ReaderState, scheduled_event_id: int, result: EndResult, usage: str = "") -> StepEnded:
+    known = state.activities.pop(scheduled_event_id)
     return StepEnded(
-        known.position, ended, known.name, known.started_at, known.attempts, known.worker, known.preview, usage,
+        known.position, result, known.name, known.started_at, known.attempts, known.worker, known.preview, usage,
         known.is_compensation, known.is_await,
     )  # fmt: skip
 
 
-def _read_child(event: HistoryEvent, reading: _Reading) -> ChildStarted | ChildEnded | None:
+def _read_child(event: HistoryEvent, state: _ReaderState) -> ChildStarted | ChildEnded | None:
     kind = event.event_type
     if kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
         new = event.start_child_workflow_execution_initiated_event_attributes
-        head: dict[str, Any] = plain(new.memo.fields[HEAD])
-        reading.children[event.event_id] = head.get("position", 0), new.workflow_id, new.workflow_type.name
+        head: dict[str, Any] = load_json(new.memo.fields[RUN_MEMO_KEY])
+        state.children[event.event_id] = head.get("position", 0), new.workflow_id, new.workflow_type.name
     elif kind == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
-        position, run_id, _ = reading.children[
-            event.child_workflow_execution_started_event_attributes.initiated_event_id
-        ]
+        position, run_id, _ = state.children[event.child_workflow_execution_started_event_attributes.initiated_event_id]
         return ChildStarted(position, run_id)
     elif kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED:
         refused = event.start_child_workflow_execution_failed_event_attributes
-        position, run_id, _ = reading.children.pop(refused.initiated_event_id)
+        position, run_id, _ = state.children.pop(refused.initiated_event_id)
         return ChildStarted(position, run_id, is_new=False)
-    for field_name, how in _CHILD_ENDS.items():
+    for field_name, how in _CHILD_END_STATUSES.items():
         if event.HasField(field_name):  # pyright: ignore[reportArgumentType]
-            return _child_ended(reading, getattr(event, field_name), how)
+            return _end_child(state, getattr(event, field_name), how)
     return None
 
 
-_CHILD_ENDS = {
-    "child_workflow_execution_completed_event_attributes": How.COMPLETED,
-    "child_workflow_execution_failed_event_attributes": How.FAILED,
-    "child_workflow_execution_canceled_event_attributes": How.CANCELLED,
-    "child_workflow_execution_terminated_event_attributes": How.TERMINATED,
-    "child_workflow_execution_timed_out_event_attributes": How.TIMED_OUT,
+_CHILD_END_STATUSES = {
+    "child_workflow_execution_completed_event_attributes": EndStatus.COMPLETED,
+    "child_workflow_execution_failed_event_attributes": EndStatus.FAILED,
+    "child_workflow_execution_canceled_event_attributes": EndStatus.CANCELLED,
+    "child_workflow_execution_terminated_event_attributes": EndStatus.TERMINATED,
+    "child_workflow_execution_timed_out_event_attributes": EndStatus.TIMED_OUT,
 }
 
 
-def _child_ended(reading: _Reading, told: Any, how: How) -> ChildEnded:
-    position, run_id, name = reading.children.pop(told.initiated_event_id)
-    if how is How.COMPLETED:
-        ended = Ended(how, first(told.result.payloads))
-    elif how is How.FAILED:
-        ended = ended_with(told.failure)
+def _end_child(state: _ReaderState, attributes: Any, status: EndStatus) -> ChildEnded:
+    position, run_id, name = state.children.pop(attributes.initiated_event_id)
+    if status is EndStatus.COMPLETED:
+        ended = EndResult(status, get_first_data(attributes.result.payloads))
+    elif status is EndStatus.FAILED:
+        ended = result_from_failure(attributes.failure)
     else:
-        ended = Ended(how, b"null")
+        ended = EndResult(status, b"null")
     return ChildEnded(position, run_id, ended, name)
 
 
-def _patch_in(event: HistoryEvent) -> str:
+def _get_patch_id(event: HistoryEvent) -> str:
     """The change that a marker stands for; ``""``: it is another marker."""
     marker = event.marker_recorded_event_attributes
     if marker.marker_name != "core_patch":
@@ -396,33 +405,33 @@ def _patch_in(event: HistoryEvent) -> str:
     return ""
 
 
-def ended_with(failure: Failure) -> Ended:
+def result_from_failure(failure: Failure) -> EndResult:
     """What a failure says of how an activity, a child or a run has ended."""
     while failure.HasField("activity_failure_info") or failure.HasField("child_workflow_execution_failure_info"):
         failure = failure.cause
     if failure.HasField("application_failure_info"):
         told = failure.application_failure_info
-        if told.type == identifiers.HANDED_OVER:
-            return Ended(How.HANDED_OVER, b"null")
-        if told.details.payloads and (ending := note_of(told.details.payloads[0], identifiers.ENDING)):
-            how = How.DEAD if ending == RunState.DEAD else How.FAILED
-            return Ended(how, data_of(told.details.payloads[0]))
-    for name, how in _FAILURES.items():
+        if told.type == identifiers.HANDOVER_FAILURE:
+            return EndResult(EndStatus.HANDED_OVER, b"null")
+        if told.details.payloads and (ending := get_note(told.details.payloads[0], identifiers.ENDING_NOTE)):
+            how = EndStatus.DEAD if ending == RunState.DEAD else EndStatus.FAILED
+            return EndResult(how, from_payload(told.details.payloads[0]))
+    for name, how in _FAILURE_STATUSES.items():
         if failure.HasField(name):  # pyright: ignore[reportArgumentType]
-            return Ended(how, b"null")
+            return EndResult(how, b"null")
     words = f"{failure.application_failure_info.type}: {failure.message}".removeprefix(": ")
-    return Ended(How.FAILED, encode_error(StepFailed(words, "")))
+    return EndResult(EndStatus.FAILED, encode_error(StepFailed(words, "")))
 
 
-_FAILURES = {
-    "timeout_failure_info": How.TIMED_OUT,
-    "canceled_failure_info": How.CANCELLED,
-    "terminated_failure_info": How.TERMINATED,
+_FAILURE_STATUSES = {
+    "timeout_failure_info": EndStatus.TIMED_OUT,
+    "canceled_failure_info": EndStatus.CANCELLED,
+    "terminated_failure_info": EndStatus.TERMINATED,
 }
 
-STATES = {
-    How.COMPLETED: RunState.COMPLETED,
-    How.CANCELLED: RunState.CANCELLED,
-    How.DEAD: RunState.DEAD,
+RUN_STATES = {
+    EndStatus.COMPLETED: RunState.COMPLETED,
+    EndStatus.CANCELLED: RunState.CANCELLED,
+    EndStatus.DEAD: RunState.DEAD,
 }
 """How a run stands that has ended so; any other has failed."""

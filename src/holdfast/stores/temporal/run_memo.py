@@ -10,49 +10,46 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.admission.usage import Limits
-from holdfast.codec import digest
+from holdfast.admission.usage import BudgetLimits
+from holdfast.codec import compute_digest
+from holdfast.core.records import RewindPoint
 from holdfast.core.states import RunState
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run
 
-HEAD = "holdfast"
+RUN_MEMO_KEY = "holdfast"
 """The entry of the memo."""
 
-APART = "apart"
+EXTERNAL_PAYLOADS_KEY = "external_payloads"
 """In that entry: large payloads have a storage of their own."""
 
-SHOWS_USED = "shows_used"
-"""In that entry: the run writes what its steps have used into its memo. It is noted for the same reason as ``APART``:
-runs that were started before there was such an entry must not write one when they are replayed."""
+USAGE_KEY = "used"
+"""The entry of the memo with what the run has used: lists read it, so that they need not read the history."""
 
-USED = "used"
-"""The entry of the memo with that: lists read it, where the history would have to be read otherwise."""
-
-QUESTIONS = "questions"
+APPROVALS_KEY = "approvals"
 """The entry of the memo with what the run asks people."""
 
 
-class Owner(NamedTuple):
+class BudgetOwner(NamedTuple):
     """A run that was started with a budget."""
 
     run_id: str
-    limits: Limits
+    limits: BudgetLimits
     """As it was started; it may have been given others since."""
 
 
-def head_of(
+def make_run_memo(
     new: NewRun,
     *,
     position: int | None = None,
-    awaited: bool = False,
-    above: Sequence[Owner] = (),
-    apart: bool = False,
+    is_awaited: bool = False,
+    ancestor_budgets: Sequence[BudgetOwner] = (),
+    has_external_payloads: bool = False,
 ) -> dict[str, Any]:
     """What is written of a new run.
 
-    ``position`` is the command of the run that starts it, if a run does; ``above`` are the budgets that it has to keep
-    to beside its own. ``apart``: large payloads have a storage of their own. That is noted because a run decides by it,
-    and must decide the same whenever it is replayed.
+    ``position`` is the command of the run that starts it, if a run does; ``ancestor_budgets`` are the budgets that it
+    has to keep to beside its own. ``has_external_payloads``: large payloads have a storage of their own. That is noted
+    because a run decides by it, and must decide the same whenever it is replayed.
     """
     head: dict[str, Any] = {
         "queue": new.queue,
@@ -64,70 +61,71 @@ def head_of(
         "deadline": new.deadline,
         "max_deliveries": new.max_deliveries,
         "tags": list(new.tags),
-        "generated_id": new.generated_id,
-        "python": new.python,
-        "began_at": new.began_at,
+        "has_generated_id": new.has_generated_id,
+        "python_version": new.python_version,
+        "clock_started_at": new.clock_started_at,
         "parent": new.parent,
         "forked_from": new.forked_from,
-        "rewound": list(new.rewound),
+        "rewind_points": [list(point) for point in new.rewind_points],
         "budget": None if new.budget is None else list(new.budget),
         "session": new.session,
-        "previous": new.previous,
+        "previous_run": new.previous_run,
         "version": new.version,
         "position": position,
-        "awaited": awaited,
-        "above": [[owner.run_id, list(owner.limits)] for owner in above],
-        APART: apart,
-        SHOWS_USED: True,
+        "is_awaited": is_awaited,
+        "ancestor_budgets": [[owner.run_id, list(owner.limits)] for owner in ancestor_budgets],
+        EXTERNAL_PAYLOADS_KEY: has_external_payloads,
     }
     return {name: value for name, value in head.items() if value not in (None, "", [], False, 0, 0.0)}
 
 
-def run_of(head: Mapping[str, Any], *, id: str, execution: str, workflow: str, inputs: bytes, started_at: float) -> Run:
-    """A run's row as its own execution sees it: running. ``execution`` is what Temporal calls its run id."""
-    seed = head.get("seed")
+def run_from_memo(
+    run_memo: Mapping[str, Any], *, id: str, execution_id: str, workflow: str, inputs: bytes, started_at: float
+) -> Run:
+    """A run's row as its own execution sees it: running. ``execution_id`` is what Temporal calls its run id."""
+    seed = run_memo.get("seed")
     return Run(
         key=0,
         id=id,
         workflow=workflow,
-        queue=head.get("queue", "default"),
+        queue=run_memo.get("queue", "default"),
         state=RunState.RUNNING,
         epoch=1,
         owner=None,
         starter=None,
-        deliveries=0,
-        max_deliveries=head.get("max_deliveries", MAX_DELIVERIES),
+        delivery_count=0,
+        max_deliveries=run_memo.get("max_deliveries", MAX_DELIVERIES),
         wake_at=None,
         waits_for="",
-        priority=head.get("priority", 0),
-        deadline=head.get("deadline"),
+        priority=run_memo.get("priority", 0),
+        deadline=run_memo.get("deadline"),
         inputs=inputs,
-        digest=bytes.fromhex(head["digest"]) if "digest" in head else digest(inputs) if inputs else b"",
-        seed=bytes.fromhex(seed) if seed else hashlib.blake2b(execution.encode(), digest_size=16).digest(),
+        digest=bytes.fromhex(run_memo["digest"]) if "digest" in run_memo else compute_digest(inputs) if inputs else b"",
+        seed=bytes.fromhex(seed) if seed else hashlib.blake2b(execution_id.encode(), digest_size=16).digest(),
         output=None,
         error=None,
-        tags=tuple(head.get("tags", ())),
-        python=head.get("python", ""),
-        created_at=head.get("created_at", started_at),
+        tags=tuple(run_memo.get("tags", ())),
+        python_version=run_memo.get("python_version", ""),
+        created_at=run_memo.get("created_at", started_at),
         finished_at=None,
-        began_at=head.get("began_at") or head.get("created_at") or started_at,
-        parent=head.get("parent", ""),
-        forked_from=head.get("forked_from", ""),
-        rewound=tuple(head.get("rewound", ())),
-        session=head.get("session", ""),
-        previous=head.get("previous", ""),
-        has_budget="budget" in head or "above" in head,
-        version=head.get("version", ""),
+        clock_started_at=run_memo.get("clock_started_at") or run_memo.get("created_at") or started_at,
+        parent=run_memo.get("parent", ""),
+        forked_from=run_memo.get("forked_from", ""),
+        rewind_points=tuple(RewindPoint(*point) for point in run_memo.get("rewind_points", ())),
+        session=run_memo.get("session", ""),
+        previous_run=run_memo.get("previous_run", ""),
+        has_budget="budget" in run_memo or "ancestor_budgets" in run_memo,
+        version=run_memo.get("version", ""),
     )
 
 
-def budget_in(head: Mapping[str, Any]) -> Limits | None:
+def budget_from_memo(run_memo: Mapping[str, Any]) -> BudgetLimits | None:
     """The run's own budget."""
-    return Limits(*head["budget"]) if head.get("budget") else None
+    return BudgetLimits(*run_memo["budget"]) if run_memo.get("budget") else None
 
 
-def budgets_in(head: Mapping[str, Any], run_id: str) -> tuple[Owner, ...]:
+def budgets_from_memo(run_memo: Mapping[str, Any], run_id: str) -> tuple[BudgetOwner, ...]:
     """All budgets that a run has to keep to: its own, and those of the runs above it, the nearest first."""
-    own = budget_in(head)
-    above = tuple(Owner(id, Limits(*limits)) for id, limits in head.get("above", ()))
-    return above if own is None else (Owner(run_id, own), *above)
+    own = budget_from_memo(run_memo)
+    above = tuple(BudgetOwner(id, BudgetLimits(*limits)) for id, limits in run_memo.get("ancestor_budgets", ()))
+    return above if own is None else (BudgetOwner(run_id, own), *above)

@@ -7,25 +7,25 @@ from typing import NoReturn
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.errors import UsageError
-from holdfast.stores.archives import Archived, Belongings
-from holdfast.stores.audit_log import Audit, NewAudit
-from holdfast.stores.contract import NewSignals, NewWorker, Reaped, Request, Store, SwitchedOff
-from holdfast.stores.daily_usage import DayRuns, DayUsage
+from holdfast.stores.archives import ArchivedRun, RunExtras
+from holdfast.stores.audit_log import AuditEvent, AuditRow
+from holdfast.stores.contract import DisabledWorkflow, NewSignals, NewWorker, ReapResult, RunRequests, Store
+from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
 from holdfast.stores.documents import Document
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import Run
-from holdfast.stores.queues import KeptQueue, NewQueue
-from holdfast.stores.retention import START, Place, Pruned, Pruning, Swept
-from holdfast.stores.schedules import NewSchedule, Schedule
+from holdfast.stores.queues import NewQueue, QueueStatus
+from holdfast.stores.retention import PRUNE_START, PruneCursor, PruneRequest, PruneResult, SweepResult
+from holdfast.stores.schedules import Schedule, ScheduleDefinition
 
 
-def lacking(what: str, why: str, instead: str) -> UsageError:
+def unsupported_error(feature: str, reason: str, alternative: str) -> UsageError:
     """What to raise for something that there is not on Temporal."""
-    return UsageError(f"{what}: not on Temporal, {why}. Instead, {instead}. See docs/temporal.md.")
+    return UsageError(f"{feature}: not on Temporal, {reason}. Instead, {alternative}. See docs/temporal.md.")
 
 
 _WORK = ("handing out work", "which hands it out itself", "start a worker: `holdfast worker` with the same URL")
-_LIMITS = (
+_QUEUE_LIMITS = (
     "queues with limits",
     "whose task queues know other ones",
     "set `max_task_queue_activities_per_second` and the like for workers, or use a store of Holdfast's own",
@@ -35,7 +35,7 @@ _SCHEDULES = (
     "which has its own",
     "create one there (`temporal schedule create`, with the workflow's name as its type)",
 )
-_DOCUMENTS = {"address": "addresses", "key": "API keys", "policy": "policies", "webhook": "webhooks"}
+_DOCUMENT_FEATURES = {"address": "addresses", "key": "API keys", "policy": "policies", "webhook": "webhooks"}
 """What documents are for, by their kind."""
 _AUDIT = ("the audit log", "which has no place for it", "let the server use a store of its own")
 _SPENDING = (
@@ -45,137 +45,147 @@ _SPENDING = (
 )
 _PRUNING = ("pruning", "which deletes histories after the namespace's retention", "set that retention")
 _ARCHIVES = ("archives", "which has its own archival", "use that, or `temporal workflow show --output json`")
-_SWITCH = (
-    "switching a workflow off",
+_DISABLE = (
+    "disabling a workflow",
     "whose task queues cannot be closed",
     "stop its workers; what was started waits until they are back",
 )
 
 
-def no_work() -> UsageError:
+def unsupported_work_error() -> UsageError:
     """What to raise when somebody wants to do a worker's work."""
-    return lacking(*_WORK)
+    return unsupported_error(*_WORK)
 
 
-class Lacking(Store):
+class UnsupportedOperations(Store):
     """Refuses what Temporal cannot do."""
 
     # Work: Temporal's workers are handed it by the server
 
-    async def register_worker(self, worker: NewWorker, lease: float) -> int:
+    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    def renew_lease(self, worker: int, lease: float) -> bool:
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
     async def retire_worker(self, worker: int) -> None:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def keep_worker(self, worker: int, lease: float) -> bool:
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def reap(self, me: int | None = None, window: LeaseWindow | None = None, *, by_lease: bool = False) -> Reaped:
+    async def reap_dead_workers(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def expire(self, limit: int = 100) -> list[str]:
+    async def expire_runs(self, limit: int = 100) -> list[str]:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def claim(
+    async def claim_runs(
         self,
         worker: int,
         *,
         workflows: Collection[str],
         queues: Collection[str] | None,
         limit: int,
-        suspects_after: float | None = 0.0,
+        suspect_delay_s: float | None = 0.0,
     ) -> list[Run]:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def next_wake(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def new_signals(self, worker: int, after: int) -> NewSignals:
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
-    async def requests(self, worker: int) -> list[Request]:
+    async def get_run_requests(self, worker: int) -> list[RunRequests]:
         """Refused."""
-        _refuse(_WORK)
+        _reject(_WORK)
 
     # The switch
 
-    async def switch_off(self, workflow: str, by: str = "", reason: str = "", *, temporary: bool = False) -> bool:
+    async def disable_workflow(
+        self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False
+    ) -> bool:
         """Refused."""
-        _refuse(_SWITCH)
+        _reject(_DISABLE)
 
-    async def switch_on(self, workflow: str, *, only_temporary: bool = False) -> bool:
+    async def enable_workflow(self, workflow: str, *, only_temporary: bool = False) -> bool:
         """Refused."""
-        _refuse(_SWITCH)
+        _reject(_DISABLE)
 
-    async def switched_off(self) -> Mapping[str, SwitchedOff]:
+    async def get_disabled_workflows(self) -> Mapping[str, DisabledWorkflow]:
         """None ever is."""
         return {}
 
     # Queues
 
-    async def put_queues(self, queues: Sequence[NewQueue]) -> None:
+    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
         """Refused, unless they have no limits: then there is nothing to announce."""
         if any(queue.limits != QueueLimits() for queue in queues):
-            _refuse(_LIMITS)
+            _reject(_QUEUE_LIMITS)
 
-    async def set_queue(self, name: str, limits: QueueLimits | None) -> bool:
+    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
         """Refused."""
-        _refuse(_LIMITS)
+        _reject(_QUEUE_LIMITS)
 
     async def pause_queue(self, name: str) -> bool:
         """Refused."""
-        _refuse(_LIMITS)
+        _reject(_QUEUE_LIMITS)
 
     async def resume_queue(self, name: str) -> bool:
         """Refused."""
-        _refuse(_LIMITS)
+        _reject(_QUEUE_LIMITS)
 
-    async def queues(self, names: Collection[str] | None = None) -> list[KeptQueue]:
+    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
         """None has limits."""
         return []
 
     # Schedules
 
     async def put_schedules(
-        self, schedules: Sequence[NewSchedule], *, worker: int | None = None, replace: bool = True
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
         """Refused, unless there are none."""
-        return _refuse(_SCHEDULES) if schedules else []
+        return _reject(_SCHEDULES) if schedules else []
 
-    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+    async def list_schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         """Refused."""
-        _refuse(_SCHEDULES)
+        _reject(_SCHEDULES)
 
-    async def settle_schedule(
-        self, name: str, if_was: float, fired_up_to: float, *, run: str = "", skipped: float | None = None
+    async def advance_schedule(
+        self,
+        name: str,
+        expected_fired_up_to: float,
+        fired_up_to: float,
+        *,
+        run_id: str = "",
+        skipped_at: float | None = None,
     ) -> bool:
         """Refused."""
-        _refuse(_SCHEDULES)
+        _reject(_SCHEDULES)
 
     async def pause_schedule(self, name: str) -> bool:
         """Refused."""
-        _refuse(_SCHEDULES)
+        _reject(_SCHEDULES)
 
     async def resume_schedule(self, name: str) -> bool:
         """Refused."""
-        _refuse(_SCHEDULES)
+        _reject(_SCHEDULES)
 
     async def delete_schedule(self, name: str) -> bool:
         """Refused."""
-        _refuse(_SCHEDULES)
+        _reject(_SCHEDULES)
 
     # Documents, the audit log, spending
 
@@ -183,65 +193,67 @@ class Lacking(Store):
         self, kind: str, name: str, data: bytes, *, if_version: int | None = None
     ) -> Document | None:
         """Refused."""
-        _refuse_documents(kind)
+        _reject_documents(kind)
 
-    async def documents(
+    async def list_documents(
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         """Refused."""
-        _refuse_documents(kind)
+        _reject_documents(kind)
 
     async def delete_document(self, kind: str, name: str) -> bool:
         """Refused."""
-        _refuse_documents(kind)
+        _reject_documents(kind)
 
-    async def note_audit(self, entries: Sequence[NewAudit]) -> None:
+    async def append_audit(self, events: Sequence[AuditEvent]) -> None:
         """Refused."""
-        _refuse(_AUDIT)
+        _reject(_AUDIT)
 
-    async def audit(self, *, before: int | None = None, limit: int = 100) -> list[Audit]:
+    async def list_audit(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         """Refused."""
-        _refuse(_AUDIT)
+        _reject(_AUDIT)
 
     async def trim_audit(self, before: float, limit: int = 10_000) -> int:
         """Refused."""
-        _refuse(_AUDIT)
+        _reject(_AUDIT)
 
-    async def usage_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayUsage]:
+    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         """Refused."""
-        _refuse(_SPENDING)
+        _reject(_SPENDING)
 
-    async def runs_by_day(self, since: str, until: str, *, workflow: str | None = None) -> list[DayRuns]:
+    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
         """Refused."""
-        _refuse(_SPENDING)
+        _reject(_SPENDING)
 
     # Pruning, archives
 
-    async def prune(self, what: Pruning, after: Place = START, limit: int = 100) -> Pruned:
+    async def prune_runs(
+        self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100
+    ) -> PruneResult:
         """Refused."""
-        _refuse(_PRUNING)
+        _reject(_PRUNING)
 
-    async def sweep(self, limit: int = 2000) -> Swept:
+    async def sweep_pruned(self, limit: int = 2000) -> SweepResult:
         """Refused."""
-        _refuse(_PRUNING)
+        _reject(_PRUNING)
 
-    async def belongings(self, key: int) -> Belongings:
+    async def get_run_extras(self, key: int) -> RunExtras:
         """Refused."""
-        _refuse(_ARCHIVES)
+        _reject(_ARCHIVES)
 
-    async def restore(self, archived: Archived) -> bool:
+    async def restore_run(self, archived: ArchivedRun) -> bool:
         """Refused."""
-        _refuse(_ARCHIVES)
+        _reject(_ARCHIVES)
 
-    async def set_going(self, archived: Archived) -> None:
+    async def activate_run(self, archived: ArchivedRun) -> None:
         """Refused."""
-        _refuse(_ARCHIVES)
+        _reject(_ARCHIVES)
 
 
-def _refuse_documents(kind: str) -> NoReturn:
-    what = _DOCUMENTS.get(kind, "documents of a server")
-    _refuse((what, "which has no place for them", "let a server use a store of its own"))
+def _reject_documents(kind: str) -> NoReturn:
+    what = _DOCUMENT_FEATURES.get(kind, "documents of a server")
+    _reject((what, "which has no place for them", "let a server use a store of its own"))
 
 
-def _refuse(told: tuple[str, str, str]) -> NoReturn:
-    raise lacking(*told)
+def _reject(feature: tuple[str, str, str]) -> NoReturn:
+    raise unsupported_error(*feature)

@@ -30,67 +30,67 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast.tools.mcp")
 
-IDLE = 300.0
+IDLE_TIMEOUT_S = 300.0
 """Seconds without a call after which a connection is closed."""
 
-CLOSING = 10.0
+CLOSE_TIMEOUT_S = 10.0
 """Seconds that closing may take before nobody waits for it any more."""
 
 
-class Live:
+class OpenConnection:
     """An open connection."""
 
     def __init__(self, session: ClientSession) -> None:
         self.session = session
-        self.calls = 0
+        self.call_count = 0
         """How many are in flight."""
-        self._over = asyncio.Event()
+        self._ended = asyncio.Event()
         self._changed = asyncio.Event()
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether nothing can be asked here any more."""
-        return self._over.is_set()
+        return self._ended.is_set()
 
     def end(self) -> None:
         """Nothing can be asked here any more."""
-        self._over.set()
+        self._ended.set()
         self._changed.set()
 
     @asynccontextmanager
-    async def asking(self) -> AsyncGenerator[ClientSession]:
+    async def use_session(self) -> AsyncGenerator[ClientSession]:
         """Ask something; the connection is not idle meanwhile."""
-        self.calls += 1
+        self.call_count += 1
         try:
             yield self.session
         finally:
-            self.calls -= 1
+            self.call_count -= 1
             self._changed.set()
 
-    async def until_over(self, idle: float) -> None:
+    async def wait_until_ended(self, idle_timeout_s: float) -> None:
         """Return when the connection is over, or has been idle for so long; from then on it is over."""
-        while not self.is_over:
+        while not self.has_ended:
             self._changed.clear()
             try:
-                async with asyncio.timeout(None if self.calls else idle):
+                async with asyncio.timeout(None if self.call_count else idle_timeout_s):
                     await self._changed.wait()
             except TimeoutError:
-                if not self.calls:
+                if not self.call_count:
                     self.end()
 
 
-Dial = Callable[[Callable[[], None]], AbstractAsyncContextManager["ClientSession"]]
+Connector = Callable[[Callable[[], None]], AbstractAsyncContextManager["ClientSession"]]
 """Opens a connection. What it is handed is to be called when the server has ended it."""
 
 
-Headers = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """What is sent along with every request over HTTP, or a function that makes it."""
 
 
-class _Opening(NamedTuple):
+class _PendingConnection(NamedTuple):
     """A connection that is being opened."""
 
-    opened: asyncio.Future[Live]
+    connection: asyncio.Future[OpenConnection]
     owner: asyncio.Task[None]
 
 
@@ -99,41 +99,41 @@ class Connection:
 
     Args:
         server: the server's name, for messages.
-        dial: opens a connection.
-        limit: seconds that opening may take.
+        connect: opens a connection.
+        open_timeout_s: seconds that opening may take.
     """
 
-    def __init__(self, server: str, dial: Dial, limit: float) -> None:
+    def __init__(self, server: str, connect: Connector, open_timeout_s: float) -> None:
         self._server = server
-        self._dial = dial
-        self._limit = limit
-        self._live: Live | None = None
-        self._opening: _Opening | None = None
+        self._connect = connect
+        self._open_timeout_s = open_timeout_s
+        self._current: OpenConnection | None = None
+        self._pending: _PendingConnection | None = None
         self._owners: set[asyncio.Task[None]] = set()
         self._engines: WeakSet[StepEngine] = WeakSet()
 
-    async def ask(self, ask: Callable[[Live], Awaitable[T]], engine: StepEngine | None = None) -> T:
+    async def run(self, operation: Callable[[OpenConnection], Awaitable[T]], engine: StepEngine | None = None) -> T:
         """Ask something on an open connection. Raises ``McpUnavailable`` if there is none to be had."""
         if engine is not None:
-            self._serve(engine)
-        live = await self._ready()
-        if live.is_over:
+            self._close_with_engine(engine)
+        live = await self._get_open_connection()
+        if live.has_ended:
             raise McpUnavailable(
-                f"the connection to the MCP server {self._server!r} ended at once", self._server, sent=False
+                f"the connection to the MCP server {self._server!r} ended at once", self._server, is_sent=False
             )
-        async with live.asking():
-            return await ask(live)
+        async with live.use_session():
+            return await operation(live)
 
     async def close(self) -> None:
         """Close it, if it is open; the next who asks opens another."""
-        if self._live is not None:
-            self._live.end()
-        if self._opening is not None:
-            self._opening.owner.cancel()
+        if self._current is not None:
+            self._current.end()
+        if self._pending is not None:
+            self._pending.owner.cancel()
         if self._owners:
-            await asyncio.wait(self._owners, timeout=CLOSING)
+            await asyncio.wait(self._owners, timeout=CLOSE_TIMEOUT_S)
 
-    def _serve(self, engine: StepEngine) -> None:
+    def _close_with_engine(self, engine: StepEngine) -> None:
         if engine in self._engines:
             return
         self._engines.add(engine)
@@ -143,26 +143,26 @@ class Connection:
             if not self._engines:
                 await self.close()
 
-        engine.closers.append(closed)
+        engine.close_callbacks.append(closed)
 
-    async def _ready(self) -> Live:
-        if self._live is not None and not self._live.is_over:
-            return self._live
-        if self._opening is None:
+    async def _get_open_connection(self) -> OpenConnection:
+        if self._current is not None and not self._current.has_ended:
+            return self._current
+        if self._pending is None:
             loop = asyncio.get_running_loop()  # not kept: what is known by its loop must not keep it alive
-            opened: asyncio.Future[Live] = loop.create_future()
-            opened.add_done_callback(_look_at)
+            opened: asyncio.Future[OpenConnection] = loop.create_future()
+            opened.add_done_callback(_consume_exception)
             # In a context of its own: it belongs to no run, and to no step.
             name, context = f"mcp-{self._server}", contextvars.Context()
-            owner = loop.create_task(self._own(opened), name=name, context=context)
-            self._opening = _Opening(opened, owner)
+            owner = loop.create_task(self._run_connection(opened), name=name, context=context)
+            self._pending = _PendingConnection(opened, owner)
             self._owners.add(owner)
-            owner.add_done_callback(partial(self._gone, opened))
-        return await asyncio.shield(self._opening.opened)
+            owner.add_done_callback(partial(self._on_owner_done, opened))
+        return await asyncio.shield(self._pending.connection)
 
-    async def _own(self, opened: asyncio.Future[Live]) -> None:
+    async def _run_connection(self, pending: asyncio.Future[OpenConnection]) -> None:
         """Open a connection, hold it until it is over, and close it: nobody else touches its context managers."""
-        live: Live | None = None
+        live: OpenConnection | None = None
         has_ended = False
 
         def ended() -> None:
@@ -172,54 +172,54 @@ class Connection:
                 live.end()
 
         try:
-            async with asyncio.timeout(self._limit) as limit, self._dial(ended) as session:
+            async with asyncio.timeout(self._open_timeout_s) as limit, self._connect(ended) as session:
                 limit.reschedule(None)
-                self._live = live = Live(session)
+                self._current = live = OpenConnection(session)
                 if has_ended:
                     live.end()
-                self._opening = None
-                opened.set_result(live)
-                await live.until_over(IDLE)
+                self._pending = None
+                pending.set_result(live)
+                await live.wait_until_ended(IDLE_TIMEOUT_S)
         except BaseException as error:
-            if not opened.done():
-                self._opening = None
-                opened.set_exception(self._why(error))
+            if not pending.done():
+                self._pending = None
+                pending.set_exception(self._to_mcp_error(error))
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             log.debug("the connection to the MCP server %r broke: %s", self._server, type(error).__name__)
         finally:
             ended()
-            if self._live is live:
-                self._live = None
+            if self._current is live:
+                self._current = None
 
-    def _gone(self, opened: asyncio.Future[Live], owner: asyncio.Task[None]) -> None:
+    def _on_owner_done(self, pending: asyncio.Future[OpenConnection], owner: asyncio.Task[None]) -> None:
         self._owners.discard(owner)
-        if not opened.done():  # cancelled before it had begun
-            self._opening = None
-            opened.set_exception(self._why(asyncio.CancelledError()))
+        if not pending.done():  # cancelled before it had begun
+            self._pending = None
+            pending.set_exception(self._to_mcp_error(asyncio.CancelledError()))
 
-    def _why(self, error: BaseException) -> Exception:
+    def _to_mcp_error(self, error: BaseException) -> Exception:
         """Why no connection could be opened."""
-        error = innermost(error)
+        error = unwrap_exception_group(error)
         if isinstance(error, McpError):
             return error
         if isinstance(error, TimeoutError):
-            words = f"the MCP server {self._server!r} gave no answer within {self._limit:g} s of its start"
+            words = f"the MCP server {self._server!r} gave no answer within {self._open_timeout_s:g} s of its start"
         elif isinstance(error, asyncio.CancelledError):
             words = f"the MCP server {self._server!r} is not asked any more: this process stops"
         else:
             words = f"no connection to the MCP server {self._server!r}: {type(error).__name__}: {error}"
-        return McpUnavailable(words, self._server, sent=False)
+        return McpUnavailable(words, self._server, is_sent=False)
 
 
-def _look_at(opening: asyncio.Future[Any]) -> None:
+def _consume_exception(future: asyncio.Future[Any]) -> None:
     """Whoever waited for it may be gone."""
-    if not opening.cancelled():
-        opening.exception()
+    if not future.cancelled():
+        future.exception()
 
 
-def innermost(error: BaseException) -> BaseException:
+def unwrap_exception_group(error: BaseException) -> BaseException:
     """Task groups put one exception into another."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]

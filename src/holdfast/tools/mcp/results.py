@@ -22,23 +22,23 @@ from mcp_types import (
     TextContent,
 )
 
-from holdfast.agents.tool_results import SHOWABLE, image
-from holdfast.codec.formatting import cut
+from holdfast.agents.tool_results import SUPPORTED_IMAGE_TYPES, make_image
+from holdfast.codec.formatting import truncate
 
-LARGEST = 100_000
+MAX_RESULT_CHARS = 100_000
 """The most characters of a result that are recorded, images aside: a model reads them in every turn that follows."""
 
-LARGEST_IMAGE = 5_000_000
+MAX_IMAGE_CHARS = 5_000_000
 """The most characters of an image, as base64."""
 
-MOST_IMAGES = 8
+MAX_IMAGES = 8
 
 
-def plain(result: CallToolResult) -> Any:
+def to_plain(result: CallToolResult) -> Any:
     """The result of a call that has succeeded."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     others = [block for block in result.content if not isinstance(block, TextContent)]
-    images, notes = _kept(others)
+    images, notes = _split_blocks(others)
     found: list[Any] = []
     if result.structured_content is not None:
         found.append(result.structured_content)
@@ -46,38 +46,42 @@ def plain(result: CallToolResult) -> Any:
         found.append("\n".join(texts))
     found += notes
     said: Any = None if not found else found[0] if len(found) == 1 else found
-    said = _bounded(said)
+    said = _truncate(said)
     if not images:
         return said
     return images[0] if said is None and len(images) == 1 else [*([] if said is None else [said]), *images]
 
 
-def words(result: CallToolResult) -> str:
+def format_error(result: CallToolResult) -> str:
     """What a server says of a call that has failed, in its own words."""
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     if not any(text.strip() for text in texts) and result.structured_content is not None:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    return cut("\n".join(texts).strip() or "the server does not say why", LARGEST)
+    return truncate("\n".join(texts).strip() or "the server does not say why", MAX_RESULT_CHARS)
 
 
-def _kept(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
+def _split_blocks(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
     """The images that a model can be shown, and what else there is, in words."""
     images: list[Any] = []
     notes: list[Any] = []
     for block in blocks:
         match block:
             case ImageContent():
-                if block.mime_type in SHOWABLE and len(block.data) <= LARGEST_IMAGE and len(images) < MOST_IMAGES:
-                    images.append(image(block.mime_type, block.data))
+                if (
+                    block.mime_type in SUPPORTED_IMAGE_TYPES
+                    and len(block.data) <= MAX_IMAGE_CHARS
+                    and len(images) < MAX_IMAGES
+                ):
+                    images.append(make_image(block.mime_type, block.data))
                 else:
-                    notes.append(_left_out("image", block.mime_type, block.data))
+                    notes.append(_describe_omitted("image", block.mime_type, block.data))
             case AudioContent():
-                notes.append(_left_out("audio", block.mime_type, block.data))
+                notes.append(_describe_omitted("audio", block.mime_type, block.data))
             case ResourceLink():
                 link = {"resource": block.uri, "name": block.name, "description": block.description}
                 notes.append({key: value for key, value in link.items() if value})
             case EmbeddedResource(resource=BlobResourceContents() as blob):
-                notes.append({"resource": blob.uri, **_left_out("resource", blob.mime_type, blob.blob)})
+                notes.append({"resource": blob.uri, **_describe_omitted("resource", blob.mime_type, blob.blob)})
             case EmbeddedResource():
                 notes.append({"resource": block.resource.uri, "text": getattr(block.resource, "text", "")})
             case TextContent():
@@ -85,13 +89,16 @@ def _kept(blocks: Sequence[ContentBlock]) -> tuple[list[Any], list[Any]]:
     return images, notes
 
 
-def _left_out(what: str, kind: str | None, data: str) -> dict[str, str]:
-    return {"left out": f"{what} of type {kind or 'unknown'}, {len(data) * 3 // 4:,} bytes"}
+def _describe_omitted(content_kind: str, media_type: str | None, data: str) -> dict[str, str]:
+    return {"left out": f"{content_kind} of type {media_type or 'unknown'}, {len(data) * 3 // 4:,} bytes"}
 
 
-def _bounded(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     """The value, or as much of it as may be recorded, with a note."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) <= LARGEST:
+    if len(text) <= MAX_RESULT_CHARS:
         return value
-    return f"{text[:LARGEST]}\n[cut: the result has {len(text):,} characters, of which these are the first {LARGEST:,}]"
+    return (
+        f"{text[:MAX_RESULT_CHARS]}\n[cut: the result has {len(text):,} characters, of which these are the first "
+        f"{MAX_RESULT_CHARS:,}]"
+    )

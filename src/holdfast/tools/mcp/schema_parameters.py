@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
-from holdfast.agents.argument_errors import it_was, refusal, stranger, unreadable
-from holdfast.agents.tool_parameters import Given
-from holdfast.codec.formatting import cut
-from holdfast.errors import ArgumentsRefused, UsageError
+from holdfast.agents.argument_errors import (
+    describe_unknown_parameter,
+    describe_unreadable,
+    describe_value,
+    format_argument_errors,
+)
+from holdfast.agents.tool_parameters import RawArguments
+from holdfast.codec.formatting import truncate
+from holdfast.errors import InvalidToolArguments, UsageError
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator
 
-_MOST_FAULTS = 8
-_LONGEST_PATH = 120
+_MAX_VIOLATIONS = 8
+_MAX_PATH_CHARS = 120
 
-_BOUNDS = {
+_BOUND_MESSAGES = {
     "minimum": "should be {} or more",
     "maximum": "should be {} or less",
     "exclusiveMinimum": "should be more than {}",
@@ -46,39 +51,39 @@ class SchemaParameters:
 
     def __init__(self, tool: str, schema: dict[str, Any]) -> None:
         self._tool = tool
-        self._given_schema = schema
-        self.names = tuple(_properties(schema))
-        self.takes_others = schema.get("additionalProperties") is not False
+        self._schema = schema
+        self.names = tuple(_get_properties(schema))
+        self.has_var_keyword = schema.get("additionalProperties") is not False
 
-    def schema(self, descriptions: Mapping[str, str], /) -> dict[str, Any]:
+    def build_schema(self, descriptions: Mapping[str, str], /) -> dict[str, Any]:
         """The schema as it was given."""
-        return self._given_schema
+        return self._schema
 
-    def check(self, given: Given, reserved: str | None, /) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, as one dict; or ``ArgumentsRefused``, which says what is wrong with them."""
+    def validate(self, raw_arguments: RawArguments, reserved: str | None, /) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, as one dict; or ``InvalidToolArguments``, which says what is wrong with them."""
         from referencing.exceptions import Unresolvable
 
-        arguments = self._read(given)
-        validator, problem = _looked_at(json.dumps(self._given_schema))
+        arguments = self._parse_arguments(raw_arguments)
+        validator, problem = _compile_schema(json.dumps(self._schema))
         if validator is None:
             raise UsageError(
                 f"the arguments of the tool {self._tool!r} cannot be checked: its schema is none: {problem}"
             )
         try:
-            errors = list(itertools.islice(validator.iter_errors(arguments), _MOST_FAULTS + 1))
+            errors = list(itertools.islice(validator.iter_errors(arguments), _MAX_VIOLATIONS + 1))
         except Unresolvable:
             errors = []  # it refers to what is elsewhere, where nobody looks: the server checks for itself
         if errors:
-            faults = [fault for error in errors for fault in self._faults(error)]
-            raise ArgumentsRefused(refusal(self._tool, faults, self.names))
+            faults = [fault for error in errors for fault in self._describe_violations(error)]
+            raise InvalidToolArguments(format_argument_errors(self._tool, faults, self.names))
         return [arguments], {}
 
-    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> dict[str, Any]:
+    def name_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> dict[str, Any]:
         """The arguments that were checked, by name."""
         [arguments] = args
         return arguments
 
-    def _read(self, given: Given) -> dict[str, Any]:
+    def _parse_arguments(self, given: RawArguments) -> dict[str, Any]:
         if isinstance(given, dict):
             return given
         if given is None or given.strip() in ("", "null"):
@@ -90,11 +95,11 @@ class SchemaParameters:
             found, problem = None, str(error)
         if isinstance(found, dict):
             return cast("dict[str, Any]", found)
-        raise ArgumentsRefused(refusal(self._tool, [unreadable(problem)], self.names))
+        raise InvalidToolArguments(format_argument_errors(self._tool, [describe_unreadable(problem)], self.names))
 
-    def _faults(self, error: ValidationError) -> Iterator[str]:
+    def _describe_violations(self, error: ValidationError) -> Iterator[str]:
         """What one error of the schema's check means, in words for a model."""
-        path = _path(error)
+        path = _format_path(error)
         expected: Any = error.validator_value
         instance: Any = error.instance
         match error.validator:
@@ -102,36 +107,36 @@ class SchemaParameters:
                 missing = [name for name in expected if name not in instance]
                 # The check tells of each name that is missing; its message is the only place that says of which.
                 name = next((one for one in missing if error.message.startswith(repr(one))), missing[0])
-                yield f"{_inside(path, str(name))} is missing"
+                yield f"{_join_path(path, str(name))} is missing"
             case "additionalProperties" if isinstance(error.schema, dict):
-                known = _properties(error.schema)
+                known = _get_properties(error.schema)
                 for name in instance:
                     if name not in known:
-                        words = "is not a field there" if path else stranger(str(name), self.names)
-                        yield f"{_inside(path, str(name))} {words}"
+                        words = "is not a field there" if path else describe_unknown_parameter(str(name), self.names)
+                        yield f"{_join_path(path, str(name))} {words}"
             case "type":
                 kinds = cast("list[str]", expected if isinstance(expected, list) else [expected])
-                yield f"{path or 'they'} should be of type {' or '.join(kinds)}{it_was(path, instance)}"
+                yield f"{path or 'they'} should be of type {' or '.join(kinds)}{describe_value(path, instance)}"
             case "enum":
                 some = ", ".join(repr(one) for one in expected[:10])
-                yield f"{path} should be one of {cut(some, 120)}{it_was(path, instance)}"
+                yield f"{path} should be one of {truncate(some, 120)}{describe_value(path, instance)}"
             case "anyOf" | "oneOf":
                 kinds = [one.get("type") for one in expected if isinstance(one, dict)]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
                 words = f"should be of type {' or '.join(map(str, kinds))}" if all(kinds) else "fits none of its forms"  # pyright: ignore[reportUnknownArgumentType]
-                yield f"{path or 'they'} {words}{it_was(path, instance)}"
-            case str() as rule if rule in _BOUNDS:
-                yield f"{path or 'they'} {_BOUNDS[rule].format(expected)}{it_was(path, instance)}"
+                yield f"{path or 'they'} {words}{describe_value(path, instance)}"
+            case str() as rule if rule in _BOUND_MESSAGES:
+                yield f"{path or 'they'} {_BOUND_MESSAGES[rule].format(expected)}{describe_value(path, instance)}"
             case rule:
-                yield f"{path or 'they'} do not fit the rule {rule!r} of the schema{it_was(path, instance)}"
+                yield f"{path or 'they'} do not fit the rule {rule!r} of the schema{describe_value(path, instance)}"
 
 
-def problem_of(schema: dict[str, Any]) -> str | None:
+def find_schema_problem(schema: dict[str, Any]) -> str | None:
     """Why this is no JSON schema."""
-    return _looked_at(json.dumps(schema))[1]
+    return _compile_schema(json.dumps(schema))[1]
 
 
 @lru_cache(maxsize=2000)
-def _looked_at(text: str) -> tuple[Validator | None, str | None]:
+def _compile_schema(schema_json: str) -> tuple[Validator | None, str | None]:
     """What checks values against a schema, or why it is none. Nothing is fetched from elsewhere.
 
     It is kept, because it takes milliseconds, and every run lists the same ones.
@@ -140,26 +145,26 @@ def _looked_at(text: str) -> tuple[Validator | None, str | None]:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    schema = json.loads(text)
+    schema = json.loads(schema_json)
     kind = validator_for(schema, default=Draft202012Validator)
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        return None, cut(error.message, 200)
+        return None, truncate(error.message, 200)
     return kind(schema, registry=Registry()), None
 
 
-def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+def _get_properties(schema: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
 
 
-def _path(error: ValidationError) -> str:
+def _format_path(error: ValidationError) -> str:
     path = ""
     for part in error.absolute_path:
-        path = f"{path}[{part}]" if isinstance(part, int) else _inside(path, str(part))
-    return cut(path, _LONGEST_PATH)
+        path = f"{path}[{part}]" if isinstance(part, int) else _join_path(path, str(part))
+    return truncate(path, _MAX_PATH_CHARS)
 
 
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{cut(name, 60)}" if path else cut(name, 60)
+def _join_path(path: str, name: str) -> str:
+    return f"{path}.{truncate(name, 60)}" if path else truncate(name, 60)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_SHORTEST = 6
+_MIN_SECRET_CHARS = 6
 """Shorter ones would be found everywhere."""
 
-_MOST = 200
+_MAX_SECRETS = 200
 """The newest are kept: a token that is made for every request is of no use for long."""
 
 
-class Secrets:
+class SecretRedactor:
     """Texts that are taken out of everything that is told."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -22,13 +22,13 @@ class Secrets:
         """Further ones. Of ``Bearer abc`` the ``abc`` is one, too."""
         for value in values:
             for one in (value, *value.split()):
-                if len(one) >= _SHORTEST:
+                if len(one) >= _MIN_SECRET_CHARS:
                     self._values.pop(one, None)
                     self._values[one] = None
-        while len(self._values) > _MOST:
+        while len(self._values) > _MAX_SECRETS:
             del self._values[next(iter(self._values))]
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without them."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, "***")

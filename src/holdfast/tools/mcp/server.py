@@ -19,19 +19,19 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from holdfast.admission.durations import Duration, declared_seconds
-from holdfast.agents.argument_errors import listed
-from holdfast.agents.tool_approvals import RequiresApproval
-from holdfast.agents.tools import Tool, refuse_name
+from holdfast.agents.argument_errors import format_names
+from holdfast.agents.tool_approvals import ApprovalRule
+from holdfast.agents.tools import Tool, check_name
 from holdfast.agents.toolsets import ListedTool, Toolset
-from holdfast.codec.formatting import cut
+from holdfast.codec.formatting import truncate
 from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.engine.step_context import current
+from holdfast.engine.step_context import current_context
 from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavailable, UsageError
-from holdfast.tools.mcp.connection import Connection, Dial, Headers, Live
-from holdfast.tools.mcp.schema_parameters import problem_of
-from holdfast.tools.mcp.secret_redaction import Secrets
-from holdfast.tools.mcp.tool import Behaviour, mcp_tool, retry_policy
+from holdfast.tools.mcp.connection import Connection, Connector, HeaderSource, OpenConnection
+from holdfast.tools.mcp.schema_parameters import find_schema_problem
+from holdfast.tools.mcp.secret_redaction import SecretRedactor
+from holdfast.tools.mcp.tool import ToolBehavior, make_mcp_tool, make_retry_policy
 
 if TYPE_CHECKING:
     import mcp_types
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 log = logging.getLogger("holdfast.tools.mcp")
 
-TIMEOUT = 60.0
-RETRIES = 2
-OPENING = 60.0
+DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_RETRIES = 2
+OPEN_TIMEOUT_S = 60.0
 """Seconds that a server may take to start, and to say who it is; longer if its calls may take longer."""
 
-LONGEST_DESCRIPTION = 4000
-LARGEST_SCHEMA = 50_000
-MOST_TOOLS = 500
+MAX_DESCRIPTION_CHARS = 4000
+MAX_SCHEMA_CHARS = 50_000
+MAX_TOOLS = 500
 
 
 class McpServer(Toolset):
@@ -55,8 +55,8 @@ class McpServer(Toolset):
 
     def __init__(
         self,
-        dial: Callable[[], Dial],
-        secrets: Secrets,
+        make_connector: Callable[[], Connector],
+        secrets: SecretRedactor,
         *,
         name: str,
         prefix: str,
@@ -64,7 +64,7 @@ class McpServer(Toolset):
         timeout: Duration | None,
         retries: int,
         effect: Effect | str | Mapping[str, Effect | str] | None,
-        requires_approval: RequiresApproval | Mapping[str, RequiresApproval],
+        requires_approval: ApprovalRule | Mapping[str, ApprovalRule],
     ) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,64}", name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"name={name!r}: an MCP server has a name of letters, digits, '_', '-' and '.'")
@@ -74,19 +74,19 @@ class McpServer(Toolset):
         if isinstance(only, str):
             raise DefinitionError(f"{where}: only is a collection of names, not one string: only=[{only!r}]")
         if prefix:
-            refuse_name(prefix, f"{where}: prefix={prefix!r}", "with `prefix=...`")
+            check_name(prefix, f"{where}: prefix={prefix!r}", "with `prefix=...`")
         self.name = name
-        self.retry: RetryPolicy = retry_policy(retries)
-        self._dial = dial
+        self.retry: RetryPolicy = make_retry_policy(retries)
+        self._make_connector = make_connector
         self._secrets = secrets
         self._prefix = prefix
         self._only = None if only is None else frozenset(only)
-        self._timeout = declared_seconds(timeout, f"{where}: timeout")
+        self._timeout_s = declared_seconds(timeout, f"{where}: timeout")
         self._retries = retries
-        self._effects = _by_name(effect, lambda one: _effect(one, where))
-        self._approvals = _by_name(requires_approval, lambda one: one)
-        self._protocol: Any = None
-        self._left_out: set[str] = set()
+        self._effects = _parse_by_name(effect, lambda one: _parse_effect(one, where))
+        self._approvals = _parse_by_name(requires_approval, lambda one: one)
+        self._library: Any = None
+        self._omitted_tools: set[str] = set()
         self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
@@ -96,97 +96,97 @@ class McpServer(Toolset):
 
     async def list_tools(self) -> list[ListedTool]:
         """The server's tools, as they are now."""
-        library = await self._library()
+        library = await self._load_library()
 
-        async def ask(live: Live) -> list[mcp_types.Tool]:
+        async def ask(live: OpenConnection) -> list[mcp_types.Tool]:
             try:
-                async with asyncio.timeout(self._timeout):
-                    return await library.list_all(live, self.name)
+                async with asyncio.timeout(self._timeout_s):
+                    return await library.list_all_tools(live, self.name)
             except TimeoutError:
-                limit = f"within its time-out of {self._timeout:g} s"
+                limit = f"within its time-out of {self._timeout_s:g} s"
                 raise McpUnavailable(
                     f"the MCP server {self.name!r} did not list its tools {limit}", self.name
                 ) from None
 
-        found = await self._ask(ask)
-        self._refuse_unknown({tool.name for tool in found})
-        return await asyncio.to_thread(self._fit, found)  # of many tools, their schemas take a while
+        found = await self._run(ask)
+        self._check_known_names({tool.name for tool in found})
+        return await asyncio.to_thread(self._select_tools, found)  # of many tools, their schemas take a while
 
-    def tool(self, listed: ListedTool) -> Tool:
+    def make_tool(self, listed: ListedTool) -> Tool:
         """One of its tools."""
-        name = str(listed.notes["name"])
-        hinted = Effect(listed.notes["effect"])
-        behaviour = Behaviour(
+        name = str(listed.metadata["name"])
+        hinted = Effect(listed.metadata["effect"])
+        behaviour = ToolBehavior(
             effect=self._effects.get(name, self._effects.get(None, hinted)),
             requires_approval=self._approvals.get(name, self._approvals.get(None, False)),
-            timeout=self._timeout,
+            timeout_s=self._timeout_s,
             retries=self._retries,
         )
-        return mcp_tool(self.name, listed, behaviour, self._call)
+        return make_mcp_tool(self.name, listed, behaviour, self._call_tool)
 
-    async def _call(
-        self, name: str, arguments: dict[str, Any], bounded: Callable[[Awaitable[Any]], Awaitable[Any]]
+    async def _call_tool(
+        self, name: str, arguments: dict[str, Any], with_timeout: Callable[[Awaitable[Any]], Awaitable[Any]]
     ) -> Any:
-        library = await self._library()
-        return await self._ask(lambda live: bounded(library.call(live, self.name, name, arguments)))
+        library = await self._load_library()
+        return await self._run(lambda live: with_timeout(library.call_tool(live, self.name, name, arguments)))
 
-    async def _ask(self, ask: Callable[[Live], Awaitable[T]]) -> T:
+    async def _run(self, operation: Callable[[OpenConnection], Awaitable[T]]) -> T:
         try:
-            return await self._connection().ask(ask, current.get().engine)
+            return await self._get_connection().run(operation, current_context.get().engine)
         except HoldfastError as error:
-            error.args = (self._secrets.hide(str(error)), *error.args[1:])
+            error.args = (self._secrets.redact(str(error)), *error.args[1:])
             raise
 
-    def _connection(self) -> Connection:
+    def _get_connection(self) -> Connection:
         """The connection of the running loop."""
         loop = asyncio.get_running_loop()
         found = self._connections.get(loop)
         if found is None:
-            limit = max(OPENING, self._timeout or OPENING)
-            found = self._connections[loop] = Connection(self.name, self._dial(), limit)
+            limit = max(OPEN_TIMEOUT_S, self._timeout_s or OPEN_TIMEOUT_S)
+            found = self._connections[loop] = Connection(self.name, self._make_connector(), limit)
         return found
 
-    async def _library(self) -> Any:
+    async def _load_library(self) -> Any:
         """What speaks the protocol; imported in a thread, for that takes more than a second."""
-        if self._protocol is not None:
-            return self._protocol
+        if self._library is not None:
+            return self._library
         if find_spec("mcp") is None:
             raise UsageError(
                 f"the MCP server {self.name!r} cannot be asked: the package `mcp` is not installed in this process's "
                 f"environment. Install it with: pip install 'holdfast-agents[mcp]'"
             )
-        self._protocol = await asyncio.to_thread(importlib.import_module, "holdfast.tools.mcp.connect")
-        return self._protocol
+        self._library = await asyncio.to_thread(importlib.import_module, "holdfast.tools.mcp.connect")
+        return self._library
 
     # What is made of a listing
 
-    def _refuse_unknown(self, known: set[str]) -> None:
+    def _check_known_names(self, known: set[str]) -> None:
         named = {"only": self._only or (), "effect": self._effects, "requires_approval": self._approvals}
         for option, names in named.items():
             unknown = [name for name in names if name is not None and name not in known]
             if unknown:
                 raise McpError(
                     f"the MCP server {self.name!r} has no tool {unknown[0]!r}, which `{option}=` names; it has: "
-                    f"{listed(sorted(known)) or 'none'}",
+                    f"{format_names(sorted(known)) or 'none'}",
                     self.name,
                 )
 
-    def _fit(self, found: list[mcp_types.Tool]) -> list[ListedTool]:
+    def _select_tools(self, found: list[mcp_types.Tool]) -> list[ListedTool]:
         """The tools that a model can be offered, by names that a model can call them by."""
         fit: dict[str, ListedTool] = {}
         for tool in found:
             if self._only is not None and tool.name not in self._only:
                 continue
             name = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{self._prefix}{tool.name}")[:64]
-            problem = _problem(name, tool, fit)
+            problem = _find_tool_problem(name, tool, fit)
             if problem is not None:
-                if tool.name not in self._left_out:  # it is told once, and not in every run
-                    self._left_out.add(tool.name)
-                    known = cut(tool.name, 100)
+                if tool.name not in self._omitted_tools:  # it is told once, and not in every run
+                    self._omitted_tools.add(tool.name)
+                    known = truncate(tool.name, 100)
                     log.warning("the MCP server %r: its tool %r is left out: %s", self.name, known, problem)
                 continue
-            described = cut((tool.description or tool.title or "").strip(), LONGEST_DESCRIPTION)
-            notes = {"name": tool.name, "effect": str(_hinted(tool))}
+            described = truncate((tool.description or tool.title or "").strip(), MAX_DESCRIPTION_CHARS)
+            notes = {"name": tool.name, "effect": str(_effect_from_hints(tool))}
             fit[name] = ListedTool(name, described, tool.input_schema, notes)
         return list(fit.values())
 
@@ -198,10 +198,10 @@ def mcp_stdio(
     cwd: str | Path | None = None,
     prefix: str = "",
     only: Collection[str] | None = None,
-    timeout: Duration | None = TIMEOUT,
-    retries: int = RETRIES,
+    timeout: Duration | None = DEFAULT_TIMEOUT_S,
+    retries: int = DEFAULT_RETRIES,
     effect: Effect | str | Mapping[str, Effect | str] | None = None,
-    requires_approval: RequiresApproval | Mapping[str, RequiresApproval] = False,
+    requires_approval: ApprovalRule | Mapping[str, ApprovalRule] = False,
 ) -> McpServer:
     """The tools of an MCP server that is started as a process, and spoken to through its stdin and stdout.
 
@@ -222,12 +222,12 @@ def mcp_stdio(
     if not command or not all(isinstance(part, str) and part for part in command):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"mcp_stdio: a command is a program and its arguments, each a text, not {command!r}")
     environment = dict(env or {})
-    secrets = Secrets(environment.values())
+    secrets = SecretRedactor(environment.values())
 
-    def dial() -> Dial:
-        from holdfast.tools.mcp.connect import dial_process
+    def dial() -> Connector:
+        from holdfast.tools.mcp.connect import make_process_connector
 
-        return dial_process(name, command, environment, cwd, secrets)
+        return make_process_connector(name, command, environment, cwd, secrets)
 
     return McpServer(
         dial,
@@ -246,13 +246,13 @@ def mcp_http(
     url: str,
     *,
     name: str,
-    headers: Headers | None = None,
+    headers: HeaderSource | None = None,
     prefix: str = "",
     only: Collection[str] | None = None,
-    timeout: Duration | None = TIMEOUT,
-    retries: int = RETRIES,
+    timeout: Duration | None = DEFAULT_TIMEOUT_S,
+    retries: int = DEFAULT_RETRIES,
     effect: Effect | str | Mapping[str, Effect | str] | None = None,
-    requires_approval: RequiresApproval | Mapping[str, RequiresApproval] = False,
+    requires_approval: ApprovalRule | Mapping[str, ApprovalRule] = False,
 ) -> McpServer:
     """The tools of an MCP server that is asked over HTTP (the transport that MCP calls streamable HTTP).
 
@@ -271,19 +271,19 @@ def mcp_http(
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise DefinitionError(f"mcp_http: a URL begins with https:// or http://, and not {cut(repr(url), 100)}")
+        raise DefinitionError(f"mcp_http: a URL begins with https:// or http://, and not {truncate(repr(url), 100)}")
     if parts.username or parts.password:
         raise DefinitionError("mcp_http: a URL must not have a password in it: pass headers={'Authorization': ...}")
-    given: Headers = {} if headers is None else headers
+    given: HeaderSource = {} if headers is None else headers
     if not callable(given) and not hasattr(given, "items"):
         raise DefinitionError("mcp_http: headers is a mapping, or a function that returns one")
 
-    secrets = Secrets()
+    secrets = SecretRedactor()
 
-    def dial() -> Dial:
-        from holdfast.tools.mcp.connect import dial_http
+    def dial() -> Connector:
+        from holdfast.tools.mcp.connect import make_http_connector
 
-        return dial_http(name, url, given, secrets)
+        return make_http_connector(name, url, given, secrets)
 
     return McpServer(
         dial,
@@ -298,23 +298,23 @@ def mcp_http(
     )
 
 
-def _by_name(given: Any, read: Callable[[Any], T]) -> dict[str | None, T]:
+def _parse_by_name(given: Any, parse: Callable[[Any], T]) -> dict[str | None, T]:
     """What holds for each tool, by name; under ``None``, what holds for all others."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {name: read(one) for name, one in cast("Mapping[str, Any]", given).items()}
-    return {None: read(given)}
+        return {name: parse(one) for name, one in cast("Mapping[str, Any]", given).items()}
+    return {None: parse(given)}
 
 
-def _effect(given: Any, where: str) -> Effect:
+def _parse_effect(given: Any, source: str) -> Effect:
     try:
         return Effect(given)
     except ValueError:
-        raise DefinitionError(f"{where}: effect={given!r} is none of {', '.join(Effect)}") from None
+        raise DefinitionError(f"{source}: effect={given!r} is none of {', '.join(Effect)}") from None
 
 
-def _hinted(tool: mcp_types.Tool) -> Effect:
+def _effect_from_hints(tool: mcp_types.Tool) -> Effect:
     """What a server says of its tool, which it may know best, but need not be right."""
     hints = tool.annotations
     if hints is not None and hints.read_only_hint:
@@ -324,17 +324,17 @@ def _hinted(tool: mcp_types.Tool) -> Effect:
     return Effect.ONCE
 
 
-def _problem(name: str, tool: mcp_types.Tool, others: Collection[str]) -> str | None:
+def _find_tool_problem(name: str, tool: mcp_types.Tool, taken_names: Collection[str]) -> str | None:
     """Why a tool cannot be offered to a model."""
     try:
-        refuse_name(name, "it", "with `prefix=...`")
+        check_name(name, "it", "with `prefix=...`")
     except DefinitionError as error:
         return str(error)
-    if name in others:
+    if name in taken_names:
         return f"another one is called {name!r} already, which is all that a model can call it"
-    if len(others) >= MOST_TOOLS:
-        return f"there are more than {MOST_TOOLS}: choose with `only=[...]`"
-    if len(json.dumps(tool.input_schema)) > LARGEST_SCHEMA:
-        return f"its schema has more than {LARGEST_SCHEMA:,} characters"
-    problem = problem_of(tool.input_schema)
+    if len(taken_names) >= MAX_TOOLS:
+        return f"there are more than {MAX_TOOLS}: choose with `only=[...]`"
+    if len(json.dumps(tool.input_schema)) > MAX_SCHEMA_CHARS:
+        return f"its schema has more than {MAX_SCHEMA_CHARS:,} characters"
+    problem = find_schema_problem(tool.input_schema)
     return None if problem is None else f"its schema is none: {problem}"

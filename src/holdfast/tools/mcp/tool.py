@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.tool_approvals import RequiresApproval
+from holdfast.agents.tool_approvals import ApprovalRule
 from holdfast.agents.tools import Tool
 from holdfast.agents.toolsets import ListedTool
 from holdfast.codec import codec_for
@@ -17,42 +17,42 @@ from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import McpUnavailable, StepOutcomeUnknown, StepTimedOut
 from holdfast.tools.mcp.schema_parameters import SchemaParameters
 
-BACKOFF = 0.5
-LONGEST_BACKOFF = 20.0
+BACKOFF_S = 0.5
+MAX_BACKOFF_S = 20.0
 
-Call = Callable[[str, dict[str, Any], Callable[[Awaitable[Any]], Awaitable[Any]]], Awaitable[Any]]
+ToolCaller = Callable[[str, dict[str, Any], Callable[[Awaitable[Any]], Awaitable[Any]]], Awaitable[Any]]
 """Calls a tool by its name on the server. What it is handed bounds the time that the call itself takes."""
 
 
-def retry_policy(retries: int) -> RetryPolicy:
+def make_retry_policy(retries: int) -> RetryPolicy:
     """When the server is asked again: if it could not be reached, and what was asked may be asked twice."""
     return RetryPolicy(
         retries=retries,
-        backoff=BACKOFF,
-        max_backoff=LONGEST_BACKOFF,
+        backoff=BACKOFF_S,
+        max_backoff=MAX_BACKOFF_S,
         give_up_after=None,
         retry_on=(McpUnavailable,),
-        wait_of=lambda error: error.wait if isinstance(error, McpUnavailable) else None,
+        read_retry_after=lambda error: error.retry_after_s if isinstance(error, McpUnavailable) else None,
     )
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class ToolBehavior:
     """What the code says of a tool, and not the server."""
 
     effect: Effect
-    requires_approval: RequiresApproval
-    timeout: float | None
+    requires_approval: ApprovalRule
+    timeout_s: float | None
     retries: int
 
 
-def mcp_tool(server: str, listed: ListedTool, behaviour: Behaviour, call: Call) -> Tool:
+def make_mcp_tool(server: str, listed: ListedTool, behavior: ToolBehavior, call: ToolCaller) -> Tool:
     """The tool itself: a call of it is a step that asks the server."""
-    name = str(listed.notes["name"])
-    is_once = behaviour.effect is Effect.ONCE
+    name = str(listed.metadata["name"])
+    is_once = behavior.effect is Effect.ONCE
 
     async def bounded(asking: Awaitable[Any]) -> Any:
-        scope = asyncio.timeout(behaviour.timeout)
+        scope = asyncio.timeout(behavior.timeout_s)
         try:
             async with scope:
                 return await asking
@@ -60,14 +60,14 @@ def mcp_tool(server: str, listed: ListedTool, behaviour: Behaviour, call: Call) 
             if not scope.expired():
                 raise
             raise StepTimedOut(
-                f"the MCP server {server!r} took longer than its time-out of {behaviour.timeout:g} s", listed.name
+                f"the MCP server {server!r} took longer than its time-out of {behavior.timeout_s:g} s", listed.name
             ) from None
 
     async def ask(arguments: dict[str, Any]) -> Any:
         try:
             return await call(name, arguments, bounded)
         except McpUnavailable as error:
-            if not is_once or not error.sent:
+            if not is_once or not error.is_sent:
                 raise
             raise StepOutcomeUnknown(
                 f"{error}: the call of {name!r} may or may not have happened, and its effect is `once`, so it is not "
@@ -79,11 +79,11 @@ def mcp_tool(server: str, listed: ListedTool, behaviour: Behaviour, call: Call) 
         name=listed.name,
         function=ask,
         is_async=True,
-        output=codec_for(Any),
+        output_codec=codec_for(Any),
         parameters=(),
         namespace={},
-        retry=retry_policy(behaviour.retries),
-        effect=behaviour.effect,
+        retry=make_retry_policy(behavior.retries),
+        effect=behavior.effect,
     )
     parameters = SchemaParameters(listed.name, listed.schema)
-    return Tool(definition, listed.description, parameters, None, behaviour.requires_approval)
+    return Tool(definition, listed.description, parameters, None, behavior.requires_approval)

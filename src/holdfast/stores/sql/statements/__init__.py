@@ -11,11 +11,11 @@ from holdfast.stores.sql.statements.claims import ClaimStatements, ScheduleState
 from holdfast.stores.sql.statements.journals import JournalStatements, MailboxStatements, RewindStatements
 from holdfast.stores.sql.statements.lists import ListStatements
 from holdfast.stores.sql.statements.queues import QueueStatements
-from holdfast.stores.sql.statements.retention import PruningStatements
+from holdfast.stores.sql.statements.retention import RetentionStatements
 from holdfast.stores.sql.statements.runs import RunStatements
 from holdfast.stores.sql.statements.usage import ServerStatements, UsageStatements, ValueStatements
 
-NO_END = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 """For a limit, or a number below which something is: more than there can be."""
 
 
@@ -34,6 +34,6 @@ class Statements(
     UsageStatements,
     ValueStatements,
     ServerStatements,
-    PruningStatements,
+    RetentionStatements,
 ):
     """All statements, with the texts of one database."""

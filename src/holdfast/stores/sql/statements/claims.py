@@ -2,81 +2,88 @@
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready_states import KEYED_READY, LIMITED_READY, Ready
+from holdfast.stores.sql.ready_states import KEYED_READY, LIMITED_READY, ReadyState
 from holdfast.stores.sql.statements.columns import WORKER_COLUMNS
 from holdfast.stores.sql.templates import Catalog, Insert, Lookup, NamedQuery, Query, Upsert, flag
 
 # What a worker serves. SQLite: ``workflows`` is a JSON list of names with their versions. PostgreSQL: two arrays.
 _SERVED = "queues:t[] workflows:t[] versions:t[] now:f"
 _QUEUE_SERVED = "(:queues IS NULL OR queue IN :queues)"
-_ENABLED = "NOT EXISTS (SELECT 1 FROM @switches x WHERE x.workflow = w.name)"
+_ENABLED = "NOT EXISTS (SELECT 1 FROM @disabled_workflows x WHERE x.workflow = w.name)"
 
 # The indexes are named for SQLite, which takes one that holds every run of a workflow for as good.
-_INDEXES = {Ready.TIMER: "runs_waking", Ready.DUE: "runs_due", Ready.SUSPECT: "runs_suspects"}
+_INDEXES = {ReadyState.TIMER: "runs_waking", ReadyState.DUE: "runs_due", ReadyState.SUSPECT: "runs_suspects"}
 _SQLITE_WORKFLOWS = (
     "(SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS version FROM json_each(:workflows)) w"
 )
 _POSTGRES_WORKFLOWS = "unnest(:workflows, :versions) w (name, version)"
 
 
-def _runs(ready: Ready) -> str:
+def _runs(ready: ReadyState) -> str:
     return (
-        f"FROM @runs[{_INDEXES[ready]}] WHERE ready = {ready} AND workflow = w.name AND version = w.version "
+        f"FROM @runs[{_INDEXES[ready]}] WHERE ready_state = {ready} AND workflow = w.name AND version = w.version "
         f"AND {_QUEUE_SERVED}"
     )
 
 
 # Limited queues: the run must be in the queue ``o`` and of the version ``w``.
-_EXECUTED = "FROM @runs[runs_executed] WHERE queue = o.name AND state = 'running' AND due_as > 1"
+_RUNNING_RUNS = "FROM @runs[runs_executed] WHERE queue = o.name AND state = 'running' AND due_state > 1"
 _NEVER = "9e999"
 
 
-def _first_queued(ready: Ready, value: str) -> str:
+def _first_queued(ready: ReadyState, value: str) -> str:
     """A value, if there is such a run."""
     return (
         f"(SELECT {value} FROM @runs[runs_queued] WHERE queue = o.name AND workflow = w.name AND version = w.version "
-        f"AND ready = {ready} AND ready IN {LIMITED_READY} LIMIT 1)"
+        f"AND ready_state = {ready} AND ready_state IN {LIMITED_READY} LIMIT 1)"
     )
 
 
-def _is_any_aside(ready: Ready) -> str:
+def _has_throttled(ready: ReadyState) -> str:
     return (
-        "(SELECT 1 FROM @runs[runs_of_keys] WHERE queue = o.name AND queue_key = k.key "
-        f"AND ready = {ready} AND ready IN {KEYED_READY} AND workflow = w.name AND version = w.version LIMIT 1) "
+        "(SELECT 1 FROM @runs[runs_by_key] WHERE queue = o.name AND queue_key = k.key "
+        f"AND ready_state = {ready} AND ready_state IN {KEYED_READY} AND workflow = w.name AND version = w.version "
+        "LIMIT 1) "
         "IS NOT NULL"
     )
 
 
-_HAS_PLACE_FOR_KEY = (
-    f"(o.key_concurrency IS NULL OR (SELECT count(*) {_EXECUTED} AND queue_key = k.key) < o.key_concurrency)"
+_HAS_SLOT_FOR_KEY = (
+    f"(o.key_concurrency IS NULL OR (SELECT count(*) {_RUNNING_RUNS} AND queue_key = k.key) < o.key_concurrency)"
 )
 # Keys that have no place come first, of which there are no more than runs that are executed; then those that wait for
 # their rate, the next one first: so the first that has something for this worker is as good as all of them.
-_SQLITE_ASIDE_AT = (
-    f"(SELECT CASE WHEN {_is_any_aside(Ready.ASIDE_BEGUN)} THEN 0.0 ELSE max(k.open_at, o.open_at) END "
-    f"FROM @queue_keys[queue_keys_aside] k WHERE k.queue = o.name AND k.aside = 1 AND {_HAS_PLACE_FOR_KEY} "
-    f"AND ({_is_any_aside(Ready.ASIDE_BEGUN)} OR {_is_any_aside(Ready.ASIDE_UNBEGUN)}) ORDER BY k.open_at LIMIT 1)"
+_SQLITE_THROTTLED_AT = (
+    f"(SELECT CASE WHEN {_has_throttled(ReadyState.THROTTLED_STARTED)} THEN 0.0 ELSE max(k.recheck_at, "
+    "o.next_start_at) END "
+    f"FROM @queue_keys[queue_keys_throttled] k WHERE k.queue = o.name AND k.is_throttled = 1 AND {_HAS_SLOT_FOR_KEY} "
+    f"AND ({_has_throttled(ReadyState.THROTTLED_STARTED)} OR {_has_throttled(ReadyState.THROTTLED_UNSTARTED)}) ORDER "
+    "BY k.recheck_at LIMIT 1)"
 )
-_POSTGRES_ASIDE_AT = (
-    "(SELECT CASE WHEN b.begun THEN 0 ELSE greatest(k.open_at, o.open_at) END FROM @queue_keys k CROSS JOIN LATERAL "
-    f"(SELECT {_is_any_aside(Ready.ASIDE_BEGUN)} AS begun, {_is_any_aside(Ready.ASIDE_UNBEGUN)} AS unbegun OFFSET 0) b "
-    f"WHERE k.queue = o.name AND k.aside = 1 AND {_HAS_PLACE_FOR_KEY} AND (b.begun OR b.unbegun) "
-    "ORDER BY k.queue, k.open_at LIMIT 1)"
+_POSTGRES_THROTTLED_AT = (
+    "(SELECT CASE WHEN b.begun THEN 0 ELSE greatest(k.recheck_at, o.next_start_at) END FROM @queue_keys k CROSS JOIN "
+    "LATERAL "
+    f"(SELECT {_has_throttled(ReadyState.THROTTLED_STARTED)} AS begun, "
+    f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED)} AS unbegun OFFSET 0) b "
+    f"WHERE k.queue = o.name AND k.is_throttled = 1 AND {_HAS_SLOT_FOR_KEY} AND (b.begun OR b.unbegun) "
+    "ORDER BY k.queue, k.recheck_at LIMIT 1)"
 )
 # When the first run of a limited queue can be claimed, as far as is known; NULL: not before something else happens.
 _SQLITE_LIMITED_AT = (
-    f"SELECT nullif(min(CASE WHEN {_first_queued(Ready.EXEMPT, '1')} THEN 0.0 WHEN o.concurrency IS NULL "
-    f"OR (SELECT count(*) {_EXECUTED}) < o.concurrency THEN "
-    f"min(coalesce({_first_queued(Ready.BEGUN, '0.0')}, {_NEVER}), "
-    f"coalesce({_first_queued(Ready.UNBEGUN, 'o.open_at')}, {_NEVER}), coalesce({_SQLITE_ASIDE_AT}, {_NEVER})) "
+    f"SELECT nullif(min(CASE WHEN {_first_queued(ReadyState.EXEMPT, '1')} THEN 0.0 WHEN o.concurrency IS NULL "
+    f"OR (SELECT count(*) {_RUNNING_RUNS}) < o.concurrency THEN "
+    f"min(coalesce({_first_queued(ReadyState.STARTED, '0.0')}, {_NEVER}), "
+    f"coalesce({_first_queued(ReadyState.UNSTARTED, 'o.next_start_at')}, {_NEVER}), coalesce({_SQLITE_THROTTLED_AT}, "
+    f"{_NEVER})) "
     f"ELSE {_NEVER} END), {_NEVER}) FROM @queues o CROSS JOIN {_SQLITE_WORKFLOWS} "
     f"WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
 )
 _POSTGRES_LIMITED_AT = (
-    f"SELECT min(CASE WHEN {_first_queued(Ready.EXEMPT, '1')} IS NOT NULL THEN 0 WHEN p.has_places THEN "
-    f"least({_first_queued(Ready.BEGUN, '0')}, {_first_queued(Ready.UNBEGUN, 'o.open_at')}, {_POSTGRES_ASIDE_AT}) "
+    f"SELECT min(CASE WHEN {_first_queued(ReadyState.EXEMPT, '1')} IS NOT NULL THEN 0 WHEN p.has_places THEN "
+    f"least({_first_queued(ReadyState.STARTED, '0')}, {_first_queued(ReadyState.UNSTARTED, 'o.next_start_at')}, "
+    f"{_POSTGRES_THROTTLED_AT}) "
     "END)::float8 FROM @queues o CROSS JOIN LATERAL (SELECT CASE WHEN o.concurrency IS NULL THEN true "
-    f"ELSE (SELECT count(*) {_EXECUTED}) < o.concurrency END AS has_places OFFSET 0) p "
+    f"ELSE (SELECT count(*) {_RUNNING_RUNS}) < o.concurrency END AS has_places OFFSET 0) p "
     f"CROSS JOIN {_POSTGRES_WORKFLOWS} "
     f"WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
 )
@@ -88,16 +95,16 @@ def _any(select: str) -> str:
 
 
 _HAS_DUE = (
-    f"{_any(f'SELECT 1 {_runs(Ready.DUE)}')} OR {_any(f'SELECT 1 {_runs(Ready.TIMER)} AND wake_at <= :now')} "
-    f"OR {_any(f'SELECT 1 {_runs(Ready.SUSPECT)} AND wake_at <= :now')}"
+    f"{_any(f'SELECT 1 {_runs(ReadyState.DUE)}')} OR {_any(f'SELECT 1 {_runs(ReadyState.TIMER)} AND wake_at <= :now')} "
+    f"OR {_any(f'SELECT 1 {_runs(ReadyState.SUSPECT)} AND wake_at <= :now')}"
 )
-_NEXT_DUE = f"SELECT wake_at {_runs(Ready.DUE)} ORDER BY workflow, version, priority DESC, key LIMIT 1"
-_NEXT_SUSPECT = f"SELECT wake_at {_runs(Ready.SUSPECT)} ORDER BY workflow, version, wake_at LIMIT 1"
-_NEXT_TIMER = f"SELECT wake_at {_runs(Ready.TIMER)} ORDER BY workflow, version, wake_at LIMIT 1"
+_NEXT_DUE = f"SELECT wake_at {_runs(ReadyState.DUE)} ORDER BY workflow, version, priority DESC, key LIMIT 1"
+_NEXT_SUSPECT = f"SELECT wake_at {_runs(ReadyState.SUSPECT)} ORDER BY workflow, version, wake_at LIMIT 1"
+_NEXT_TIMER = f"SELECT wake_at {_runs(ReadyState.TIMER)} ORDER BY workflow, version, wake_at LIMIT 1"
 
 
-_IS_LIMITED = flag("due_as > 1")
-_IS_CANCELLED = flag("cancel <> ''")
+_IS_LIMITED = flag("due_state > 1")
+_IS_CANCELLED = flag("cancel_state <> ''")
 
 
 class ClaimStatements(Catalog):
@@ -126,34 +133,35 @@ class ClaimStatements(Catalog):
     SUSPECTS = Lookup(
         "workflow:t version:t before:f max_rows:i",
         f"SELECT key, queue, queue_key, priority, suspicion, {_IS_LIMITED}, {_IS_CANCELLED} "
-        f"FROM @runs[runs_suspects] WHERE ready = {Ready.SUSPECT} AND workflow = :workflow AND version = :version "
+        f"FROM @runs[runs_suspects] WHERE ready_state = {ReadyState.SUSPECT} AND workflow = :workflow AND version = "
+        ":version "
         "AND wake_at <= :before ORDER BY suspicion DESC, priority DESC, key LIMIT :max_rows",
     )
 
     # Workflows
 
-    SWITCHES = Query("", "SELECT workflow, off_since, set_by, reason, is_temporary FROM @switches")
-    SWITCH_OFF = Query(
-        "workflow:t off_since:f set_by:t reason:t is_temporary:i",
-        "INSERT INTO @switches AS old (workflow, off_since, set_by, reason, is_temporary) "
-        "VALUES (:workflow, :off_since, :set_by, :reason, :is_temporary) ON CONFLICT (workflow) DO UPDATE "
-        "SET set_by = excluded.set_by, reason = excluded.reason, is_temporary = 0 "
+    DISABLED_WORKFLOWS = Query("", "SELECT workflow, disabled_at, actor, reason, is_temporary FROM @disabled_workflows")
+    DISABLE_WORKFLOW = Query(
+        "workflow:t disabled_at:f actor:t reason:t is_temporary:i",
+        "INSERT INTO @disabled_workflows AS old (workflow, disabled_at, actor, reason, is_temporary) "
+        "VALUES (:workflow, :disabled_at, :actor, :reason, :is_temporary) ON CONFLICT (workflow) DO UPDATE "
+        "SET actor = excluded.actor, reason = excluded.reason, is_temporary = 0 "
         "WHERE old.is_temporary = 1 AND excluded.is_temporary = 0",
     )
-    SWITCH_ON = Query(
+    ENABLE_WORKFLOW = Query(
         "workflow:t is_temporary:i",
-        "DELETE FROM @switches WHERE workflow = :workflow AND is_temporary >= :is_temporary",
+        "DELETE FROM @disabled_workflows WHERE workflow = :workflow AND is_temporary >= :is_temporary",
     )
-    PUBLISH = Upsert(
+    PUT_SPEC = Upsert(
         "workflows",
-        "name:t parameters:t id_template:t queue:t timeout:f tags:t budget:t is_agent:i max_deliveries:i "
-        "announced_at:f queue_key:t by_delivery:i inputs_schema:t",
+        "name:t parameters:t id_template:t queue:t timeout_s:f tags:t budget:t is_agent:i max_deliveries:i "
+        "announced_at:f queue_key_template:t is_address:i inputs_schema:t",
         "name",
     )
     SPECS = Query(
         "",
-        "SELECT name, parameters, id_template, queue, timeout, tags, budget, is_agent, max_deliveries, announced_at, "
-        "queue_key, by_delivery, inputs_schema FROM @workflows",
+        "SELECT name, parameters, id_template, queue, timeout_s, tags, budget, is_agent, max_deliveries, announced_at, "
+        "queue_key_template, is_address, inputs_schema FROM @workflows",
     )
 
 
@@ -167,7 +175,7 @@ def _distinct(column: str, index: str, order: str, condition: str) -> str:
     )
 
 
-_OWNERS = _distinct("owner", "runs_held", "owner, key", "owner IS NOT NULL")
+_OWNERS = _distinct("owner", "runs_claimed", "owner, key", "owner IS NOT NULL")
 _STARTERS = _distinct("starter", "runs_started", "starter", "starter IS NOT NULL AND finished_at IS NULL")
 _LIVE = "SELECT id FROM @workers[workers_live] WHERE state = 'live'"
 
@@ -176,7 +184,9 @@ class WorkerStatements(Catalog):
     """Statements about workers."""
 
     # Whoever declares it dead locks its row against this; renewing a lease does not.
-    IS_LIVE = Lookup("worker:i", "SELECT 1 FROM @workers WHERE id = :worker AND state = 'live'", lock="FOR KEY SHARE")
+    IS_WORKER_LIVE = Lookup(
+        "worker:i", "SELECT 1 FROM @workers WHERE id = :worker AND state = 'live'", lock="FOR KEY SHARE"
+    )
     WORKER = Query("id:i", f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id = :id")
     # Those in the list, and all that are live or referred to by unfinished runs.
     WORKERS = Query(
@@ -186,18 +196,20 @@ class WorkerStatements(Catalog):
         postgres=f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id = ANY(ARRAY({_LIVE}) || ARRAY({_OWNERS}) "
         f"|| ARRAY({_STARTERS}) || :ids) ORDER BY id",
     )
-    SERVE = Query("workflows:t id:i", "UPDATE @workers SET workflows = :workflows WHERE id = :id")
-    LEASE = Query(
-        "id:i", "SELECT beat_at, lease_until FROM @workers WHERE id = :id AND state = 'live'", lock="FOR UPDATE"
+    SET_WORKER_WORKFLOWS = Query("workflows:t id:i", "UPDATE @workers SET workflows = :workflows WHERE id = :id")
+    LOCK_LEASE = Query(
+        "id:i",
+        "SELECT heartbeat_at, lease_expires_at FROM @workers WHERE id = :id AND state = 'live'",
+        lock="FOR UPDATE",
     )
-    END_WORKER = Query("state:t id:i", "UPDATE @workers SET state = :state WHERE id = :id AND state = 'live'")
-    HELD_RUNS = Query(
+    SET_WORKER_STATE = Query("state:t id:i", "UPDATE @workers SET state = :state WHERE id = :id AND state = 'live'")
+    LOCK_CLAIMED_RUNS = Query(
         "worker:i",
-        "SELECT key, id, deliveries, max_deliveries, suspicion FROM @runs WHERE owner = :worker "
+        "SELECT key, id, delivery_count, max_deliveries, suspicion FROM @runs WHERE owner = :worker "
         "AND owner IS NOT NULL AND state || '' = 'running' ORDER BY key",
         lock="FOR NO KEY UPDATE",
     )
-    HELD_WITH_BUDGET = Query(
+    CLAIMED_WITH_BUDGET = Query(
         "worker:i",
         "SELECT key FROM @runs WHERE owner = :worker AND owner IS NOT NULL AND state || '' = 'running' "
         "AND has_budget = 1",
@@ -205,12 +217,13 @@ class WorkerStatements(Catalog):
 
 
 _SCHEDULE_VALUES = (
-    "name:t workflow:t timing:t catch_up:t most:i overlap:t by_code:i options:t inputs:b created_at:f fired_up_to:f"
+    "name:t workflow:t timing:t catch_up:t max_catch_up:i overlap:t is_declared_in_code:i options:t inputs:b "
+    "created_at:f fired_up_to:f"
 )
 _SCHEDULE_COLUMNS = ", ".join(value.partition(":")[0] for value in _SCHEDULE_VALUES.split())
 _SCHEDULES = (
-    f"SELECT {_SCHEDULE_COLUMNS}, paused_at, last_run, skipped, EXISTS (SELECT 1 FROM @announcements a "
-    "JOIN @workers w ON w.id = a.worker WHERE a.schedule = o.name AND w.state = 'live' AND w.lease_until >= :now) "
+    f"SELECT {_SCHEDULE_COLUMNS}, paused_at, last_run, last_skipped_at, EXISTS (SELECT 1 FROM @announcements a "
+    "JOIN @workers w ON w.id = a.worker WHERE a.schedule = o.name AND w.state = 'live' AND w.lease_expires_at >= :now) "
     "FROM @schedules o"
 )
 _ADD_SCHEDULE = (
@@ -227,26 +240,27 @@ class ScheduleStatements(Catalog):
     PUT_SCHEDULE = Query(
         _SCHEDULE_VALUES,
         f"{_ADD_SCHEDULE} (name) DO UPDATE SET workflow = excluded.workflow, timing = excluded.timing, "
-        "catch_up = excluded.catch_up, most = excluded.most, overlap = excluded.overlap, by_code = excluded.by_code, "
+        "catch_up = excluded.catch_up, max_catch_up = excluded.max_catch_up, overlap = excluded.overlap, "
+        "is_declared_in_code = excluded.is_declared_in_code, "
         "options = excluded.options, inputs = excluded.inputs, "
         "fired_up_to = greatest(o.fired_up_to, excluded.fired_up_to)",
     )
     ANNOUNCE_SCHEDULE = Insert("announcements", "schedule:t worker:i", " ON CONFLICT DO NOTHING")
-    DROP_ANNOUNCEMENTS = Query(
+    DELETE_STALE_ANNOUNCEMENTS = Query(
         "",
         sqlite="DELETE FROM @announcements WHERE worker NOT IN (SELECT id FROM @workers WHERE state = 'live')",
         postgres="DELETE FROM @announcements WHERE (schedule, worker) IN (SELECT a.schedule, a.worker "
         "FROM @announcements a WHERE NOT EXISTS (SELECT 1 FROM @workers w WHERE w.id = a.worker "
         "AND w.state = 'live') ORDER BY a.schedule, a.worker FOR UPDATE OF a SKIP LOCKED)",
     )
-    FORGET_ANNOUNCEMENTS = Query("schedule:t", "DELETE FROM @announcements WHERE schedule = :schedule")
+    DELETE_ANNOUNCEMENTS = Query("schedule:t", "DELETE FROM @announcements WHERE schedule = :schedule")
     SCHEDULES = Query("now:f", f"{_SCHEDULES} ORDER BY name")
     SCHEDULES_NAMED = Query("now:f names:t[]", f"{_SCHEDULES} WHERE name IN :names ORDER BY name")
     # Without a run, the last one stays; so does the last tick that was skipped.
-    SETTLE_SCHEDULE = Query(
-        "fired_up_to:f run:t skipped:f name:t if_was:f",
+    ADVANCE_SCHEDULE = Query(
+        "fired_up_to:f run:t last_skipped_at:f name:t if_was:f",
         "UPDATE @schedules SET fired_up_to = :fired_up_to, last_run = coalesce(nullif(:run, ''), last_run), "
-        "skipped = coalesce(:skipped, skipped) WHERE name = :name AND fired_up_to = :if_was",
+        "last_skipped_at = coalesce(:last_skipped_at, last_skipped_at) WHERE name = :name AND fired_up_to = :if_was",
     )
     PAUSE_SCHEDULE = Query(
         "paused_at:f name:t", "UPDATE @schedules SET paused_at = :paused_at WHERE name = :name AND paused_at IS NULL"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 RUN_COLUMNS = (
-    "key, id, workflow, queue, state, epoch, owner, starter, deliveries, max_deliveries, wake_at, waits_for, priority, "
-    "deadline, inputs, digest, seed, output, error, tags, python, created_at, finished_at, began_at, cancel, "
-    "paused_at, rewind, parent, forked_from, rewound, session, previous, has_budget, version, queue_key, due_as, "
-    "by_delivery, suspicion"
+    "key, id, workflow, queue, state, epoch, owner, starter, delivery_count, max_deliveries, wake_at, waits_for, "
+    "priority, "
+    "deadline, inputs, digest, seed, output, error, tags, python_version, created_at, finished_at, clock_started_at, "
+    "cancel_state, "
+    "paused_at, rewind, parent, forked_from, rewind_points, session, previous_run, has_budget, version, queue_key, "
+    "due_state, "
+    "is_delivery, suspicion"
 )
 JOURNAL_COLUMNS = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 RECORD_VALUES = (
@@ -15,16 +18,20 @@ RECORD_VALUES = (
 RECORD_COLUMNS = ", ".join(value.partition(":")[0] for value in RECORD_VALUES.split())
 ATTEMPT_VALUES = "run:i position:i attempt:i intent:i progress:b error:t at:f name:t retry_at:f failing_since:f"
 USED = "calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced"
-ACCOUNT_COLUMNS = f"above, {USED}, seconds, reserved_calls, reserved_tokens, reserved_nano_usd, budget, short"
+ACCOUNT_COLUMNS = (
+    f"parent_key, {USED}, seconds, reserved_calls, reserved_tokens, reserved_nano_usd, budget, short_positions"
+)
 MEMORY_COLUMNS = "namespace, key, value, text, created_at, updated_at"
-WORKER_COLUMNS = "id, name, host, pid, state, workflows, queues, started_at, lease_until, beat_at, by_lease"
+WORKER_COLUMNS = (
+    "id, name, host, pid, state, workflows, queues, started_at, lease_expires_at, heartbeat_at, is_listener"
+)
 PAYLOAD_COLUMNS = (
     ("runs", "inputs"),
     ("runs", "output"),
     ("runs", "error"),
     ("records", "payload"),
     ("signals", "payload"),
-    ("approvals", "form"),
+    ("approvals", "form_schema"),
     ("approvals", "arguments"),
     ("approvals", "answer"),
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.core.records import Kind
-from holdfast.stores.sql.ready_states import Ready
+from holdfast.core.records import RecordKind
+from holdfast.stores.sql.ready_states import ReadyState
 from holdfast.stores.sql.statements.columns import ATTEMPT_VALUES, JOURNAL_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, NamedQuery, Query, Upsert
 
@@ -12,31 +12,31 @@ _IS_ANSWER = "substr(name, 1, 7) = 'answer:'"
 _REWIND = "run:i first:i failed:i[] positions:i timers:i"
 # As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
 _REWOUND = (
-    f"run = :run AND seq >= :first AND (seq IN :failed OR kind IN ({Kind.DEADLINE}, {Kind.CANCEL}) "
-    f"OR records.position >= CASE WHEN kind = {Kind.TIMER} THEN :timers ELSE :positions END)"
+    f"run = :run AND seq >= :first AND (seq IN :failed OR kind IN ({RecordKind.DEADLINE}, {RecordKind.CANCEL}) "
+    f"OR records.position >= CASE WHEN kind = {RecordKind.TIMER} THEN :timers ELSE :positions END)"
 )
-_ENDS = f"SELECT records.position FROM @records WHERE kind = {Kind.CHILD} AND"
-_IS_CANCELLED = f"EXISTS (SELECT 1 FROM @records WHERE run = runs.key AND kind = {Kind.CANCEL})"
+_ENDS = f"SELECT records.position FROM @records WHERE kind = {RecordKind.CHILD} AND"
+_IS_CANCELLED = f"EXISTS (SELECT 1 FROM @records WHERE run = runs.key AND kind = {RecordKind.CANCEL})"
 # Whether its queue has limits is decided anew.
 _REOPENED_AS = (
     "CASE WHEN EXISTS (SELECT 1 FROM @queues o WHERE o.name = runs.queue) "
-    f"THEN CASE epoch WHEN 0 THEN {Ready.UNBEGUN} ELSE {Ready.BEGUN} END ELSE {Ready.DUE} END"
+    f"THEN CASE epoch WHEN 0 THEN {ReadyState.UNSTARTED} ELSE {ReadyState.STARTED} END ELSE {ReadyState.DUE} END"
 )
 
 
 class JournalStatements(Catalog):
     """Records and attempts."""
 
-    APPEND = Insert("records", RECORD_VALUES)
+    APPEND_RECORD = Insert("records", RECORD_VALUES)
     RECORD_EPOCH = Lookup("run:i seq:i", "SELECT epoch FROM @records WHERE run = :run AND seq = :seq")
     JOURNAL = Lookup("run:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run ORDER BY seq")
-    JOURNAL_PLACES = Query("run:i", "SELECT seq, position, utf8(name) FROM @records WHERE run = :run ORDER BY seq")
-    JOURNAL_ENTRY = Query("run:i seq:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run AND seq = :seq")
+    JOURNAL_POSITIONS = Query("run:i", "SELECT seq, position, utf8(name) FROM @records WHERE run = :run ORDER BY seq")
+    GET_RECORD = Query("run:i seq:i", f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run AND seq = :seq")
     NEW_RECORDS = Query(
         "run:i seq:i max_rows:i",
         f"SELECT {JOURNAL_COLUMNS} FROM @records WHERE run = :run AND seq > :seq ORDER BY seq LIMIT :max_rows",
     )
-    JOURNAL_PARTS = Query(
+    JOURNAL_SEGMENTS = Query(
         "run:i",
         "SELECT epoch, worker, kind, count(*), min(seq), max(seq) FROM @records WHERE run = :run "
         "GROUP BY epoch, worker, kind ORDER BY min(seq)",
@@ -53,14 +53,14 @@ class JournalStatements(Catalog):
         "FROM @records WHERE run = :run AND seq < :seq ORDER BY seq",
     )
 
-    NOTE_ATTEMPT = Upsert("attempts", ATTEMPT_VALUES, "run, position")
-    CLEAR_ATTEMPT = Delete("attempts", "run:i position:i")
+    SAVE_ATTEMPT = Upsert("attempts", ATTEMPT_VALUES, "run, position")
+    DELETE_ATTEMPT = Delete("attempts", "run:i position:i")
     ATTEMPTS = Lookup(
         "run:i",
         "SELECT position, attempt, intent, progress, error, at, name, outcome, retry_at, failing_since "
         "FROM @attempts WHERE run = :run",
     )
-    OUTCOME = Query(
+    HAS_OUTCOME = Query(
         "run:i position:i name:t",
         "SELECT 1 FROM @attempts WHERE run = :run AND position = :position AND name = :name AND outcome IS NOT NULL",
     )
@@ -71,15 +71,21 @@ class MailboxStatements(Catalog):
     """Signals to a run, and links to the runs that it waits for."""
 
     SEND_SIGNAL = Insert("signals", "run:i name:t sent_at:f payload:b position:i")
-    NOTE_SIGNAL_KEY = Insert("signal_keys", "run:i dedup:t", " ON CONFLICT DO NOTHING")
-    HAS_SIGNAL_KEY = Lookup("run:i dedup:t", "SELECT 1 FROM @signal_keys WHERE run = :run AND dedup = :dedup")
-    SIGNAL_KEYS = Query("run:i", "SELECT dedup FROM @signal_keys WHERE run = :run ORDER BY run, dedup")
+    ADD_SIGNAL_KEY = Insert("signal_keys", "run:i dedup_key:t", " ON CONFLICT DO NOTHING")
+    HAS_SIGNAL_KEY = Lookup(
+        "run:i dedup_key:t", "SELECT 1 FROM @signal_keys WHERE run = :run AND dedup_key = :dedup_key"
+    )
+    SIGNAL_KEYS = Query("run:i", "SELECT dedup_key FROM @signal_keys WHERE run = :run ORDER BY run, dedup_key")
     CONSUME_SIGNAL = Delete("signals", "id:i run:i")
-    SENT = Lookup("run:i", "SELECT DISTINCT name, position FROM @signals WHERE run = :run")
+    MAILBOX_NAMES = Lookup("run:i", "SELECT DISTINCT name, position FROM @signals WHERE run = :run")
     MAILBOX = Lookup("run:i", "SELECT id, name, payload, sent_at, position FROM @signals WHERE run = :run ORDER BY id")
     # The end of a run that this one waits for, or the answer to an approval.
-    DROP_END = Delete("signals", "run:i position:i", f"run = :run AND position = :position AND NOT {_IS_ANSWER}")
-    DROP_ANSWER = Delete("signals", "run:i position:i", f"run = :run AND position = :position AND {_IS_ANSWER}")
+    DELETE_END_SIGNAL = Delete(
+        "signals", "run:i position:i", f"run = :run AND position = :position AND NOT {_IS_ANSWER}"
+    )
+    DELETE_ANSWER_SIGNAL = Delete(
+        "signals", "run:i position:i", f"run = :run AND position = :position AND {_IS_ANSWER}"
+    )
     # The cursor is in every row, and there is a row without a signal, so that it is always known where to continue. On
     # SQLite it is an id. On PostgreSQL ids are given out before the commit, so it is a transaction: nothing that is not
     # committed yet is older than the oldest one that is still open now.
@@ -97,71 +103,71 @@ class MailboxStatements(Catalog):
         "ON true ORDER BY s.id",
     )
 
-    LINK = Upsert("links", "parent:i position:i child:i awaited:i", "parent, position")
-    UNLINK = Delete("links", "parent:i position:i")
+    PUT_LINK = Upsert("links", "parent:i position:i child:i link_state:i", "parent, position")
+    DELETE_LINK = Delete("links", "parent:i position:i")
     LINKS = Lookup(
         "parent:i low:i high:i",
-        "SELECT position, child, awaited FROM @links WHERE parent = :parent AND position BETWEEN :low AND :high",
+        "SELECT position, child, link_state FROM @links WHERE parent = :parent AND position BETWEEN :low AND :high",
     )
-    LINKS_OF = Query(
+    RUN_LINKS = Query(
         "parent:i",
-        "SELECT l.position, c.id, l.awaited FROM @links l CROSS JOIN @runs c ON c.key = l.child "
+        "SELECT l.position, c.id, l.link_state FROM @links l CROSS JOIN @runs c ON c.key = l.child "
         "WHERE l.parent = :parent ORDER BY l.parent, l.position",
     )
-    LINKED = Lookup(  # whatever is not ``rules.Told.LATE``
+    LINKED_RUNS = Lookup(  # whatever is not ``rules.LinkState.LATE``
         "parent:i",
         "SELECT l.position, c.id, c.digest FROM @links l CROSS JOIN @runs c ON c.key = l.child "
-        "WHERE l.parent = :parent AND l.awaited <> 2",
+        "WHERE l.parent = :parent AND l.link_state <> 2",
     )
-    WAITING = Lookup(
+    WAITERS = Lookup(
         "child:i",
-        "SELECT parent, position FROM @links WHERE awaited = 1 AND child = :child ORDER BY parent, position",
+        "SELECT parent, position FROM @links WHERE link_state = 1 AND child = :child ORDER BY parent, position",
     )
 
 
 class RewindStatements(Catalog):
     """What a person's retry rewinds of a run that has ended. ``_REWIND`` is a mapping."""
 
-    REOPENED = Query("key:i", "SELECT id, state, rewind FROM @runs WHERE key = :key")
+    REOPENED_RUN = Query("key:i", "SELECT id, state, rewind FROM @runs WHERE key = :key")
     # The runs that a run waits for, and will have no end of; and whether it had one.
-    OPEN_ENDS = NamedQuery(
+    PENDING_CHILDREN = NamedQuery(
         _REWIND,
         f"SELECT l.position, c.key, c.state, c.parent, l.position IN ({_ENDS} {_REWOUND}) FROM @links l "
         f"CROSS JOIN @runs c ON c.key = l.child WHERE l.parent = :run AND l.position NOT IN "
         f"({_ENDS} run = :run AND NOT ({_REWOUND})) ORDER BY l.position",
     )
-    PUT_BACK = NamedQuery(
+    RESTORE_SIGNALS = NamedQuery(
         _REWIND,
         "INSERT INTO @signals (run, name, sent_at, payload) SELECT run, name, started_at, "
-        f"coalesce(payload, utf8('null')) FROM @records WHERE kind = {Kind.SIGNAL} AND {_REWOUND} ORDER BY seq",
+        f"coalesce(payload, utf8('null')) FROM @records WHERE kind = {RecordKind.SIGNAL} AND {_REWOUND} ORDER BY seq",
     )
-    TAKE_BACK = NamedQuery(_REWIND, f"DELETE FROM @records WHERE {_REWOUND}")
+    DELETE_REWOUND_RECORDS = NamedQuery(_REWIND, f"DELETE FROM @records WHERE {_REWOUND}")
     # Answers in the journal, and to approvals that were requested because of what is rewound.
-    DROP_ANSWERS = NamedQuery(
+    DELETE_REWOUND_ANSWERS = NamedQuery(
         _REWIND, f"DELETE FROM @signals WHERE run = :run AND position >= :positions AND {_IS_ANSWER}"
     )
-    TAKE_BACK_ANSWERS = NamedQuery(
+    WITHDRAW_REWOUND_APPROVALS = NamedQuery(
         _REWIND,
         "UPDATE @approvals SET state = 'withdrawn' WHERE run = :run AND (approvals.position >= :positions "
-        f"OR approvals.position IN (SELECT records.position FROM @records WHERE kind = {Kind.APPROVAL} "
+        f"OR approvals.position IN (SELECT records.position FROM @records WHERE kind = {RecordKind.APPROVAL} "
         f"AND {_REWOUND}))",
     )
-    TAKE_BACK_ATTEMPTS = NamedQuery(
+    DELETE_REWOUND_ATTEMPTS = NamedQuery(
         _REWIND, "DELETE FROM @attempts WHERE run = :run AND position >= :positions AND intent = 0"
     )
-    NOTE_REWOUND = Query(
-        "position:i key:i",
-        "UPDATE @runs SET rewound = CASE rewound WHEN '[]' THEN '[' ELSE substr(rewound, 1, length(rewound) - 1) "
-        "|| ', ' END || :position || ']' WHERE key = :key",
+    ADD_REWIND_POINT = Query(
+        "point:t key:i",
+        "UPDATE @runs SET rewind_points = CASE rewind_points WHEN '[]' THEN '[' "
+        "ELSE substr(rewind_points, 1, length(rewind_points) - 1) || ', ' END || :point || ']' WHERE key = :key",
     )
     REOPEN_RUN = Query(
         "wake_at:f now:f key:i",
-        "UPDATE @runs SET state = 'pending', owner = NULL, deliveries = 0, suspicion = 0, output = NULL, "
-        f"error = NULL, finished_at = NULL, due_as = {_REOPENED_AS}, "
-        f"ready = CASE WHEN {_REOPENED_AS} > {Ready.DUE} AND {_IS_CANCELLED} THEN {Ready.EXEMPT} "
-        f"ELSE {_REOPENED_AS} END, dedup = '', wake_at = :wake_at, "
-        "deadline = CASE WHEN deadline > :now THEN deadline END, unclaimed = least(unclaimed, 1), "
-        f"cancel = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL "
+        "UPDATE @runs SET state = 'pending', owner = NULL, delivery_count = 0, suspicion = 0, output = NULL, "
+        f"error = NULL, finished_at = NULL, due_state = {_REOPENED_AS}, "
+        f"ready_state = CASE WHEN {_REOPENED_AS} > {ReadyState.DUE} AND {_IS_CANCELLED} THEN {ReadyState.EXEMPT} "
+        f"ELSE {_REOPENED_AS} END, dedup_key = '', wake_at = :wake_at, "
+        "deadline = CASE WHEN deadline > :now THEN deadline END, result_claim = least(result_claim, 1), "
+        f"cancel_state = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL "
         "WHERE key = :key",
     )
     SET_VERSION = Query("version:t key:i", "UPDATE @runs SET version = :version WHERE key = :key")

@@ -1,4 +1,4 @@
-"""Lists of runs: the keys of a page (see ``listing``), and counts.
+"""Lists of runs: the keys of a page (see ``run_lists``), and counts.
 
 On PostgreSQL, each has one index that it may use, whatever else is asked for. The order must come from that index, so
 all its columns are named in ``ORDER BY``, and none of them is bound to a single value: that would let the planner leave
@@ -35,7 +35,7 @@ class _Narrowing(NamedTuple):
 
 
 _NARROWINGS = {
-    "owner": _Narrowing("value:i", "runs_held", "owner", "(SELECT * FROM @runs WHERE owner IS NOT NULL) runs"),
+    "owner": _Narrowing("value:i", "runs_claimed", "owner", "(SELECT * FROM @runs WHERE owner IS NOT NULL) runs"),
     "parent": _Narrowing("value:t", "runs_children", "parent", "(SELECT * FROM @runs WHERE parent <> '') runs"),
     "id_prefix": _Narrowing("first:t last:t", "sqlite_autoindex_runs_1", "id"),
     "created": _Narrowing("first:f last:f", "runs_created", "created_at"),
@@ -127,7 +127,7 @@ class ListStatements(Catalog):
         postgres="SELECT key FROM @runs WHERE key < :below AND key >= :lowest{filters} ORDER BY key DESC "
         "LIMIT :max_rows",
     )
-    LIST_STRETCH = Query(
+    LIST_BY_WORKFLOW_AND_STATE = Query(
         f"workflow:t state:t {_PAGE}",
         sqlite="SELECT key FROM @runs[runs_listed] WHERE workflow = :workflow AND state = :state AND key < :below "
         "AND key >= :lowest{filters} ORDER BY key DESC LIMIT :max_rows",
@@ -135,7 +135,7 @@ class ListStatements(Catalog):
         "WHERE (workflow, state, key) < (q.w, q.s, q.k) AND (workflow, state, key) >= (q.w, q.s, q.f){filters} "
         "ORDER BY workflow DESC, state DESC, key DESC LIMIT :max_rows",
     )
-    LIST_STATE = Query(
+    LIST_BY_STATE = Query(
         f"state:t {_PAGE}",
         sqlite="SELECT key FROM @runs[runs_in_state] WHERE state || '.' = :state || '.' AND key < :below "
         "AND key >= :lowest{filters} ORDER BY key DESC LIMIT :max_rows",
@@ -143,8 +143,8 @@ class ListStatements(Catalog):
         "WHERE (state || '.', key) < (q.s, q.k) AND (state || '.', key) >= (q.s, q.f){filters} "
         "ORDER BY state || '.' DESC, key DESC LIMIT :max_rows",
     )
-    LIST_BY = Group({**{name: _page(by) for name, by in _NARROWINGS.items()}, "tag": _PAGE_BY_TAG})
-    HOW_MANY = Group({**{name: _count(by) for name, by in _NARROWINGS.items()}, "tag": _COUNT_BY_TAG})
+    LIST_BY_CONDITION = Group({**{name: _page(by) for name, by in _NARROWINGS.items()}, "tag": _PAGE_BY_TAG})
+    COUNT_BY_CONDITION = Group({**{name: _count(by) for name, by in _NARROWINGS.items()}, "tag": _COUNT_BY_TAG})
     FILTERS = Group(
         {
             "states": Query("states:t[]", " AND runs.state || '' IN :states"),
@@ -164,7 +164,7 @@ class ListStatements(Catalog):
         "first:f last:f",
         "SELECT max(key + 0) FROM @runs[runs_created] WHERE created_at >= :first AND created_at < :last",
     )
-    CREATED_BELOW = Query(
+    HAS_CREATED_BELOW = Query(
         "first:f last:f key:i",
         "SELECT 1 FROM @runs[runs_created] WHERE created_at >= :first AND created_at < :last AND key + 0 < :key "
         "ORDER BY created_at, key LIMIT 1",
@@ -174,15 +174,15 @@ class ListStatements(Catalog):
 
     KNOWN_WORKFLOWS = Query("", sqlite=_SQLITE_WORKFLOWS, postgres=_POSTGRES_WORKFLOWS)
     COUNT_RUNS = Query("", "SELECT workflow, state, count(*) FROM @runs GROUP BY workflow, state")
-    COUNT_SOME = Query(
+    COUNT_RUNS_UP_TO = Query(
         "states:t[] max_count:i",
         sqlite="SELECT w.name, s.value, (SELECT count(*) FROM (SELECT 1 FROM @runs[runs_listed] "
         f"WHERE workflow = w.name AND state = s.value LIMIT :max_count)) FROM ({_SQLITE_WORKFLOWS}) w "
         "CROSS JOIN json_each(:states) s",
-        postgres="SELECT w.name, s.state, c.count FROM (SELECT :states AS states, :max_count AS most OFFSET 0) q "
+        postgres="SELECT w.name, s.state, c.count FROM (SELECT :states AS states, :max_count AS max_count OFFSET 0) q "
         f"CROSS JOIN ({_POSTGRES_WORKFLOWS}) w CROSS JOIN LATERAL unnest(q.states) s (state) CROSS JOIN LATERAL "
         "(SELECT count(*) FROM (SELECT 1 FROM @runs WHERE workflow = w.name AND state = s.state "
-        "ORDER BY workflow, state, key LIMIT q.most) f) c",
+        "ORDER BY workflow, state, key LIMIT q.max_count) f) c",
     )
     COUNT_UNFINISHED = Query(
         "workflows:t[]",
@@ -195,10 +195,8 @@ class ListStatements(Catalog):
         "GROUP BY w.name, r.version",
     )
     # Each of the two is the end of an index; together in one SELECT they would be a look at all there is.
-    FIRST_AND_LAST_CREATED = Query(
-        "", "SELECT (SELECT min(created_at) FROM @runs), (SELECT max(created_at) FROM @runs)"
-    )
-    CREATED_ON = Lookup(
+    CREATED_RANGE = Query("", "SELECT (SELECT min(created_at) FROM @runs), (SELECT max(created_at) FROM @runs)")
+    CREATED_COUNTS = Lookup(
         "since:f before:f",
         "SELECT workflow, count(*) FROM @runs WHERE created_at >= :since AND created_at < :before GROUP BY workflow",
     )

@@ -2,13 +2,13 @@
 
 Whether a large value is still needed is found by indexes that have only the rows with a reference in them, or with a
 payload that happens to be as long as one. On PostgreSQL, whoever is about to refer to a large value holds its row until
-the commit (``KEEP_BLOB``). Whoever wants to delete one locks it first, which waits for the others, and looks for
+the commit (``PUT_BLOB``). Whoever wants to delete one locks it first, which waits for the others, and looks for
 references in a statement of its own after that.
 """
 
 from __future__ import annotations
 
-from holdfast.stores.rules import WORKERS_KEPT
+from holdfast.stores.rules import WORKER_RETENTION_S
 from holdfast.stores.sql.statements.columns import PAYLOAD_COLUMNS
 from holdfast.stores.sql.statements.queues import lock_listed
 from holdfast.stores.sql.templates import Catalog, Delete, Insert, InsertSelected, Lookup, Query, Write
@@ -33,11 +33,12 @@ def _select_references(table: str, *columns: str) -> Query:
 def _delete_workers(by_lease: int, index: str, oldest_sqlite: str, oldest_postgres: str) -> Query:
     """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
     found = (
-        f"SELECT id, lease_until FROM @workers[{index}] WHERE by_lease = {by_lease} AND state <> 'live' ORDER BY id "
+        f"SELECT id, lease_expires_at FROM @workers[{index}] WHERE is_listener = {by_lease} AND state <> 'live' ORDER "
+        "BY id "
         "LIMIT :max_rows"
     )
     unneeded = (
-        "w.lease_until < least(:before, coalesce(({oldest}), :now)) AND (SELECT 1 FROM @runs[runs_started] "
+        "w.lease_expires_at < least(:before, coalesce(({oldest}), :now)) AND (SELECT 1 FROM @runs[runs_started] "
         "WHERE starter = w.id AND starter IS NOT NULL AND finished_at IS NULL LIMIT 1) IS NULL"
     )
     return Query(
@@ -49,10 +50,10 @@ def _delete_workers(by_lease: int, index: str, oldest_sqlite: str, oldest_postgr
     )
 
 
-class PruningStatements(Catalog):
+class RetentionStatements(Catalog):
     """Statements that delete runs, and what belongs to them."""
 
-    ENDED_STRETCH = Query(
+    LIST_ENDED = Query(
         "workflow:t state:t after:i last:i before:f max_rows:i",
         sqlite="SELECT key FROM @runs[runs_listed] WHERE workflow = :workflow AND state = :state AND key > :after "
         "AND key <= :last AND finished_at < :before ORDER BY key LIMIT :max_rows",
@@ -61,13 +62,13 @@ class PruningStatements(Catalog):
         "AND (workflow, state, key) <= (q.w, q.s, q.high) AND finished_at < q.t ORDER BY workflow, state, key "
         "LIMIT :max_rows",
     )
-    KIN = Lookup(
+    GROUP_MEMBER = Lookup(
         "key:i",
-        "SELECT key, id, workflow, state, finished_at, parent, session, previous, unclaimed FROM @runs "
+        "SELECT key, id, workflow, state, finished_at, parent, session, previous_run, result_claim FROM @runs "
         "WHERE key = :key",
     )
     CHILDREN = Lookup("id:t", "SELECT key FROM @runs WHERE parent = :id AND parent <> ''")
-    CONTINUED = Lookup("id:t", "SELECT key FROM @runs WHERE previous = :id AND previous <> ''")
+    CONTINUATIONS = Lookup("id:t", "SELECT key FROM @runs WHERE previous_run = :id AND previous_run <> ''")
     SESSION_RUNS = Lookup(
         "workflow:t session:t",
         "SELECT key FROM @runs WHERE workflow = :workflow AND session = :session AND session <> ''",
@@ -87,50 +88,50 @@ class PruningStatements(Catalog):
 
     # Runs, and what is swept away later
 
-    NOTE_PRUNED = InsertSelected(
+    ADD_PRUNED = InsertSelected(
         "pruned",
         "key, size, inputs, output, error",
         "key:i",
         f"SELECT key, {_RUN_SIZE}, reference(inputs), reference(output), reference(error) FROM @runs WHERE key = :key",
     )
-    NOTE_REPLACED = Insert("pruned", "key:i inputs:b")
-    FORGET_RUN = Delete("runs", "key:i")
-    FORGET_LINKS = Delete("links", "parent:i")
-    FORGET_ACCOUNT = Delete("usages", "run:i")
-    NEXT_PRUNED = Query(
+    ADD_REPLACED_INPUTS = Insert("pruned", "key:i inputs:b")
+    DELETE_RUN = Delete("runs", "key:i")
+    DELETE_LINKS = Delete("links", "parent:i")
+    DELETE_ACCOUNT = Delete("usages", "run:i")
+    LOCK_NEXT_PRUNED = Query(
         "max_rows:i",
         "SELECT key, size, inputs, output, error FROM @pruned ORDER BY key LIMIT :max_rows",
         lock="FOR UPDATE SKIP LOCKED",
     )
-    FORGET_RECORDS = Query(
+    DELETE_RECORDS = Query(
         "run:i max_rows:i",
         sqlite="DELETE FROM @records WHERE rowid IN (SELECT rowid FROM @records WHERE run = :run ORDER BY seq "
         "LIMIT :max_rows) RETURNING coalesce(octet_length(payload), 0), reference(payload)",
         postgres="DELETE FROM @records WHERE ctid = ANY(ARRAY(SELECT ctid FROM @records WHERE run = :run "
         "ORDER BY run, seq LIMIT :max_rows)) RETURNING coalesce(octet_length(payload), 0), reference(payload)",
     )
-    LARGE_SIGNALS = _select_references("signals", "payload")
-    LARGE_APPROVALS = _select_references("approvals", "form", "arguments", "answer")
-    FORGET_ATTEMPTS = Delete("attempts", "run:i")
-    FORGET_SIGNALS = Delete("signals", "run:i")
-    FORGET_SIGNAL_KEYS = Delete("signal_keys", "run:i")
+    SIGNAL_REFERENCES = _select_references("signals", "payload")
+    APPROVAL_REFERENCES = _select_references("approvals", "form_schema", "arguments", "answer")
+    DELETE_ATTEMPTS = Delete("attempts", "run:i")
+    DELETE_SIGNALS = Delete("signals", "run:i")
+    DELETE_SIGNAL_KEYS = Delete("signal_keys", "run:i")
     # Tags are found by the tag alone in SQLite, so those of a run are read from its row.
-    FORGET_TAGS = Write(
+    DELETE_TAGS = Write(
         "run:i",
         sqlite="DELETE FROM @run_tags WHERE run = :run AND tag IN (SELECT value FROM json_each("
         "(SELECT CASE WHEN json_valid(tags) THEN tags ELSE '[]' END FROM @runs WHERE key = :run)))",
         postgres="DELETE FROM @run_tags WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM @rows CROSS JOIN LATERAL "
         "(SELECT ctid FROM @run_tags WHERE run = :run OFFSET 0) t))",
     )
-    FORGET_RESERVATIONS = Delete("reservations", "run:i")
-    FORGET_APPROVALS = Delete("approvals", "run:i")
-    FORGET_NOTICES = Delete("notices", "run:i")
-    FORGET_PRUNED = Delete("pruned", "key:i")
+    DELETE_RESERVATIONS = Delete("reservations", "run:i")
+    DELETE_APPROVALS = Delete("approvals", "run:i")
+    DELETE_LIVE_EVENTS = Delete("live_events", "run:i")
+    DELETE_PRUNED = Delete("pruned", "key:i")
 
     # Large values
 
     LOCK_BLOB = Lookup("hash:b", "SELECT octet_length(data) FROM @blobs WHERE hash = :hash", lock="FOR UPDATE")
-    IS_REFERRED_TO = Lookup(
+    IS_BLOB_REFERENCED = Lookup(
         "reference:b",
         "SELECT 1 WHERE "
         + " OR ".join(
@@ -138,19 +139,19 @@ class PruningStatements(Catalog):
             for table, column in PAYLOAD_COLUMNS
         ),
     )
-    FORGET_BLOB = Delete("blobs", "hash:b")
+    DELETE_BLOB = Delete("blobs", "hash:b")
 
     # Workers
 
-    FORGET_LISTENERS = _delete_workers(
+    DELETE_OLD_LISTENERS = _delete_workers(
         1,
-        "workers_gone",
-        "SELECT min(created_at) FROM @runs[runs_delivered] WHERE by_delivery = 1",
-        "SELECT min(created_at) FROM @runs WHERE by_delivery + 0 = 1",
+        "workers_ended_listeners",
+        "SELECT min(created_at) FROM @runs[runs_delivered] WHERE is_delivery = 1",
+        "SELECT min(created_at) FROM @runs WHERE is_delivery + 0 = 1",
     )
-    FORGET_WORKERS = _delete_workers(
+    DELETE_OLD_WORKERS = _delete_workers(
         0,
-        "workers_left",
-        f"SELECT min(created_at) - {WORKERS_KEPT} FROM @runs[runs_created]",
-        f"SELECT created_at - {WORKERS_KEPT} FROM @runs ORDER BY created_at, key LIMIT 1",
+        "workers_ended",
+        f"SELECT min(created_at) - {WORKER_RETENTION_S} FROM @runs[runs_created]",
+        f"SELECT created_at - {WORKER_RETENTION_S} FROM @runs ORDER BY created_at, key LIMIT 1",
     )

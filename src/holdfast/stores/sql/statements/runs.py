@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from holdfast.stores.sql.ready_states import ASIDE_READY, READY_WHEN_DUE, Ready, ready_when_due
+from holdfast.stores.sql.ready_states import READY_WHEN_DUE, THROTTLED_READY, ReadyState, ready_when_due
 from holdfast.stores.sql.statements.columns import RUN_COLUMNS
 from holdfast.stores.sql.templates import Catalog, Insert, Lookup, Query, Update
 
 # Whoever started a run with a generated id is there to take its result when it ends, unless its process died before.
 _RESULT_TAKEN = (
-    "unclaimed = CASE WHEN unclaimed = 1 AND NOT EXISTS "
-    "(SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE unclaimed END"
+    "result_claim = CASE WHEN result_claim = 1 AND NOT EXISTS "
+    "(SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE result_claim END"
 )
 _ENDED = (
-    f"owner = NULL, ready = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, parked_by = NULL, {_RESULT_TAKEN}"
+    f"owner = NULL, ready_state = NULL, wake_at = NULL, waits_for = '', paused_at = NULL, parked_by = NULL, "
+    f"{_RESULT_TAKEN}"
 )
-_RELEASED_AS = "state = 'pending', owner = NULL, ready = CASE WHEN paused_at IS NULL THEN {} END"
+_RELEASED_AS = "state = 'pending', owner = NULL, ready_state = CASE WHEN paused_at IS NULL THEN {} END"
 _RELEASED = _RELEASED_AS.format(READY_WHEN_DUE)
-_WOKEN = f"ready = CASE WHEN ready IN {ASIDE_READY} THEN ready ELSE {READY_WHEN_DUE} END"
-_CANCEL_REQUESTED = "cancel = CASE cancel WHEN '' THEN 'asked' ELSE cancel END"
+_WOKEN = f"ready_state = CASE WHEN ready_state IN {THROTTLED_READY} THEN ready_state ELSE {READY_WHEN_DUE} END"
+_CANCEL_REQUESTED = "cancel_state = CASE cancel_state WHEN '' THEN 'requested' ELSE cancel_state END"
 # Those that are still being restored are left alone.
 _OVERDUE = "deadline <= :now AND finished_at IS NULL AND coalesce(paused_at, 1) <> 0"
 
@@ -50,11 +51,11 @@ class RunStatements(Catalog):
     GET_RUN_BY_KEY = Lookup("key:i", f"SELECT {RUN_COLUMNS} FROM @runs WHERE key = :key")
     GET_RUNS_BY_ID = _select_listed("id", "t")
     GET_RUNS_BY_KEY = _select_listed("key", "i")
-    ID = Lookup("key:i", "SELECT id FROM @runs WHERE key = :key")
-    ID_BYTES = Query("key:i", "SELECT utf8(id) FROM @runs WHERE key = :key")
-    KEY_OF = Lookup("id:t", "SELECT key FROM @runs WHERE id = :id")
+    RUN_ID = Lookup("key:i", "SELECT id FROM @runs WHERE key = :key")
+    RUN_ID_BYTES = Query("key:i", "SELECT utf8(id) FROM @runs WHERE key = :key")
+    RUN_KEY = Lookup("id:t", "SELECT key FROM @runs WHERE id = :id")
     SEED = Lookup("key:i", "SELECT seed FROM @runs WHERE key = :key")
-    NEWEST_OF_SESSION = Lookup(
+    NEWEST_IN_SESSION = Lookup(
         "workflow:t session:t",
         "SELECT id FROM @runs WHERE workflow = :workflow AND session = :session AND session <> '' "
         "ORDER BY key DESC LIMIT 1",
@@ -64,17 +65,19 @@ class RunStatements(Catalog):
 
     START_RUN = Insert(
         "runs",
-        "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready:i wake_at:f "
-        "priority:i deadline:f unclaimed:i python:t created_at:f began_at:f parent:t forked_from:t rewound:t digest:b "
-        "seed:b tags:t inputs:b session:t previous:t has_budget:i version:t queue_key:t due_as:i turn:i dedup:t "
-        "debounced:i by_delivery:i",
+        "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready_state:i wake_at:f "
+        "priority:i deadline:f result_claim:i python_version:t created_at:f clock_started_at:f parent:t forked_from:t "
+        "rewind_points:t digest:b "
+        "seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t due_state:i turn:i "
+        "dedup_key:t "
+        "is_debounced:i is_delivery:i",
         order="id",
     )
     TAG_RUN = Insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING")
     # One that is locked just now is waited for: it is joined rather than started once more.
     FIND_ORPHAN = Query(
         "workflow:t digest:b version:t",
-        f"SELECT {RUN_COLUMNS} FROM @runs WHERE unclaimed = 1 AND workflow = :workflow AND digest = :digest "
+        f"SELECT {RUN_COLUMNS} FROM @runs WHERE result_claim = 1 AND workflow = :workflow AND digest = :digest "
         "AND version = :version AND starter IS NOT NULL "
         "AND NOT EXISTS (SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'live') "
         "ORDER BY workflow, digest, key LIMIT 1",
@@ -82,39 +85,39 @@ class RunStatements(Catalog):
     )
     ADOPT_ORPHAN = Query(
         "starter:i key:i",
-        "UPDATE @runs SET starter = :starter, unclaimed = CASE WHEN finished_at IS NULL THEN 1 ELSE 2 END "
+        "UPDATE @runs SET starter = :starter, result_claim = CASE WHEN finished_at IS NULL THEN 1 ELSE 2 END "
         "WHERE key = :key",
     )
 
     # A run's life
 
-    DELIVERIES = Lookup("key:i", "SELECT deliveries, max_deliveries, suspicion FROM @runs WHERE key = :key")
-    RESET_DELIVERIES = Update("key:i", "deliveries = 0, suspicion = 0")
-    CLAIM = Update(
+    DELIVERY_COUNTS = Lookup("key:i", "SELECT delivery_count, max_deliveries, suspicion FROM @runs WHERE key = :key")
+    RESET_DELIVERY_COUNT = Update("key:i", "delivery_count = 0, suspicion = 0")
+    CLAIM_RUN = Update(
         "owner:i key:i",
-        "state = 'running', epoch = epoch + 1, owner = :owner, ready = NULL, wake_at = NULL, waits_for = '', "
-        f"due_as = CASE due_as WHEN {Ready.UNBEGUN} THEN {Ready.BEGUN} ELSE due_as END, "
-        "dedup = CASE debounced WHEN 1 THEN '' ELSE dedup END",
+        "state = 'running', epoch = epoch + 1, owner = :owner, ready_state = NULL, wake_at = NULL, waits_for = '', "
+        f"due_state = CASE due_state WHEN {ReadyState.UNSTARTED} THEN {ReadyState.STARTED} ELSE due_state END, "
+        "dedup_key = CASE is_debounced WHEN 1 THEN '' ELSE dedup_key END",
     )
     PARK_RUN = Update(
-        "ready:i wake_at:f waits_for:t by_holder:i key:i",
-        "state = 'waiting', owner = NULL, ready = :ready, wake_at = :wake_at, waits_for = :waits_for, "
+        "ready_state:i wake_at:f waits_for:t by_holder:i key:i",
+        "state = 'waiting', owner = NULL, ready_state = :ready_state, wake_at = :wake_at, waits_for = :waits_for, "
         "suspicion = 0, parked_by = CASE WHEN :by_holder = 1 THEN runs.owner END",
     )
     RELEASE_RUN = Update("wake_at:f key:i", f"{_RELEASED}, wake_at = :wake_at")
     # It is due at ``wake_at``, even if that is over.
     RELEASE_LATER = Update(
         "wake_at:f counted:i key:i",
-        f"{_RELEASED_AS.format(f'CASE WHEN suspicion > 1 THEN {Ready.SUSPECT} ELSE {Ready.TIMER} END')}, "
-        "wake_at = :wake_at, deliveries = deliveries + :counted",
+        f"{_RELEASED_AS.format(f'CASE WHEN suspicion > 1 THEN {ReadyState.SUSPECT} ELSE {ReadyState.TIMER} END')}, "
+        "wake_at = :wake_at, delivery_count = delivery_count + :counted",
     )
     # Of a dead worker.
-    FREE_RUN = Update(
-        "wake_at:f deliveries:i suspicion:i key:i",
-        f"{_RELEASED_AS.format(ready_when_due(':suspicion'))}, wake_at = :wake_at, deliveries = :deliveries, "
+    REQUEUE_RUN = Update(
+        "wake_at:f delivery_count:i suspicion:i key:i",
+        f"{_RELEASED_AS.format(ready_when_due(':suspicion'))}, wake_at = :wake_at, delivery_count = :delivery_count, "
         "suspicion = :suspicion",
     )
-    RELEASE_ALL = _update_held("wake_at:f worker:i", f"{_RELEASED}, wake_at = :wake_at", "owner", "running")
+    RELEASE_ALL_RUNS = _update_held("wake_at:f worker:i", f"{_RELEASED}, wake_at = :wake_at", "owner", "running")
     WAKE_RUN = Update(
         "wake_at:f key:i",
         f"{_WOKEN}, wake_at = :wake_at",
@@ -127,9 +130,9 @@ class RunStatements(Catalog):
         "state:t output:b error:b finished_at:f rewind:t key:i",
         "state = :state, output = :output, error = :error, finished_at = :finished_at, rewind = :rewind, " + _ENDED,
     )
-    KILL_RUN = Update(
-        "deliveries:i error:b finished_at:f key:i",
-        f"state = 'dead', deliveries = :deliveries, error = :error, finished_at = :finished_at, {_ENDED}",
+    MARK_RUN_DEAD = Update(
+        "delivery_count:i error:b finished_at:f key:i",
+        f"state = 'dead', delivery_count = :delivery_count, error = :error, finished_at = :finished_at, {_ENDED}",
     )
     FAIL_UNREADABLE = Query(
         "error:b finished_at:f key:i",
@@ -139,53 +142,60 @@ class RunStatements(Catalog):
 
     # Requests
 
-    CANCEL_HELD = Update("key:i", f"{_CANCEL_REQUESTED}, paused_at = NULL")
-    CANCEL_SLEEPING = Update(
+    CANCEL_CLAIMED = Update("key:i", f"{_CANCEL_REQUESTED}, paused_at = NULL")
+    CANCEL_IDLE = Update(
         "wake_at:f key:i",
-        f"{_CANCEL_REQUESTED}, paused_at = NULL, ready = {ready_when_due(cancelled='true')}, wake_at = :wake_at",
+        f"{_CANCEL_REQUESTED}, paused_at = NULL, ready_state = {ready_when_due(cancelled='true')}, wake_at = :wake_at",
     )
-    CANCEL_AT_ONCE = Update(
+    CANCEL_IMMEDIATELY = Update(
         "finished_at:f key:i", f"{_CANCEL_REQUESTED}, state = 'cancelled', finished_at = :finished_at, {_ENDED}"
     )
-    CANCEL_RECORDED = Update("key:i", "cancel = 'recorded'")
-    PAUSE_RUN = Update("paused_at:f key:i", "paused_at = :paused_at, ready = NULL")
-    RESUME_HELD = Update("key:i", "paused_at = NULL")
-    RESUME_SLEEPING = Update("wake_at:f key:i", f"paused_at = NULL, ready = {READY_WHEN_DUE}, wake_at = :wake_at")
-    RESUME_UNBEGUN = Update(
+    SET_CANCEL_RECORDED = Update("key:i", "cancel_state = 'recorded'")
+    PAUSE_RUN = Update("paused_at:f key:i", "paused_at = :paused_at, ready_state = NULL")
+    RESUME_CLAIMED = Update("key:i", "paused_at = NULL")
+    RESUME_IDLE = Update("wake_at:f key:i", f"paused_at = NULL, ready_state = {READY_WHEN_DUE}, wake_at = :wake_at")
+    RESUME_UNSTARTED = Update(
         "now:f key:i",
-        f"paused_at = NULL, ready = CASE WHEN runs.wake_at > :now THEN {Ready.TIMER} ELSE due_as END",
+        f"paused_at = NULL, ready_state = CASE WHEN runs.wake_at > :now THEN {ReadyState.TIMER} ELSE due_state END",
     )
     REQUESTS = Query(
         "worker:i",
-        "SELECT key, cancel = 'asked', paused_at IS NOT NULL FROM @runs[runs_asked] WHERE owner = :worker "
-        "AND owner IS NOT NULL AND (cancel = 'asked' OR paused_at IS NOT NULL) AND state = 'running' ORDER BY key",
+        "SELECT key, cancel_state = 'requested', paused_at IS NOT NULL FROM @runs[runs_requested] WHERE owner = "
+        ":worker "
+        "AND owner IS NOT NULL AND (cancel_state = 'requested' OR paused_at IS NOT NULL) AND state = 'running' ORDER "
+        "BY key",
     )
 
     # Runs by delivery whose deadline has passed
 
     OVERDUE = Query(
         "now:f max_rows:i",
-        f"SELECT key FROM @runs[runs_expiring] WHERE by_delivery = 1 AND {_OVERDUE} ORDER BY deadline, key "
+        f"SELECT key FROM @runs[runs_expiring] WHERE is_delivery = 1 AND {_OVERDUE} ORDER BY deadline, key "
         "LIMIT :max_rows",
     )
-    STILL_OVERDUE = Query(
+    RECHECK_OVERDUE = Query(
         "now:f keys:i[]",
-        sqlite=f"SELECT key, id FROM @runs WHERE by_delivery = 1 AND {_OVERDUE} AND key IN :keys "
+        sqlite=f"SELECT key, id FROM @runs WHERE is_delivery = 1 AND {_OVERDUE} AND key IN :keys "
         "ORDER BY deadline, key",
         postgres="SELECT r.key, r.id FROM (SELECT :now AS now, :keys AS keys) t CROSS JOIN unnest(t.keys) q (key) "
-        "CROSS JOIN LATERAL (SELECT key, id, deadline FROM @runs WHERE key = q.key AND by_delivery + 0 = 1 "
+        "CROSS JOIN LATERAL (SELECT key, id, deadline FROM @runs WHERE key = q.key AND is_delivery + 0 = 1 "
         f"AND {_OVERDUE.replace(':now', 't.now')} OFFSET 0) r ORDER BY r.deadline, r.key",
     )
 
     # Archives
 
-    UNCLAIMED = Query("key:i", "SELECT unclaimed FROM @runs WHERE key = :key")
+    HAS_UNCLAIMED_RESULT = Query("key:i", "SELECT result_claim FROM @runs WHERE key = :key")
     RESTORE_RUN = Update(
-        "state:t epoch:i deliveries:i wake_at:f waits_for:t cancel:t paused_at:f finished_at:f rewind:t output:b "
-        "error:b unclaimed:i key:i",
-        "state = :state, epoch = :epoch, deliveries = :deliveries, ready = NULL, wake_at = :wake_at, "
-        "waits_for = :waits_for, cancel = :cancel, paused_at = :paused_at, finished_at = :finished_at, "
-        "rewind = :rewind, output = :output, error = :error, unclaimed = :unclaimed",
+        "state:t epoch:i delivery_count:i wake_at:f waits_for:t cancel_state:t paused_at:f finished_at:f rewind:t "
+        "output:b "
+        "error:b result_claim:i key:i",
+        "state = :state, epoch = :epoch, delivery_count = :delivery_count, ready_state = NULL, wake_at = :wake_at, "
+        "waits_for = :waits_for, cancel_state = :cancel_state, paused_at = :paused_at, finished_at = :finished_at, "
+        "rewind = :rewind, output = :output, error = :error, result_claim = :result_claim",
     )
     # A run that is being restored is paused at 0.
-    SET_GOING = Update("ready:i paused_at:f key:i", "ready = :ready, paused_at = :paused_at", " AND runs.paused_at = 0")
+    ACTIVATE_RUN = Update(
+        "ready_state:i paused_at:f key:i",
+        "ready_state = :ready_state, paused_at = :paused_at",
+        " AND runs.paused_at = 0",
+    )

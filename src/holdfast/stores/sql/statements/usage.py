@@ -24,17 +24,17 @@ class UsageStatements(Catalog):
     """Statements about usage and budgets."""
 
     ACCOUNT = Lookup("run:i", f"SELECT {ACCOUNT_COLUMNS} FROM @usages WHERE run = :run")
-    ABOVE = Lookup(
+    PARENT_KEY = Lookup(
         "run:i",
         "SELECT p.key FROM @runs r CROSS JOIN @runs p ON p.id = r.parent WHERE r.key = :run AND r.parent <> ''",
     )
-    KEEP_ACCOUNT = Upsert(
+    PUT_ACCOUNT = Upsert(
         "usages",
-        "run:i above:i calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i seconds:f "
-        "reserved_calls:i reserved_tokens:i reserved_nano_usd:i budget:t short:t",
+        "run:i parent_key:i calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i seconds:f "
+        "reserved_calls:i reserved_tokens:i reserved_nano_usd:i budget:t short_positions:t",
         "run",
     )
-    SHORT = Query("", "SELECT run FROM @usages WHERE short <> '' ORDER BY run")
+    SHORT_RUNS = Query("", "SELECT run FROM @usages WHERE short_positions <> '' ORDER BY run")
     USAGES = Query(
         "ids:t[]",
         sqlite=f"SELECT r.id, {USED}, seconds, u.budget FROM json_each(:ids) CROSS JOIN @runs r ON r.id = value "
@@ -43,10 +43,10 @@ class UsageStatements(Catalog):
         "CROSS JOIN @runs r ON r.id = q.id CROSS JOIN @usages u ON u.run = r.key",
     )
     RESERVATIONS = Lookup("run:i", "SELECT position, calls, tokens, nano_usd FROM @reservations WHERE run = :run")
-    RESERVE = Upsert("reservations", "run:i position:i calls:i tokens:i nano_usd:i", "run, position")
-    GIVE_BACK = Delete("reservations", "run:i position:i")
+    PUT_RESERVATION = Upsert("reservations", "run:i position:i calls:i tokens:i nano_usd:i", "run, position")
+    DELETE_RESERVATION = Delete("reservations", "run:i position:i")
 
-    SPEND = Write(
+    ADD_DAILY_USAGE = Write(
         "day:t model:t calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i run:i",
         sqlite=f"INSERT INTO @spending AS t (day, model, {USED}, workflow) "
         f"SELECT :day, :model, {', '.join(f':{name}' for name in _USED)}, workflow FROM @runs WHERE key = :run "
@@ -57,7 +57,7 @@ class UsageStatements(Catalog):
         "GROUP BY q.day, r.workflow, q.model ORDER BY q.day, r.workflow, q.model "
         f"ON CONFLICT (day, workflow, model, slot) DO UPDATE SET {_ADDED}",
     )
-    SPENDING = Query(
+    DAILY_USAGE = Query(
         "since:t until:t workflow:t",
         f"SELECT day, workflow, model, {', '.join(f'CAST(sum({name}) AS bigint)' for name in _USED)} FROM @spending "
         "WHERE day >= :since AND day <= :until AND workflow = coalesce(:workflow, workflow) "
@@ -69,7 +69,7 @@ class ValueStatements(Catalog):
     """Large values, memories, and what servers keep."""
 
     # One that is there is locked: nobody deletes it before the commit (see ``retention``).
-    KEEP_BLOB = Insert(
+    PUT_BLOB = Insert(
         "blobs",
         "hash:b size:i data:b",
         " ON CONFLICT DO NOTHING",
@@ -96,7 +96,7 @@ _ADD_DOCUMENT = (
     "INSERT INTO @documents AS d (kind, name, created_at, updated_at, data, version) "
     "VALUES (:kind, :name, :created_at, :updated_at, :data, 1) ON CONFLICT"
 )
-_AUDIT_VALUES = "at:f who:t name:t action:t target:t outcome:t remote:t"
+_AUDIT_VALUES = "at:f key_id:t key_name:t action:t target:t outcome:t remote_address:t"
 _AUDIT = ", ".join(value.partition(":")[0] for value in _AUDIT_VALUES.split())
 
 
@@ -109,7 +109,7 @@ class ServerStatements(Catalog):
         f"updated_at = excluded.updated_at RETURNING {_DOCUMENT}",
     )
     ADD_DOCUMENT = Query(_DOCUMENT_VALUES, f"{_ADD_DOCUMENT} DO NOTHING RETURNING {_DOCUMENT}")
-    CHANGE_DOCUMENT = Query(
+    UPDATE_DOCUMENT = Query(
         "data:b updated_at:f kind:t name:t version:i",
         "UPDATE @documents SET data = :data, version = version + 1, updated_at = :updated_at "
         f"WHERE kind = :kind AND name = :name AND version = :version RETURNING {_DOCUMENT}",
@@ -125,7 +125,7 @@ class ServerStatements(Catalog):
     )
     DELETE_DOCUMENT = Query("kind:t name:t", "DELETE FROM @documents WHERE kind = :kind AND name = :name")
 
-    NOTE_AUDIT = Insert("audit", _AUDIT_VALUES, order="n")
+    APPEND_AUDIT = Insert("audit", _AUDIT_VALUES, order="n")
     AUDIT = Query(
         "before:i max_rows:i", f"SELECT id, {_AUDIT} FROM @audit WHERE id < :before ORDER BY id DESC LIMIT :max_rows"
     )

@@ -28,8 +28,8 @@ export function clock(at) {
 }
 
 // How the answer of a model was cut off; "" if it was not.
-export function cutOff({ finish_reason, refusal, continues }) {
-  if (finish_reason === "length") return `Cut off at the limit of tokens${continues ? "; the model was asked to continue" : ""}.`;
+export function cutOff({ finish_reason, refusal, is_continued }) {
+  if (finish_reason === "length") return `Cut off at the limit of tokens${is_continued ? "; the model was asked to continue" : ""}.`;
   if (finish_reason === "content_filter") return `Cut off by the content filter${refusal ? `: ${refusal}` : "."}`;
   return "";
 }

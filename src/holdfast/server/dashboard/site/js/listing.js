@@ -47,7 +47,7 @@ export function why(run) {
     const whole = `${run.error.type.replace(/^builtins\./, "")}: ${run.error.message}`;
     return { tone: "bad", words: inShort(whole), whole };
   }
-  if (run.stalled && run.hindrance !== "paused") return { tone: "warn", words: run.hindrance || inShort(run.stalled), whole: run.stalled };
+  if (run.stall_advice && run.stall_summary !== "paused") return { tone: "warn", words: run.stall_summary || inShort(run.stall_advice), whole: run.stall_advice };
   if (run.waits_for) return { tone: "", words: `waits for ${inShort(run.waits_for)}`, whole: run.waits_for };
   return null;
 }

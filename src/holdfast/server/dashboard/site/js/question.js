@@ -33,9 +33,9 @@ export function Question({ approval, who = null, wish = null, heading = true, on
 
 function Facts({ approval }) {
   return html`<dl class="facts">
-    <div><dt>asked by</dt><dd><a href=${href("runs", approval.run_id)}>${approval.run_id}</a> <span class="faint">(${approval.workflow}, number ${approval.number})</span></dd></div>
-    <div><dt>asked</dt><dd><${Ago} at=${approval.asked_at} />${approval.asked_of ? html`, of <strong>${approval.asked_of}</strong>` : ", of whoever sees it"}${
-      approval.reminders ? `, with ${approval.reminders === 1 ? "a reminder" : `${approval.reminders} reminders`}` : ""}</dd></div>
+    <div><dt>asked by</dt><dd><a href=${href("runs", approval.run_id)}>${approval.run_id}</a> <span class="faint">(${approval.workflow}, number ${approval.step_number})</span></dd></div>
+    <div><dt>asked</dt><dd><${Ago} at=${approval.requested_at} />${approval.assignee ? html`, of <strong>${approval.assignee}</strong>` : ", of whoever sees it"}${
+      approval.reminder_count ? `, with ${approval.reminder_count === 1 ? "a reminder" : `${approval.reminder_count} reminders`}` : ""}</dd></div>
     ${approval.expires_at && approval.state === "open"
       ? html`<div><dt>until</dt><dd><${Ago} at=${approval.expires_at} /> <span class="faint">(${clock(approval.expires_at)})</span>: then the run asks the next person, or goes on without an answer</dd></div>`
       : null}
@@ -49,7 +49,7 @@ function Outcome({ approval }) {
   const { answer } = approval;
   if (!answer) return html`<${Note}>Nobody waits for an answer any more: its time was over, or the run has ended, was taken back, or asks something else in its place.<//>`;
   return html`<${Note} tone=${answer.approved ? "good" : "warn"}>
-    <strong>${answer.approved ? "Yes" : "No"}</strong>, said ${answer.by || approval.answered_by || "somebody"} <${Ago} at=${approval.answered_at} />${answer.reason ? html`: ${answer.reason}` : "."}
+    <strong>${answer.approved ? "Yes" : "No"}</strong>, said ${answer.answered_by || approval.answered_by || "somebody"} <${Ago} at=${approval.answered_at} />${answer.reason ? html`: ${answer.reason}` : "."}
     ${approval.state === "withdrawn" ? html` <span class="faint">The run has gone back behind it since.</span>` : null}
     ${answer.value !== null && answer.value !== undefined ? html`<${Value} of=${answer.value} label="answer" />` : null}
     ${answer.arguments ? html`<div class="faint">with other arguments:</div><${Value} of=${answer.arguments} label="arguments that were approved" />` : null}
@@ -125,7 +125,7 @@ function AnswerForm({ approval, who, wish, off, onTouched, onAnswered }) {
     <div class="beside">
       <label class="field">Reason<input value=${reason} disabled=${isOff} maxlength="10000" onInput=${(event) => setReason(event.target.value)} /><span class="hint">may be left out; it is recorded</span></label>
       <label class="field">Answered by<input value=${by} disabled=${isOff} maxlength="200" autocomplete="name" placeholder=${who?.name ?? ""} onInput=${(event) => setBy(event.target.value)} /><span class="hint">${
-        who?.key ? `recorded with the name of your key, ${who.name}` : "kept in this browser for the next time"}</span></label>
+        who?.key_id ? `recorded with the name of your key, ${who.name}` : "kept in this browser for the next time"}</span></label>
     </div>
     ${told ? html`<div class="told">${told.status === 409
       ? html`<div class="note warn" role="alert"><strong>Somebody was quicker, or the run went on.</strong><div>${told.message}</div></div>`
@@ -151,7 +151,7 @@ function Arguments({ approval, edits, onEdits, off }) {
 // What the server says of single fields, as the form tells it: "body.value.lines.0.amount" is ["lines", 0, "amount"].
 function faultsOf(problem, kind) {
   const root = kind === "call" ? "body.arguments" : "body.value";
-  return (problem?.told?.faults ?? [])
-    .filter(({ where }) => where === root || where.startsWith(`${root}.`))
-    .map(({ where, why }) => ({ path: where.split(".").slice(2).map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message: why }));
+  return (problem?.told?.violations ?? [])
+    .filter(({ path }) => path === root || path.startsWith(`${root}.`))
+    .map(({ path, message }) => ({ path: path.split(".").slice(2).map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message }));
 }

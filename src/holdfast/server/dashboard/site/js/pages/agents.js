@@ -1,4 +1,4 @@
-// Agents, workflows and addresses: whether somebody serves them, what they cost, what they may, and the switch that stops them.
+// Agents, workflows and addresses: whether somebody serves them, what they cost, what they may, and the buttons that disable and enable them.
 
 import { html, useState } from "../html.js";
 import { part, post, put, remove } from "../api.js";
@@ -11,10 +11,10 @@ import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 import { daysBack, dayOf, NANO, summed } from "../spending.js";
 
 const HEALTH = {
-  serving: { tone: "good", words: (one) => `${plural(one.workers, "live worker")}` },
+  serving: { tone: "good", words: (one) => `${plural(one.worker_count, "live worker")}` },
   silent: { tone: "bad", words: () => "its workers have fallen silent: they are dead, cut off or stand still" },
   unserved: { tone: "warn", words: () => "no worker serves it: its runs wait until one does" },
-  off: { tone: "bad", words: () => "switched off: nothing of it starts or goes on" },
+  disabled: { tone: "bad", words: () => "none of its runs start or continue" },
 };
 const SLOWLY = 3000;
 const UNFINISHED = ["pending", "running", "waiting"];
@@ -51,9 +51,9 @@ export function AgentsPage({ query, who }) {
     { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
       <a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>
       <${ScopedButton} who=${who} scope="admin" disabled=${!policies.data} aria-label="policy of ${one.name}" onClick=${() => setDialog({ what: "policy", one, info: policyOf.get(one.name) })}>Policy<//>
-      ${one.state === "off"
-        ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
-        : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => setDialog({ what: "kill", one })}>Stop<//>`}
+      ${one.state === "disabled"
+        ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/enable`, {}).then(again)} done="${one.name} is enabled.">Enable<//>`
+        : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="disable ${one.name}" onClick=${() => setDialog({ what: "disable", one })}>Disable<//>`}
     </div>` },
   ];
   const problem = asked.find((one) => one.problem)?.problem;
@@ -62,26 +62,26 @@ export function AgentsPage({ query, who }) {
       <div class="right"><label class="line"><input type="checkbox" checked=${all} onChange=${(event) => refine({ all: event.target.checked ? "1" : "" })} />workflows, too</label></div>
     </header>
     <${ProblemNote} problem=${problem} again=${again} />
-    <${ScopeNote} who=${who} scope="operate" what="You can look, but stop nothing." />
+    <${ScopeNote} who=${who} scope="operate" what="You can look, but not disable anything." />
     ${agents.data ? html`<${List} label="agents" rows=${listed} keyOf=${(one) => one.name} open=${(one) => go("runs", "", { workflow: one.name })} columns=${columns}
       empty=${html`<p>${all ? "No worker has announced an agent or a workflow yet." : "No worker has announced an agent yet."}${!all && hidden ? html` There ${hidden === 1 ? "is" : "are"} <a href=${href("agents", "", { all: "1" })}>${plural(hidden, "workflow")}</a>.` : null}</p>
         <p>A worker announces what it serves when it starts: <code>holdfast worker app:my_agent</code>. An agent of another framework is announced by its first heartbeat: <code>POST /v1/agents/NAME/heartbeat</code>.</p>`} />` : null}
-    <${Addresses} addresses=${addresses} workers=${workers.data} health=${known} who=${who} onKill=${(one) => setDialog({ what: "kill", one })} again=${again} />
-    ${dialog?.what === "kill" ? html`<${Kill} one=${dialog.one} onClose=${close} again=${again} />` : null}
+    <${Addresses} addresses=${addresses} workers=${workers.data} health=${known} who=${who} onDisable=${(one) => setDialog({ what: "disable", one })} again=${again} />
+    ${dialog?.what === "disable" ? html`<${Disable} one=${dialog.one} onClose=${close} again=${again} />` : null}
     ${dialog?.what === "policy" ? html`<${PolicyForm} one=${dialog.one} info=${dialog.info} onClose=${close} again=${again} />` : null}`;
 }
 
 function HealthOf({ one }) {
   const { tone, words } = HEALTH[one.state];
   return html`<${Badge} tone=${tone}>${one.state}<//> <span>${words(one)}</span>
-    ${one.state === "off" && one.off_since ? html`<div class="faint">since <${Ago} at=${one.off_since} />${one.off_by ? ` by ${one.off_by}` : ""}${one.off_reason ? `: ${one.off_reason}` : ""}</div>` : null}
-    ${one.beat_at ? html`<div class="faint">last heartbeat <${Ago} at=${one.beat_at} /></div>` : null}`;
+    ${one.state === "disabled" && one.disabled_at ? html`<div class="faint">since <${Ago} at=${one.disabled_at} />${one.disabled_by ? ` by ${one.disabled_by}` : ""}${one.disabled_reason ? `: ${one.disabled_reason}` : ""}</div>` : null}
+    ${one.heartbeat_at ? html`<div class="faint">last heartbeat <${Ago} at=${one.heartbeat_at} /></div>` : null}`;
 }
 
 function Runs({ one }) {
-  const states = Object.entries(one.runs).filter(([, number]) => number);
+  const states = Object.entries(one.run_counts).filter(([, number]) => number);
   if (!states.length) return html`<span class="faint">none yet</span>`;
-  return html`<div class="states">${states.map(([state, number]) => html`<a key=${state} href=${href("runs", "", { workflow: one.name, state })}>${count(number)}${one.more?.includes(state) ? "+" : ""} <${State} state=${state} /></a>`)}</div>`;
+  return html`<div class="states">${states.map(([state, number]) => html`<a key=${state} href=${href("runs", "", { workflow: one.name, state })}>${count(number)}${one.capped_states?.includes(state) ? "+" : ""} <${State} state=${state} /></a>`)}</div>`;
 }
 
 function Spent({ sum, known }) {
@@ -90,27 +90,27 @@ function Spent({ sum, known }) {
   return html`<span title="${plural(sum.calls, "call")}, ${count(sum.input + sum.output)} tokens">${sum.calls > sum.unpriced ? money(sum.nano / NANO) : "price not known"}</span>`;
 }
 
-const BREACH = { notify: "only told", refuse: "no more runs begin that day", pause: "switched off until the day is over", kill: "switched off until somebody lifts that" };
+const BREACH = { notify: "only told", refuse: "no more runs begin that day", pause: "disabled until the day is over", kill: "disabled until someone enables it" };
 
 function PolicyOf({ info, known }) {
   if (!known) return null;
   if (!info) return html`<span class="faint">no limits</span>`;
   const { policy } = info;
   return html`<div>
-    ${policy.runs_per_day !== null ? html`<div>${count(info.runs)} of ${plural(policy.runs_per_day, "run")} today</div>` : null}
+    ${policy.runs_per_day !== null ? html`<div>${count(info.run_count)} of ${plural(policy.runs_per_day, "run")} today</div>` : null}
     ${policy.usd_per_day !== null ? html`<div>${money(info.usd)} of ${money(policy.usd_per_day)} today</div>` : null}
     <div class="faint">then: ${BREACH[policy.on_breach]}</div>
     ${info.breach ? html`<${Badge} tone="bad">reached<//> <span class="faint"><${Ago} at=${info.breach.at} /></span>` : null}
   </div>`;
 }
 
-function Kill({ one, onClose, again }) {
-  const concerned = unfinished(one.runs);
-  return html`<${Confirm} title="Stop ${one.name}?" yes="Stop it everywhere" onClose=${onClose}
-    words=${html`${concerned ? html`<strong>${plural(concerned, "unfinished run")}</strong> ${concerned === 1 ? "is" : "are"} concerned: ${concerned === 1 ? "it stops" : "they stop"} at the next recorded point, on every worker.` : "It has no unfinished runs."} No run of it starts until somebody lifts this. Nothing is lost: what is recorded stays, and runs go on from there when it is lifted.`}
+function Disable({ one, onClose, again }) {
+  const concerned = unfinished(one.run_counts);
+  return html`<${Confirm} title="Disable ${one.name}?" yes="Disable it everywhere" onClose=${onClose}
+    words=${html`${concerned ? html`<strong>${plural(concerned, "unfinished run")}</strong> ${concerned === 1 ? "is" : "are"} concerned: ${concerned === 1 ? "it stops" : "they stop"} at the next recorded point, on every worker.` : "It has no unfinished runs."} None of its runs start until you enable it again. Nothing is lost: what is recorded stays, and runs continue from there.`}
     act=${async () => {
-      await post(`/v1/agents/${part(one.name)}/kill`, {});
-      toast(`${one.name} is switched off.`, "good");
+      await post(`/v1/agents/${part(one.name)}/disable`, {});
+      toast(`${one.name} is disabled.`, "good");
       again();
     }} />`;
 }
@@ -153,11 +153,11 @@ function PolicyForm({ one, info, onClose, again }) {
   <//>`;
 }
 
-function Addresses({ addresses, workers, health, who, onKill, again }) {
+function Addresses({ addresses, workers, health, who, onDisable, again }) {
   const rows = addresses.data?.items ?? [];
   if (!addresses.data) return null;
   const healthOf = new Map(health.map((one) => [one.name, one]));
-  const listeners = (name) => (workers?.items ?? []).filter((one) => one.listener && one.alive && one.workflows.includes(name));
+  const listeners = (name) => (workers?.items ?? []).filter((one) => one.is_listener && one.is_alive && one.workflows.includes(name));
   return html`<section class="below-list"><h2>Addresses</h2>
     <p class="faint">Work is sent to them over HTTP, and taken by programs that listen: in any language, or by a webhook.</p>
     ${rows.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="addresses"><table class="list">
@@ -166,17 +166,17 @@ function Addresses({ addresses, workers, health, who, onKill, again }) {
         const there = listeners(one.name);
         const told = healthOf.get(one.name);
         return html`<tr key=${one.name}>
-          <td data-name="Address" class="wide"><div class="cell"><strong>${one.name}</strong>${told?.state === "off" ? html` <${Badge} tone="bad">off<//>` : null}</div></td>
-          <td data-name="Listeners" class="wide"><div class="cell">${there.map((two) => html`<div key=${two.id}>${two.name || `listener ${two.id}`} <span class="faint">at ${two.host}, heard of <${Ago} at=${two.beat_at} /></span></div>`)}
-            ${one.webhook ? html`<div>webhook <code>${one.webhook}</code>${one.webhook_off ? html` <${Badge} tone="bad">stopped<//> ${one.webhook_off}` : null}</div>` : null}
+          <td data-name="Address" class="wide"><div class="cell"><strong>${one.name}</strong>${told?.state === "disabled" ? html` <${Badge} tone="bad">disabled<//>` : null}</div></td>
+          <td data-name="Listeners" class="wide"><div class="cell">${there.map((two) => html`<div key=${two.id}>${two.name || `listener ${two.id}`} <span class="faint">at ${two.host}, heard of <${Ago} at=${two.heartbeat_at} /></span></div>`)}
+            ${one.webhook ? html`<div>webhook <code>${one.webhook}</code>${one.webhook_disabled_reason ? html` <${Badge} tone="bad">stopped<//> ${one.webhook_disabled_reason}` : null}</div>` : null}
             ${workers && !there.length && !one.webhook ? html`<span class="faint">nobody listens: what is sent waits</span>` : null}</div></td>
           <td data-name="Runs" class="wide">${told ? html`<${Runs} one=${told} />` : null}</td>
           <td data-name="Settings" class="wide faint">${plural(one.max_deliveries, "delivery", "deliveries")} at most, silent after ${one.lease} s${one.deadline ? `, ${one.deadline} s in all` : ""}</td>
-          <td data-name="">${told ? html`<div class="row-acts"><a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>${told.state === "off"
-            ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/lift`, {}).then(again)} done="${one.name} goes on.">Lift<//>`
-            : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="stop ${one.name}" onClick=${() => onKill(told)}>Stop<//>`}</div>` : null}</td>
+          <td data-name="">${told ? html`<div class="row-acts"><a class="button" href=${href("runs", "", { workflow: one.name })}>Runs</a>${told.state === "disabled"
+            ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${() => post(`/v1/agents/${part(one.name)}/enable`, {}).then(again)} done="${one.name} is enabled.">Enable<//>`
+            : html`<${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="disable ${one.name}" onClick=${() => onDisable(told)}>Disable<//>`}</div>` : null}</td>
         </tr>`;
       })}</tbody>
-    </table></div>` : html`<${Empty}>Nobody has sent to an address yet. <code>holdfast send NAME '{"…": 1}'</code> sends work to one, and whoever calls <code>POST /v1/addresses/NAME/take</code> takes it.<//>`}
+    </table></div>` : html`<${Empty}>Nobody has sent to an address yet. <code>holdfast send NAME '{"…": 1}'</code> sends work to one, and whoever calls <code>POST /v1/addresses/NAME/claim</code> takes it.<//>`}
   </section>`;
 }

@@ -14,11 +14,11 @@ const MOST = 200;
 
 export function ApprovalsPage({ query, who }) {
   const closed = query.tab === "closed";
-  const where = { workflow: query.workflow, asked_of: query.asked_of };
+  const where = { workflow: query.workflow, assignee: query.assignee };
   return html`<header>
       <h1>Approvals</h1>
       <div class="right">
-        <label class="line">asked of <input class="narrow" value=${query.asked_of ?? ""} placeholder="anybody" onChange=${(event) => refine({ asked_of: event.target.value.trim() })} /></label>
+        <label class="line">asked of <input class="narrow" value=${query.assignee ?? ""} placeholder="anybody" onChange=${(event) => refine({ assignee: event.target.value.trim() })} /></label>
       </div>
     </header>
     <nav class="tabs" aria-label="which questions">
@@ -77,7 +77,7 @@ function Open({ where, first, who }) {
         return html`<li key=${one.id} class="panel ${index === at ? "chosen" : ""}" data-id=${one.id}>
           <button type="button" class="plain head" aria-expanded=${isOpened} onClick=${() => { choose(index); toggle(one.id); }}>
             <span class="asked">${one.question}</span>
-            <span class="faint">${one.workflow} · <${Ago} at=${one.asked_at} />${one.asked_of ? ` · of ${one.asked_of}` : ""}</span>
+            <span class="faint">${one.workflow} · <${Ago} at=${one.requested_at} />${one.assignee ? ` · of ${one.assignee}` : ""}</span>
           </button>
           ${isOpened ? html`<${Question} approval=${one} who=${who} heading=${false} wish=${wish.id === one.id ? wish : null} onAnswered=${answered} />` : null}
         </li>`;
@@ -94,11 +94,11 @@ function useWithGone(items, opened) {
   for (const one of items) last.current.set(one.id, one);
   for (const one of data ?? []) if (one) last.current.set(one.id, one);
   const rows = [...items, ...gone.map((id) => last.current.get(id)).filter(Boolean)];
-  return rows.sort((a, b) => Date.parse(a.asked_at) - Date.parse(b.asked_at));
+  return rows.sort((a, b) => Date.parse(a.requested_at) - Date.parse(b.requested_at));
 }
 
 function Closed({ where, open, who }) {
-  const { data, problem, loading, again } = useGet("/v1/approvals", { ...where, closed: true, limit: MOST });
+  const { data, problem, loading, again } = useGet("/v1/approvals", { ...where, only_closed: true, limit: MOST });
   const [shown, setShown] = useState(open ?? "");
   const one = data?.items.find((other) => other.id === shown);
   useEffect(() => {
@@ -114,7 +114,7 @@ function Closed({ where, open, who }) {
         { name: "Answer", of: outcomeOf },
         { name: "By", tone: "wide", of: (row) => row.answered_by },
         { name: "Reason", tone: "wide", of: (row) => row.answer?.reason ?? "" },
-        { name: "When", of: (row) => html`<${Ago} at=${row.answered_at ?? row.asked_at} />` },
+        { name: "When", of: (row) => html`<${Ago} at=${row.answered_at ?? row.requested_at} />` },
         { name: "Run", tone: "wide", of: (row) => html`<a href=${href("runs", row.run_id)}>${row.run_id}</a>` },
       ]} />`;
 }

@@ -36,7 +36,7 @@ export function CostsPage({ query }) {
 
 function Report({ report, by, agent }) {
   const sum = total(report.items);
-  const runs = report.runs.reduce((all, one) => all + one.runs, 0);
+  const runs = report.daily_runs.reduce((all, one) => all + one.run_count, 0);
   if (!sum.calls) {
     return html`<${Empty}>
       <p>No model was called between ${report.since} and ${report.until}${agent ? ` by ${agent}` : ""}. ${runs ? `${plural(runs, "run")} began.` : ""}</p>

@@ -12,7 +12,7 @@ const PAGE = 50;
 
 export function DeadPage({ query, who }) {
   const [pages, setPages] = useState(1);
-  const { data, problem, again } = useLoaded((signal) => getPages("/v1/dead", { workflow: query.workflow, limit: PAGE }, pages, signal), [query.workflow, pages]);
+  const { data, problem, again } = useLoaded((signal) => getPages("/v1/dead-runs", { workflow: query.workflow, limit: PAGE }, pages, signal), [query.workflow, pages]);
   const { marks, mark } = useMarks();
   const [refused, setRefused] = useState(() => new Map()); // run -> why it was not retried
   const [busy, setBusy] = useState(false);
@@ -53,7 +53,7 @@ export function DeadPage({ query, who }) {
         { name: "", unseen: "mark", of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
         { name: "Run", tone: "wide", of: (one) => html`<a href=${href("runs", one.id)}>${one.id}</a><div class="faint">${one.workflow}</div>` },
         { name: "Dead", of: (one) => html`<${Ago} at=${one.since} />` },
-        { name: "Deaths", of: (one) => html`${plural(one.deaths, "worker")}${one.worker ? html`<div class="faint">the last was ${one.worker}</div>` : null}` },
+        { name: "Deaths", of: (one) => html`${plural(one.death_count, "worker")}${one.worker ? html`<div class="faint">the last was ${one.worker}</div>` : null}` },
         { name: "It was doing", tone: "wide", of: (one) => html`<${Doing} one=${one} />` },
         { name: "", tone: "wide", unseen: "acts", of: (one) => html`<button disabled=${busy || Boolean(why)} title=${why || undefined} aria-label="retry ${one.id}" onClick=${() => retry([one.id])}>Retry</button>
           ${refused.has(one.id) ? html`<${Refused} problem=${refused.get(one.id)} again=${() => retry([one.id], { run_again: true })} />` : null}` },
@@ -65,7 +65,7 @@ function Doing({ one }) {
   return html`${one.in_flight.length
     ? one.in_flight.map((step) => html`<div key=${step.number}><code>${step.name}</code> <span class="faint">number ${step.number}, attempt ${step.attempt}${step.since ? html`, begun <${Ago} at=${step.since} />` : null}</span></div>`)
     : html`<div class="faint">not known: its worker died at once</div>`}
-    <div class="faint">${one.records ? html`${plural(one.records, "record")}, the last of <code>${one.last_recorded}</code>` : "nothing was recorded"}</div>
+    <div class="faint">${one.record_count ? html`${plural(one.record_count, "record")}, the last of <code>${one.last_step_name}</code>` : "nothing was recorded"}</div>
     ${one.reason ? html`<div>${one.reason}</div>` : null}`;
 }
 

@@ -18,7 +18,7 @@ export const PAGES = [
   { page: "runs", label: "Runs", key: "r", component: RunsPage },
   { page: "runs", takesArg: true, component: RunPage },
   { page: "approvals", label: "Approvals", key: "a", component: ApprovalsPage, count: (overview) => overview.approvals, tone: "warn" },
-  { page: "agents", label: "Agents", key: "g", component: AgentsPage, count: (overview) => overview.off.length, tone: "bad" },
+  { page: "agents", label: "Agents", key: "g", component: AgentsPage, count: (overview) => overview.disabled.length, tone: "bad" },
   { page: "costs", label: "Costs", key: "c", component: CostsPage },
   { page: "queues", label: "Queues", key: "q", component: QueuesPage },
   { page: "schedules", label: "Schedules", key: "s", component: SchedulesPage },

@@ -28,7 +28,7 @@ function Keys({ who }) {
     ${data ? html`<${List} label="keys" rows=${data.items} keyOf=${(one) => one.id}
       empty=${html`<p>There is no key: programs of the same user on this machine may do everything, and nobody else anything.</p><p>From the first key on, every request needs one, also those of this page. Make one with the scope admin first.</p>`}
       columns=${[
-        { name: "Name", tone: "wide", of: (one) => html`<strong>${one.name}</strong> <span class="faint">${one.id}${one.id === who?.key ? ", yours" : ""}</span>` },
+        { name: "Name", tone: "wide", of: (one) => html`<strong>${one.name}</strong> <span class="faint">${one.id}${one.id === who?.key_id ? ", yours" : ""}</span>` },
         { name: "State", of: (one) => html`<${Badge} tone=${stateOf(one)[0]}>${stateOf(one)[1]}<//>` },
         { name: "Scopes", tone: "wide", of: (one) => one.scopes.join(", ") },
         { name: "Made", of: (one) => html`<${Ago} at=${one.created_at} />` },
@@ -37,7 +37,7 @@ function Keys({ who }) {
       ]} />` : null}
     ${dialog?.what === "make" ? html`<${Make} isFirst=${dialog.isFirst} onClose=${() => { close(); again(); }} />` : null}
     ${dialog?.what === "revoke" ? html`<${Confirm} title="Revoke ${dialog.one.name}?" yes="Revoke it" onClose=${close}
-      words=${`It opens nothing any more: at once here, within two seconds on other servers. That cannot be taken back.${dialog.one.id === who?.key ? " It is the key that you are using." : ""}`}
+      words=${`It opens nothing any more: at once here, within two seconds on other servers. That cannot be taken back.${dialog.one.id === who?.key_id ? " It is the key that you are using." : ""}`}
       act=${async () => { await remove(`/v1/keys/${part(dialog.one.id)}`); toast(`${dialog.one.name} is revoked.`, "good"); again(); }} />` : null}`;
 }
 

@@ -21,17 +21,17 @@ export function QueuesPage({ who }) {
       empty=${html`<p>No queue has limits.</p><p>Every run is in a queue; one with limits is made in code, <code>@workflow(queue=Queue("api", concurrency=10))</code>, or here, by hand. Its limits hold for all workers together.</p>`}
       columns=${[
         { name: "Queue", tone: "wide", of: (one) => html`<strong>${one.name}</strong>${one.paused_at ? html` <${Badge} tone="warn">paused<//> <span class="faint"><${Ago} at=${one.paused_at} /></span>` : null}` },
-        { name: "Limits", tone: "wide", of: (one) => html`${one.limits || "none"}${one.by_hand ? html`<div class="faint">set by hand; code says: ${one.declared ?? "nothing"}</div>` : null}` },
-        { name: "Running", tone: "number", of: (one) => html`${count(one.running)}${one.concurrency ? ` of ${count(one.concurrency)}` : ""}` },
-        { name: "Waiting", tone: "number", of: (one) => count(one.waiting) },
-        { name: "Why it waits", tone: "wide", of: (one) => html`${one.waiting || one.paused_at ? one.held_up ?? (one.waiting ? "it does not: workers take what waits" : "") : ""}${one.next_at ? html`<div class="faint">the next may begin <${Ago} at=${one.next_at} /></div>` : null}` },
+        { name: "Limits", tone: "wide", of: (one) => html`${one.limits_text || "none"}${one.is_overridden ? html`<div class="faint">set by hand; code says: ${one.declared_limits ?? "nothing"}</div>` : null}` },
+        { name: "Running", tone: "number", of: (one) => html`${count(one.running_count)}${one.concurrency ? ` of ${count(one.concurrency)}` : ""}` },
+        { name: "Waiting", tone: "number", of: (one) => count(one.waiting_count) },
+        { name: "Why it waits", tone: "wide", of: (one) => html`${one.waiting_count || one.paused_at ? one.blocked_reason ?? (one.waiting_count ? "it does not: workers take what waits" : "") : ""}${one.next_start_at ? html`<div class="faint">the next may begin <${Ago} at=${one.next_start_at} /></div>` : null}` },
         { name: "Keys", tone: "wide", of: (one) => html`<${Keys} one=${one} />` },
         { name: "", unseen: "acts", of: (one) => html`<div class="row-acts">
           ${one.paused_at
             ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${act(one, "resume")} done="${one.name} goes on.">Resume<//>`
             : html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "pause")} done="${one.name} is paused: what runs is left alone, nothing else begins.">Pause<//>`}
           <${ScopedButton} who=${who} scope="operate" aria-label="limits of ${one.name}" onClick=${() => setDialog(one)}>Limits<//>
-          ${one.by_hand ? html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "reset")} done="${one.name} has the limits that code says.">Reset<//>` : null}
+          ${one.is_overridden ? html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "reset")} done="${one.name} has the limits that code says.">Reset<//>` : null}
         </div>` },
       ]} />` : null}
     ${dialog ? html`<${Limits} one=${dialog} onClose=${() => setDialog(null)} again=${again} />` : null}`;
@@ -39,7 +39,7 @@ export function QueuesPage({ who }) {
 
 function Keys({ one }) {
   if (!one.keys.length) return null;
-  return html`<ul class="of-keys" aria-label="runs by key">${one.keys.slice(0, 8).map((each) => html`<li key=${each.key}><strong>${each.key || "(no key)"}</strong> ${count(each.running)} running, ${count(each.waiting)} waiting</li>`)}</ul>
+  return html`<ul class="of-keys" aria-label="runs by key">${one.keys.slice(0, 8).map((each) => html`<li key=${each.key}><strong>${each.key || "(no key)"}</strong> ${count(each.running_count)} running, ${count(each.waiting_count)} waiting</li>`)}</ul>
     ${one.keys.length > 8 ? html`<span class="faint">and ${one.keys.length - 8} more</span>` : null}`;
 }
 

@@ -60,8 +60,8 @@ function tabsOf(story) {
     ...(story.is_agent ? [{ name: "conversation", label: "Conversation" }] : []),
     ...(story.approvals.length ? [{ name: "questions", label: "Approvals", count: open, tone: "warn" }] : []),
     ...(story.plan.length ? [{ name: "plan", label: "Plan", count: `${done}/${story.plan.length}` }] : []),
-    ...(story.children.length || story.parent ? [{ name: "tree", label: "Tree", count: story.children.length }] : []),
-    { name: "data", label: "Input & output", count: story.signals.length, tone: "warn" },
+    ...(story.related_runs.length || story.parent ? [{ name: "tree", label: "Tree", count: story.related_runs.length }] : []),
+    { name: "data", label: "Input & output", count: story.pending_signals.length, tone: "warn" },
     { name: "events", label: "Events" },
   ];
 }

@@ -81,7 +81,7 @@ function Filters({ query, overview, search, isFiltered }) {
   </div>`;
 }
 
-const number = (told) => (told ? `${short(told.count)}${told.more ? "+" : ""}` : "");
+const number = (told) => (told ? `${short(told.count)}${told.has_more ? "+" : ""}` : "");
 
 // What is typed is looked for when the typing rests.
 function Search({ value, place }) {
@@ -128,7 +128,7 @@ function columns({ marks, mark, rows }) {
       of: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
     { name: "Run", tone: "run", of: (one) => html`<a class="mono" href=${href("runs", one.id)} title=${one.id}>${one.id}</a>` },
     { name: "Workflow", tone: "flow", of: (one) => html`<button class="plain link" title="show only its runs" onClick=${() => refine({ workflow: one.workflow })}>${one.workflow}</button>` },
-    { name: "State", of: (one) => html`<span><${State} state=${one.state} paused=${one.paused} cancelling=${one.cancelling} /></span>` },
+    { name: "State", of: (one) => html`<span><${State} state=${one.state} paused=${one.is_paused} cancelling=${one.is_cancelling} /></span>` },
     { name: "What of it", tone: "wide", of: (one) => html`<${Why} run=${one} />` },
     { name: "Created", tone: "when", of: (one) => html`<${Ago} at=${one.created_at} />` },
     { name: "Took", tone: "number", of: (one) => html`<${Took} run=${one} />` },
@@ -186,8 +186,8 @@ const NoRuns = ({ start }) => html`<p><strong>There are no runs yet.</strong> Wh
 // Several at once
 
 const DOES = {
-  pause: { label: "Pause", fits: (run) => !run.finished_at && !run.paused, words: "Steps in flight may end; nothing new begins until they are resumed." },
-  resume: { label: "Resume", fits: (run) => run.paused && !run.finished_at, words: "They go on from where they were paused." },
+  pause: { label: "Pause", fits: (run) => !run.finished_at && !run.is_paused, words: "Steps in flight may end; nothing new begins until they are resumed." },
+  resume: { label: "Resume", fits: (run) => run.is_paused && !run.finished_at, words: "They go on from where they were paused." },
   cancel: { label: "Cancel", tone: "danger", fits: (run) => !run.finished_at, words: "What they are doing is interrupted, and steps with a compensation are undone." },
   retry: { label: "Retry", fits: (run) => ["failed", "cancelled", "dead"].includes(run.state), body: {}, words: "They go on from where they went wrong; what was recorded before that is not done again." },
 };

@@ -27,7 +27,7 @@ export function SchedulesPage({ who }) {
       empty=${html`<p>Nothing is started at set times.</p><p>Here, or in code: <code>@workflow(schedule=Schedule(cron="0 6 * * 1-5", zone="Europe/Berlin"))</code>. Each tick fires once, however many workers there are, and what was missed is made up for as the schedule says.</p>`}
       columns=${[
         { name: "Schedule", tone: "wide", of: (one) => html`<button class="plain link" onClick=${() => setDialog({ what: "show", one })}>${one.name}</button>
-          <div class="faint">starts ${one.workflow}${one.by_code ? ", declared in code" : ""}</div>${one.by_code && !one.announced ? html`<${Badge} tone="warn">no worker has its code<//>` : null}` },
+          <div class="faint">starts ${one.workflow}${one.is_declared_in_code ? ", declared in code" : ""}</div>${one.is_declared_in_code && !one.is_announced ? html`<${Badge} tone="warn">no worker has its code<//>` : null}` },
         { name: "When", tone: "wide", of: (one) => html`<code>${one.timing}</code>` },
         { name: "Next", tone: "wide", of: (one) => html`<${Next} one=${one} />` },
         { name: "Last run", tone: "wide", of: (one) => html`<${Last} one=${one} />` },
@@ -41,14 +41,14 @@ export function SchedulesPage({ who }) {
           ${one.paused_at
             ? html`<${ScopedAct} who=${who} scope="operate" tone="main" act=${act(one, "resume")} done="${one.name} fires again.">Resume<//>`
             : html`<${ScopedAct} who=${who} scope="operate" act=${act(one, "pause")} done="${one.name} is paused, over restarts and deploys.">Pause<//>`}
-          <${ScopedButton} who=${who} scope="operate" disabled=${one.by_code} title=${one.by_code ? "It is declared in code: change it there." : undefined} aria-label="edit ${one.name}" onClick=${() => setDialog({ what: "edit", one })}>Edit<//>
+          <${ScopedButton} who=${who} scope="operate" disabled=${one.is_declared_in_code} title=${one.is_declared_in_code ? "It is declared in code: change it there." : undefined} aria-label="edit ${one.name}" onClick=${() => setDialog({ what: "edit", one })}>Edit<//>
           <${ScopedButton} who=${who} scope="operate" tone="danger" aria-label="delete ${one.name}" onClick=${() => setDialog({ what: "delete", one })}>Delete<//>
         </div>` },
       ]} />` : null}
     ${dialog?.what === "show" ? html`<${Shown} one=${dialog.one} onClose=${close} />` : null}
     ${dialog?.what === "edit" ? html`<${Editor} one=${dialog.one} onClose=${close} again=${again} />` : null}
     ${dialog?.what === "delete" ? html`<${Confirm} title="Delete ${dialog.one.name}?" yes="Delete it" onClose=${close}
-      words=${`It fires no more. Its runs stay.${dialog.one.by_code ? " It is declared in code, and is back when a worker with that code starts." : ""}`}
+      words=${`It fires no more. Its runs stay.${dialog.one.is_declared_in_code ? " It is declared in code, and is back when a worker with that code starts." : ""}`}
       act=${async () => { await remove(`/v1/schedules/${part(dialog.one.name)}`); toast(`${dialog.one.name} is deleted.`, "good"); again(); }} />` : null}`;
 }
 
@@ -62,8 +62,8 @@ function Next({ one }) {
 }
 
 function Last({ one }) {
-  if (!one.last_run) return html`<span class="faint">none yet</span>`;
-  return html`<a href=${href("runs", one.last_run)}>${one.last_run}</a> ${one.last_state ? html`<${State} state=${one.last_state} />` : html`<span class="faint">deleted</span>`}
+  if (!one.last_run_id) return html`<span class="faint">none yet</span>`;
+  return html`<a href=${href("runs", one.last_run_id)}>${one.last_run_id}</a> ${one.last_run_state ? html`<${State} state=${one.last_run_state} />` : html`<span class="faint">deleted</span>`}
     <div><a href=${href("runs", "", { tag: `schedule:${one.name}` })}>all its runs</a></div>`;
 }
 
@@ -89,7 +89,7 @@ function useTicks(timing) {
 
 function Ticks({ ticks }) {
   if (!ticks) return null;
-  return html`<div class="ticks"><div>${ticks.words}. By your clock (${Intl.DateTimeFormat().resolvedOptions().timeZone}):</div><ol aria-label="next firings">${ticks.items.map((at) => html`<li key=${at}>${clock(at)} <span class="faint"><${Ago} at=${at} /></span></li>`)}</ol></div>`;
+  return html`<div class="ticks"><div>${ticks.description}. By your clock (${Intl.DateTimeFormat().resolvedOptions().timeZone}):</div><ol aria-label="next firings">${ticks.items.map((at) => html`<li key=${at}>${clock(at)} <span class="faint"><${Ago} at=${at} /></span></li>`)}</ol></div>`;
 }
 
 function Shown({ one, onClose }) {
@@ -98,9 +98,9 @@ function Shown({ one, onClose }) {
     <dl>
       <dt>starts</dt><dd>${one.workflow}${one.queue ? ` in queue ${one.queue}` : ""}${one.key ? `, key ${one.key}` : ""}${one.priority ? `, priority ${one.priority}` : ""}</dd>
       <dt>when</dt><dd><code>${one.timing}</code></dd>
-      <dt>missed</dt><dd>${CATCH_UP[one.catch_up]}, ${one.most} at once at most</dd>
+      <dt>missed</dt><dd>${CATCH_UP[one.catch_up]}, ${one.max_catch_up} at once at most</dd>
       <dt>overlap</dt><dd>${OVERLAP[one.overlap]}</dd>
-      <dt>made</dt><dd>${one.by_code ? "in code" : "by hand"}, <${Ago} at=${one.created_at} /></dd>
+      <dt>made</dt><dd>${one.is_declared_in_code ? "in code" : "by hand"}, <${Ago} at=${one.created_at} /></dd>
       ${one.budget ? html`<dt>budget</dt><dd>${Object.entries(one.budget).filter(([, most]) => most !== null).map(([limit, most]) => `${most} ${limit}`).join(", ")} for each run</dd>` : null}
       ${one.tags.length ? html`<dt>tags</dt><dd>${one.tags.join(", ")}</dd>` : null}
     </dl>
@@ -127,7 +127,7 @@ function faultsIn(form, unfit) {
   if (!form.workflow.trim()) faults.workflow = "Which workflow or agent is started?";
   if (!form.timing.trim()) faults.timing = "When does it fire?";
   else if (unfit) faults.timing = unfit.message;
-  if (!isWhole(form.most)) faults.most = "A whole number from 1 on.";
+  if (!isWhole(form.max_catch_up)) faults.max_catch_up = "A whole number from 1 on.";
   if (fault) faults.inputs = fault;
   return faults;
 }
@@ -137,12 +137,12 @@ function Editor({ one, onClose, again }) {
   const agents = useGet("/v1/agents", {}, { live: false });
   const [form, setForm] = useState(() => ({
     name: one?.name ?? "", workflow: one?.workflow ?? "", timing: one?.timing ?? "", inputs: one ? JSON.stringify(one.inputs ?? {}, null, 2) : "{}",
-    catch_up: one?.catch_up ?? "last", overlap: one?.overlap ?? "allow", most: String(one?.most ?? 100), queue: one?.queue ?? "", tags: (one?.tags ?? []).join(", "),
+    catch_up: one?.catch_up ?? "last", overlap: one?.overlap ?? "allow", max_catch_up: String(one?.max_catch_up ?? 100), queue: one?.queue ?? "", tags: (one?.tags ?? []).join(", "),
   }));
   const { ticks, problem: unfit } = useTicks(form.timing);
   const { faults, problem, busy, onSubmit } = useEntries(() => faultsIn(form, unfit), async () => {
     await put(`/v1/schedules/${part(form.name.trim())}`, {
-      workflow: form.workflow.trim(), cron: form.timing.trim(), kwargs: inputsIn(form.inputs).value, catch_up: form.catch_up, overlap: form.overlap, most: Number(form.most), tags: listed(form.tags),
+      workflow: form.workflow.trim(), cron: form.timing.trim(), kwargs: inputsIn(form.inputs).value, catch_up: form.catch_up, overlap: form.overlap, max_catch_up: Number(form.max_catch_up), tags: listed(form.tags),
       ...(form.queue.trim() ? { queue: form.queue.trim() } : {}), ...(one ? { replace: true, key: one.key, priority: one.priority, budget: one.budget, max_deliveries: one.max_deliveries } : {}),
     });
     toast(`${form.name.trim()} is set.`, "good");
@@ -162,7 +162,7 @@ function Editor({ one, onClose, again }) {
       ${entry("inputs", "Inputs", "JSON: a value for each parameter, by its name", { long: true, spellcheck: false })}
       ${choice("catch_up", "Of ticks that were missed, fire", CATCH_UP)}
       ${choice("overlap", "While the run before is under way", OVERLAP)}
-      ${entry("most", "Missed ticks at once, at most", "", { inputmode: "numeric" })}
+      ${entry("max_catch_up", "Missed ticks at once, at most", "", { inputmode: "numeric" })}
       ${entry("queue", "Queue", "nothing: the workflow's own")}
       ${entry("tags", "Tags", "with commas between them")}
       <${ProblemNote} problem=${problem} />

@@ -11,7 +11,7 @@ export function heard(answers, event) {
   const known = answers[step] ?? { step, name: "", text: "", takenBack: [], done: false };
   const put = (changes) => ({ ...answers, [step]: { ...known, ...changes } });
   switch (kind) {
-    case "begun":
+    case "started":
       return event.name === "model call" || known.text ? put({ name: event.name, done: false }) : answers;
     case "text":
       return put({ text: known.text + event.text, done: false });
@@ -25,19 +25,19 @@ export function heard(answers, event) {
   }
 }
 
-const NO_OUTCOME = new Set(["begun", "text", "retracted", "delivered", "returned"]);
+const NO_OUTCOME = new Set(["started", "text", "retracted", "delivered", "returned"]);
 
 const MOST_ENDED = 20;
 
-// What has begun: { [step]: { number, name, at, attempt, arguments, run, ended } }. Most steps leave no other trace before
+// What has begun: { [step]: { number, name, updated_at, attempt, arguments, run, ended } }. Most steps leave no other trace before
 // they have ended; and one that has ended stays until its record is read, so that nothing is gone in between.
 export function begun(flights, event) {
   const { kind, step } = event;
   if (kind === "reopened" || kind === "ended") return {};
   if (step === null || step === undefined) return flights;
-  if (kind === "begun") {
+  if (kind === "started") {
     const { attempt = 1, arguments: given = "", run = null } = event.data;
-    return { ...flights, [step]: { number: step, name: event.name, at: event.at, attempt, arguments: given, run, ended: null } };
+    return { ...flights, [step]: { number: step, name: event.name, updated_at: event.at, attempt, arguments: given, run, ended: null } };
   }
   if (NO_OUTCOME.has(kind) || (kind === "approval" && event.data.state !== "answered") || !(step in flights)) return flights;
   const kept = { ...flights, [step]: { ...flights[step], ended: event.at } };

@@ -64,29 +64,29 @@ const WHO = { system: "system", user: "user", correction: "correction", note: "n
 function Said({ one, takenBack }) {
   const isModel = one.role === "model" || one.role === "summary";
   return html`${isModel && takenBack.length ? html`<${TakenBack} texts=${takenBack} step=${one.number} />` : null}
-    <li class="said ${one.role} ${one.before_this_run ? "before" : ""} ${one.ok === false ? "bad" : ""}">
+    <li class="said ${one.role} ${one.is_history ? "before" : ""} ${one.ok === false ? "bad" : ""}">
       <div class="by">
         <strong>${isModel ? one.model || "model" : one.role === "tool" ? one.name : WHO[one.role] ?? one.role}</strong>
         ${one.number ? html`<button type="button" class="plain place" title="see it in the timeline" aria-label="step ${one.number} in the timeline" onClick=${() => refine({ tab: "timeline", find: one.number })}>#${one.number}</button>` : null}
         ${one.role === "summary" ? html`<${Badge}>sums up what was said before<//>` : null}
         ${one.final ? html`<${Badge} tone="good">answer<//>` : null}
         ${one.role === "tool" && !one.ok ? html`<${Badge} tone="bad">failed<//>` : null}
-        ${one.before_this_run ? html`<${Badge}>before this run<//>` : null}
-        ${one.run ? html`<a href=${href("runs", one.run)}>${one.run}</a>` : null}
+        ${one.is_history ? html`<${Badge}>before this run<//>` : null}
+        ${one.child_run_id ? html`<a href=${href("runs", one.child_run_id)}>${one.child_run_id}</a>` : null}
         ${one.usage ? html`<span class="right"><${Spent} usage=${one.usage} /></span>` : null}
       </div>
-      ${(one.failed ?? []).map((model, index) => html`<p key=${index} class="note warn">${model.model} was asked first and gave no answer: ${model.error}</p>`)}
+      ${(one.failed_models ?? []).map((model, index) => html`<p key=${index} class="note warn">${model.model} was asked first and gave no answer: ${model.error}</p>`)}
       ${one.approval ? html`<${Approval} approval=${one.approval} />` : null}
       ${one.thinking ? html`<${Folded} summary="What it thought"><div class="pre faint">${one.thinking}</div><//>` : null}
       ${one.role === "tool" ? html`<${Long} of=${one.content} label="what ${one.name} returned" />` : one.text ? html`<div class="pre">${one.role === "note" ? html`<${Words}>${one.text}<//>` : one.text}</div>` : null}
-      ${(one.calls ?? []).map((call, index) => html`<${Call} key=${index} call=${call} />`)}
+      ${(one.tool_calls ?? []).map((call, index) => html`<${Call} key=${index} call=${call} />`)}
       ${cutOff(one) ? html`<p class="note warn">${cutOff(one)}</p>` : null}
-      ${one.complaint && !one.continues ? html`<p class="note warn">It cannot be used: ${one.complaint}</p>` : null}
+      ${one.feedback && !one.is_continued ? html`<p class="note warn">It cannot be used: ${one.feedback}</p>` : null}
     </li>`;
 }
 
 function Approval({ approval }) {
-  const by = approval.by ? ` by ${approval.by}` : "";
+  const by = approval.answered_by ? ` by ${approval.answered_by}` : "";
   return html`<p class="note ${approval.approved ? "good" : "warn"}">${approval.approved ? "Approved" : "Denied"}${by || ": nobody answered in time"}${approval.reason ? `: ${approval.reason}` : ""}${approval.changed_arguments ? html`<div class="faint">with other arguments:</div><${Value} of=${approval.changed_arguments} label="arguments that were approved" />` : null}</p>`;
 }
 

@@ -28,13 +28,13 @@ function RetryDialog({ story, onClose }) {
   const [again, setAgain] = useState(false);
   const { retry } = story;
   if (!retry) return html`<${Dialog} title="Retry this run?" onClose=${onClose}><p>It goes on already.</p><div class="does"><button onClick=${onClose}>Close</button></div><//>`;
-  const back = new Set(retry.takes_back);
+  const back = new Set(retry.rewound_seqs);
   const records = story.journal.filter((one) => back.has(one.seq));
-  const unread = story.journal.length >= story.records ? 0 : retry.takes_back.length - records.length;
+  const unread = story.journal.length >= story.record_count ? 0 : retry.rewound_seqs.length - records.length;
   const others = Math.max(0, records.length - SHOWN) + unread;
   return html`<${Dialog} title="Retry this run?" onClose=${onClose}>
     <p><${Words}>${retry.message}<//></p>
-    ${retry.takes_back.length
+    ${retry.rewound_seqs.length
       ? html`<p>It goes on from where it went wrong. Taken back from its journal:</p>
           <ul class="taken">${records.slice(0, SHOWN).map((one) => html`<li key=${one.seq}>${one.number ? `#${one.number} ` : ""}${titleOf(one)}${one.ok ? "" : ", which failed"}</li>`)}</ul>
           ${others ? html`<p class="faint">and ${plural(others, "more record")}</p>` : null}`
@@ -83,7 +83,7 @@ function ForkPlace({ story, onChoose, onClose }) {
 
 function ForkForm({ story, record, onClose }) {
   const isTurn = record.model_call !== null && record.output === null;
-  const [whole, setWhole] = useState(record.cut ? null : record);
+  const [whole, setWhole] = useState(record.is_truncated ? null : record);
   const [problem, setProblem] = useState(null);
   useEffect(() => {
     if (whole) return;
@@ -190,8 +190,8 @@ const BUDGET = {
 
 function BudgetDialog({ story, onClose }) {
   const close = useClosing(onClose);
-  const whose = story.short_of?.run ?? story.id; // of the run whose budget is used up, which may be one above it
-  const known = story.budgets?.find((one) => one.run === whose)?.budget ?? (whose === story.id ? story.budget : null);
+  const whose = story.budget_refusal?.run_id ?? story.id; // of the run whose budget is used up, which may be one above it
+  const known = story.budgets?.find((one) => one.run_id === whose)?.budget ?? (whose === story.id ? story.budget : null);
   const form = useForm(null, known ?? {}, BUDGET);
   const [fault, setFault] = useState("");
   const act = async () => {
@@ -206,7 +206,7 @@ function BudgetDialog({ story, onClose }) {
     return true;
   };
   return html`<${Dialog} title="Budget" onClose=${onClose}>
-    <p>${whose === story.id ? "For this run, together with all the runs that it starts." : `Of run ${whose}, which is above this one.`} ${story.short_of ? story.short_of.message : ""}</p>
+    <p>${whose === story.id ? "For this run, together with all the runs that it starts." : `Of run ${whose}, which is above this one.`} ${story.budget_refusal ? story.budget_refusal.message : ""}</p>
     <${Form} form=${form} />
     ${fault ? html`<p class="fault" role="alert">${fault}</p>` : null}
     <div class="does">

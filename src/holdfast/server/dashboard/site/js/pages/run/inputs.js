@@ -16,8 +16,8 @@ export function InAndOut({ story }) {
           ? html`<${Named} level="h2" name="Output" of=${story.output} size=${story.output_size ?? 0} />`
           : html`<h2>Output</h2><${Empty}>${isEnded(story.state) ? "It has none." : "It has not ended yet."}<//>`}
     </div>
-    ${story.signals.length
-      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${story.signals.map((one) => html`<${Named} key=${one.id} name="${one.name}, sent ${ago(one.sent_at)}" of=${one.value} />`)}</div>`
+    ${story.pending_signals.length
+      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${story.pending_signals.map((one) => html`<${Named} key=${one.id} name="${one.name}, sent ${ago(one.sent_at)}" of=${one.value} />`)}</div>`
       : null}
   </div>`;
 }

@@ -51,7 +51,7 @@ export function useStory(id) {
       setEvents((before) => before + some.length);
     };
     follow(`/v1/runs/${part(id)}/events`, {
-      after: reader.current.story.offset ?? "",
+      after: reader.current.story.event_offset ?? "",
       signal: stop.signal,
       onEvent({ data }) {
         fresh.push(data);
@@ -121,7 +121,7 @@ class Reader {
     let story = fromStart ? null : this.story;
     for (;;) {
       const after = story?.journal.at(-1)?.seq;
-      const page = await get(`/v1/runs/${part(this.id)}/story`, { after, limit: PAGE }, this.asking.signal);
+      const page = await get(`/v1/runs/${part(this.id)}/report`, { after, limit: PAGE }, this.asking.signal);
       if (this.asking.signal.aborted) return;
       if (!fromStart && isReopened(this.story, page)) {
         fromStart = true;
@@ -130,12 +130,12 @@ class Reader {
       }
       story = merged(story, page, false);
       // What is known stays on the page until the new beginning is as long, or complete.
-      if (!fromStart || this.story === null || !page.more) {
+      if (!fromStart || this.story === null || !page.has_more) {
         this.story = story;
         this.tell({ story, problem: null });
         fromStart = false;
       }
-      if (!page.more || !page.journal.length) return;
+      if (!page.has_more || !page.journal.length) return;
     }
   }
 }

@@ -12,15 +12,15 @@ export function may(story, who) {
   const submit = lacks(who, "submit");
   const ended = over ? `the run is ${story.state}` : "";
   return {
-    cancel: operate || ended || (story.cancelling ? "it was asked for already" : ""),
-    pause: operate || ended || (story.paused ? "it is paused already" : ""),
-    resume: operate || ended || (story.paused ? "" : "it is not paused"),
-    retry: operate || (!over ? "it has not ended" : story.state === "completed" ? "it has a result" : story.retry?.possible ? "" : story.retry?.message ?? "it cannot be retried"),
+    cancel: operate || ended || (story.is_cancelling ? "it was asked for already" : ""),
+    pause: operate || ended || (story.is_paused ? "it is paused already" : ""),
+    resume: operate || ended || (story.is_paused ? "" : "it is not paused"),
+    retry: operate || (!over ? "it has not ended" : story.state === "completed" ? "it has a result" : story.retry?.is_possible ? "" : story.retry?.message ?? "it cannot be retried"),
     fork: operate || (story.journal.some(isForkable) ? "" : "nothing is recorded that a fork could begin at"),
-    settle: operate || (story.advice.some((one) => one.does === "settle") ? "" : "that is not what ended the run"),
+    settle: operate || (story.advice.some((one) => one.action === "settle") ? "" : "that is not what ended the run"),
     signal: submit || ended,
-    budget: operate || ended || (story.budget || story.short_of ? "" : "it was started without a budget, so nothing limits it"),
+    budget: operate || ended || (story.budget || story.budget_refusal ? "" : "it was started without a budget, so nothing limits it"),
     approve: operate,
-    lift: operate,
+    enable: operate,
   };
 }

@@ -6,7 +6,7 @@ import { Empty, ProblemNote } from "../../parts.js";
 import { Question } from "../../question.js";
 
 export function Questions({ story, who, onlyOpen = false }) {
-  const { data, problem, again } = useGet("/v1/approvals", { run_id: story.id, all: !onlyOpen, limit: 200 });
+  const { data, problem, again } = useGet("/v1/approvals", { run_id: story.id, include_closed: !onlyOpen, limit: 200 });
   if (!data) return html`<${ProblemNote} problem=${problem} again=${again} />`;
   const open = data.items.filter((one) => one.state === "open");
   const closed = data.items.filter((one) => one.state !== "open");

@@ -8,10 +8,10 @@ export const isEnded = (state) => ENDED.has(state);
 const time = (at) => (at ? Date.parse(at) : NaN);
 
 // How often a worker replayed a record after taking the run over from one that had died. Records may be read before that.
-export const replaysOf = (story, record) => story.takeovers.filter((epoch) => epoch > record.epoch).length;
+export const replaysOf = (story, record) => story.takeover_epochs.filter((epoch) => epoch > record.epoch).length;
 
 // Whether a person has said what came of it, and no attempt: its outcome was unknown.
-export const isSettled = (record) => record.attempts === 0;
+export const isSettled = (record) => record.attempt_count === 0;
 
 export const nameOf = (worker, workers) => workers.get(worker)?.name || `worker ${worker}`;
 export const workersOf = (story) => new Map(story.workers.map((one) => [one.id, one]));
@@ -35,23 +35,23 @@ export const sortOf = (record) => (record.model_call ? "model" : record.kind);
 export function rowsOf(story, now) {
   const begins = beginsOf(story);
   const rows = story.journal.map((record, index) => ({
-    key: `r${record.seq}`, what: "record", record, begin: begins[index], end: Math.max(begins[index], time(record.at)), work: workOf(record.kind),
-  })).filter((row) => !row.record.internal);
-  for (const skipped of story.skipped) {
-    const after = rows.filter((row) => row.record?.number >= skipped.before && row.record.kind !== "timer");
+    key: `r${record.seq}`, what: "record", record, begin: begins[index], end: Math.max(begins[index], time(record.recorded_at)), work: workOf(record.kind),
+  })).filter((row) => !row.record.is_internal);
+  for (const skipped of story.skipped_steps) {
+    const after = rows.filter((row) => row.record?.number >= skipped.next_number && row.record.kind !== "timer");
     const at = after.length ? Math.min(...after.map((row) => row.begin)) : Math.max(time(story.created_at), ...rows.map((row) => row.end));
-    rows.push({ key: `s${skipped.step}`, what: "skipped", skipped, begin: at, end: at, work: "" });
+    rows.push({ key: `s${skipped.step_number}`, what: "skipped", skipped, begin: at, end: at, work: "" });
   }
   if (!isEnded(story.state)) {
     for (const attempt of story.in_flight) {
       if (attempt.run) continue; // a run that is waited for has its own row
-      const begin = Math.min(now, time(attempt.at) || now);
+      const begin = Math.min(now, time(attempt.updated_at) || now);
       const end = attempt.ended ? Math.max(begin, time(attempt.ended)) : now;
       rows.push({ key: `f${attempt.number}`, what: "flight", attempt, begin, end, work: "here" });
     }
   }
-  const told = new Set(story.journal.map((record) => record.run));
-  for (const child of isEnded(story.state) ? [] : story.children) {
+  const told = new Set(story.journal.map((record) => record.related_run_id));
+  for (const child of isEnded(story.state) ? [] : story.related_runs) {
     // A run that is waited for, and whose end is not recorded yet.
     if (told.has(child.id) || child.parent !== story.id || !child.created_at) continue;
     const end = child.finished_at ? time(child.finished_at) : now;
@@ -59,14 +59,14 @@ export function rowsOf(story, now) {
   }
   if (story.state === "waiting") {
     const asked = story.approvals.filter((one) => one.state === "open");
-    const begin = Math.min(now, Math.max(time(story.created_at), ...story.journal.slice(-1).map((one) => time(one.at)), ...asked.map((one) => time(one.asked_at))));
+    const begin = Math.min(now, Math.max(time(story.created_at), ...story.journal.slice(-1).map((one) => time(one.recorded_at)), ...asked.map((one) => time(one.requested_at))));
     rows.push({ key: "w", what: "wait", waits: asked.length ? `an answer to “${asked[0].question}”` : story.waits_for ?? "something", begin, end: now, work: "" });
   }
   for (const at of reopeningsOf(story)) rows.push({ key: `o${at}`, what: "takeover", takeover: { how: "reopened", at, from: null, to: null, seconds: 0 }, begin: at, end: at, work: "" });
   for (const one of takeoversOf(story)) rows.push({ key: `t${one.epoch}`, what: "takeover", takeover: one, begin: one.at, end: one.at, work: "" });
   // What began in the same millisecond.
   const rank = (row) => (row.what === "takeover" ? 0 : 1);
-  const place = (row) => (row.what === "skipped" ? row.skipped.before - 0.5 : numberOf(row));
+  const place = (row) => (row.what === "skipped" ? row.skipped.next_number - 0.5 : numberOf(row));
   return rows.sort((a, b) => a.begin - b.begin || rank(a) - rank(b) || place(a) - place(b));
 }
 
@@ -82,19 +82,19 @@ function beginsOf(story) {
   const { journal } = story;
   const numbered = new Map();
   for (const one of journal) if (one.number && one.kind !== "timer") numbered.set(one.number, one);
-  const children = new Map(story.children.filter((one) => one.created_at).map((one) => [one.id, time(one.created_at)]));
-  const asked = new Map(story.approvals.map((one) => [one.number, time(one.asked_at)]));
+  const children = new Map(story.related_runs.filter((one) => one.created_at).map((one) => [one.id, time(one.created_at)]));
+  const asked = new Map(story.approvals.map((one) => [one.number, time(one.requested_at)]));
   const origin = time(story.created_at);
   return journal.map((record) => {
-    const end = time(record.at);
+    const end = time(record.recorded_at);
     if (isSettled(record)) return end;
     if (WORK.has(record.kind)) return time(record.started_at) || end;
     if (!WAITS.has(record.kind)) return end;
-    if (children.has(record.run)) return Math.min(end, children.get(record.run));
+    if (children.has(record.related_run_id)) return Math.min(end, children.get(record.related_run_id));
     if (record.kind === "approval" && asked.has(record.number)) return Math.min(end, asked.get(record.number));
     const before = numbered.get(record.number - 1);
     const after = numbered.get(record.number + 1);
-    let begin = before ? (time(before.at) <= end ? time(before.at) : time(before.started_at)) : origin;
+    let begin = before ? (time(before.recorded_at) <= end ? time(before.recorded_at) : time(before.started_at)) : origin;
     if (after && WORK.has(after.kind)) begin = Math.min(begin, time(after.started_at));
     return Math.min(end, begin);
   });
@@ -107,13 +107,13 @@ export function withFlights(story, flights) {
   for (const one of Object.values(flights)) {
     if (recorded.has(one.number)) continue; // the event that says so is on its way
     const kept = known.get(one.number);
-    known.set(one.number, kept && time(kept.at) > time(one.at) ? kept : { once: false, error: null, progress: null, ...kept, retry_at: null, ...one });
+    known.set(one.number, kept && time(kept.updated_at) > time(one.updated_at) ? kept : { is_once: false, error: null, progress: null, ...kept, retry_at: null, ...one });
   }
   return { ...story, in_flight: [...known.values()] };
 }
 
 // When a person let the run go on after it had ended.
-const reopeningsOf = (story) => story.reopened.map(time);
+const reopeningsOf = (story) => story.reopened_at.map(time);
 
 // Where another worker went on: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
 //   from, to: workers' ids; seconds: between the last record of the one and the first beginning of the other.
@@ -127,37 +127,37 @@ export function takeoversOf(story) {
   const found = [];
   let last = null;
   for (const record of story.journal) {
-    if (!record.worker || !record.epoch) continue; // given to a fork, or nobody knows
-    if (last && record.epoch > last.epoch && record.worker !== last.worker) {
+    if (!record.worker_id || !record.epoch) continue; // given to a fork, or nobody knows
+    if (last && record.epoch > last.epoch && record.worker_id !== last.worker_id) {
       const waited = !WORK.has(record.kind);
-      const at = waited ? time(record.at) : time(record.started_at) || time(record.at);
-      if (!hadEnded(time(last.at), at)) found.push(takeover(workers, last, record.worker, record.epoch, at, story.takeovers.includes(record.epoch), waited));
+      const at = waited ? time(record.recorded_at) : time(record.started_at) || time(record.recorded_at);
+      if (!hadEnded(time(last.recorded_at), at)) found.push(takeover(workers, last, record.worker_id, record.epoch, at, story.takeover_epochs.includes(record.epoch), waited));
     }
     last = record;
   }
-  const holder = story.held_by;
-  if (last && holder && holder !== last.worker && story.epoch > last.epoch && !isEnded(story.state)) {
-    const since = story.in_flight.map((one) => time(one.at)).filter((at) => at >= time(last.at));
-    if (!hadEnded(time(last.at), Infinity)) found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.at), !["live", "retired"].includes(stateOf(workers.get(last.worker))), false));
-  } else if (holder && !isEnded(story.state) && workers.get(holder) && !workers.get(holder).alive) {
-    const latest = Math.max(last ? time(last.at) : 0, ...story.in_flight.map((one) => time(one.at) || 0)) + 1;
+  const holder = story.claimed_by;
+  if (last && holder && holder !== last.worker_id && story.epoch > last.epoch && !isEnded(story.state)) {
+    const since = story.in_flight.map((one) => time(one.updated_at)).filter((at) => at >= time(last.recorded_at));
+    if (!hadEnded(time(last.recorded_at), Infinity)) found.push(takeover(workers, last, holder, story.epoch, since.length ? Math.min(...since) : time(last.recorded_at), !["live", "retired"].includes(stateOf(workers.get(last.worker_id))), false));
+  } else if (holder && !isEnded(story.state) && workers.get(holder) && !workers.get(holder).is_alive) {
+    const latest = Math.max(last ? time(last.recorded_at) : 0, ...story.in_flight.map((one) => time(one.updated_at) || 0)) + 1;
     found.push({ epoch: story.epoch, at: latest, from: holder, to: null, seconds: 0, how: "alone" });
   }
   return found;
 }
 
-const stateOf = (worker) => worker?.state ?? (worker?.alive ? "live" : "dead");
+const stateOf = (worker) => worker?.state ?? (worker?.is_alive ? "live" : "dead");
 
 function takeover(workers, last, to, epoch, at, died, waited) {
-  const how = died ? "died" : !waited && stateOf(workers.get(last.worker)) === "retired" ? "left" : "moved";
-  return { epoch, at, from: last.worker, to, seconds: Math.max(0, (at - time(last.at)) / 1000), how };
+  const how = died ? "died" : !waited && stateOf(workers.get(last.worker_id)) === "retired" ? "left" : "moved";
+  return { epoch, at, from: last.worker_id, to, seconds: Math.max(0, (at - time(last.recorded_at)) / 1000), how };
 }
 
 // A colour for each worker, by the order in which they came: 0, 1, 2, …
 export function lanesOf(story) {
   const lanes = new Map();
-  for (const record of story.journal) if (record.worker && !lanes.has(record.worker)) lanes.set(record.worker, lanes.size % 6);
-  if (story.held_by && !lanes.has(story.held_by)) lanes.set(story.held_by, lanes.size % 6);
+  for (const record of story.journal) if (record.worker_id && !lanes.has(record.worker_id)) lanes.set(record.worker_id, lanes.size % 6);
+  if (story.claimed_by && !lanes.has(story.claimed_by)) lanes.set(story.claimed_by, lanes.size % 6);
   return lanes;
 }
 

@@ -30,7 +30,7 @@ function usePhone() {
 // The stories of runs that were opened in place: { kin: by id, problem, again }. Of a very long one, it is the beginning.
 function useKin(ids) {
   const { data, again } = useLoaded(async (signal) => {
-    const read = await Promise.allSettled(ids.map((id) => get(`/v1/runs/${part(id)}/story`, {}, signal)));
+    const read = await Promise.allSettled(ids.map((id) => get(`/v1/runs/${part(id)}/report`, {}, signal)));
     const kin = Object.fromEntries(ids.map((id, index) => [id, read[index].value]).filter(([, story]) => story));
     return { kin, problem: read.find((one) => one.reason)?.reason ?? null };
   }, [ids], { live: ids.length > 0 });
@@ -41,20 +41,20 @@ const NONE = { kin: {}, problem: null };
 // When the runs that a run has started began and ended.
 function useFamily(story) {
   const { data } = useLoaded(
-    async (signal) => (story.children.length ? get(`/v1/runs/${part(story.id)}/family`, {}, signal) : null),
-    [story.id, story.children.map((one) => [one.id, one.state]).slice(0, 500)], { live: false },
+    async (signal) => (story.related_runs.length ? get(`/v1/runs/${part(story.id)}/tree`, {}, signal) : null),
+    [story.id, story.related_runs.map((one) => [one.id, one.state]).slice(0, 500)], { live: false },
   );
   return useMemo(() => new Map((data?.items ?? []).map((one) => [one.id, one])), [data]);
 }
 
 // Rows of a story, with those of runs that were opened below the row that tells of them.
 function flattened(story, now, kin, family, depth = 0) {
-  const told = { ...story, children: story.children.map((one) => ({ ...one, ...(family.get(one.id) ?? {}) })) };
+  const told = { ...story, related_runs: story.related_runs.map((one) => ({ ...one, ...(family.get(one.id) ?? {}) })) };
   const rows = [];
   for (const row of rowsOf(told, now)) {
     const mine = { ...row, story, depth, key: depth ? `${story.id}/${row.key}` : row.key };
     rows.push(mine);
-    const below = kin[mine.record?.run ?? mine.child?.id];
+    const below = kin[mine.record?.related_run_id ?? mine.child?.id];
     if (below && depth < 6) rows.push(...flattened(below, now, kin, family, depth + 1));
   }
   return rows;
@@ -68,7 +68,7 @@ export function Timeline({ story: told, flights, who, query, open }) {
   const [wanted, setWanted] = useState("");
   const { kin, problem, again } = useKin(opened);
   const family = useFamily(story);
-  const rows = useMemo(() => flattened(story, Math.max(now, Date.parse(story.at ?? story.created_at)), kin, family), [story, kin, family, moves ? now : 0]);
+  const rows = useMemo(() => flattened(story, Math.max(now, Date.parse(story.reported_at ?? story.created_at)), kin, family), [story, kin, family, moves ? now : 0]);
   const axis = useMemo(() => axisOf(rows.map(({ begin, end, work }) => ({ begin, end, work }))), [rows]);
   const lanes = useMemo(() => {
     const all = lanesOf(story);
@@ -85,10 +85,10 @@ export function Timeline({ story: told, flights, who, query, open }) {
     <div>
       <${Legend} story=${story} lanes=${lanes} wanted=${wanted} setWanted=${setWanted} />
       <${ProblemNote} problem=${problem} again=${again} />
-      ${opened.filter((id) => kin[id]?.more).map((id) => html`<p key=${id} class="faint">Of <a href=${href("runs", id)}>${id}</a> only the first ${count(kin[id].journal.length)} records stand here.</p>`)}
+      ${opened.filter((id) => kin[id]?.has_more).map((id) => html`<p key=${id} class="faint">Of <a href=${href("runs", id)}>${id}</a> only the first ${count(kin[id].journal.length)} records stand here.</p>`)}
       ${rows.length
         ? html`<${Rows} rows=${shown} axis=${axis} lanes=${lanes} selected=${selected} opened=${opened} toggle=${toggle} moves=${moves} />`
-        : html`<${Empty}>Nothing is recorded yet${story.stalled ? `: ${story.stalled}` : "."}<//>`}
+        : html`<${Empty}>Nothing is recorded yet${story.stall_reason ? `: ${story.stall_reason}` : "."}<//>`}
     </div>
     ${selected ? html`<${Detail} key=${selected.key} row=${selected} who=${who} open=${open} onClose=${() => close(selected.key)} />` : null}
   </div>`;
@@ -114,8 +114,8 @@ function Legend({ story, lanes, wanted, setWanted }) {
   const loaded = story.journal.length;
   return html`<div class="legend">
     <input type="search" aria-label="find a step" placeholder="find a step" value=${wanted} onInput=${(event) => setWanted(event.target.value)} />
-    <span class="faint" role="status">${plural(Math.max(story.records ?? 0, loaded), "record")}${story.records > loaded ? `, ${count(loaded)} read` : ""}</span>
-    ${[...lanes].map(([id, lane]) => html`<span key=${id} class="worker"><i class="dot lane-${lane}"></i>${nameOf(id, workers)}${workers.get(id)?.alive ? "" : html` <span class="faint">gone</span>`}</span>`)}
+    <span class="faint" role="status">${plural(Math.max(story.record_count ?? 0, loaded), "record")}${story.record_count > loaded ? `, ${count(loaded)} read` : ""}</span>
+    ${[...lanes].map(([id, lane]) => html`<span key=${id} class="worker"><i class="dot lane-${lane}"></i>${nameOf(id, workers)}${workers.get(id)?.is_alive ? "" : html` <span class="faint">gone</span>`}</span>`)}
   </div>`;
 }
 
@@ -196,7 +196,7 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, moves }) {
   </div>`;
 }
 
-const runOf = (row) => row?.record?.run ?? row?.child?.id ?? null;
+const runOf = (row) => row?.record?.related_run_id ?? row?.child?.id ?? null;
 const percent = (share) => `${(100 * share).toFixed(3)}%`;
 
 function Axis({ axis, many }) {
@@ -217,7 +217,7 @@ function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
   if (row.what === "takeover") return html`<${Takeover} row=${row} index=${index} />`;
   if (row.what === "skipped") return html`<${Skipped} row=${row} index=${index} />`;
   const { record, attempt, child, story, depth } = row;
-  const lane = lanes.get(record ? record.worker : story.held_by);
+  const lane = lanes.get(record ? record.worker_id : story.claimed_by);
   const number = numberOf(row);
   const title = titleOfRow(row);
   const tone = record ? (record.ok ? "" : record.outcome && record.outcome !== "failed" && record.outcome !== "unknown" ? "held" : "failed") : "flight";
@@ -231,13 +231,13 @@ function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
       </button>
       <${Marks} row=${row} />
     </span>
-    <span class="line" role="cell"><${Bar} row=${row} axis=${axis} lane=${lane} title=${title} by=${record?.worker ? nameOf(record.worker, workersOf(story)) : ""} /></span>
+    <span class="line" role="cell"><${Bar} row=${row} axis=${axis} lane=${lane} title=${title} by=${record?.worker_id ? nameOf(record.worker_id, workersOf(story)) : ""} /></span>
     <span class="number took" role="cell">${tookOf(row)}</span>
-    <span class="number cost" role="cell">${costOf(record?.model_call ? record.model_call.usage : run && record?.kind !== "start" ? story.children.find((one) => one.id === run)?.usage : null)}</span>
+    <span class="number cost" role="cell">${costOf(record?.model_call ? record.model_call.usage : run && record?.kind !== "start" ? story.related_runs.find((one) => one.id === run)?.usage : null)}</span>
   </div>`;
 }
 
-const tookOf = (row) => (row.record && isSettled(row.record) ? "" : row.record && row.record.seconds === null && row.work === "" && row.end <= row.begin ? "" : duration((row.end - row.begin) / 1000));
+const tookOf = (row) => (row.record && isSettled(row.record) ? "" : row.record && row.record.duration_s === null && row.work === "" && row.end <= row.begin ? "" : duration((row.end - row.begin) / 1000));
 
 // What is out of the ordinary with a step.
 function Marks({ row }) {
@@ -252,9 +252,9 @@ function Marks({ row }) {
   return html`<span class="marks">
     ${odd ? html`<b class="badge ${odd === "failed" || odd === "unknown" ? "bad" : "warn"}">${odd}</b>` : null}
     ${isSettled(record) ? html`<b class="badge calm">settled by a person</b>` : null}
-    ${record.attempts > 1 ? html`<b class="badge warn">${record.attempts} attempts</b>` : null}
+    ${record.attempt_count > 1 ? html`<b class="badge warn">${record.attempt_count} attempts</b>` : null}
     ${replays ? html`<b class="faint" title="taken from the journal after ${plural(replays, "worker")} died, not run again">replayed ×${replays}</b>` : null}
-    ${record.model_call?.failed.length ? html`<b class="badge warn">fallback</b>` : null}
+    ${record.model_call?.failed_models.length ? html`<b class="badge warn">fallback</b>` : null}
     ${record.model_call && cutOff(record.model_call) ? html`<b class="badge warn" title=${cutOff(record.model_call)}>cut off</b>` : null}
   </span>`;
 }

@@ -52,7 +52,7 @@ function Inputs({ of, onClose }) {
       <span class="hint">May be left out. Starting one that is there joins it.</span></label>
     <label class="field">Tags <input value=${tags} onInput=${(event) => setTags(event.target.value)} autocomplete="off" />
       <span class="hint">Several are separated by commas.</span></label>
-    ${of.state === "off" ? html`<div class="note warn">${of.name} is switched off: nothing of it is started until it is lifted.</div>` : null}
-    ${of.state !== "serving" && of.state !== "off" ? html`<div class="note warn">No live worker serves ${of.name}: the run waits until one does.</div>` : null}
+    ${of.state === "disabled" ? html`<div class="note warn">${of.name} is disabled: none of its runs start until it is enabled.</div>` : null}
+    ${of.state !== "serving" && of.state !== "disabled" ? html`<div class="note warn">No live worker serves ${of.name}: the run waits until one does.</div>` : null}
     <div class="does"><button onClick=${onClose}>Leave it</button><${Act} tone="main" act=${start}>Start<//></div>`;
 }

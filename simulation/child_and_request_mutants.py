@@ -211,12 +211,12 @@ def compensated_forwards() -> Iterator[None]:
 @register_mutant("undoing begins while outcomes of cancelled steps are on their way")
 def compensated_too_early() -> Iterator[None]:
     """They are undone last, although others rest on what came before them."""
-    real = Execution.start_compensation
+    real = Execution.try_start_compensation
 
     def begin(self: Execution, upcoming: Any = (), *, expected_positions: Any = ()) -> bool:
         return real(self)
 
-    with patch.object(Execution, "start_compensation", begin):
+    with patch.object(Execution, "try_start_compensation", begin):
         yield
 
 

@@ -139,14 +139,14 @@ def check_replay(
         execution.start()
         _run_turns(execution)
         for at, record in enumerate(journal):
-            if execution.start_compensation(islice(journal, at, None)):
+            if execution.try_start_compensation(islice(journal, at, None)):
                 _run_turns(execution)
             if execution.result is not None:
                 execution.deliver_after_end(record)
             else:
                 execution.deliver(record)
             _run_turns(execution)
-        if execution.start_compensation():
+        if execution.try_start_compensation():
             _run_turns(execution)
         if execution.fatal_error is not None:
             world.fail("P5 every journal replays", f"{row.id}: {execution.fatal_error}")

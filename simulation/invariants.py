@@ -4,7 +4,7 @@
 last atomic operation. After each operation it compares, and asks of everything that changed whether this operation, by
 this worker, was entitled to change it. So a broken promise is found where it is broken, not when its consequence shows.
 
-The promises are those of ``docs/architecture.md``, by number: recorded outcomes never change (P1), one ending written
+The promises are those of ``docs/simulation.md``, by number: recorded outcomes never change (P1), one ending written
 by the holder (P2), nothing recorded runs again (P3), only what was in flight runs again (P4), live is as replay (P5).
 """
 

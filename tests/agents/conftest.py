@@ -1,20 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
+from provider_server import ProviderServer
 
-from holdfast import Runtime
+from runtime_fixtures import runtime, url
+
+__all__ = ["runtime", "server", "url"]
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/runs.db"
-
-
-@pytest_asyncio.fixture
-async def runtime(url: str) -> AsyncIterator[Runtime]:
-    async with Runtime(url) as runtime:
-        yield runtime
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderServer]:
+    """A model provider that answers by a script, which the SDKs find by environment variables."""
+    with ProviderServer({}, tmp_path / "ledger") as server:
+        for name, value in server.address.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from model_scripts import get_sent_contents
 from pydantic import BaseModel
 
 from holdfast import Agent, ModelRetry, RunContext, tool, workflow
@@ -21,11 +22,6 @@ from holdfast.errors import (
 from holdfast.testing import Runner, ScriptedModel, answer, call
 
 pytestmark = pytest.mark.asyncio
-
-
-def told(model: Any, turn: int = -1) -> list[Any]:
-    """The contents of the newest message that the model was sent."""
-    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 def outcomes(model: Any, turn: int = -1) -> list[str]:
@@ -52,8 +48,8 @@ async def test_a_run_asks_calls_and_asks_again() -> None:
     assert [step.name for step in result.steps] == ["model call", "double", "model call"]
     assert model.calls[0].tool_names == ["double"]
     assert model.calls[0].instructions == "You are a calculator."
-    assert told(model, 0) == ["What is twice 21?"]
-    assert told(model, 1) == [42]
+    assert get_sent_contents(model, 0) == ["What is twice 21?"]
+    assert get_sent_contents(model, 1) == [42]
 
 
 async def test_calls_of_one_answer_run_side_by_side_and_are_recorded_as_they_finish() -> None:
@@ -72,7 +68,7 @@ async def test_calls_of_one_answer_run_side_by_side_and_are_recorded_as_they_fin
     result = await Runner().run(Agent(model, name="agent-side-by-side", tools=[gated]), "go")
     assert result.output.output == "ok", result.error
     # Told in the order of the calls, whatever order they finished in.
-    assert told(model) == ["done 0", "done 1"]
+    assert get_sent_contents(model) == ["done 0", "done 1"]
 
 
 async def test_what_goes_wrong_is_told_to_the_model() -> None:
@@ -100,14 +96,14 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     agent = Agent(model, name="agent-unlucky", tools=[broken, picky, unrecordable, double])
     result = await Runner().run(agent, "go")
     assert result.output.output == "I give up.", result.error
-    first = told(model, 1)
+    first = get_sent_contents(model, 1)
     assert "the disk is on fire" in first[0]
     assert first[1] == "Only red will do."
     assert "could not be recorded" in first[2]
     assert "double" in first[3]
     assert outcomes(model, 1) == ["failed", "retried", "failed", "retried"]
-    assert "number" in told(model, 2)[0]
-    assert "JSON" in told(model, 2)[1]
+    assert "number" in get_sent_contents(model, 2)[0]
+    assert "JSON" in get_sent_contents(model, 2)[1]
     assert [step.attempt_count for step in result.steps["unrecordable"]] == [1]
 
 
@@ -125,7 +121,7 @@ async def test_a_tools_own_retries_come_before_the_model_hears_of_it() -> None:
     model = ScriptedModel([call("shaky"), "ok"])
     result = await Runner().run(Agent(model, name="agent-shaky", tools=[shaky]), "go")
     assert len(tries) == 3
-    assert told(model) == ["there"]
+    assert get_sent_contents(model) == ["there"]
     assert result.steps["shaky"][0].attempt_count == 3
 
 
@@ -139,8 +135,8 @@ async def test_a_structured_answer_is_checked_and_the_model_corrects_it() -> Non
     agent = Agent(model, name="agent-city", output_type=City)
     result = await Runner().run(agent, "The largest city of France?")
     assert result.output.output == City(name="Paris", people=2_000_000), result.error
-    assert "people" in told(model, 1)[0]
-    assert "final_result" in told(model, 2)[0]
+    assert "people" in get_sent_contents(model, 1)[0]
+    assert "final_result" in get_sent_contents(model, 2)[0]
     assert [step.name for step in result.steps] == ["model call"] * 3
 
 
@@ -192,7 +188,7 @@ async def test_sub_agents_run_side_by_side_and_a_failure_is_an_observation() -> 
     boss = Agent(model, name="agent-boss", subagents=[helper], tools=[refusing])
     result = await Runner().run(boss, "go")
     assert result.output.output == "all done", result.error
-    seen = told(model)
+    seen = get_sent_contents(model)
     assert seen[0] == "did this"
     assert "no such key" in seen[1]
     assert "task" in seen[2]

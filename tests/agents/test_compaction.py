@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from compacting import TOO_LONG, Listener, find, find_much, texts
+from compaction_agents import TOO_LONG, Listener, find, find_much, make_find_script, texts
 from pydantic import BaseModel
 from pydantic_ai.messages import (
     ImageUrl,
@@ -35,10 +35,6 @@ WINDOW = Compaction(window=1000)
 """About eight turns of ``find``."""
 
 
-def finding(turns: int, last: Any = "done") -> list[Any]:
-    return [*(call("find", number=number) for number in range(turns)), last]
-
-
 def names(result: Any) -> list[str]:
     return [step.name for step in result.steps]
 
@@ -47,7 +43,7 @@ def names(result: Any) -> list[str]:
 
 
 async def test_a_conversation_that_nears_the_limit_goes_on_with_a_summary() -> None:
-    model = Listener(finding(20), summary="Ten were found.")
+    model = Listener(make_find_script(20), summary="Ten were found.")
     agent = Agent(model, name="compact-near", tools=[find], instructions="Find.", compaction=WINDOW)
     result = await Runner().run(agent, "Find twenty.")
     assert result.output.output == "done", result.error
@@ -74,7 +70,12 @@ async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
     def plan(*statuses: str) -> Any:
         return call("write_plan", items=[{"task": f"part {n}", "status": one} for n, one in enumerate(statuses)])
 
-    script = [plan("working", "open"), *finding(9, plan("done", "working")), *finding(9, plan("done", "done")), "done"]
+    script = [
+        plan("working", "open"),
+        *make_find_script(9, plan("done", "working")),
+        *make_find_script(9, plan("done", "done")),
+        "done",
+    ]
     model = Listener(script, summary="Some were found.")
     agent = Agent(model, name="compact-plan", tools=[find], planning=True, compaction=WINDOW)
     result = await agent.run("Find twenty.")
@@ -93,7 +94,7 @@ async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
 
 
 async def test_the_summariser_is_shown_all_that_is_left_out_and_no_tools() -> None:
-    model = Listener(finding(9))
+    model = Listener(make_find_script(9))
     agent = Agent(model, name="compact-shown", tools=[find], instructions="Find well.", compaction=WINDOW)
     result = await Runner().run(agent, "Find nine, but not in Rome.")
     assert result.output.output == "done", result.error
@@ -112,14 +113,14 @@ async def test_the_summariser_is_shown_all_that_is_left_out_and_no_tools() -> No
 
 
 async def test_below_the_limit_or_without_a_known_window_nothing_is_summarised() -> None:
-    short = Listener(finding(5))
+    short = Listener(make_find_script(5))
     result = await Runner().run(Agent(short, name="compact-short", tools=[find], compaction=WINDOW), "go")
     assert "compaction" not in names(result)
-    unknown = Listener(finding(30))
+    unknown = Listener(make_find_script(30))
     result = await Runner().run(Agent(unknown, name="compact-unknown", tools=[find]), "go")
     assert result.output.output == "done"
     assert "compaction" not in names(result)
-    off = Listener(finding(30), name="gpt-4o-mini", provider="openai", usage=(127_000, 10))
+    off = Listener(make_find_script(30), name="gpt-4o-mini", provider="openai", usage=(127_000, 10))
     result = await Runner().run(Agent(off, name="compact-off", tools=[find], compaction=False), "go")
     assert result.output.output == "done"
     assert "compaction" not in names(result)
@@ -129,7 +130,7 @@ async def test_the_window_of_a_known_model_is_known() -> None:
     def usage(messages: Any, response: Any) -> tuple[int, int]:
         return 10_000 * len(messages), 100
 
-    model = Listener(finding(8), name="gpt-4o-mini", provider="openai", usage=usage)
+    model = Listener(make_find_script(8), name="gpt-4o-mini", provider="openai", usage=usage)
     result = await Runner().run(Agent(model, name="compact-known", tools=[find]), "go")
     assert result.output.output == "done", result.error
     # 11 messages are 110,000 tokens, more than 80 % of 128,000.
@@ -179,7 +180,12 @@ class City(BaseModel):
 
 
 async def test_a_structured_answer_that_is_corrected_goes_on_over_a_compaction() -> None:
-    script = [*finding(6, answer(name="Paris")), "Paris!", answer(name="Paris", people="x" * 900), answer(name="P")]
+    script = [
+        *make_find_script(6, answer(name="Paris")),
+        "Paris!",
+        answer(name="Paris", people="x" * 900),
+        answer(name="P"),
+    ]
     model = Listener([*script, answer(name="Paris", people=2)])
     agent = Agent(model, name="compact-city", tools=[find], output_type=City, compaction=WINDOW, output_retries=4)
     result = await Runner().run(agent, "The largest city?")
@@ -217,7 +223,7 @@ async def test_a_huge_first_result_is_cut_and_nobody_is_asked_for_a_summary_of_n
 
 
 async def test_a_long_task_alone_does_not_make_every_turn_a_compaction() -> None:
-    model = Listener(finding(10))
+    model = Listener(make_find_script(10))
     agent = Agent(model, name="compact-long-task", tools=[find], compaction=WINDOW)
     result = await Runner().run(agent, "Do. " * 900)
     assert result.output.output == "done", result.error
@@ -235,7 +241,7 @@ async def test_what_is_known_of_the_messages_does_not_outlive_them(monkeypatch: 
             return super().prepare_messages(messages, *args)
 
     monkeypatch.setattr(request, "_get_usual_parts", lambda: {UserPromptPart, ToolCallPart, ToolReturnPart})
-    model = Prepared([["a text", call("find", number=0)], *finding(8)])
+    model = Prepared([["a text", call("find", number=0)], *make_find_script(8)])
     agent = Agent(model, name="compact-looked", tools=[find], compaction=WINDOW)
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
@@ -251,7 +257,7 @@ async def test_a_summary_is_not_streamed_to_who_follows_the_run() -> None:
             streamed.append(len(self.calls))
             return super().request_stream(*args, **options)
 
-    model = Streaming(finding(9))
+    model = Streaming(make_find_script(9))
     agent = Agent(model, name="compact-streamed", tools=[find], compaction=WINDOW)
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
@@ -299,14 +305,14 @@ async def test_after_a_refusal_what_was_taken_before_is_the_measure() -> None:
     def answers(messages: list[ModelMessage]) -> Any:
         return TOO_LONG if sum(map(count_message_chars, messages)) > 3000 else "done"
 
-    model = Listener([*finding(4, call("find_much", characters=40_000)), answers])
+    model = Listener([*make_find_script(4, call("find_much", characters=40_000)), answers])
     result = await Runner().run(Agent(model, name="compact-measure", tools=[find, find_much]), "go")
     assert result.output.output == "done", result.error
     assert names(result).count("compaction") == 1
 
 
 async def test_a_refusal_right_after_a_compaction_fails_with_ways_out() -> None:
-    model = Listener(finding(9, TOO_LONG))
+    model = Listener(make_find_script(9, TOO_LONG))
     agent = Agent(model, name="compact-in-vain", tools=[find], compaction=Compaction(keep_share=0.4))
     result = await Runner().run(agent, "go")
     assert isinstance(result.error, ModelRequestRejected)
@@ -322,7 +328,7 @@ async def test_what_cannot_be_compacted_fails_with_ways_out() -> None:
     assert isinstance(result.error, ModelRequestRejected)
     assert "nothing in it can be summarised" in str(result.error)
     assert "a longer context" in str(result.error)
-    off = Agent(Listener([*finding(3, TOO_LONG)]), name="compact-off-refused", tools=[find], compaction=False)
+    off = Agent(Listener([*make_find_script(3, TOO_LONG)]), name="compact-off-refused", tools=[find], compaction=False)
     result = await Runner().run(off, "go")
     assert isinstance(result.error, ModelRequestRejected)
     assert names(result).count("model call") == 4
@@ -333,7 +339,7 @@ async def test_what_cannot_be_compacted_fails_with_ways_out() -> None:
 
 async def test_another_model_may_summarise() -> None:
     other = Listener(["unused"], summary="By another.")
-    model = Listener(finding(9))
+    model = Listener(make_find_script(9))
     compaction = Compaction(window=1000, model=other)
     result = await Runner().run(Agent(model, name="compact-other", tools=[find], compaction=compaction), "go")
     assert result.output.output == "done", result.error
@@ -361,7 +367,7 @@ async def test_a_summariser_that_takes_less_is_shown_less() -> None:
 
 async def test_an_empty_summary_is_asked_for_again_and_then_it_fails() -> None:
     said = iter(["", "At last."])
-    model = Listener(finding(9), summary=lambda _: next(said))
+    model = Listener(make_find_script(9), summary=lambda _: next(said))
     result = await Runner().run(Agent(model, name="compact-empty", tools=[find], compaction=WINDOW), "go")
     assert result.output.output == "done", result.error
     assert names(result).count("compaction") == 2
@@ -369,7 +375,7 @@ async def test_an_empty_summary_is_asked_for_again_and_then_it_fails() -> None:
     assert result.output.usage.calls == 12
 
     answers = [""]
-    silent = Listener(finding(9), summary=lambda _: answers[0])
+    silent = Listener(make_find_script(9), summary=lambda _: answers[0])
     runner = Runner()
     result = await runner.run(Agent(silent, name="compact-silent", tools=[find], compaction=WINDOW), "go")
     assert isinstance(result.error, ContextFull)
@@ -381,7 +387,7 @@ async def test_an_empty_summary_is_asked_for_again_and_then_it_fails() -> None:
 
 async def test_a_summary_that_is_refused_fails_the_run_and_can_be_retried() -> None:
     does: list[Any] = [ModelRequestRejected("no credit", "scripted", 402)]
-    model = Listener(finding(9), summary=lambda _: does[0])
+    model = Listener(make_find_script(9), summary=lambda _: does[0])
     runner = Runner()
     result = await runner.run(Agent(model, name="compact-refusing", tools=[find], compaction=WINDOW), "go")
     assert isinstance(result.error, ModelRequestRejected)
@@ -394,7 +400,7 @@ async def test_a_summary_that_is_refused_fails_the_run_and_can_be_retried() -> N
 
 async def test_the_fallback_summarises_when_the_first_model_does_not() -> None:
     fallback = Listener(["unused"], name="second", summary="By the second.")
-    model = Listener(finding(9), summary=ModelRequestRejected("no", "scripted", 400))
+    model = Listener(make_find_script(9), summary=ModelRequestRejected("no", "scripted", 400))
     agent = Agent(model, name="compact-fallback", tools=[find], fallback=fallback, compaction=WINDOW)
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
@@ -410,7 +416,7 @@ async def test_the_agents_settings_hold_for_the_summary_as_far_as_they_fit() -> 
             return await super().request(messages, model_settings, parameters)
 
     settings = {"max_tokens": 20, "temperature": 0, "parallel_tool_calls": True, "tool_choice": "auto"}
-    model = Settled(finding(9))
+    model = Settled(make_find_script(9))
     agent = Agent(model, name="compact-settings", tools=[find], model_settings=settings, compaction=WINDOW)
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
@@ -426,7 +432,7 @@ async def test_the_agents_settings_hold_for_the_summary_as_far_as_they_fit() -> 
 
 
 async def test_a_compaction_counts_for_usage_and_budgets_and_not_as_a_turn() -> None:
-    model = Listener(finding(9), usage=lambda messages, response: (100 * len(messages), 1))
+    model = Listener(make_find_script(9), usage=lambda messages, response: (100 * len(messages), 1))
     agent = Agent(model, name="compact-counted", tools=[find], max_turns=10, compaction=WINDOW)
     runner = Runner()
     result = await runner.run(agent.options(budget=Budget(turns=4)), "go")
@@ -444,7 +450,7 @@ async def test_a_compaction_counts_for_usage_and_budgets_and_not_as_a_turn() -> 
 
 
 async def test_a_sub_agent_compacts_its_own_conversation() -> None:
-    helper_model = Listener(finding(9, "found"))
+    helper_model = Listener(make_find_script(9, "found"))
     helper = Agent(helper_model, name="compact-helper", tools=[find], compaction=WINDOW)
     boss = Agent(Listener([call("compact-helper", task="Find."), "done"]), name="compact-boss", subagents=[helper])
     result = await Runner().run(boss, "go")
@@ -468,7 +474,7 @@ async def test_nothing_is_asked_twice_wherever_the_process_dies() -> None:
 
 @pytest.mark.parametrize("compaction", [None, Compaction(window=100_000), Compaction(window=700, keep_share=0.4)])
 async def test_a_deploy_may_change_the_limits_under_a_running_run(compaction: Compaction | None) -> None:
-    model = Listener(finding(12))
+    model = Listener(make_find_script(12))
     agent = Agent(model, name=f"compact-deploy-{0 if compaction is None else compaction.window}", tools=[find])
     agent.compaction = WINDOW
     runner = Runner()
@@ -509,7 +515,7 @@ async def test_a_deploy_that_leaves_nothing_to_compact_lets_the_model_be_asked()
 
 
 async def test_a_fork_may_put_a_text_in_place_of_a_summary() -> None:
-    model = Listener(finding(9))
+    model = Listener(make_find_script(9))
     runner = Runner()
     result = await runner.run(Agent(model, name="compact-forked", tools=[find], compaction=WINDOW), "go")
     at = names(result).index("compaction") + 1

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from compacting import Listener, find, texts
+from compaction_agents import Listener, find, make_find_script, texts
 from provider_server import ProviderServer
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart, TextPart, UserPromptPart
 
@@ -21,15 +17,11 @@ pytestmark = pytest.mark.asyncio
 WINDOW = Compaction(window=1000)
 
 
-def finding(turns: int, last: Any = "done") -> list[Any]:
-    return [*(call("find", number=number) for number in range(turns)), last]
-
-
 # One run
 
 
 async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime: Runtime) -> None:
-    script = [*finding(5, ""), *([call("find", number=1), call("find", number=2)] for _ in range(8)), "done"]
+    script = [*make_find_script(5, ""), *([call("find", number=1), call("find", number=2)] for _ in range(8)), "done"]
     model = Listener(script)
     agent = Agent(model, name="compacted-same", tools=[find], instructions="Find.", compaction=WINDOW)
     result = await agent.run("Find all.")
@@ -49,7 +41,7 @@ async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime:
 
 
 async def test_all_that_was_said_is_in_the_result_and_no_summary(runtime: Runtime) -> None:
-    model = Listener(finding(20))
+    model = Listener(make_find_script(20))
     agent = Agent(model, name="compacted-result", tools=[find], compaction=WINDOW)
     handle = await agent.start("Find all.")
     result = await handle.result()
@@ -85,7 +77,9 @@ async def test_a_tool_may_be_called_compaction(runtime: Runtime) -> None:
 
 
 async def test_the_next_run_of_a_session_goes_on_from_the_compacted_context(runtime: Runtime, url: str) -> None:
-    model = Listener([*finding(9, "first"), call("find", number=77), "second", "third"], summary="Nine were found.")
+    model = Listener(
+        [*make_find_script(9, "first"), call("find", number=77), "second", "third"], summary="Nine were found."
+    )
     agent = Agent(model, name="compacted-session", tools=[find], compaction=WINDOW)
     first = await agent.run("Find nine.", session="s")
     assert len(model.transcripts) == 1
@@ -111,7 +105,8 @@ async def test_a_compaction_covers_what_came_from_earlier_runs(
     runtime: Runtime, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Listener(
-        [*finding(3, "one"), *finding(3, "two"), *finding(6, "three"), "four"], summary="They talked of numbers."
+        [*make_find_script(3, "one"), *make_find_script(3, "two"), *make_find_script(6, "three"), "four"],
+        summary="They talked of numbers.",
     )
     agent = Agent(model, name="compacted-earlier", tools=[find], compaction=WINDOW)
     await agent.run("First.", session="s")
@@ -141,7 +136,7 @@ async def test_a_compaction_covers_what_came_from_earlier_runs(
 
 async def test_what_is_kept_may_reach_back_into_earlier_runs(runtime: Runtime, url: str) -> None:
     """The new prompt alone makes it too long: the newest of what came before it is kept as it was."""
-    model = Listener([*finding(6, "one"), call("find", number=7), "two", "three"], summary="Six were found.")
+    model = Listener([*make_find_script(6, "one"), call("find", number=7), "two", "three"], summary="Six were found.")
     agent = Agent(model, name="compacted-reach", tools=[find], compaction=Compaction(window=1000, keep_share=0.3))
     first = await agent.run("First.", session="s")
     assert model.transcripts == []
@@ -197,14 +192,6 @@ async def test_a_history_that_is_too_long_is_compacted_before_the_first_answer(r
 
 
 MODELS = ["openai-chat:gpt-4o", "openai:gpt-4o", "anthropic:claude-sonnet-5"]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderServer]:
-    with ProviderServer({}, tmp_path / "ledger") as server:
-        for name, value in server.address.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.mark.parametrize("model", MODELS)

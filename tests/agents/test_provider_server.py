@@ -31,6 +31,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from waits import wait_until
+
 pytestmark = pytest.mark.asyncio
 
 PROTOCOLS = ("openai-chat", "openai-responses", "anthropic")
@@ -256,7 +258,7 @@ async def test_an_answer_is_held_until_it_may_go(serve: Serve, tmp_path: Path, p
     held, go = tmp_path / "held", tmp_path / "go"
     address = serve({"weather": [{"text": "Sunny.", "hold": {"touch": str(held), "until": str(go)}}]})
     asking = asyncio.create_task(ask(model(protocol, address), prompt()))
-    await until(held.exists)
+    await wait_until(held.exists)
     [call] = address.calls
     assert call.answered is None
     assert not asking.done()
@@ -273,7 +275,7 @@ async def test_a_stream_is_held_in_the_middle(serve: Serve, tmp_path: Path, prot
     async with model_request_stream(model(protocol, address), prompt()) as streamed:
         async for event in streamed:
             if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta) and not before:
-                await until(held.exists)
+                await wait_until(held.exists)
                 before = "".join(getattr(part, "content", "") for part in streamed.get().parts)
                 go.touch()
     assert before.startswith("one ")
@@ -301,7 +303,7 @@ async def test_in_a_process_of_its_own_it_sees_a_client_die_and_reads_its_script
     script = {"weather": [{"text": "Sunny.", "hold": {"touch": str(held), "until": str(go)}}]}
     with server_process(tmp_path, script) as address:
         client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, address.openai_url, KEY)
-        await until(held.exists)
+        await wait_until(held.exists)
         assert [call.answered for call in address.calls] == [None]
         client.kill()
         await client.wait()
@@ -328,21 +330,13 @@ async def test_a_server_that_stops_lets_nobody_wait(tmp_path: Path):
     hold = {"touch": str(held), "until": str(tmp_path / "never")}
     with ProviderServer({"weather": [{"text": "Sunny.", "hold": hold}]}, tmp_path / "ledger") as server:
         asking = asyncio.create_task(ask(model("openai-chat", server.address), prompt()))
-        await until(held.exists)
+        await wait_until(held.exists)
     with pytest.raises(failures.ModelConnectionError):
         await asking
     assert not server.serving.is_alive()
 
 
-async def until(happened: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if result := happened():
-                return result
-            await asyncio.sleep(0.005)
-
-
 async def ended(address: Address) -> list[Call]:
     """All requests, once none of them is being answered any more."""
-    await until(lambda: all(call.answered is not None for call in address.calls))
+    await wait_until(lambda: all(call.answered is not None for call in address.calls))
     return address.calls

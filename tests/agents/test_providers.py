@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from engine_world import World, read_attempts, read_journal, wait_until_ended
 from genai_prices import Usage as Tokens
 from genai_prices import calc_price
 from provider_server import KEY, Address, Call, ProviderServer, Script
@@ -20,7 +21,6 @@ from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from worlds import World, attempts, eventually, journal, until_ended
 
 from holdfast import (
     Agent,
@@ -39,6 +39,7 @@ from holdfast.agents.models.model_call import ModelCall, ask_model, call_model
 from holdfast.agents.models.reply import Reply
 from holdfast.core.execution import get_current_execution
 from holdfast.reports.recorded_reply import FailedModel
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -103,14 +104,6 @@ class Asking:
 def question(*models: Any, script: str = "weather", **options: Any) -> ModelCall:
     message = ModelRequest.user_text_prompt("What is the weather?", instructions=f"script:{script}")
     return ModelCall(ModelChain(models, **options), [message], ModelRequestParameters())
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderServer]:
-    with ProviderServer({}, tmp_path / "ledger") as server:
-        for name, value in server.address.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest_asyncio.fixture
@@ -266,7 +259,7 @@ async def test_silence_is_given_up_and_repeated(asking: Asking, model: str):
     asking.server.scripts = failing({"kind": "stall", "seconds": 60})
     reply = await asking.ask(model, timeout_s=0.3)
     assert reply.response.text == "Sunny and warm."
-    await eventually(lambda: all(call.answered is not None for call in asking.calls))
+    await wait_until(lambda: all(call.answered is not None for call in asking.calls))
     gone = [call.gone for call in asking.calls]
     # On a slow machine more than the first may be given up, also while it is being answered.
     assert len(gone) == len(asking.clock.slept) + 1 > 1
@@ -328,8 +321,8 @@ async def test_a_key_that_the_provider_quotes_is_neither_told_nor_recorded(askin
         await handle.result()
     assert "Incorrect API key provided" in str(raised.value.__cause__)
     assert asking.runtime is not None
-    run = await until_ended(asking.runtime, handle)
-    recorded = [record.payload for record in await journal(asking.runtime, handle)]
+    run = await wait_until_ended(asking.runtime, handle)
+    recorded = [record.payload for record in await read_journal(asking.runtime, handle)]
     assert len(recorded) == 1
     assert KEY not in f"{raised.value} {raised.value.__cause__!r} {run} {recorded}"
 
@@ -338,9 +331,9 @@ async def until_noted(runtime: Runtime, handle: Any, progress: bytes) -> None:
     """Wait until the store has this progress of the model call. The next request does not wait for that."""
 
     async def noted() -> bool:
-        return any(progress in (attempt.progress or b"") for attempt in (await attempts(runtime, handle)).values())
+        return any(progress in (attempt.progress or b"") for attempt in (await read_attempts(runtime, handle)).values())
 
-    await eventually(noted)
+    await wait_until(noted)
 
 
 async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
@@ -354,12 +347,12 @@ async def test_retries_are_counted_over_a_crash(asking: Asking, tmp_path: Path):
     asking.clock.sleep = _and_then(asking.clock.sleep, 2, hold_the_next)  # type: ignore[method-assign]
     _, handle = await asking.start(CHAT, retry=BOUNDED)
     assert asking.runtime is not None
-    await eventually(held.exists)
+    await wait_until(held.exists)
     await until_noted(asking.runtime, handle, b'"attempts":2')
     await asking.world.crash(asking.runtime)
-    await eventually(lambda: asking.calls[-1].gone)  # or it would answer whom it has not seen leave
+    await wait_until(lambda: asking.calls[-1].gone)  # or it would answer whom it has not seen leave
     go.touch()
-    run = await until_ended(await asking.world.open(), handle)
+    run = await wait_until_ended(await asking.world.open(), handle)
     assert run.error is not None
     assert f"{RETRIES + 1} attempts" in run.error.decode()
     assert len(asking.calls) == RETRIES + 2  # one of them was in flight when the process died
@@ -374,11 +367,11 @@ async def test_a_model_that_has_refused_is_not_asked_again_after_a_crash(asking:
     }
     number, handle = await asking.start(CHAT, ANTHROPIC)
     assert asking.runtime is not None
-    await eventually(held.exists)
+    await wait_until(held.exists)
     await until_noted(asking.runtime, handle, b'"is_given_up":true')
     await asking.world.crash(asking.runtime)
     go.touch()
-    await until_ended(await asking.world.open(), handle)
+    await wait_until_ended(await asking.world.open(), handle)
     assert [one.model for one in _replies[number].failed_models] == [CHAT]
     assert [call.model for call in asking.calls] == ["gpt-4o", "claude-sonnet-5", "claude-sonnet-5"]
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from model_scripts import get_sent_contents
 
 from holdfast import Agent, RunContext, Runtime, Skill, skill, tool
 from holdfast.errors import DefinitionError
 from holdfast.testing import Runner, ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
-
-
-def told(model: Any, turn: int = -1) -> list[Any]:
-    """The contents of the newest message that the model was sent."""
-    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 @tool
@@ -53,12 +49,12 @@ async def test_names_and_descriptions_are_always_there_and_the_rest_on_demand() 
     )
     assert "Never refund" not in first.instructions
     assert first.tool_names == ["look_up", "load_skill"]
-    assert told(model, 1) == [
+    assert get_sent_contents(model, 1) == [
         "Look the order up first. Never refund more than once.\n\n"
         "Tools of this skill, which you can call from now on: `refund`"
     ]
     assert model.calls[1].tool_names == ["look_up", "load_skill", "refund"]
-    assert told(model, 2) == ["refunded 7"]
+    assert get_sent_contents(model, 2) == ["refunded 7"]
     assert [step.name for step in result.steps if step.name != "model call"] == ["load_skill", "refund"]
 
 
@@ -67,14 +63,14 @@ async def test_tools_of_a_skill_that_was_not_loaded_are_not_shown_and_are_not_na
     result = await Runner().run(Agent(model, name="skills-unloaded", skills=[refunds, PLAIN]), "go")
     assert result.output.output == "OK", result.error
     assert model.calls[2].tool_names == ["load_skill"]
-    assert "refund" not in told(model, 2)[0]
+    assert "refund" not in get_sent_contents(model, 2)[0]
 
 
 async def test_a_tool_of_a_skill_can_be_called_without_loading_it() -> None:
     """A model that knows of it, from an earlier run or from its instructions, is not sent back for a formality."""
     model = ScriptedModel([call("refund", order="7"), "OK"])
     result = await Runner().run(Agent(model, name="skills-hasty", skills=[refunds]), "go")
-    assert told(model, 1) == ["refunded 7"], result.error
+    assert get_sent_contents(model, 1) == ["refunded 7"], result.error
     assert model.calls[1].tool_names == ["load_skill"]
 
 
@@ -89,7 +85,9 @@ async def test_a_skill_that_is_loaded_twice_shows_its_tools_once() -> None:
 async def test_a_skill_that_there_is_not_is_told_with_those_that_there_are() -> None:
     model = ScriptedModel([call("load_skill", name="refund"), "OK"])
     result = await Runner().run(Agent(model, name="skills-unknown", skills=[PLAIN, refunds]), "go")
-    assert told(model, 1) == ["There is no skill 'refund'. The skills that you have are: refunds, shouting."], result
+    assert get_sent_contents(model, 1) == [
+        "There is no skill 'refund'. The skills that you have are: refunds, shouting."
+    ], result
     assert model.calls[1].tool_names == ["load_skill"]
 
 
@@ -118,8 +116,8 @@ async def test_a_skill_may_be_async_and_take_a_context() -> None:
     model = ScriptedModel([call("load_skill", name="policy"), call("load_skill", name="shouting"), "OK"])
     agent = Agent(model, name="skills-context", skills=[shop_policy, PLAIN], deps_type=Shop)
     result = await Runner().run(agent, "go", deps=Shop())
-    assert told(model, 1) == ["No refunds on Sundays. (skills-context, load_skill)"], result.error
-    assert told(model, 2) == ["WRITE LIKE THIS."]
+    assert get_sent_contents(model, 1) == ["No refunds on Sundays. (skills-context, load_skill)"], result.error
+    assert get_sent_contents(model, 2) == ["WRITE LIKE THIS."]
 
 
 async def test_a_skill_that_raises_or_returns_no_text_is_told_to_the_model() -> None:
@@ -136,7 +134,7 @@ async def test_a_skill_that_raises_or_returns_no_text_is_told_to_the_model() -> 
     model = ScriptedModel([[call("load_skill", name="broken"), call("load_skill", name="number")], "OK"])
     agent = Agent(model, name="skills-broken", skills=[broken, number])
     result = await Runner().run(agent, "go")
-    first, second = told(model, 1)
+    first, second = get_sent_contents(model, 1)
     assert "the book is lost" in first, result.error
     assert "skill 'number' returned int, not a text" in second
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
+from model_scripts import get_sent_contents
 from pydantic import AfterValidator, BaseModel, BeforeValidator, SecretStr
 
 from holdfast import (
@@ -38,10 +39,6 @@ async def asking(name: str, *turns: Any, **options: Any) -> tuple[Runner, RunRes
     model = ScriptedModel([*turns, "done"])
     runner = Runner()
     return runner, await runner.run(Agent(model, name=f"approvals-{name}", **options), "go"), model
-
-
-def told(model: ScriptedModel, turn: int = -1) -> list[Any]:
-    return [part.content for part in model.calls[turn].last_message.parts]
 
 
 # Declaring it
@@ -196,13 +193,13 @@ async def test_a_function_tells_from_the_checked_arguments(
     result = await runner.approve(result.run_id)
     assert result.output.output == "done", result.error
     assert made == [5, 20]
-    assert told(model) == ["20 paid", "5 paid"]
+    assert get_sent_contents(model) == ["20 paid", "5 paid"]
 
 
 async def test_a_call_that_needs_no_approval_is_one_record() -> None:
     gated = tool(requires_approval=rule, name="pay")(lambda amount: f"{amount} paid")
     _, result, model = await asking("one-record", call("pay", amount=5), tools=[gated])
-    assert told(model) == ["5 paid"]
+    assert get_sent_contents(model) == ["5 paid"]
     assert [step.name for step in result.steps] == ["model call", "pay", "model call"]
 
 
@@ -222,8 +219,8 @@ async def test_arguments_that_do_not_fit_are_the_models_business() -> None:
     turn = [call("pay", amount="much"), call("wipe", "{broken"), call("wipe", disc="a"), call("wipe")]
     _, result, model = await asking("unfit", turn, tools=[pay, wipe])
     assert (result.status, result.approvals, asked) == ("completed", [], [])
-    assert "amount should be a valid integer" in told(model)[0]
-    assert "did you mean 'disk'" in told(model)[2]
+    assert "amount should be a valid integer" in get_sent_contents(model)[0]
+    assert "did you mean 'disk'" in get_sent_contents(model)[2]
 
 
 @pytest.mark.parametrize("said", [None, 1, "raises"])
@@ -243,7 +240,9 @@ async def test_a_rule_that_does_not_say_keeps_the_tool_from_being_called(said: A
 
     _, result, model = await asking(f"unsure-{said}", call("pay", amount=5), tools=[pay])
     assert (result.status, made) == ("completed", [])
-    assert ("KeyError" if said == "raises" else f"requires_approval of tool 'pay' returned {said}") in told(model)[0]
+    assert (
+        "KeyError" if said == "raises" else f"requires_approval of tool 'pay' returned {said}"
+    ) in get_sent_contents(model)[0]
 
 
 async def test_a_rule_is_retried_as_the_tool_is_and_its_yes_is_not() -> None:
@@ -291,7 +290,7 @@ async def test_a_person_is_asked_and_answers_while_others_are_under_way(runtime:
     async with Client(runtime.url) as client:
         await client.approve(await asked.get())
         assert (await handle.result(timeout=30)).output == "done"
-    assert told(model) == ["paid", "seen"]
+    assert get_sent_contents(model) == ["paid", "seen"]
 
 
 async def test_a_sub_agent_asks_from_its_own_run() -> None:
@@ -307,7 +306,7 @@ async def test_a_sub_agent_asks_from_its_own_run() -> None:
     assert [one.arguments for one in (await runner.result(child.run_id)).approvals] == [{"amount": 7}]
     await runner.approve(child.run_id)
     result = await runner.resume(result.run_id)
-    assert told(model) == ["paid it"]
+    assert get_sent_contents(model) == ["paid it"]
 
 
 async def test_deps_that_a_rule_lacks_fail_the_run() -> None:
@@ -429,8 +428,8 @@ async def test_a_tool_may_change_with_a_deploy_while_a_person_is_asked(change: s
     result = await runner.deny(result.run_id, id=second)
     assert result.output.output == "done", result.error
     assert made == ([] if change == "gone" else [1])
-    assert ("There is no tool 'pay'" if change == "gone" else "paid") in told(model)[0]
-    assert "denied" in told(model)[1]
+    assert ("There is no tool 'pay'" if change == "gone" else "paid") in get_sent_contents(model)[0]
+    assert "denied" in get_sent_contents(model)[1]
 
 
 def even(amount: int) -> int:
@@ -456,7 +455,7 @@ async def test_changed_arguments_are_checked_like_a_models() -> None:
     for asked, amount in zip(result.approvals, (3, 8, 10), strict=True):
         result = await runner.approve(result.run_id, id=asked.id, arguments={"amount": amount}, by="ana")
     assert made == [8, 10]
-    first, second, third = told(model)
+    first, second, third = get_sent_contents(model)
     assert first.startswith('Before approving this call, ana changed its arguments to {"amount": 3}. The arguments do')
     assert "must be even" in first
     assert second == 'Before approving this call, ana changed its arguments to {"amount": 8}. Not 8.'
@@ -476,7 +475,7 @@ async def test_an_image_is_still_one_when_the_arguments_were_changed() -> None:
 
     runner, result, model = await asking("drawn", [call("draw", size=1)], tools=[draw])
     await runner.approve(result.run_id, arguments={"size": 2}, by="ana")
-    [[note, text, picture]] = told(model)
+    [[note, text, picture]] = get_sent_contents(model)
     assert note["arguments"] == {"size": 2}
     assert text == "a dot"
     assert picture.media_type == "image/png"
@@ -496,7 +495,7 @@ async def test_each_call_needs_an_approval_of_its_own() -> None:
     assert (result.status, made) == ("waiting", [1])
     result = await runner.deny(result.run_id, by="")
     assert made == [1]
-    assert "a person denied the call." in told(model)[0]
+    assert "a person denied the call." in get_sent_contents(model)[0]
 
 
 async def test_a_tool_that_raises_the_error_itself_has_failed() -> None:
@@ -507,7 +506,7 @@ async def test_a_tool_that_raises_the_error_itself_has_failed() -> None:
 
     _, result, model = await asking("raises", call("pay", amount=1), tools=[pay])
     assert (result.status, result.approvals) == ("completed", [])
-    assert told(model) == ["The tool 'pay' failed: ApprovalRequired: ask the boss"]
+    assert get_sent_contents(model) == ["The tool 'pay' failed: ApprovalRequired: ask the boss"]
 
 
 async def test_the_approved_call_has_its_own_retries_and_key() -> None:
@@ -524,7 +523,7 @@ async def test_the_approved_call_has_its_own_retries_and_key() -> None:
     runner, result, model = await asking("retries", call("pay", amount=1), tools=[pay])
     await runner.approve(result.run_id)
     result = await runner.resume(result.run_id)
-    assert told(model) == ["paid"]
+    assert get_sent_contents(model) == ["paid"]
     assert [attempt for _, attempt, _ in keys] == [1, 2, 3]
     assert len({(key, call_id) for key, _, call_id in keys}) == 1
     assert [step.attempt_count for step in result.steps["pay"]] == [1, 3]
@@ -551,7 +550,7 @@ async def test_a_once_tool_is_not_begun_before_it_is_approved_of() -> None:
         result = await runner.resume(result.run_id)
         if amount > 10:
             result = await runner.approve(result.run_id)
-        assert told(model) == [f"{amount} paid"]
+        assert get_sent_contents(model) == [f"{amount} paid"]
     assert made == [20, 5]
 
 
@@ -569,7 +568,7 @@ async def test_a_once_tool_that_was_begun_when_its_process_died_is_not_begun_aga
     result = await runner.approve(result.run_id)
     assert result.has_crashed
     result = await runner.resume(result.run_id)
-    assert "may or may not have happened" in told(model)[0]
+    assert "may or may not have happened" in get_sent_contents(model)[0]
     assert made == []
 
 

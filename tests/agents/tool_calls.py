@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from engine_world import World, read_journal
 from pydantic_ai.messages import ToolCallPart
-from worlds import World, journal
 
 from holdfast import Runtime, workflow
 from holdfast.agents import deps as handing
@@ -30,16 +30,16 @@ def own_workflows() -> Iterator[None]:
     handing._deps_by_agent.clear()
 
 
-def called(tool: Tool, args: Any = None, deps: Any = None) -> StepCall:
+def make_step_call(tool: Tool, args: Any = None, deps: Any = None) -> StepCall:
     """The step that a model's call is."""
     if deps is not None:
         handing.set_agent_deps(["the-agent"], deps)
     return tool.make_call(ToolCallPart(tool.name, args, "call_1"), "the-agent", None if deps is None else object)
 
 
-async def carried_out(tool: Tool, args: Any = None) -> Any:
+async def execute_call(tool: Tool, args: Any = None) -> Any:
     """What the step of a call returns or raises, without an engine."""
-    call = called(tool, args)
+    call = make_step_call(tool, args)
     result = call.step.function(*call.args, **call.kwargs)
     return await result if call.step.is_async else result
 
@@ -58,10 +58,10 @@ async def start_calls(runtime: Runtime, make: Callable[[], list[tuple[str, StepC
     return await runtime.start(flow)
 
 
-async def recorded(world: World, tool: Tool, args: Any = None, deps: Any = None) -> Record:
+async def record_call(world: World, tool: Tool, args: Any = None, deps: Any = None) -> Record:
     """What is recorded of one call."""
     runtime = await world.open()
-    handle = await start_calls(runtime, lambda: [(tool.name, called(tool, args, deps))])
+    handle = await start_calls(runtime, lambda: [(tool.name, make_step_call(tool, args, deps))])
     assert await handle.result() == "done"
-    [record] = await journal(runtime, handle)
+    [record] = await read_journal(runtime, handle)
     return record

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.authoring import runtime as runtimes
 from holdfast.services import queue_options
-from own_worlds import own_definitions
+from process_state import isolated_definitions
 
 
 @pytest.fixture(autouse=True)
 def _own_workflows() -> Iterator[None]:
-    with own_definitions(only=True):
+    with isolated_definitions(only=True):
         yield
     queue_options.clear_declarations()
 

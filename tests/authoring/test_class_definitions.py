@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
+from definition_errors import get_definition_error
 
 from holdfast import DefinitionError, Step, Workflow, parallel, step, workflow
 from holdfast.authoring.registry import definitions
 
 HERE = Path(__file__).name
-
-
-def refusal(define: Callable[[], Any]) -> str:
-    with pytest.raises(DefinitionError) as refused:
-        define()
-    return str(refused.value)
 
 
 def inputs_of(flow: Workflow[..., Any]) -> str:
@@ -275,7 +270,7 @@ def test_two_dependencies_without_parameters_are_told_the_names_to_use():
             @step(3, depends_on=(1, 2))
             async def join(self, a: int, b: int) -> int: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "step 3 (join) depends on steps 1 (left) and 2 (right)" in told
     assert "`def join(self, left, right)`" in told
     assert "`after=`" in told
@@ -296,7 +291,7 @@ def test_a_cycle_is_shown(option: str):
             @step(3, depends_on=2)
             async def three(self) -> int: ...
 
-    assert "1 (one) -> 3 (three) -> 2 (two) -> 1 (one)" in refusal(define)
+    assert "1 (one) -> 3 (three) -> 2 (two) -> 1 (one)" in get_definition_error(define)
 
 
 def test_two_steps_of_one_number_are_told_a_free_one():
@@ -309,7 +304,7 @@ def test_two_steps_of_one_number_are_told_a_free_one():
             @step(1)
             async def two(self) -> int: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "two steps have the number 1: 'one' and 'two'" in told
     assert "such as 2" in told
 
@@ -324,7 +319,7 @@ def test_two_steps_of_one_name_in_the_journal_are_refused():
             @step(2, name="one")
             async def two(self) -> int: ...
 
-    assert "both named 'one'" in refusal(define)
+    assert "both named 'one'" in get_definition_error(define)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +339,7 @@ def test_an_unknown_dependency_is_told_the_known_ones(reference: Any, words: str
             @step(2, depends_on=reference)
             async def load(self, rows: int) -> int: ...
 
-    assert words in refusal(define)
+    assert words in get_definition_error(define)
 
 
 def test_a_step_that_depends_on_itself_is_refused():
@@ -354,7 +349,7 @@ def test_a_step_that_depends_on_itself_is_refused():
             @step(1, depends_on=1)
             async def fetch(self, rows: int) -> int: ...
 
-    assert "step 1 (fetch) has depends_on=1, which is itself" in refusal(define)
+    assert "step 1 (fetch) has depends_on=1, which is itself" in get_definition_error(define)
 
 
 def test_a_name_that_is_an_input_and_a_method_is_refused():
@@ -367,7 +362,7 @@ def test_a_name_that_is_an_input_and_a_method_is_refused():
             @step(2, depends_on=1)
             async def load(self, rows: int) -> int: ...
 
-    assert "'load' is both an input, of step 1 (fetch), and the method of step 2" in refusal(define)
+    assert "'load' is both an input, of step 1 (fetch), and the method of step 2" in get_definition_error(define)
 
     def define_by_template() -> None:
         @workflow(id="{fetch}")
@@ -375,7 +370,7 @@ def test_a_name_that_is_an_input_and_a_method_is_refused():
             @step(1)
             async def fetch(self) -> int: ...
 
-    assert "'fetch' is both a field of a template" in refusal(define_by_template)
+    assert "'fetch' is both a field of a template" in get_definition_error(define_by_template)
 
 
 def test_a_parameter_named_like_a_step_that_is_no_dependency_is_refused():
@@ -391,7 +386,7 @@ def test_a_parameter_named_like_a_step_that_is_no_dependency_is_refused():
             @step(3, depends_on=2)
             async def told(self, fetch: int) -> int: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "'fetch' of step 3 (told) is named like step 1 (fetch), which it does not depend on" in told
     assert "Add 1 to its depends_on" in told
 
@@ -409,7 +404,7 @@ def test_a_name_that_is_an_input_here_and_an_output_there_is_refused():
             @step(3, depends_on=2)
             async def told(self, language: str) -> int: ...
 
-    assert "'language' is an input of step 2 (load), but in step 3 (told)" in refusal(define)
+    assert "'language' is an input of step 2 (load), but in step 3 (told)" in get_definition_error(define)
 
 
 def test_an_input_has_one_annotation():
@@ -422,7 +417,9 @@ def test_an_input_has_one_annotation():
             @step(2)
             async def two(self, n: str) -> int: ...
 
-    assert "the input 'n' is declared as `int` by step 1 (one) and as `str` by step 2 (two)" in refusal(define)
+    assert "the input 'n' is declared as `int` by step 1 (one) and as `str` by step 2 (two)" in get_definition_error(
+        define
+    )
 
 
 @pytest.mark.parametrize("number", [0, -1, True, 1.5, "1"])
@@ -447,7 +444,7 @@ def test_a_step_without_a_number_is_told_the_next():
             @step
             async def two(self) -> int: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "step 'two' has no number" in told
     assert "@step(2)" in told
 
@@ -466,7 +463,7 @@ def test_a_class_without_steps_is_shown_how_they_look():
         class Empty:
             def helper(self) -> None: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "has no steps" in told
     assert "@step(1)" in told
 
@@ -485,9 +482,9 @@ def test_a_step_is_an_ordinary_method(kind: Any):
             @kind
             async def one(self) -> int: ...
 
-    assert f"drop @{kind.__name__}" in refusal(above)
-    assert "takes `self`" in refusal(below)
-    assert f"put @step below @{kind.__name__}" in refusal(lambda: step(kind(_waits)))
+    assert f"drop @{kind.__name__}" in get_definition_error(above)
+    assert "takes `self`" in get_definition_error(below)
+    assert f"put @step below @{kind.__name__}" in get_definition_error(lambda: step(kind(_waits)))
 
 
 def test_a_method_without_self_is_told():
@@ -497,7 +494,7 @@ def test_a_method_without_self_is_told():
             @step(1)
             async def one() -> int: ...  # type: ignore[misc]
 
-    assert "takes no `self`: write `def one(self)`" in refusal(define)
+    assert "takes no `self`: write `def one(self)`" in get_definition_error(define)
 
 
 def test_a_method_that_yields_is_no_step():
@@ -516,7 +513,7 @@ def test_parameters_are_ordinary_ones():
             @step(1)
             async def one(self, *numbers: int) -> int: ...
 
-    assert "has the parameter `*numbers: 'int'`" in refusal(define)
+    assert "has the parameter `*numbers: 'int'`" in get_definition_error(define)
 
 
 def test_a_class_that_cannot_be_made_without_arguments_is_refused():
@@ -528,7 +525,7 @@ def test_a_class_that_cannot_be_made_without_arguments_is_refused():
             @step(1)
             async def one(self) -> int: ...
 
-    told = refusal(define)
+    told = get_definition_error(define)
     assert "`Needy()` does not work (missing a required argument: 'client')" in told
     assert "give those of `__init__` defaults" in told
 
@@ -558,7 +555,7 @@ def test_a_condition_is_a_plain_function_of_what_is_known(when: Any, words: str)
             @step(2, depends_on=1, when=when)
             async def two(self, one: int) -> int: ...
 
-    assert words in refusal(define)
+    assert words in get_definition_error(define)
 
 
 def test_a_condition_of_a_first_step_may_use_only_inputs():
@@ -568,7 +565,7 @@ def test_a_condition_of_a_first_step_may_use_only_inputs():
             @step(1, when=lambda x: x)
             async def one(self, n: int) -> int: ...
 
-    assert "(there are: n)" in refusal(define)
+    assert "(there are: n)" in get_definition_error(define)
 
 
 def test_an_id_template_is_checked_as_for_functions():
@@ -578,7 +575,7 @@ def test_an_id_template_is_checked_as_for_functions():
             @step(1)
             async def one(self, n: int) -> int: ...
 
-    assert "id template" in refusal(define)
+    assert "id template" in get_definition_error(define)
 
     def define_with_keyword() -> None:
         @workflow(id="a-{class}")
@@ -586,7 +583,7 @@ def test_an_id_template_is_checked_as_for_functions():
             @step(1)
             async def one(self, n: int) -> int: ...
 
-    assert "rename it" in refusal(define_with_keyword)
+    assert "rename it" in get_definition_error(define_with_keyword)
 
 
 # Inheritance
@@ -648,7 +645,7 @@ def test_a_number_that_a_base_class_has_taken_is_refused():
             @step(2, depends_on=1)
             async def other(self, rows: int) -> int: ...
 
-    assert "two steps have the number 2: 'load' and 'other'" in refusal(define)
+    assert "two steps have the number 2: 'load' and 'other'" in get_definition_error(define)
 
 
 def test_a_step_that_is_replaced_by_no_step_is_told():
@@ -657,7 +654,7 @@ def test_a_step_that_is_replaced_by_no_step_is_told():
         class Lost(Base):
             async def load(self, rows: int) -> int: ...
 
-    assert "put @step(2) on it" in refusal(define)
+    assert "put @step(2) on it" in get_definition_error(define)
 
 
 # Names and places
@@ -681,7 +678,7 @@ def test_two_classes_of_one_name_are_refused_with_both_places():
         return Etl
 
     first = one()
-    told = refusal(two)
+    told = get_definition_error(two)
     line = inspect.getsourcelines(one)[1] + 1
     assert f"{HERE}:{line}" in told or f"{HERE}:{line + 1}" in told  # of the decorator, or of the class
     assert told.count(HERE) == 2
@@ -750,7 +747,7 @@ def test_parallel_needs_a_numbered_step():
     async def work(n: int) -> int: ...
 
     for define in (lambda: parallel(step(work)), lambda: step(parallel(work))):
-        assert "`await holdfast.map(work, items)`" in refusal(define)
+        assert "`await holdfast.map(work, items)`" in get_definition_error(define)
 
     def alone() -> None:
         @workflow
@@ -758,8 +755,8 @@ def test_parallel_needs_a_numbered_step():
             @parallel
             async def work(self, n: int) -> int: ...
 
-    assert "put @step(number) on it" in refusal(alone)
-    assert "goes on a method" in refusal(lambda: parallel(5))  # type: ignore[type-var]
+    assert "put @step(number) on it" in get_definition_error(alone)
+    assert "goes on a method" in get_definition_error(lambda: parallel(5))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("most", [0, -1, True, "3", 1.5])
@@ -789,8 +786,8 @@ def test_a_fan_out_must_know_its_items():
             @step(1)
             async def work(self, n: int) -> int: ...
 
-    assert "each=, as in @step(3, each='left')" in refusal(two_dependencies)
-    assert "each=, as in @step(1, each='n')" in refusal(none)
+    assert "each=, as in @step(3, each='left')" in get_definition_error(two_dependencies)
+    assert "each=, as in @step(1, each='n')" in get_definition_error(none)
 
 
 def test_each_names_a_parameter():
@@ -806,8 +803,8 @@ def test_each_names_a_parameter():
             @step(1, each="n")
             async def work(self, n: int = 0) -> int: ...
 
-    assert "each='m' names no parameter of step 1 (work); its parameters are: n" in refusal(unknown)
-    assert "cannot have a default" in refusal(optional)
+    assert "each='m' names no parameter of step 1 (work); its parameters are: n" in get_definition_error(unknown)
+    assert "cannot have a default" in get_definition_error(optional)
     with pytest.raises(DefinitionError, match="each= is the name of a parameter"):
         step(1, each=5)  # type: ignore[call-overload]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import holdfast
-import quick_python
 from holdfast.cli import main
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -222,7 +222,7 @@ class Project:
 
     def python(self, *args: str, is_fresh: bool = False) -> Outcome:
         """``is_fresh``: in an interpreter that has imported nothing before."""
-        run = subprocess.run if is_fresh else quick_python.run
+        run = subprocess.run if is_fresh else forked_python.run
         done = run(
             [sys.executable, *args],
             cwd=self.folder,
@@ -259,7 +259,7 @@ class Project:
     def python_on_a_terminal(self, *args: str) -> str:
         """What ``python ...`` writes to a terminal of 80 columns."""
         reading, writing = pty.openpty()
-        process = quick_python.start(
+        process = forked_python.start(
             [sys.executable, *args],
             cwd=self.folder,
             env=self.environment(TERM="xterm-256color"),
@@ -285,7 +285,7 @@ class Project:
         assert done.code == 0, done.err
 
     def worker(self, target: str, *options: str) -> subprocess.Popen[str]:
-        return quick_python.start(
+        return forked_python.start(
             [sys.executable, "-m", "holdfast.cli", "worker", target, *options],
             cwd=self.folder,
             env=self.environment(),
@@ -303,3 +303,8 @@ def make_project(folder: Path) -> Project:
 def seed(project: Project, code: str = SEED) -> None:
     done = project.python("-c", code)
     assert done.code == 0, done.err
+
+
+def get_checks(done: Outcome) -> dict[str, dict[str, str]]:
+    """The checks of ``holdfast doctor --json``, by name."""
+    return {check["name"]: check for check in done.json["checks"]}

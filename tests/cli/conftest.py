@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,16 +69,3 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def own_lab(lab: Project, tmp_path: Path) -> Project:
     """The same, to be changed."""
     return Project(shutil.copytree(lab.folder, tmp_path / "lab"))
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.05)
-
-    return wait

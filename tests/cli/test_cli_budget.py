@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 
 from cli_project import Project
+
+from waits import wait_until_sync
 
 
 def test_the_budget_of_a_run_is_told_with_what_is_used_by_it_and_below_it(lab: Project):
@@ -49,13 +50,13 @@ def test_a_budget_that_is_used_up_already_is_said_to_be(own_lab: Project):
     assert "nothing is left of usd, so its next model call waits for a higher budget" in out
 
 
-def test_the_runs_below_go_on_with_the_budget_of_the_one_above(own_lab: Project, until: Callable[..., None]):
+def test_the_runs_below_go_on_with_the_budget_of_the_one_above(own_lab: Project):
     told = json.loads(own_lab.here("budget", "rich-1", "--tokens", "100000", "--json").out)
     assert sorted(told["resumed_runs"]) == ["rich-1:sub-2", "rich-1:sub-3"]
     assert told["message"].endswith("run 'rich-1:sub-2' and run 'rich-1:sub-3' go on")
     worker = own_lab.worker("lab:rich")  # which serves the sub-agent, too
     try:
-        until(lambda: own_lab.here("show", "rich-1", "--json").json["state"] == "completed")
+        wait_until_sync(lambda: own_lab.here("show", "rich-1", "--json").json["state"] == "completed")
     finally:
         worker.terminate()
         _, said = worker.communicate(timeout=20)

@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_project import Outcome, Project
-
-
-def checks(done: Outcome) -> dict[str, dict[str, str]]:
-    return {check["name"]: check for check in done.json["checks"]}
+from cli_project import Project, get_checks
 
 
 def test_doctor_finds_a_sound_store_and_names_what_is_left_undone(history: Project):
@@ -29,7 +25,7 @@ def test_doctor_finds_a_sound_store_and_names_what_is_left_undone(history: Proje
 def test_doctor_as_json_has_a_verdict_for_each_check(history: Project):
     done = history.here("doctor", "--json")
     assert done.json["ok"] is True
-    found = checks(done)
+    found = get_checks(done)
     assert {name: found[name]["status"] for name in ("python", "database", "writable", "disk", "runs")} == {
         "python": "ok",
         "database": "ok",
@@ -63,7 +59,7 @@ def test_doctor_fails_on_a_file_that_is_no_database(project: Project):
     done = project.here("doctor", "--json")
     assert done.code == 1
     assert done.json["ok"] is False
-    assert "is not a SQLite database" in checks(done)["database"]["message"]
+    assert "is not a SQLite database" in get_checks(done)["database"]["message"]
 
 
 def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(project: Project):
@@ -72,7 +68,7 @@ def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(p
     connection.close()
     done = project.here("doctor", "--json")
     assert done.code == 1
-    assert "is not a Holdfast database" in checks(done)["database"]["message"]
+    assert "is not a Holdfast database" in get_checks(done)["database"]["message"]
 
     os.unlink(project.database)
     assert project.python("-c", "import asyncio; from app import etl; asyncio.run(etl('acme'))").code == 0
@@ -82,7 +78,7 @@ def test_doctor_fails_on_the_database_of_another_program_and_on_a_newer_schema(p
         connection.close()
         done = project.here("doctor", "--json")
         assert done.code == 1
-        assert message in checks(done)["database"]["message"]
+        assert message in get_checks(done)["database"]["message"]
 
 
 def test_doctor_fails_on_a_store_that_is_not_known_and_hides_its_password(project: Project):
@@ -96,18 +92,18 @@ def test_doctor_names_the_providers_that_are_here_and_shows_no_key(project: Proj
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     done = project.here("doctor", "--json")
-    assert checks(done)["models"]["status"] == "ok"
-    told = checks(done)["models"]["message"]
+    assert get_checks(done)["models"]["status"] == "ok"
+    told = get_checks(done)["models"]["message"]
     assert told.startswith("packages for openai (OPENAI_API_KEY is set), anthropic (no ANTHROPIC_API_KEY here)")
     assert "secret" not in done.out
 
 
 def test_doctor_tells_whether_mcp_servers_can_be_asked(project: Project, monkeypatch: pytest.MonkeyPatch):
     done = project.here("doctor", "--json")
-    assert checks(done)["mcp"]["message"].startswith("the package for MCP servers is installed (")
+    assert get_checks(done)["mcp"]["message"].startswith("the package for MCP servers is installed (")
     monkeypatch.setattr("holdfast.cli.doctor.providers.find_spec", lambda name: None)
     done = project.here("doctor", "--json")
-    assert checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast-agents[mcp]'"
+    assert get_checks(done)["mcp"]["advice"] == "to use their tools: pip install 'holdfast-agents[mcp]'"
 
 
 @pytest.mark.parametrize("command", ["runs", "namespaces", "doctor"])

@@ -12,7 +12,7 @@ from cli_project import Project, make_project
 from holdfast import AesEncryption, Client, RunFailed, Runtime, ask, step, workflow
 from holdfast.reports.run_info import RunErrorInfo
 from holdfast.services.journal_files import Journal
-from own_worlds import own_definitions
+from process_state import isolated_definitions
 
 KEYS = "HOLDFAST_ENCRYPTION_KEYS"
 WORD = "xylophone"
@@ -51,7 +51,7 @@ async def _seed(url: str) -> None:
 def concerts(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A run that has completed, one that has failed, and one that asks; all of them sealed."""
     project = make_project(tmp_path_factory.mktemp("sealed") / "project")
-    with own_definitions():
+    with isolated_definitions():
         asyncio.run(_seed(project.url))
     return project
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cli_project import Project
 
-import quick_python
+import forked_python
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def test_what_is_no_offset_and_what_is_no_run_is_told(lab: Project):
 def follow(project: Project, run_id: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "holdfast.cli", "events", run_id, "--follow"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return quick_python.start(command, cwd=project.folder, env=project.environment(), text=True, **pipes)
+    return forked_python.start(command, cwd=project.folder, env=project.environment(), text=True, **pipes)
 
 
 def test_events_are_followed_until_the_run_has_ended(seeded: Project):

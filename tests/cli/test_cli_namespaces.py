@@ -9,11 +9,11 @@ import sys
 import pytest
 from cli_project import Project
 
-import quick_python
+import forked_python
 
 
 def test_each_namespace_has_its_runs_and_its_workers(project: Project, monkeypatch: pytest.MonkeyPatch):
-    worker = quick_python.start(
+    worker = forked_python.start(
         [sys.executable, "-m", "holdfast.cli", "worker", "app:etl", "--namespace", "acme"],
         cwd=project.folder,
         env=project.environment(),

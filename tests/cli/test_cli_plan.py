@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli_project import Project
+from model_scripts import write_plan
 
 from holdfast import Agent, Runtime, step, workflow
-from holdfast.testing import ScriptedModel, call
+from holdfast.testing import ScriptedModel
 
 
 @step(name="write_plan")
@@ -23,17 +23,13 @@ async def cli_not_planning() -> None:
     await write_something_else()
 
 
-def write(**items: str) -> Any:
-    return call("write_plan", items=[{"task": task, "status": status} for task, status in items.items()])
-
-
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A run with a plan in every state, one that has revised it, and a workflow with a step of the same name."""
     project = Project(tmp_path_factory.mktemp("planned"))
     script = [
-        write(attic="working"),
-        write(**{"attic \x1b[31m": "done", "cellar\n  and garden": "working", "roof": "open", "moat": "dropped"}),
+        write_plan(attic="working"),
+        write_plan(**{"attic \x1b[31m": "done", "cellar\n  and garden": "working", "roof": "open", "moat": "dropped"}),
         "1",
         "2",
         "The attic is empty.",

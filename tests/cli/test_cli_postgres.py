@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import postgres_server
 import psycopg
 import pytest
-from cli_project import Outcome, Project, make_project
+from cli_project import Outcome, Project, get_checks, make_project
 
 from free_ports import free_port
 from holdfast import Client, Runtime
@@ -98,10 +98,6 @@ def unreachable(tmp_path: Path) -> PostgresProject:
     return PostgresProject(make_project(tmp_path / "project").folder, url)
 
 
-def checks(done: Outcome) -> dict[str, dict[str, str]]:
-    return {check["name"]: check for check in done.json["checks"]}
-
-
 def ids(done: Outcome) -> set[str]:
     assert done.code == 0, done.err
     return {run["id"] for run in done.json}
@@ -152,21 +148,24 @@ def test_commands_lead_to_the_namespace_that_was_asked(pg: PostgresProject):
 
 
 def test_doctor_tells_how_the_database_is(pg: PostgresProject):
-    found = checks(pg.here("doctor", "--json", "--namespace", "acme"))
+    found = get_checks(pg.here("doctor", "--json", "--namespace", "acme"))
     told = {name: found[name]["message"] for name in found}
     assert told["server"].startswith("PostgreSQL ")
     assert "acme, in the schema holdfast_acme of " in told["namespace"]
     assert told["namespace"].endswith("; others here: default")
     assert "up to date" in told["database"]
-    assert "may read and write the tables" in told["rights"]
+    assert "may read and write the tables" in told["privileges"]
     assert found["durability"]["status"] == ("ok" if "fsync=on, full_page_writes=on" in told["durability"] else "warn")
     assert "a durable commit" in told["commit"]
-    assert "notifications are heard" in told["news"]
+    assert "notifications are heard" in told["notifications"]
     assert "the server's counts" in told["clock"]
     assert "iB in all" in told["tables"]
     assert told["workers"].startswith("0 alive")
     assert "completed" in told["runs"]
-    assert "no tables are there yet" in checks(pg.here("doctor", "--json", "--namespace", "new"))["database"]["message"]
+    assert (
+        "no tables are there yet"
+        in get_checks(pg.here("doctor", "--json", "--namespace", "new"))["database"]["message"]
+    )
     assert pg.here("namespaces", "--json").json == ["default", "acme"]
 
 
@@ -190,7 +189,7 @@ def test_what_is_wrong_with_a_database_is_told_in_words(pg: PostgresProject):
                     assert said in done.err
                 done = pg.here("doctor", "--json", "--url", url)
                 assert done.code == 1
-                [failed] = [check for check in checks(done).values() if check["status"] == "fail"]
+                [failed] = [check for check in get_checks(done).values() if check["status"] == "fail"]
                 assert said in failed["message"] + failed["advice"]
         finally:
             admin.execute(f"DROP ROLE {name}_stranger")

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from cli_project import Project
+
+from waits import wait_until_sync
 
 
 def test_show_tells_the_journal_of_a_completed_run(history: Project):
@@ -48,11 +49,11 @@ def test_show_names_the_dead_worker_that_holds_a_run_and_the_intent_it_left(hist
     assert "no live worker serves workflow 'payer'" in out
 
 
-def test_show_tells_who_holds_a_run_and_how_far_its_step_in_flight_is(seeded: Project, until: Callable[..., None]):
+def test_show_tells_who_holds_a_run_and_how_far_its_step_in_flight_is(seeded: Project):
     seeded.start("copier")
     worker = seeded.worker("app:copier")
     try:
-        until(lambda: "progress" in seeded.here("show", "copier").out)
+        wait_until_sync(lambda: "progress" in seeded.here("show", "copier").out)
         out = seeded.here("show", "copier").out
         assert re.search(rf"^held by +worker \d+ \(\S+:{worker.pid}\), alive$", out, re.M)
         assert "progress {'rows': 3}" in out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_project import Project
+
+from waits import wait_until_sync
 
 APP = """
 import asyncio
@@ -229,18 +230,16 @@ def test_a_run_that_only_waited_is_not_shown_as_replayed(shop: Project):
     assert [one["replay_count"] for one in story["journal"]] == [0, 0, 0]
 
 
-def test_a_run_is_shown_as_replayed_after_its_worker_was_killed(
-    shop: Project, until: Callable[[Callable[[], bool]], None]
-):
+def test_a_run_is_shown_as_replayed_after_its_worker_was_killed(shop: Project):
     shop.start("killed")
     first = shop.worker("app:killed")
-    until(lambda: (shop.folder / "begun").exists())
+    wait_until_sync(lambda: (shop.folder / "begun").exists())
     first.kill()
     first.wait()
     (shop.folder / "second").touch()
     second = shop.worker("app:killed")
     try:
-        until(lambda: shop.here("show", "killed", "--json").json["state"] == "completed")
+        wait_until_sync(lambda: shop.here("show", "killed", "--json").json["state"] == "completed")
     finally:
         second.terminate()
         second.communicate(timeout=20)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -16,6 +14,7 @@ import pytest
 
 from holdfast import Client, RunFailed, Runtime, Workflow
 from holdfast.authoring.registry import definitions
+from waits import wait_until
 
 BACKENDS = ("sqlite", "postgres", "temporal")
 
@@ -65,11 +64,11 @@ class World:
     """Serves the workflows of the scenario's module."""
 
 
-did: Counter[tuple[str, str]] = Counter()
+effect_counts: Counter[tuple[str, str]] = Counter()
 """How often what was done, by run: counted by steps, in this process and outside of all stores."""
 
 
-def fresh(name: str) -> str:
+def make_unique_id(name: str) -> str:
     """An id that no other run has."""
     return f"{name}-{secrets.token_hex(5)}"
 
@@ -85,7 +84,7 @@ def served_in(module: ModuleType) -> set[str]:
 
 
 @contextmanager
-def alone(*workflows: Workflow[..., Any]) -> Iterator[None]:
+def only_workflows(*workflows: Workflow[..., Any]) -> Iterator[None]:
     """As if the process knew these workflows only: a runtime that nobody tells what to serve serves all."""
     before = dict(definitions)
     definitions.clear()
@@ -95,18 +94,6 @@ def alone(*workflows: Workflow[..., Any]) -> Iterator[None]:
     finally:
         definitions.clear()
         definitions.update(before)
-
-
-async def eventually(happened: Callable[[], Any]) -> Any:
-    """Wait until this (which may be a coroutine function) returns something true, and return that."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            result = happened()
-            if inspect.isawaitable(result):
-                result = await result
-            if result:
-                return result
-            await asyncio.sleep(0.01)
 
 
 @contextmanager
@@ -120,7 +107,7 @@ def fails_with(cause: type[BaseException], match: str = "") -> Any:
 
 
 @contextmanager
-def in_the_run() -> Iterator[None]:
+def raising_run_error() -> Iterator[None]:
     """If the run fails, raise what it has failed with."""
     try:
         yield
@@ -134,4 +121,4 @@ async def asked(client: Client, run_id: str, text: str = "") -> Any:
     async def look() -> Any:
         return next((one for one in await client.approvals(run_id) if text in one.question), None)
 
-    return await eventually(look)
+    return await wait_until(look)

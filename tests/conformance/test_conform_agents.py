@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conformance_world import World, asked, did, eventually, fails_with, fresh
+from conformance_world import World, asked, effect_counts, fails_with, make_unique_id
+from model_scripts import write_plan
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -30,6 +31,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.testing import ScriptedModel, answer, call
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @tool
 async def ag_search(query: str) -> str:
     """Search the web."""
-    did[current_run().id, f"searched {query}"] += 1
+    effect_counts[current_run().id, f"searched {query}"] += 1
     return f"About {query}: much."
 
 
@@ -63,10 +65,10 @@ researcher = Agent(
 
 
 async def test_an_agent_calls_its_tools_and_answers(world: World, client: Client) -> None:
-    run = fresh("research")
+    run = make_unique_id("research")
     result = await researcher.options(id=run).run("What of bees?")
     assert (result.output, result.run_id, result.usage.calls) == ("Bees are many.", run, 2)
-    assert did[run, "searched bees"] == 1
+    assert effect_counts[run, "searched bees"] == 1
     assert [type(message).__name__ for message in result.messages] == [
         "ModelRequest", "ModelResponse", "ModelRequest", "ModelResponse",
     ]  # fmt: skip
@@ -78,7 +80,7 @@ async def test_an_agent_calls_its_tools_and_answers(world: World, client: Client
 
 
 async def test_usage_and_cost_are_told_of_a_run(world: World, client: Client) -> None:
-    run = fresh("research")
+    run = make_unique_id("research")
     result = await researcher.options(id=run).run("What of bees?")
     used = await client.usage(run)
     assert (used.calls, used.tokens) == (2, result.usage.tokens)
@@ -92,7 +94,7 @@ trier = Agent(TestModel(), name="ag-test-model", tools=[ag_search])
 
 
 async def test_the_test_model_of_the_library(world: World) -> None:
-    result = await trier.options(id=fresh("tester")).run("Anything")
+    result = await trier.options(id=make_unique_id("tester")).run("Anything")
     assert "ag_search" in result.output
 
 
@@ -104,7 +106,7 @@ functional = Agent(FunctionModel(_reply), name="ag-function-model", tools=[ag_se
 
 
 async def test_the_function_model_of_the_library(world: World) -> None:
-    assert (await functional.options(id=fresh("function")).run("Hello")).output == "1 message, 1 tool"
+    assert (await functional.options(id=make_unique_id("function")).run("Hello")).output == "1 message, 1 tool"
 
 
 class City(BaseModel):
@@ -118,7 +120,7 @@ geographer = Agent(
 
 
 async def test_an_answer_that_does_not_fit_goes_back_to_the_model(world: World, client: Client) -> None:
-    result = await geographer.options(id=fresh("city")).run("The largest city?")
+    result = await geographer.options(id=make_unique_id("city")).run("The largest city?")
     assert result.output == City(name="Paris", people=2_100_000)
     assert result.usage.calls == 2
     assert (await client.get(result.run_id)).output == {"name": "Paris", "people": 2_100_000}
@@ -142,7 +144,7 @@ guide = Agent(
 async def test_sub_agents_are_runs_of_their_own_and_their_failure_is_an_observation(
     world: World, client: Client
 ) -> None:
-    run = fresh("guide")
+    run = make_unique_id("guide")
     result = await guide.options(id=run).run("Tell me about the tower.")
     assert result.output == "Built in 1889."
     assert (await client.usage(run)).tokens == 2 * 150 + 15
@@ -150,16 +152,12 @@ async def test_sub_agents_are_runs_of_their_own_and_their_failure_is_an_observat
     async def children() -> dict[str, str]:
         return {one.workflow: one.state for one in await client.list(parent=run)}
 
-    assert await eventually(lambda: _both(children)) == {"ag-historian": "completed", "ag-engineer": "failed"}
+    assert await wait_until(lambda: _both(children)) == {"ag-historian": "completed", "ag-engineer": "failed"}
 
 
 async def _both(children: Any) -> Any:
     found = await children()
     return found if len(found) == 2 else None
-
-
-def _plan(**tasks: str) -> Any:
-    return call("write_plan", items=[{"task": task, "status": status} for task, status in tasks.items()])
 
 
 plans: dict[str, list[Any]] = {}
@@ -179,12 +177,12 @@ _url: list[str] = [""]
 searcher = Agent(
     ScriptedModel(
         [
-            _plan(attic="working", cellar="open"),
+            write_plan(attic="working", cellar="open"),
             call("ag_look", place="attic"),
-            _plan(attic="done", cellar="working"),
+            write_plan(attic="done", cellar="working"),
             call("ag_look", place="cellar"),
             "Nothing in the attic.",
-            _plan(attic="done", cellar="done"),
+            write_plan(attic="done", cellar="done"),
             "Nothing at all.",
         ]
     ),
@@ -196,7 +194,7 @@ searcher = Agent(
 
 async def test_a_plan_can_be_followed_while_the_agent_works(world: World, client: Client) -> None:
     _url[0] = world.url
-    run = fresh("searcher")
+    run = make_unique_id("searcher")
     handle = await searcher.options(id=run).start("Where is the key?")
     assert (await handle.result()).output == "Nothing at all."
     assert plans[run] == [[0, "attic"], [1, "cellar"]]
@@ -211,7 +209,7 @@ def is_much(amount: int) -> bool | str:
 @tool(requires_approval=is_much)
 async def ag_pay(to: str, amount: int) -> str:
     """Pay somebody."""
-    did[current_run().id, f"paid {to} {amount}"] += 1
+    effect_counts[current_run().id, f"paid {to} {amount}"] += 1
     return f"paid {amount} to {to}"
 
 
@@ -230,7 +228,7 @@ payer = Agent(
 
 
 async def test_calls_of_tools_wait_for_a_person_who_may_change_them_or_say_no(world: World, client: Client) -> None:
-    run = fresh("payer")
+    run = make_unique_id("payer")
     handle = await payer.options(id=run).start("Pay.")
     first = await asked(client, run)
     assert (first.tool, first.arguments, first.assignee) == ("ag_pay", {"to": "eve", "amount": 5000}, "ann")
@@ -240,13 +238,12 @@ async def test_calls_of_tools_wait_for_a_person_who_may_change_them_or_say_no(wo
     async def next_one() -> Any:
         return next((one for one in await client.approvals(run) if one.id != first.id), None)
 
-    second = await eventually(next_one)
+    second = await wait_until(next_one)
     await client.deny(second.id, by="ann", reason="who is that?")
     result = await handle.result()
     assert result.output == "Paid."
-    assert [did[run, name] for name in ("paid bob 20", "paid eve 50", "paid eve 5000", "paid mallory 900")] == [
-        1, 1, 0, 0,
-    ]  # fmt: skip
+    payments = ("paid bob 20", "paid eve 50", "paid eve 5000", "paid mallory 900")
+    assert [effect_counts[run, name] for name in payments] == [1, 1, 0, 0]
     assert "who is that?" in str(result.messages)
 
 
@@ -268,7 +265,7 @@ clerk = Agent(skilled, name="ag-clerk", skills=[ag_refunds])
 
 async def test_a_skill_is_loaded_when_it_is_needed(world: World) -> None:
     skilled.calls.clear()
-    result = await clerk.options(id=fresh("clerk")).run("My money!")
+    result = await clerk.options(id=make_unique_id("clerk")).run("My money!")
     assert result.output == "Done."
     assert "ag_refund" not in skilled.calls[0].tool_names
     assert "ag_refund" in skilled.calls[1].tool_names
@@ -284,10 +281,10 @@ class Shop:
 async def ag_stock(ctx: RunContext[Shop], item: str) -> int:
     """How many there are."""
     run = current_run().id
-    did[run, item] += 1
+    effect_counts[run, item] += 1
     if item not in ctx.deps.stock:
         raise ModelRetry(f"There is no {item}.")
-    if did[run, item] == 1:
+    if effect_counts[run, item] == 1:
         raise ConnectionError("again")
     return ctx.deps.stock[item]
 
@@ -309,10 +306,10 @@ seller = Agent(
 
 
 async def test_what_goes_wrong_is_told_to_the_model_and_tools_get_their_deps(world: World) -> None:
-    run = fresh("seller")
+    run = make_unique_id("seller")
     result = await seller.options(id=run).run("How much tea?", deps=Shop({"tea": 3}))
     assert (result.output, result.usage.calls) == ("Three.", 5)
-    assert [did[run, "coffee"], did[run, "tea"]] == [1, 2]
+    assert [effect_counts[run, "coffee"], effect_counts[run, "tea"]] == [1, 2]
     assert "There is no coffee." in str(result.messages)
 
 
@@ -320,7 +317,7 @@ endless = Agent(ScriptedModel([call("ag_count", words=["x"])] * 5), name="ag-end
 
 
 async def test_turns_are_limited(world: World, client: Client) -> None:
-    run = fresh("endless")
+    run = make_unique_id("endless")
     with fails_with(TurnLimitReached, "3"):
         await endless.options(id=run).run("Go on for ever.")
     assert (await client.usage(run)).calls == 3
@@ -338,17 +335,17 @@ backed = Agent(ScriptedModel([_refused()]), name="ag-backed", fallback=ScriptedM
 
 async def test_a_model_that_refuses_fails_the_run_unless_another_one_answers(world: World) -> None:
     with fails_with(ModelRequestRejected, "401"):
-        await unlucky.options(id=fresh("unlucky")).run("Hello")
-    assert (await backed.options(id=fresh("backed")).run("Hello")).output == "The other one."
+        await unlucky.options(id=make_unique_id("unlucky")).run("Hello")
+    assert (await backed.options(id=make_unique_id("backed")).run("Hello")).output == "The other one."
 
 
 friend = Agent(ScriptedModel(["Hello Ada.", "You are Ada."]), name="ag-friend")
 
 
 async def test_a_session_goes_on_where_the_last_run_ended(world: World) -> None:
-    session = fresh("ada")
-    await friend.options(id=fresh("friend")).run("I am Ada.", session=session)
-    result = await friend.options(id=fresh("friend")).run("Who am I?", session=session)
+    session = make_unique_id("ada")
+    await friend.options(id=make_unique_id("friend")).run("I am Ada.", session=session)
+    result = await friend.options(id=make_unique_id("friend")).run("Who am I?", session=session)
     assert (result.output, len(result.messages), len(result.new_messages)) == ("You are Ada.", 4, 2)
 
 
@@ -370,7 +367,7 @@ async def ag_index(text: str) -> list[Any]:
 
 
 async def test_single_model_calls_in_a_workflow(world: World, client: Client) -> None:
-    run = fresh("index")
+    run = make_unique_id("index")
     told = await ag_index.options(id=run)("Tides come with the moon.")
     assert told == [["tides", "moon"], True, 3]
     assert (await client.usage(run)).calls == 3
@@ -382,13 +379,13 @@ async def ag_asking(question: str) -> str:
 
 
 async def test_an_agent_is_a_child_of_workflow_code(world: World, client: Client) -> None:
-    run = fresh("asking")
+    run = make_unique_id("asking")
     assert await ag_asking.options(id=run)("What of bees?") == "Bees are many."
     assert (await client.usage(run)).calls == 2
 
 
 async def test_the_events_of_an_agent_tell_its_calls_and_its_answer(world: World, client: Client) -> None:
-    run = fresh("research")
+    run = make_unique_id("research")
     handle = await researcher.options(id=run).start("What of bees?")
     events = [event async for event in handle.events()]
     kinds = [event.kind for event in events if event.kind not in ("started",)]

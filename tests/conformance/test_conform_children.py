@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from conformance_world import World, did, eventually, fails_with, fresh
+from conformance_world import World, effect_counts, fails_with, make_unique_id
 
 from holdfast import (
     Client,
@@ -19,13 +19,14 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @step
 async def ch_load(part: int) -> int:
-    did[current_run().id, "loaded"] += 1
+    effect_counts[current_run().id, "loaded"] += 1
     if part == 3:
         raise ValueError("part 3 is broken")
     return part * 10
@@ -48,12 +49,12 @@ async def ch_whole() -> list[Any]:
 
 
 async def test_children_are_awaited_started_and_their_failures_are_theirs(world: World, client: Client) -> None:
-    run = fresh("whole")
+    run = make_unique_id("whole")
     told = await ch_whole.options(id=run)()
     assert told == [0, 10, 20, ["ValueError('part 3 is broken')", "failed"], 50, told[-1]]
     child = await client.get(told[-1])
     assert (child.parent, child.workflow, child.queue, child.state) == (run, "ch_part", "ch-parts", "completed")
-    assert len(await eventually(lambda: _five(client, run))) == 5
+    assert len(await wait_until(lambda: _five(client, run))) == 5
 
 
 async def _five(client: Client, run: str) -> list[Any] | None:
@@ -63,7 +64,7 @@ async def _five(client: Client, run: str) -> list[Any] | None:
 
 @workflow(id="ch-shared-{key}")
 async def ch_shared(key: str) -> str:
-    did[key, "shared"] += 0 if current_run().is_replaying else 1
+    effect_counts[key, "shared"] += 0 if current_run().is_replaying else 1
     return await wait_for_signal("go")
 
 
@@ -73,13 +74,15 @@ async def ch_joining(key: str) -> str:
 
 
 async def test_a_run_that_is_there_is_joined(world: World) -> None:
-    key = fresh("key")
+    key = make_unique_id("key")
     there = await ch_shared.start(key)
-    first, second = [await ch_joining.options(id=fresh("joining")).start(key) for _ in range(2)]
+    first, second = [await ch_joining.options(id=make_unique_id("joining")).start(key) for _ in range(2)]
     await asyncio.sleep(0.1)
     await there.signal("go", "shared")
     assert [await one.result() for one in (first, second, there)] == ["shared"] * 3
-    assert await ch_joining.options(id=fresh("joining"))(key) == "shared"  # it has ended, and its result is there
+    assert (
+        await ch_joining.options(id=make_unique_id("joining"))(key) == "shared"
+    )  # it has ended, and its result is there
 
 
 @workflow
@@ -89,18 +92,18 @@ async def ch_named(name: str) -> list[str]:
 
 
 async def test_a_child_has_the_id_and_the_tags_it_is_given(world: World, client: Client) -> None:
-    name = fresh("child")
-    assert await ch_named.options(id=fresh("named"))(name) == [name, "10"]
+    name = make_unique_id("child")
+    assert await ch_named.options(id=make_unique_id("named"))(name) == [name, "10"]
     assert (await client.get(name)).tags == ("named",)
 
 
 @step
 async def ch_hold() -> None:
     try:
-        did[current_run().id, "holding"] += 1
+        effect_counts[current_run().id, "holding"] += 1
         await asyncio.sleep(60)
     except asyncio.CancelledError:
-        did[current_run().id, "let go"] += 1
+        effect_counts[current_run().id, "let go"] += 1
         raise
 
 
@@ -116,15 +119,15 @@ async def ch_caller(awaited: str, started: str) -> None:
 
 
 async def test_a_cancelled_caller_cancels_the_child_that_it_awaits_and_no_other(world: World, client: Client) -> None:
-    awaited, started = fresh("awaited"), fresh("started")
-    handle = await ch_caller.options(id=fresh("caller")).start(awaited, started)
-    await eventually(lambda: did[awaited, "holding"] and did[started, "holding"])
+    awaited, started = make_unique_id("awaited"), make_unique_id("started")
+    handle = await ch_caller.options(id=make_unique_id("caller")).start(awaited, started)
+    await wait_until(lambda: effect_counts[awaited, "holding"] and effect_counts[started, "holding"])
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
     with pytest.raises(RunCancelled):
         await client.wait(awaited, timeout=20)
-    assert did[awaited, "let go"] == 1
+    assert effect_counts[awaited, "let go"] == 1
     assert (await client.get(started)).state in (RunState.RUNNING, RunState.WAITING)
     await client.cancel(started)
     with pytest.raises(RunCancelled):
@@ -133,7 +136,7 @@ async def test_a_cancelled_caller_cancels_the_child_that_it_awaits_and_no_other(
 
 @step
 async def ch_until_held(child: str) -> None:
-    await eventually(lambda: did[child, "holding"])
+    await wait_until(lambda: effect_counts[child, "holding"])
 
 
 @workflow
@@ -153,8 +156,8 @@ async def ch_impatient(child: str) -> str:
 
 
 async def test_a_time_out_around_a_child_cancels_it(world: World, client: Client) -> None:
-    child = fresh("child")
-    assert await ch_impatient.options(id=fresh("impatient"))(child) == "gave up"
+    child = make_unique_id("child")
+    assert await ch_impatient.options(id=make_unique_id("impatient"))(child) == "gave up"
     with pytest.raises(RunCancelled):
         await client.wait(child, timeout=20)
 
@@ -172,8 +175,8 @@ async def ch_cancelling(child: str) -> str:
 
 
 async def test_a_handle_of_a_child_can_cancel_it(world: World) -> None:
-    child = fresh("child")
-    assert await ch_cancelling.options(id=fresh("cancelling"))(child) == f"{child} cancelled"
+    child = make_unique_id("child")
+    assert await ch_cancelling.options(id=make_unique_id("cancelling"))(child) == f"{child} cancelled"
 
 
 @workflow
@@ -189,7 +192,7 @@ async def ch_speaking(child: str) -> Any:
 
 
 async def test_a_handle_of_a_child_can_signal_it(world: World) -> None:
-    assert await ch_speaking.options(id=fresh("speaking"))(fresh("child")) == {"said": (1, 2)}
+    assert await ch_speaking.options(id=make_unique_id("speaking"))(make_unique_id("child")) == {"said": (1, 2)}
 
 
 @workflow
@@ -198,9 +201,9 @@ async def ch_failing(child: str) -> None:
 
 
 async def test_a_failure_of_a_child_that_nobody_catches_fails_its_caller(world: World) -> None:
-    child = fresh("child")
+    child = make_unique_id("child")
     with fails_with(RunFailed, child):
-        await ch_failing.options(id=fresh("failing"))(child)
+        await ch_failing.options(id=make_unique_id("failing"))(child)
 
 
 @workflow
@@ -221,7 +224,7 @@ async def ch_time() -> float:
 
 
 async def test_a_child_begins_after_its_delay(world: World) -> None:
-    before, then = await ch_delayed.options(id=fresh("delayed"))(fresh("child"))
+    before, then = await ch_delayed.options(id=make_unique_id("delayed"))(make_unique_id("child"))
     assert then - before >= 0.3
 
 
@@ -231,4 +234,4 @@ async def ch_in_another_queue(child: str) -> int:
 
 
 async def test_a_child_in_another_queue_is_served_as_well(world: World) -> None:
-    assert await ch_in_another_queue.options(id=fresh("elsewhere"))(fresh("child")) == 20
+    assert await ch_in_another_queue.options(id=make_unique_id("elsewhere"))(make_unique_id("child")) == 20

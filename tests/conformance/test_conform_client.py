@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conformance_world import World, did, eventually, fresh
+from conformance_world import World, effect_counts, make_unique_id
 
 from holdfast import (
     Agent,
@@ -26,13 +26,14 @@ from holdfast import (
     workflow,
 )
 from holdfast.testing import ScriptedModel
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @step
 async def cl_greet(name: str, times: int) -> str:
-    did[current_run().id, "greeted"] += 1
+    effect_counts[current_run().id, "greeted"] += 1
     return " ".join(["hello"] * times) + f" {name}"
 
 
@@ -53,7 +54,7 @@ async def cl_failing() -> None:
 
 
 async def test_runs_are_started_by_name_with_options(world: World, client: Client) -> None:
-    run = fresh("greeting")
+    run = make_unique_id("greeting")
     assert await client.options(id=run, tags=["x"]).run("cl_greeting", "Ada", times=2) == "hello hello Ada"
     info = await client.get(run)
     assert (info.id, info.workflow, info.state, info.tags) == (run, "cl_greeting", RunState.COMPLETED, ("x",))
@@ -70,9 +71,9 @@ async def test_what_cannot_be_started_is_refused_with_what_could(world: World, c
     with pytest.raises(InputError):
         await client.run("cl_greeting", "Ada", 1, 2, 3)
     with pytest.raises(RunNotFound):
-        await client.get(fresh("missing"))
+        await client.get(make_unique_id("missing"))
     with pytest.raises(RunNotFound):
-        await client.wait(fresh("missing"))
+        await client.wait(make_unique_id("missing"))
     with pytest.raises(UsageError, match="no_such_state"):
         await client.list(state="no_such_state")
 
@@ -99,7 +100,7 @@ cl_agent = Agent(ScriptedModel(["yes"]), name="cl_agent")
 async def test_inputs_that_do_not_fit_use_up_no_id(
     world: World, client: Client, name: str, inputs: dict[str, Any], fault: str
 ) -> None:
-    run = fresh("unfit")
+    run = make_unique_id("unfit")
     with pytest.raises(InputError, match=re.escape(fault)):
         await client.options(id=run).start(name, **inputs)
     with pytest.raises(InputError, match=re.escape(fault)):
@@ -124,7 +125,7 @@ async def test_many_runs_are_started_at_once(world: World, client: Client) -> No
 
 
 async def test_a_failure_is_told_with_its_class_and_its_words(world: World, client: Client) -> None:
-    run = fresh("failing")
+    run = make_unique_id("failing")
     with pytest.raises(RunFailed, match="on purpose") as failed:
         await client.options(id=run).run("cl_failing")
     assert failed.value.run_id == run
@@ -135,7 +136,7 @@ async def test_a_failure_is_told_with_its_class_and_its_words(world: World, clie
 
 
 async def test_waiting_for_a_result_has_a_time_out_and_the_run_goes_on(world: World, client: Client) -> None:
-    run = fresh("waiting")
+    run = make_unique_id("waiting")
     handle = await client.options(id=run).start("cl_waiting", "one")
     with pytest.raises(TimeoutError):
         await client.wait(run, timeout=0.1)
@@ -144,14 +145,14 @@ async def test_waiting_for_a_result_has_a_time_out_and_the_run_goes_on(world: Wo
 
 
 async def test_a_run_that_waits_says_for_what(world: World, client: Client) -> None:
-    run = fresh("waiting")
+    run = make_unique_id("waiting")
     handle = await client.options(id=run).start("cl_waiting", "one")
 
     async def waits() -> Any:
         info = await client.get(run)
         return info if info.waits_for else None
 
-    info = await eventually(waits)
+    info = await wait_until(waits)
     assert info.state is RunState.WAITING
     assert "signal" in info.waits_for  # where workers alone know which one it is, no more is told
     assert info.stall_advice is None
@@ -161,7 +162,7 @@ async def test_a_run_that_waits_says_for_what(world: World, client: Client) -> N
 
 async def test_runs_are_listed_by_state_workflow_text_and_time_newest_first(world: World, client: Client) -> None:
     # The database has a clock of its own, or one that was read over a connection.
-    text, before = fresh("listed"), datetime.now(UTC) - timedelta(seconds=5)
+    text, before = make_unique_id("listed"), datetime.now(UTC) - timedelta(seconds=5)
     ids = [f"{text}-{number}" for number in range(3)]
     for run in ids:
         await client.options(id=run).run("cl_greeting", run)
@@ -177,7 +178,7 @@ async def test_runs_are_listed_by_state_workflow_text_and_time_newest_first(worl
         ended = await listed(text=text, state=["completed", "failed"])
         return found if len(found) == len(ended) == 4 else None
 
-    assert await eventually(all_there) == [failing, *reversed(ids)]
+    assert await wait_until(all_there) == [failing, *reversed(ids)]
     assert await listed(text=text, state="failed") == [failing]
     assert await listed(text=text, workflow="cl_greeting") == [*reversed(ids)]
     assert await listed(text=text, created_before=before) == []
@@ -186,7 +187,7 @@ async def test_runs_are_listed_by_state_workflow_text_and_time_newest_first(worl
 
 
 async def test_a_run_is_followed_until_it_ends_and_from_any_place(world: World, client: Client) -> None:
-    run = fresh("waiting")
+    run = make_unique_id("waiting")
     handle = await cl_waiting.options(id=run).start("one")
     first = asyncio.ensure_future(anext(client.events(run)))
     await asyncio.sleep(0.1)
@@ -199,14 +200,14 @@ async def test_a_run_is_followed_until_it_ends_and_from_any_place(world: World, 
 
 
 async def test_events_tell_steps_failures_and_the_end(world: World, client: Client) -> None:
-    run = fresh("failing")
+    run = make_unique_id("failing")
     with pytest.raises(RunFailed):
         await client.options(id=run).run("cl_failing")
     events = [one async for one in client.events(run, follow=False)]
     assert [(one.kind, one.name, one.step) for one in events] == [("step", "cl_greet", 1), ("ended", "", None)]
     assert events[-1].data["state"] == "failed"
     with pytest.raises(RunNotFound):
-        await anext(client.events(fresh("missing")))
+        await anext(client.events(make_unique_id("missing")))
 
 
 async def test_what_is_served_is_told(world: World, client: Client) -> None:
@@ -216,17 +217,17 @@ async def test_what_is_served_is_told(world: World, client: Client) -> None:
 
 
 async def test_a_conflict_is_told_to_a_client(world: World, client: Client) -> None:
-    run = fresh("conflict")
+    run = make_unique_id("conflict")
     await client.options(id=run).run("cl_greeting", "Ada")
     with pytest.raises(RunConflict, match=run):
         await client.options(id=run).run("cl_greeting", "Bob")
-    assert did[run, "greeted"] == 1
+    assert effect_counts[run, "greeted"] == 1
 
 
 async def test_a_client_without_an_event_loop(world: World) -> None:
     def without() -> list[Any]:
         client = Client(world.url)
-        run = fresh("sync")
+        run = make_unique_id("sync")
         assert client.options(id=run).start_sync("cl_waiting", "sync") == run
         client.signal_sync(run, "go", 1)
         return [client.wait_sync(run), client.get_sync(run).state]

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from conformance_world import World, alone, did, fails_with, fresh
+from conformance_world import World, effect_counts, fails_with, make_unique_id, only_workflows
 
 import holdfast
 from holdfast import current_run, current_step, map, now, step, workflow
@@ -32,9 +32,9 @@ async def fn_slow(seconds: float, value: str) -> str:
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
-        did[run, f"cancelled {value}"] += 1
+        effect_counts[run, f"cancelled {value}"] += 1
         raise
-    did[run, f"done {value}"] += 1
+    effect_counts[run, f"done {value}"] += 1
     return value
 
 
@@ -52,7 +52,7 @@ async def fn_sequence(start: int) -> list[Any]:
 
 
 async def test_steps_async_and_plain_one_after_the_other(world: World) -> None:
-    result = await fn_sequence.options(id=fresh("sequence"))(10)
+    result = await fn_sequence.options(id=make_unique_id("sequence"))(10)
     assert result == [13, ("TEXT", False), "fn_sequence"]
 
 
@@ -83,10 +83,10 @@ async def fn_grouping() -> list[str]:
 
 
 async def test_a_task_group_cancels_the_others_when_one_fails(world: World) -> None:
-    run = fresh("grouping")
+    run = make_unique_id("grouping")
     assert await fn_grouping.options(id=run)() == ["a", "b", "LookupError('in a group')"]
-    assert did[run, "cancelled long"] == 1
-    assert did[run, "done long"] == 0
+    assert effect_counts[run, "cancelled long"] == 1
+    assert effect_counts[run, "done long"] == 0
 
 
 @workflow
@@ -103,9 +103,9 @@ async def fn_waiting() -> list[Any]:
 
 
 async def test_wait_as_completed_and_a_task_that_is_cancelled(world: World) -> None:
-    run = fresh("waiting")
+    run = make_unique_id("waiting")
     assert await fn_waiting.options(id=run)() == [["quick"], 1, True, ["first", "second"]]
-    assert did[run, "cancelled slow"] == 1
+    assert effect_counts[run, "cancelled slow"] == 1
 
 
 @workflow
@@ -126,9 +126,9 @@ async def fn_in_time() -> list[str]:
 
 
 async def test_a_time_out_around_a_step_and_around_a_timer(world: World) -> None:
-    run = fresh("in-time")
+    run = make_unique_id("in-time")
     assert await fn_in_time.options(id=run)() == ["step", "sleep", "in time"]
-    assert did[run, "done step"] == 0
+    assert effect_counts[run, "done step"] == 0
 
 
 @workflow
@@ -226,8 +226,8 @@ async def fn_drawing() -> list[str]:
 
 
 async def test_chance_and_time_are_the_runs_own(world: World) -> None:
-    run = fresh("drawing")
-    [one, other] = [await fn_drawing.options(id=name)() for name in (run, fresh("drawing"))]
+    run = make_unique_id("drawing")
+    [one, other] = [await fn_drawing.options(id=name)() for name in (run, make_unique_id("drawing"))]
     assert one[0] == one[1]
     assert one[-1] == run
     assert len({*one[0].split()[:2], *one[2:4], *other[0].split()[:2], *other[2:4]}) == 8
@@ -245,7 +245,7 @@ async def fn_who() -> list[Any]:
 
 
 async def test_a_step_knows_itself_and_has_a_key_of_its_own(world: World) -> None:
-    run = fresh("who")
+    run = make_unique_id("who")
     one, other = await fn_who.options(id=run)()
     assert one[:3] == ["fn_key", run, 1]
     assert one[4] == "fn_who"
@@ -297,5 +297,5 @@ async def test_a_failure_of_the_workflow_has_its_class_and_what_it_holds(world: 
 
 async def test_a_result_for_code_without_an_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", world.url)
-    with alone(fn_gathering):
+    with only_workflows(fn_gathering):
         assert (await asyncio.to_thread(fn_gathering.options(new=True).run_sync))[1] == 2

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance_world import BACKENDS, DIFFERENT, EXCLUDED, World, alone, did, eventually, fresh, in_the_run
+from conformance_world import (
+    BACKENDS,
+    DIFFERENT,
+    EXCLUDED,
+    World,
+    effect_counts,
+    make_unique_id,
+    only_workflows,
+    raising_run_error,
+)
 
 from holdfast import (
     Agent,
@@ -28,13 +37,14 @@ from holdfast import (
 from holdfast.authoring.registry import definitions
 from holdfast.errors import UsageError
 from holdfast.testing import ScriptedModel, call
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @step
 async def lim_mark(text: str) -> str:
-    did[current_run().id, text] += 1
+    effect_counts[current_run().id, text] += 1
     return text
 
 
@@ -65,37 +75,37 @@ async def lim_booking() -> int:
 
 
 async def test_a_step_in_a_transaction(world: World) -> None:
-    with in_the_run():
-        assert await lim_booking.options(id=fresh("booking"))() == 1
+    with raising_run_error():
+        assert await lim_booking.options(id=make_unique_id("booking"))() == 1
 
 
 # Queues with limits, and starts that join by something else than an id
 
 
 async def test_a_queue_with_limits(world: World) -> None:
-    name, order = fresh("lim_queued"), list[str]()
+    name, order = make_unique_id("lim_queued"), list[str]()
 
-    @workflow(name=name, queue=Queue(fresh("lim-queue"), concurrency=1))
+    @workflow(name=name, queue=Queue(make_unique_id("lim-queue"), concurrency=1))
     async def queued(text: str) -> None:
         order.append(f"in {text}")
         await lim_mark(text)
         order.append(f"out {text}")
 
     async with Runtime(world.url, workflows=[name]) as runtime:
-        for handle in [await runtime.start(queued.options(id=fresh("queued")), text) for text in "ab"]:
+        for handle in [await runtime.start(queued.options(id=make_unique_id("queued")), text) for text in "ab"]:
             await handle.result()
     assert order == ["in a", "out a", "in b", "out b"]
 
 
 async def test_the_queues_of_a_client(world: World, client: Client) -> None:
-    name = fresh("lim-set")
+    name = make_unique_id("lim-set")
     assert await client.queues.set(name, concurrency=2) is True
     assert name in [one.name for one in await client.queues.list()]
     await client.queues.reset(name)
 
 
 async def test_starts_that_are_joined_by_what_they_are_about(world: World, client: Client) -> None:
-    about = fresh("about")
+    about = make_unique_id("about")
     first = await client.options(dedup=about).start("lim_waiting")
     second = await client.options(dedup=about).start("lim_waiting")
     assert first.run_id == second.run_id
@@ -107,22 +117,22 @@ async def test_starts_that_are_joined_by_what_they_are_about(world: World, clien
 
 
 async def test_a_schedule_of_the_code(world: World) -> None:
-    name = fresh("lim_scheduled")
+    name = make_unique_id("lim_scheduled")
 
     @workflow(name=name, schedule=Schedule(every=1))
     async def scheduled() -> str:
-        did[name, "ticked"] += 1
+        effect_counts[name, "ticked"] += 1
         return "ticked"
 
     try:
         async with Runtime(world.url, workflows=[name]):
-            await eventually(lambda: did[name, "ticked"])
+            await wait_until(lambda: effect_counts[name, "ticked"])
     finally:
         del definitions[name]  # else every runtime that serves all would go on with the schedule
 
 
 async def test_a_schedule_of_a_client(world: World, client: Client) -> None:
-    name = fresh("nightly")
+    name = make_unique_id("nightly")
     await client.schedules.create(name, "lim_plain", cron="0 2 * * *")
     assert name in [one.name for one in await client.schedules.list()]
     await client.schedules.delete(name)
@@ -146,22 +156,24 @@ spender = Agent(ScriptedModel([call("lim_dig"), call("lim_dig"), "Done."]), name
 
 
 async def test_a_budget_holds_a_run_until_somebody_raises_it(world: World) -> None:
-    handle = await spender.options(id=fresh("spender"), budget=Budget(turns=2)).start("Spend.")
+    handle = await spender.options(id=make_unique_id("spender"), budget=Budget(turns=2)).start("Spend.")
 
     async def waits() -> bool:
         return (await handle.info()).state == "waiting" and (await handle.usage()).calls == 2
 
-    await eventually(waits)
+    await wait_until(waits)
     await handle.set_budget(Budget(turns=5))
     assert (await handle.result()).output == "Done."
 
 
 async def test_an_agent_that_has_a_budget(world: World) -> None:
-    name = fresh("lim-careful")
+    name = make_unique_id("lim-careful")
     careful = Agent(ScriptedModel(["Hello."]), name=name, budget=Budget(turns=2))
-    with alone(careful):
+    with only_workflows(careful):
         async with Runtime(world.url, workflows=[name]) as runtime:
-            assert (await (await runtime.start(careful.options(id=fresh("careful")), "Hi")).result()).output == "Hello."
+            assert (
+                await (await runtime.start(careful.options(id=make_unique_id("careful")), "Hi")).result()
+            ).output == "Hello."
 
 
 @workflow
@@ -170,12 +182,12 @@ async def lim_generous(run: str) -> str:
 
 
 async def test_a_budget_for_a_child(world: World) -> None:
-    with in_the_run():
-        assert await lim_generous.options(id=fresh("generous"))(fresh("child")) == "Done."
+    with raising_run_error():
+        assert await lim_generous.options(id=make_unique_id("generous"))(make_unique_id("child")) == "Done."
 
 
 async def test_a_run_without_a_budget_cannot_be_given_another(world: World, client: Client) -> None:
-    run = fresh("waiting")
+    run = make_unique_id("waiting")
     handle = await lim_waiting.options(id=run).start()
     try:
         with pytest.raises(UsageError, match="budget"):
@@ -195,12 +207,15 @@ async def lim_remembering(who: str) -> list[Any]:
 
 
 async def test_memories(world: World) -> None:
-    with in_the_run():
-        assert await lim_remembering.options(id=fresh("memory"))(fresh("user")) == ["tea with milk", ["drink"]]
+    with raising_run_error():
+        assert await lim_remembering.options(id=make_unique_id("memory"))(make_unique_id("user")) == [
+            "tea with milk",
+            ["drink"],
+        ]
 
 
 async def test_memories_of_a_client(world: World, client: Client) -> None:
-    who = fresh("user")
+    who = make_unique_id("user")
     await client.memory.put(who, "drink", "tea")
     assert await client.memory.get(who, "drink") == "tea"
 
@@ -210,7 +225,7 @@ async def test_memories_of_a_client(world: World, client: Client) -> None:
 
 async def test_a_workflow_that_is_switched_off(world: World, client: Client) -> None:
     assert await client.disable("lim_counting") is True
-    run = fresh("counting")
+    run = make_unique_id("counting")
     with pytest.raises(Exception, match="lim_counting"):
         await lim_counting.options(id=run)()
     assert await client.enable("lim_counting") is True
@@ -218,20 +233,20 @@ async def test_a_workflow_that_is_switched_off(world: World, client: Client) -> 
 
 
 async def test_what_was_used_by_day(world: World, client: Client) -> None:
-    await spender.options(id=fresh("spender")).run("Spend.")
+    await spender.options(id=make_unique_id("spender")).run("Spend.")
     report = await client.usage_report()
     assert report.total.calls >= 3
 
 
 async def test_old_runs_are_deleted(world: World, client: Client) -> None:
-    run = fresh("old")
+    run = make_unique_id("old")
     await lim_plain.options(id=run)()
     report = await client.prune(0.0, run_ids=[run])
     assert report.run_count == 1
 
 
 async def test_work_is_sent_to_an_address(world: World, client: Client) -> None:
-    handle = await client.send(fresh("address"), {"rows": 3})
+    handle = await client.send(make_unique_id("address"), {"rows": 3})
     assert (await client.get(handle.run_id)).state is RunState.PENDING
 
 

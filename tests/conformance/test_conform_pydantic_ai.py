@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from conformance_world import World, did, fresh
+from conformance_world import World, effect_counts, make_unique_id
 from pydantic_ai import Agent
 from pydantic_ai.agent import CallToolsNode, ModelRequestNode, UserPromptNode
 from pydantic_ai.messages import ModelMessage, ModelRequest
@@ -40,12 +40,12 @@ scouting = durable.workflow  # what the world serves
 @scout.tool_plain
 async def pa_look(place: str) -> str:
     """Look at a place."""
-    did[current_run().id, f"looked {place}"] += 1
+    effect_counts[current_run().id, f"looked {place}"] += 1
     return f"{place} seen"
 
 
 async def test_a_streamed_run_shows_words_while_the_model_speaks(world: World) -> None:
-    run_id, heard = fresh("pa-stream"), list[str]()
+    run_id, heard = make_unique_id("pa-stream"), list[str]()
     words.release()
     async with asyncio.timeout(30), scout.run_stream("Go.", run_id=run_id) as stream:
         async for text in stream.stream_text(delta=True, debounce_by=None):
@@ -54,15 +54,15 @@ async def test_a_streamed_run_shows_words_while_the_model_speaks(world: World) -
     await words.acquire()
     assert heard == ["East ", "is ", "seen."]
     assert stream.result.output == "East is seen."
-    assert did[run_id, "looked east"] == 1
+    assert effect_counts[run_id, "looked east"] == 1
 
 
 async def test_an_iterated_run_shows_its_nodes(world: World) -> None:
-    run_id = fresh("pa-iter")
+    run_id = make_unique_id("pa-iter")
     for _ in range(3):
         words.release()
     async with asyncio.timeout(30), scout.iter("Go.", run_id=run_id) as run:
         nodes = [node async for node in run]
     kinds = [UserPromptNode, ModelRequestNode, CallToolsNode, ModelRequestNode, CallToolsNode, End]
     assert [kind for kind, node in zip(kinds, nodes, strict=True) if isinstance(node, kind)] == kinds
-    assert did[run_id, "looked east"] == 1
+    assert effect_counts[run_id, "looked east"] == 1

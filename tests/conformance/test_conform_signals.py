@@ -8,18 +8,19 @@ from functools import partial
 from typing import Any
 
 import pytest
-from conformance_world import World, did, eventually, fresh
+from conformance_world import World, effect_counts, make_unique_id
 from pydantic import BaseModel
 
 from holdfast import Client, RunEnded, RunFailed, RunNotFound, current_run, step, wait_for_signal, workflow
 from holdfast.errors import UnreadableRecord
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @step
 async def sig_ready() -> None:
-    did[current_run().id, "ready"] += 1
+    effect_counts[current_run().id, "ready"] += 1
 
 
 @workflow
@@ -31,23 +32,23 @@ async def sig_gathering(count: int, first: float = 0.0) -> list[Any]:
 
 
 async def test_signals_that_come_before_the_wait_are_kept_in_order(world: World) -> None:
-    handle = await sig_gathering.options(id=fresh("early")).start(5, 0.2)
+    handle = await sig_gathering.options(id=make_unique_id("early")).start(5, 0.2)
     for number in range(5):
         await handle.signal("item", number)
     assert await handle.result() == [0, 1, 2, 3, 4]
 
 
 async def test_signals_that_come_while_the_run_waits_are_kept_in_order(world: World, client: Client) -> None:
-    run = fresh("late")
+    run = make_unique_id("late")
     handle = await sig_gathering.options(id=run).start(4)
-    await eventually(lambda: did[run, "ready"])
+    await wait_until(lambda: effect_counts[run, "ready"])
     for number in range(4):
         await (handle if number % 2 else client.handle(run)).signal("item", {"number": number})
     assert await handle.result() == [{"number": number} for number in range(4)]
 
 
 async def test_the_same_signal_twice_is_one(world: World, client: Client) -> None:
-    handle = await sig_gathering.options(id=fresh("twice")).start(3)
+    handle = await sig_gathering.options(id=make_unique_id("twice")).start(3)
     assert await handle.signal("item", "a", id="click-1") is True
     await handle.signal("item", "a", id="click-1")
     await client.signal(handle.run_id, "item", "not taken", id="click-1")
@@ -57,7 +58,7 @@ async def test_the_same_signal_twice_is_one(world: World, client: Client) -> Non
 
 
 async def test_sending_it_again_is_told(world: World) -> None:
-    handle = await sig_gathering.options(id=fresh("told")).start(1, 0.3)
+    handle = await sig_gathering.options(id=make_unique_id("told")).start(1, 0.3)
     assert await handle.signal("item", "a", id="click") is True
     assert await handle.signal("item", "a", id="click") is False
     assert await handle.result() == ["a"]
@@ -76,14 +77,14 @@ async def sig_typed() -> list[Any]:
 
 
 async def test_a_signal_has_its_declared_type(world: World, client: Client) -> None:
-    handle = await sig_typed.options(id=fresh("typed")).start()
+    handle = await sig_typed.options(id=make_unique_id("typed")).start()
     await client.signal(handle.run_id, "decision", {"yes": True, "why": "tests"})
     await client.signal(handle.run_id, "pair", [1, "one"])
     assert await handle.result() == [True, True, "tests", (1, "one")]
 
 
 async def test_a_signal_of_another_type_fails_the_wait(world: World) -> None:
-    handle = await sig_typed.options(id=fresh("unfit")).start()
+    handle = await sig_typed.options(id=make_unique_id("unfit")).start()
     await handle.signal("decision", "yes")
     with pytest.raises(RunFailed, match="decision"):
         await handle.result()
@@ -101,12 +102,12 @@ async def sig_insists() -> list[Any]:
 
 
 async def test_code_may_catch_that_a_signal_has_another_type(world: World) -> None:
-    run = fresh("insists")
+    run = make_unique_id("insists")
     handle = await sig_insists.options(id=run).start()
     for value in ("no pair", [1], [1, "one"]):
         await handle.signal("pair", value)
     assert await handle.result() == [2, (1, "one")]
-    assert did[run, "ready"] == 2
+    assert effect_counts[run, "ready"] == 2
 
 
 @workflow
@@ -120,12 +121,12 @@ async def sig_in_time(seconds: float) -> Any:
 
 
 async def test_a_wait_has_a_time_out_and_a_late_signal_goes_to_the_next_wait(world: World) -> None:
-    run = fresh("in-time")
+    run = make_unique_id("in-time")
     handle = await sig_in_time.options(id=run).start(0.1)
-    await eventually(lambda: did[run, "ready"])
+    await wait_until(lambda: effect_counts[run, "ready"])
     await handle.signal("answer", 42)
     assert await handle.result() == ["too late", 42]
-    assert await _answered(fresh("in-time"), 60) == 43
+    assert await _answered(make_unique_id("in-time"), 60) == 43
 
 
 async def _answered(run: str, seconds: float) -> Any:
@@ -142,7 +143,7 @@ async def sig_several() -> list[Any]:
 
 
 async def test_waits_side_by_side_get_each_their_own(world: World) -> None:
-    handle = await sig_several.options(id=fresh("several")).start()
+    handle = await sig_several.options(id=make_unique_id("several")).start()
     for name, value in (("b", 1), ("a", 2), ("a", 3), ("a", 4)):
         await handle.signal(name, value)
     assert await handle.result() == [2, 1, 3, 4]
@@ -154,20 +155,20 @@ async def sig_nothing() -> Any:
 
 
 async def test_a_signal_without_a_value_is_none(world: World) -> None:
-    handle = await sig_nothing.options(id=fresh("nothing")).start()
+    handle = await sig_nothing.options(id=make_unique_id("nothing")).start()
     await handle.signal("nothing")
     assert await handle.result() == [None]
 
 
 async def test_signals_to_runs_that_are_not_there_or_have_ended_are_refused(world: World, client: Client) -> None:
-    handle = await sig_nothing.options(id=fresh("ended")).start()
+    handle = await sig_nothing.options(id=make_unique_id("ended")).start()
     await handle.signal("nothing")
     await handle.result()
     for way in (handle, client.handle(handle.run_id)):
         with pytest.raises(RunEnded, match="it has completed"):
             await way.signal("nothing")
     with pytest.raises(RunNotFound):
-        await client.signal(fresh("missing"), "nothing")
+        await client.signal(make_unique_id("missing"), "nothing")
 
 
 @workflow
@@ -185,7 +186,7 @@ async def sig_choosing() -> list[Any]:
 
 
 async def test_a_wait_that_is_given_up_loses_no_signal(world: World) -> None:
-    handle = await sig_choosing.options(id=fresh("choosing")).start()
+    handle = await sig_choosing.options(id=make_unique_id("choosing")).start()
     for number, name in enumerate(("right", "left", "right")):
         await handle.signal(name, number)
     assert sorted(await handle.result()) == [["left", 1], ["right", 0], ["right", 2]]
@@ -199,17 +200,17 @@ async def sig_delayed(child: str) -> list[Any]:
 
 async def test_signals_to_a_run_that_has_not_begun_are_kept_and_hurry_nothing(world: World) -> None:
     for starts in ("by a client", "by a run"):
-        run, began = fresh("delayed"), time.monotonic()
+        run, began = make_unique_id("delayed"), time.monotonic()
         if starts == "by a client":
             handle = await sig_gathering.options(id=run, delay=0.6).start(2)
         else:
-            handle = await sig_delayed.options(id=fresh("starter")).start(run)
-            await eventually(partial(_is_there, world, run))
+            handle = await sig_delayed.options(id=make_unique_id("starter")).start(run)
+            await wait_until(partial(_is_there, world, run))
         child = sig_gathering.get_handle(world.runtime, run)
         for number in range(2):
             await child.signal("item", number)
             await asyncio.sleep(0.15)
-        assert did[run, "ready"] == 0, starts
+        assert effect_counts[run, "ready"] == 0, starts
         assert await handle.result() == [0, 1]
         assert time.monotonic() - began >= 0.55, starts
 

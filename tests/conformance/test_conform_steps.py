@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from conformance_world import World, did, eventually, fails_with, fresh
+from conformance_world import World, effect_counts, fails_with, make_unique_id
 
 from holdfast import (
     Client,
@@ -23,6 +23,7 @@ from holdfast import (
     step,
     workflow,
 )
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,7 +40,7 @@ class Denied(Exception):
 @step(retries=4, backoff=0.001)
 async def st_flaky(until: int) -> int:
     me = current_step()
-    did[me.run_id, "flaky"] += 1
+    effect_counts[me.run_id, "flaky"] += 1
     if me.attempt < until:
         raise ConnectionError(f"attempt {me.attempt}")
     return me.attempt
@@ -51,20 +52,20 @@ async def st_trying(until: int) -> int:
 
 
 async def test_a_failed_attempt_is_made_again(world: World) -> None:
-    run = fresh("trying")
+    run = make_unique_id("trying")
     assert await st_trying.options(id=run)(3) == 3
-    assert did[run, "flaky"] == 3
+    assert effect_counts[run, "flaky"] == 3
 
 
 async def test_retries_are_bounded_and_the_last_failure_counts(world: World) -> None:
-    run = fresh("trying")
+    run = make_unique_id("trying")
     with fails_with(ConnectionError, "attempt 5"):
         await st_trying.options(id=run)(9)
-    assert did[run, "flaky"] == 5
+    assert effect_counts[run, "flaky"] == 5
 
 
 async def test_failed_attempts_and_failures_are_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    run = fresh("trying")
+    run = make_unique_id("trying")
     with fails_with(ConnectionError, "attempt 5"):
         await st_trying.options(id=run)(9)
     told = [one.getMessage() for one in caplog.records if one.name == "holdfast.runs" and run in one.getMessage()]
@@ -80,20 +81,20 @@ async def test_failed_attempts_and_failures_are_logged(world: World, caplog: pyt
 
 @step(retries=5, backoff=0.001, retry_on=ConnectionError)
 async def st_choosy() -> None:
-    did[current_run().id, "choosy"] += 1
-    raise PermissionError("no") if did[current_run().id, "choosy"] == 2 else ConnectionError("again")
+    effect_counts[current_run().id, "choosy"] += 1
+    raise PermissionError("no") if effect_counts[current_run().id, "choosy"] == 2 else ConnectionError("again")
 
 
 @step(retries=5, backoff=0.001, give_up_on=PermissionError)
 async def st_giving_up() -> None:
-    did[current_run().id, "giving up"] += 1
-    raise PermissionError("no") if did[current_run().id, "giving up"] == 2 else ConnectionError("again")
+    effect_counts[current_run().id, "giving up"] += 1
+    raise PermissionError("no") if effect_counts[current_run().id, "giving up"] == 2 else ConnectionError("again")
 
 
 @step(retries=5, backoff=0.001, retry_on=lambda error: "again" in str(error))
 def st_asking() -> None:
-    did[current_run().id, "asking"] += 1
-    raise OSError("no" if did[current_run().id, "asking"] == 2 else "again")
+    effect_counts[current_run().id, "asking"] += 1
+    raise OSError("no" if effect_counts[current_run().id, "asking"] == 2 else "again")
 
 
 @workflow
@@ -108,9 +109,9 @@ async def st_choosing() -> list[str]:
 
 
 async def test_which_failures_are_worth_another_attempt(world: World) -> None:
-    run = fresh("choosing")
+    run = make_unique_id("choosing")
     assert await st_choosing.options(id=run)() == ["PermissionError('no')", "PermissionError('no')", "OSError('no')"]
-    assert [did[run, name] for name in ("choosy", "giving up", "asking")] == [2, 2, 2]
+    assert [effect_counts[run, name] for name in ("choosy", "giving up", "asking")] == [2, 2, 2]
 
 
 def st_cancel_me() -> None:
@@ -160,7 +161,7 @@ async def st_cancelled_from_within() -> list[Any]:
 
 
 async def test_a_step_that_cancels_its_own_task_has_failed(world: World) -> None:
-    run = fresh("cancelled from within")
+    run = make_unique_id("cancelled from within")
     assert await st_cancelled_from_within.options(id=run)() == [2, "done", "StepFailed", "StepTimedOut"]
 
 
@@ -186,7 +187,7 @@ async def st_too_slow() -> None:
     try:
         await asyncio.sleep(60)
     finally:
-        did[current_run().id, "cleaned up"] += 1
+        effect_counts[current_run().id, "cleaned up"] += 1
 
 
 released = threading.Event()
@@ -255,7 +256,7 @@ async def test_a_step_that_waits_for_its_next_attempt_says_when_that_is(world: W
             story = await client.describe(handle.run_id)
             return story.in_flight and story.in_flight[0].retry_at and story.in_flight[0]
 
-        found = await eventually(waits)
+        found = await wait_until(waits)
     assert (found.name, found.attempt, found.error) == ("st_waits_long", 1, "ConnectionError: not yet")
     assert 1700 < (found.retry_at - datetime.now(UTC)).total_seconds() <= 3600
     await handle.cancel()
@@ -282,12 +283,12 @@ async def st_timing() -> list[Any]:
 
 
 async def test_a_time_out_ends_an_attempt(world: World) -> None:
-    run = fresh("timing")
+    run = make_unique_id("timing")
     released.clear()
     told = await st_timing.options(id=run)()
     released.set()
     assert told == [["st_too_slow", True], ["st_too_slow_in_a_thread", True], 2]
-    assert did[run, "cleaned up"] == 1
+    assert effect_counts[run, "cleaned up"] == 1
 
 
 @step
@@ -345,13 +346,13 @@ async def test_an_exception_of_a_step_that_nobody_catches_fails_the_run(world: W
 
 @step(effect="once", retries=0)
 async def st_letter() -> str:
-    did[current_run().id, "letter"] += 1
+    effect_counts[current_run().id, "letter"] += 1
     return "sent"
 
 
 @step(effect="once")
 async def st_lost_letter() -> str:
-    did[current_run().id, "lost"] += 1
+    effect_counts[current_run().id, "lost"] += 1
     raise ConnectionError("no answer")
 
 
@@ -366,9 +367,9 @@ async def st_sending() -> list[str]:
 
 
 async def test_a_once_step_is_done_once(world: World) -> None:
-    run = fresh("sending")
+    run = make_unique_id("sending")
     assert await st_sending.options(id=run)() == ["sent", "no answer"]
-    assert [did[run, name] for name in ("letter", "lost")] == [1, 1]
+    assert [effect_counts[run, name] for name in ("letter", "lost")] == [1, 1]
 
 
 @step(retries=2, backoff=0.001)
@@ -397,7 +398,7 @@ async def test_a_step_keeps_its_place_from_attempt_to_attempt(world: World) -> N
 @step(retries=1, backoff=0.001)
 async def st_keyed() -> list[str]:
     me = current_step()
-    did[me.run_id, me.idempotency_key] += 1
+    effect_counts[me.run_id, me.idempotency_key] += 1
     if me.attempt == 1:
         raise ConnectionError("again")
     return [me.idempotency_key]
@@ -409,10 +410,10 @@ async def st_keying() -> list[str]:
 
 
 async def test_an_idempotency_key_is_that_of_the_step_in_all_its_attempts(world: World) -> None:
-    run = fresh("keying")
+    run = make_unique_id("keying")
     first, second = await st_keying.options(id=run)()
     assert first != second
-    assert did[run, first] == did[run, second] == 2
+    assert effect_counts[run, first] == effect_counts[run, second] == 2
 
 
 @step

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from conformance_world import World, fails_with, fresh
+from conformance_world import World, fails_with, make_unique_id
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
@@ -100,7 +100,7 @@ async def val_echo(value: Any = None) -> list[Any]:
 
 
 async def test_plain_data_is_not_changed_on_its_way(world: World, client: Client) -> None:
-    run = fresh("echo")
+    run = make_unique_id("echo")
     handle = await val_echo.options(id=run).start(ODD)
     await client.signal(run, "more", ODD)
     assert await handle.result() == [ODD, ODD, ODD]
@@ -111,18 +111,18 @@ async def test_plain_data_is_not_changed_on_its_way(world: World, client: Client
 
 async def test_a_client_without_the_code_sends_plain_data_and_gets_plain_data(world: World, client: Client) -> None:
     bill = {"number": 1, "lines": [{"item": "tea", "cents": 5}], "colour": "red", "due": "2026-01-01"}
-    told = await client.options(id=fresh("plain")).run("val_billing", bill, factor="3")
+    told = await client.options(id=make_unique_id("plain")).run("val_billing", bill, factor="3")
     assert told[0] == bill
     assert Decimal(told[1]) == Decimal("7.5")
     with pytest.raises(InputError, match="colour"):
-        await client.options(id=fresh("plain")).run("val_billing", bill, colour="red")
+        await client.options(id=make_unique_id("plain")).run("val_billing", bill, colour="red")
 
 
 async def test_arguments_that_do_not_fit_are_refused_before_anything_is_started(world: World) -> None:
     with pytest.raises(InputError, match="factor"):
-        await val_billing.options(id=fresh("unfit"))(BILL)  # type: ignore[call-arg]
+        await val_billing.options(id=make_unique_id("unfit"))(BILL)  # type: ignore[call-arg]
     with pytest.raises(InputError):
-        await val_billing.options(id=fresh("unfit"))("no bill", factor=Decimal(1))  # type: ignore[arg-type]
+        await val_billing.options(id=make_unique_id("unfit"))("no bill", factor=Decimal(1))  # type: ignore[arg-type]
 
 
 @step

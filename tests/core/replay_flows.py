@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
-from scripted import Failed, Flow, World
+from scripted_execution import Failed, Flow, World
 
 FLOWS: dict[str, Flow] = {}
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from scripted import Live, Replay, World
+from scripted_execution import Live, Replay, World
 
 from holdfast.core.execution import Execution
 from holdfast.core.records import Record, RecordKind
@@ -48,7 +48,7 @@ def test_a_step_whose_name_has_changed_is_shown_beside_its_record():
 
 def test_the_diff_names_the_line_of_the_code_that_waits_now():
     told = drift(three_steps, record(0, 0, "other"))
-    assert re.search(r"≠ #1 step other #1 step extract \(.*scripted\.py:\d+ in step\)", told)
+    assert re.search(r"≠ #1 step other #1 step extract \(.*scripted_execution\.py:\d+ in step\)", told)
 
 
 def test_a_step_inserted_before_recorded_ones_is_drift():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scripted import Live, Replay, World
+from scripted_execution import Live, Replay, World
 
 from holdfast.core.patches import PATCH_POSITION, Patches
 from holdfast.core.records import Record, RecordKind, Rewind

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from replay_flows import FLOWS
-from scripted import Live, Replay
+from scripted_execution import Live, Replay
 
 HERE = Path(__file__).parent
 SEEDS = range(12)

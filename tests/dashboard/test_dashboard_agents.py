@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from staged import Stage, check_looks, staged, until
+from dashboard_server import Stage, check_looks, staged
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.admission.usage import Usage
@@ -17,6 +17,7 @@ from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,7 +66,7 @@ async def test_an_agent_that_is_disabled_stops_at_the_next_recorded_point_and_go
 ) -> None:
     GATES["look"] = asyncio.Event()
     run = await stage.client.start("shown_researcher", 3)
-    await until(lambda: is_in_flight(stage, run.run_id))
+    await wait_until(lambda: is_in_flight(stage, run.run_id))
     await stage.open(page, "agents?all=1")
     row = page.get_by_role("row").filter(has_text="shown_researcher")
     await row.get_by_text("1 live worker").wait_for()
@@ -75,7 +76,7 @@ async def test_an_agent_that_is_disabled_stops_at_the_next_recorded_point_and_go
     await dialog.get_by_role("button", name="Disable it everywhere").click()
     await row.get_by_text("none of its runs start", exact=False).wait_for()
     GATES["look"].set()
-    await until(lambda: has_stopped(stage, run.run_id))
+    await wait_until(lambda: has_stopped(stage, run.run_id))
     refused = await stage.http.post("/v1/runs", json={"workflow": "shown_researcher", "args": [1]})
     assert refused.status_code == 409
     recorded = (await stage.http.get(f"/v1/runs/{run.run_id}/steps")).json()["items"]
@@ -150,7 +151,7 @@ async def test_enter_saves_a_policy_and_only_its_button_removes_it(page: Any, st
 async def test_a_worker_is_shown_with_the_runs_that_it_holds(page: Any, stage: Stage) -> None:
     GATES["look"] = asyncio.Event()
     run = await stage.client.start("shown_researcher", 1)
-    await until(lambda: is_in_flight(stage, run.run_id))
+    await wait_until(lambda: is_in_flight(stage, run.run_id))
     await stage.open(page, "workers")
     held = page.get_by_role("row").filter(has_text="shown_researcher, shown_waiter")
     await held.get_by_role("link", name=run.run_id).wait_for()

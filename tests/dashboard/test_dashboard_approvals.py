@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
+from dashboard_server import Stage, check_looks, staged
 from pydantic import BaseModel, Field
-from staged import Stage, check_looks, staged, until
 
 from holdfast import ApprovalPolicy, ask, workflow
 from holdfast.authoring.approval_requests import request_approval
 from holdfast.core.execution import get_current_execution
 from holdfast.stores.approvals import ApprovalRequest
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -70,7 +71,7 @@ async def nothing_left_open(stage: Stage) -> AsyncGenerator[None]:
     yield
     for one in await stage.client.approvals():
         await stage.client.cancel(one.run_id)
-    await until(lambda: nobody_waits(stage))
+    await wait_until(lambda: nobody_waits(stage))
 
 
 async def nobody_waits(stage: Stage) -> bool:
@@ -80,7 +81,7 @@ async def nobody_waits(stage: Stage) -> bool:
 async def asked(stage: Stage, name: str, *args: Any, id: str) -> str:
     """The id of the question that a new run asks."""
     await stage.client.options(id=id).start(name, *args)
-    return (await until(lambda: stage.client.approvals(id)))[0].id
+    return (await wait_until(lambda: stage.client.approvals(id)))[0].id
 
 
 async def outcome(stage: Stage, run_id: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from staged import Stage, check_looks, staged
+from dashboard_server import Stage, check_looks, staged
 
 from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.records import Record, RecordKind

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from staged import Stage, check_looks, staged, until
+from dashboard_server import Stage, check_looks, staged
 
 from holdfast import Budget, wait_for_signal, workflow
 from holdfast.core.states import RunState
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -149,7 +150,7 @@ async def test_keys_go_from_row_to_row_and_open_what_is_chosen(page: Any, stage:
     trigger = page.get_by_role("row").filter(has_text="alpha").get_by_role("button", name="Trigger")
     await trigger.focus()
     await page.keyboard.press("Enter")  # it is the button's, not the row's
-    await until(lambda: has_run(stage, "alpha"))
+    await wait_until(lambda: has_run(stage, "alpha"))
 
 
 async def has_run(stage: Stage, name: str) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from accessible import violations
-from live import live
-from staged import Stage, check_looks, staged, until
+from accessibility import violations
+from dashboard_server import Stage, check_looks, staged
+from live_server import running_live_server
 
 from holdfast import Agent, Client, Runtime, ask, step, tool, wait_for_signal, workflow
 from holdfast.testing import ScriptedModel, call
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -169,7 +170,7 @@ async def begin(stage: Stage, workflow: str, id: str, state: str, **inputs: Any)
     async def is_so() -> bool:
         return (await stage.client.get(id)).state.value == state
 
-    await until(is_so, 30)
+    await wait_until(is_so)
 
 
 async def test_a_step_is_opened_by_keyboard_alone(stage: Stage, page: Any) -> None:
@@ -423,14 +424,14 @@ async def test_a_page_goes_on_when_its_server_was_restarted(page: Any, tmp_path:
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     page.allowed += ["ERR_INCOMPLETE_CHUNKED_ENCODING", "503"]
     async with Runtime(url, workflows=["page_wait"]), Client(url) as client:
-        async with live(url) as server:
+        async with running_live_server(url) as server:
             await client.options(id="restarted").start("page_wait", "x")
             await page.goto(f"{server.address}/#/runs/restarted?row=r0")
             await page.get_by_text("waits for signal").wait_for()
             await page.evaluate("window.stays = true")
         await page.get_by_text("not connected").wait_for()
         await page.get_by_text("waits for signal").wait_for()  # what is known stays
-        async with live(url, port=int(server.address.rpartition(":")[2])):
+        async with running_live_server(url, port=int(server.address.rpartition(":")[2])):
             await client.signal("restarted", "go", 1)
             await page.get_by_role("button", name="Answer", exact=True).wait_for()
             await page.locator(".detail").get_by_role("region", name="output").wait_for()  # what was open is open

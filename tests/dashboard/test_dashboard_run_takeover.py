@@ -17,20 +17,20 @@ from typing import Any
 
 import httpx2
 import pytest
-import watched
-from accessible import violations
-from live import live
-from staged import until
+import takeover_app
+from accessibility import violations
+from live_server import running_live_server
 
 import holdfast
 from holdfast import Client
+from waits import wait_until
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL"),
 ]
 
-WORDS = watched.SPEECH.split()
+WORDS = takeover_app.SPEECH.split()
 
 
 class Scene:
@@ -49,7 +49,7 @@ class Scene:
             "GATES": str(self.folder),
             **{name: str(value) for name, value in settings.items()},
         }
-        command = [sys.executable, str(Path(watched.__file__)), "worker"]
+        command = [sys.executable, str(Path(takeover_app.__file__)), "worker"]
         with (self.folder / f"worker-{len(self.workers)}.log").open("w") as log:
             worker = subprocess.Popen(
                 command, env=environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=log, text=True
@@ -77,7 +77,7 @@ class Scene:
         async def there() -> bool:
             return (self.folder / name).exists()
 
-        await until(there)
+        await wait_until(there)
 
     def open(self, name: str) -> None:
         (self.folder / name).touch()
@@ -89,7 +89,7 @@ def url_of(folder: Path) -> str:
 
 @asynccontextmanager
 async def scene(folder: Path) -> AsyncGenerator[Scene]:
-    async with live(url_of(folder)) as server, Client(url_of(folder)) as client:
+    async with running_live_server(url_of(folder)) as server, Client(url_of(folder)) as client:
         here = Scene(folder, server.address, client)
         try:
             yield here
@@ -125,7 +125,7 @@ async def test_whoever_watches_sees_a_worker_die_another_one_take_over_and_the_e
         await taken.wait_for()  # what the dead one had said is not silently replaced
         assert (await taken.locator("del").inner_text()).startswith(" ".join(WORDS[:4]))
         await keep_picture(page, "dashboard-conversation")
-        answer = page.locator(".said.model", has_text="answer").filter(has_text=watched.SPEECH)
+        answer = page.locator(".said.model", has_text="answer").filter(has_text=takeover_app.SPEECH)
         await answer.wait_for()
         await page.get_by_text("completed", exact=True).wait_for()
         assert await page.locator(".said.flight").count() == 0

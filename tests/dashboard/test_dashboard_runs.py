@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from accessible import violations
-from live import live
-from staged import Stage, check_looks
+from accessibility import violations
+from dashboard_server import Stage, check_looks
+from live_server import running_live_server
 
 from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
@@ -31,7 +31,7 @@ FLOWS = ("list_invoices", "list_digest")
 @asynccontextmanager
 async def stage(page: Any) -> AsyncGenerator[Stage]:
     """A server over a store in which a worker has announced two workflows, and executes nothing."""
-    async with live() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
+    async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
         tenant = await server.app.platform.tenants.get_tenant("default")
         store = await tenant.store()
         worker = await store.register_worker(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)

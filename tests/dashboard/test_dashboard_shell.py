@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from accessible import violations
-from live import live
+from accessibility import violations
+from live_server import running_live_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any) -> None:
-    async with live() as server:
+    async with running_live_server() as server:
         answer = await page.goto(server.address)
         policy = answer.headers["content-security-policy"]
         assert "script-src 'self'" in policy
@@ -25,7 +25,7 @@ async def test_the_pages_run_under_a_policy_that_lets_nothing_else_run(page: Any
 
 async def test_a_key_that_is_not_known_is_told_so_and_one_that_is_opens_the_pages(page: Any) -> None:
     page.allowed += ["401"]
-    async with live() as server, httpx2.AsyncClient(base_url=server.address) as client:
+    async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address) as client:
         token = (await client.post("/v1/keys", json={"name": "ada", "scopes": ["read"]})).json()["token"]
         await page.goto(server.address)
         await page.get_by_label("API key").fill("hf_no_such")
@@ -38,7 +38,7 @@ async def test_a_key_that_is_not_known_is_told_so_and_one_that_is_opens_the_page
 
 
 async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() -> None:
-    async with live() as server, httpx2.AsyncClient(base_url=server.address) as client:
+    async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address) as client:
         first = await client.get("/ui/js/main.js")
         assert first.headers["content-type"].startswith("text/javascript")
         again = await client.get("/ui/js/main.js", headers={"If-None-Match": first.headers["etag"]})
@@ -50,7 +50,7 @@ async def test_a_file_is_asked_for_again_and_not_sent_again_if_it_is_the_same() 
 
 async def test_whoever_has_a_key_from_before_gets_in_where_none_is_needed(page: Any) -> None:
     page.allowed += ["401"]
-    async with live() as server:
+    async with running_live_server() as server:
         await page.add_init_script(
             "sessionStorage.getItem('holdfast-key') ?? sessionStorage.setItem('holdfast-key', 'hf_old')"
         )

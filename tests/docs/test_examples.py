@@ -12,7 +12,7 @@ from pathlib import Path
 
 from run_log_lines import without_run_log
 
-import quick_python
+import forked_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HOLDFAST_URL")
@@ -25,9 +25,9 @@ def environment() -> dict[str, str]:
 
 
 def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return quick_python.run(
+    return forked_python.run(
         [sys.executable, "-W", "error", *args],
-        library=quick_python.AGENTS,
+        library=forked_python.AGENTS,
         cwd=folder,
         env=environment(),
         capture_output=True,
@@ -53,9 +53,9 @@ def test_the_research_agent_hands_in_a_report(tmp_path: Path):
 
 
 def test_the_code_archaeologist_is_killed_and_its_agents_go_on(tmp_path: Path):
-    process = quick_python.start(
+    process = forked_python.start(
         [sys.executable, "-W", "error", *ARCHAEOLOGIST],
-        library=quick_python.AGENTS,
+        library=forked_python.AGENTS,
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,

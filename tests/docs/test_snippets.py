@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from run_log_lines import without_run_log
 
-import quick_python
+import forked_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -36,8 +36,8 @@ def test_a_snippet_of_the_docs_runs(code: str, file: str, tmp_path: Path) -> Non
     script = tmp_path / file
     script.write_text(code)
     if file == "snippet.py":
-        library = quick_python.AGENTS if "Agent" in code or "pydantic_ai" in code else quick_python.LIBRARY
-        done = quick_python.run(
+        library = forked_python.AGENTS if "Agent" in code or "pydantic_ai" in code else forked_python.LIBRARY
+        done = forked_python.run(
             [sys.executable, "-W", "error", script], library=library, cwd=tmp_path, capture_output=True, text=True
         )
     else:  # pytest changes modules as they are imported

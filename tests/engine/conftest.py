@@ -13,19 +13,19 @@ from pathlib import Path
 import postgres_server
 import pytest
 import pytest_asyncio
-from worlds import VirtualClock, World
+from engine_world import VirtualClock, World
 
-from own_worlds import own_definitions
+from process_state import isolated_definitions
 
 ON_POSTGRES = (
     "test_takeover",
     "test_isolation",
-    "test_parking",
-    "test_asking_people",
-    "test_children",
-    "test_writer",
-    "test_unheard",
-    "test_unknown_outcomes",
+    "test_parked_runs",
+    "test_run_approvals",
+    "test_child_runs",
+    "test_journal_writer",
+    "test_late_store_responses",
+    "test_unknown_commits",
     "test_limited_queues",
 )
 """The modules that always run on PostgreSQL, too."""
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_workflows() -> Iterator[None]:
-    with own_definitions(only=True):
+    with isolated_definitions(only=True):
         yield
 
 

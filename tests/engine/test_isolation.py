@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from worlds import World, eventually, row, state, until_state
+from engine_world import World, get_state, read_run, wait_for_state
 
 from holdfast import RunDead, RunFailed, Runtime, step, workflow
 from holdfast.engine.isolation import Isolation
 from holdfast.stores.rules import ISOLATED_WAIT_LEASES, MIN_SOLO_SUSPICION, get_isolation_leases
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -30,7 +31,7 @@ class Deadly:
 
     async def restart_until(self, runtime: Runtime, run_id: str) -> Runtime:
         """Start another worker after each death, until this run has ended."""
-        while not (await row(runtime, run_id)).state.is_terminal:
+        while not (await read_run(runtime, run_id)).state.is_terminal:
             try:
                 await asyncio.wait_for(self.about_to_kill.wait(), 0.02)
             except TimeoutError:
@@ -73,7 +74,7 @@ async def test_one_bad_run_ends_dead_and_ten_innocent_ones_complete(world: World
         assert await innocent.get_handle(runtime, handle.run_id).result(timeout=20) == n + 1
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held"):
         await bad.get_handle(runtime, "bad").result()
-    assert (await row(runtime, "bad")).delivery_count == 3
+    assert (await read_run(runtime, "bad")).delivery_count == 3
     assert deadly.deaths <= 7
 
 
@@ -98,13 +99,13 @@ async def test_a_child_that_kills_its_worker_ends_dead_and_its_parent_is_told(wo
     with pytest.raises(RunFailed) as failed:
         await parent.get_handle(runtime, "parent").result()
     assert isinstance(failed.value.__cause__, RunDead)
-    assert (await row(runtime, "parent")).delivery_count == 0
+    assert (await read_run(runtime, "parent")).delivery_count == 0
 
 
 async def crash_twice(world: World, runtime: Runtime, begun: list[Any], runs: int) -> Runtime:
     """Two workers die with these runs, each when the steps of all of them have begun."""
     for _ in range(2):
-        await eventually(lambda: len(begun) == runs)
+        await wait_until(lambda: len(begun) == runs)
         begun.clear()
         await world.crash(runtime)
         runtime = await world.open()
@@ -137,11 +138,11 @@ async def test_a_worker_that_tries_a_run_alone_starts_others_when_it_has_recorde
     for name in "ab":
         await runtime.start(held, name)
     runtime = await crash_twice(in_memory, runtime, begun, 2)
-    await eventually(lambda: begun == ["a"])
+    await wait_until(lambda: begun == ["a"])
     handle = await runtime.start(other)
     await asyncio.sleep(0.3)
     assert begun == ["a"]
-    assert [await state(runtime, run) for run in ("held-a", "held-b", "other")] == ["running", "pending", "pending"]
+    assert [await get_state(runtime, run) for run in ("held-a", "held-b", "other")] == ["running", "pending", "pending"]
     gate.set()
     assert await handle.result(timeout=20) == "quick"
     for name in "ab":
@@ -173,8 +174,8 @@ async def test_an_isolated_run_that_waits_leaves_memory_at_once_for_the_next_one
     runtime = await crash_twice(in_memory, runtime, begun, 2)
     begun += ["", "", "", ""]
     assert await held.get_handle(runtime, "held").result(timeout=20) == "held"
-    await until_state(runtime, "waits", "waiting")
-    assert (await row(runtime, "waits")).suspicion == 0
+    await wait_for_state(runtime, "waits", "waiting")
+    assert (await read_run(runtime, "waits")).suspicion == 0
 
 
 # Bounds, without an engine

@@ -8,11 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from worlds import VirtualClock, World, eventually, row, state
+from engine_world import VirtualClock, World, get_state, read_run
 
 from holdfast import step, workflow
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.admission.rates import Rate
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -73,10 +74,10 @@ async def test_several_workers_keep_to_the_limit_of_a_queue_together(world: Worl
     handles = [await workers[n % 3].start(flow, f"v{n}") for n in range(12)]
     began = time.monotonic()
     for _ in range(12):
-        await eventually(lambda: len(site.inside) == min(2, 12 - len(site.done)))
+        await wait_until(lambda: len(site.inside) == min(2, 12 - len(site.done)))
         site.open(site.inside[0])
         before = len(site.done)
-        await eventually(lambda before=before: len(site.done) > before)
+        await wait_until(lambda before=before: len(site.done) > before)
     assert [await handle.result() for handle in handles] == [f"v{n}" for n in range(12)]
     assert site.most == 2
     assert sorted(site.done) == sorted(f"v{n}" for n in range(12))
@@ -103,7 +104,7 @@ async def test_a_full_queue_is_not_asked_again_and_again(world: World):
     store = Asked(world.store())
     worker = await world.open(store=store, queue_limits={"llm": QueueLimits(1)})
     handles = [await worker.start(flow, name) for name in "abc"]
-    await eventually(lambda: site.inside == ["a"])
+    await wait_until(lambda: site.inside == ["a"])
     await asyncio.sleep(0.1)
     store.times.clear()
     await asyncio.sleep(0.6)
@@ -140,7 +141,7 @@ async def test_a_run_can_wait_for_others_of_its_own_queue(world: World, clock: V
         parked = [driver for worker in workers for driver in worker._engine.list_drivers()]
         return bool(waiting) and not parked
 
-    await eventually(asleep)
+    await wait_until(asleep)
     clock.advance(3600)
     assert await handle.result() == 9
 
@@ -153,7 +154,7 @@ async def test_runs_begin_when_the_rate_has_room_again(world: World, clock: Virt
     for n in range(5):
         site.open(f"v{n}")
     for wanted in (2, 4, 5):
-        await eventually(lambda wanted=wanted: len(site.done) == wanted)
+        await wait_until(lambda wanted=wanted: len(site.done) == wanted)
         await asyncio.sleep(0.3)
         assert len(site.done) == wanted
         clock.advance(60)
@@ -165,7 +166,7 @@ async def test_the_place_of_a_dead_worker_is_free(world: World):
     flow = flow_of(site)
     first = await world.open(queue_limits={"llm": QueueLimits(1)})
     a = await first.start(flow, "a")
-    await eventually(lambda: site.inside == ["a"])
+    await wait_until(lambda: site.inside == ["a"])
     second = await world.open(queue_limits={"llm": QueueLimits(1)})
     b = await second.start(flow, "b")
     await asyncio.sleep(0.05)
@@ -173,9 +174,9 @@ async def test_the_place_of_a_dead_worker_is_free(world: World):
     await world.crash(first)
 
     async def is_taken_up() -> bool:
-        return (await row(second, a)).owner == second.worker_id and site.inside == ["a"]
+        return (await read_run(second, a)).owner == second.worker_id and site.inside == ["a"]
 
-    await eventually(is_taken_up)  # before the one that has not begun
+    await wait_until(is_taken_up)  # before the one that has not begun
     assert site.most == 1
     site.open("a")
     site.open("b")
@@ -187,21 +188,21 @@ async def test_a_queue_gets_limits_while_its_runs_are_held(world: World):
     flow = flow_of(site)
     worker = await world.open()
     a = await worker.start(flow, "a")
-    await eventually(lambda: site.inside == ["a"])
-    assert not (await row(worker, a)).is_limited
-    operator = await world.outside()
+    await wait_until(lambda: site.inside == ["a"])
+    assert not (await read_run(worker, a)).is_limited
+    operator = await world.open_store()
     assert await operator.set_queue_limits("llm", QueueLimits(1))
     b = await worker.start(flow, "b")
     await asyncio.sleep(0.1)
     assert site.inside == ["a"]
     site.open("a")
-    await eventually(lambda: site.inside == ["b"])
+    await wait_until(lambda: site.inside == ["b"])
     assert await operator.pause_queue("llm")
     c = await worker.start(flow, "c")
     site.open("b")
     site.open("c")
     await b.result()
     await asyncio.sleep(0.1)
-    assert await state(worker, c) == "pending"
+    assert await get_state(worker, c) == "pending"
     assert await operator.resume_queue("llm")
     assert await c.result() == "c"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from worlds import World, eventually, journal
+from engine_world import World, read_journal
 
 from holdfast import RunFailed, UsageError, map, step, workflow
 from holdfast.services.run_control import retry_run
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,7 +27,7 @@ async def test_results_come_in_the_order_of_the_items_whatever_order_they_end_in
     runtime = await world.open()
     handle = await runtime.start(flow)
     assert await handle.result() == [n * n for n in range(20)]
-    assert len(await journal(runtime, handle)) == 20
+    assert len(await read_journal(runtime, handle)) == 20
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
@@ -63,7 +64,7 @@ async def test_the_first_failure_is_raised_and_the_rest_is_cancelled(world: Worl
     async def work(n: int) -> int:
         begun.append(n)
         if n == 2:
-            await eventually(lambda: len(begun) == 3)
+            await wait_until(lambda: len(begun) == 3)
             raise Broken("item 2")
         try:
             await asyncio.sleep(60)
@@ -82,7 +83,7 @@ async def test_the_first_failure_is_raised_and_the_rest_is_cancelled(world: Worl
 
     runtime = await world.open()
     assert await (await runtime.start(flow)).result() == "item 2"
-    await eventually(lambda: sorted(cancelled) == [0, 1])
+    await wait_until(lambda: sorted(cancelled) == [0, 1])
     assert sorted(begun) == [0, 1, 2]
 
 
@@ -174,7 +175,7 @@ async def test_a_crash_in_the_middle_costs_only_the_items_in_flight(world: World
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: calls.count(5) + calls.count(6) == 2)
+    await wait_until(lambda: calls.count(5) + calls.count(6) == 2)
     await world.crash(first)
     hang = False
     second = await world.open()

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from worlds import FlakyStore, VirtualClock, World, eventually, journal, row, settled, told, until_ended, until_parked
+from engine_world import (
+    FlakyStore,
+    VirtualClock,
+    World,
+    describe_journal,
+    read_journal,
+    read_run,
+    wait_until_ended,
+    wait_until_parked,
+    wait_until_quiet,
+)
 
 from holdfast import StepOutcomeUnknown, Workflow, patched, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
@@ -15,6 +25,7 @@ from holdfast.core.records import RecordKind
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, FinishRun, Op
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -80,14 +91,14 @@ async def test_nothing_is_begun_before_the_record_of_the_patch_is_durable(world:
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await handle.signal("go", 1)
-    await eventually(lambda: not runtime._engine._drivers_by_run_id[handle.run_id].execution.patches.is_durable)
+    await wait_until(lambda: not runtime._engine._drivers_by_run_id[handle.run_id].execution.patches.is_durable)
     for _ in range(50):
         await asyncio.sleep(0)
-    begun, recorded = list(log), await told(runtime, handle)
+    begun, recorded = list(log), await describe_journal(runtime, handle)
     let_through.set()
     assert (begun, recorded) == (["before"], ["step work"])
     assert await handle.result() == ["cents", "child", 1]
-    assert (await told(runtime, handle))[:2] == ["step work", "patch new"]
+    assert (await describe_journal(runtime, handle))[:2] == ["step work", "patch new"]
 
 
 async def test_a_process_that_dies_before_the_record_is_durable_has_decided_nothing(world: World):
@@ -130,7 +141,7 @@ async def test_all_calls_of_a_name_share_one_record(world: World):
     runtime = await world.open()
     handle = await runtime.start(flow)
     assert await handle.result() == [[(True, True)] * 5, True, True]
-    recorded = await told(runtime, handle)
+    recorded = await describe_journal(runtime, handle)
     assert [one for one in recorded if one.startswith("patch")] == ["patch new", "patch other"]
     assert recorded[0] == "patch new"
 
@@ -145,7 +156,7 @@ async def test_a_run_ends_after_what_it_decided_last_is_recorded(world: World):
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     assert await handle.result() is True
-    assert await told(runtime, handle) == ["patch at the end"]
+    assert await describe_journal(runtime, handle) == ["patch at the end"]
     [patch] = [at for at, ops in enumerate(store.commits) if has(ops, RecordKind.PATCH)]
     [end] = [at for at, ops in enumerate(store.commits) if any(isinstance(op, FinishRun) for op in ops)]
     assert patch < end
@@ -171,15 +182,15 @@ async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock
 
     first = await world.open()
     handle = await first.start(deploy(old))
-    await until_parked(first, clock, handle, 2)
+    await wait_until_parked(first, clock, handle, 2)
     await first.close()
     flow = deploy(drifted)
     second = await world.open()
     await flow.get_handle(second, handle.run_id).signal("go")
-    run = await until_ended(second, handle.run_id)
+    run = await wait_until_ended(second, handle.run_id)
     assert b"NonDeterminismError" in (run.error or b"")
     assert asked == [True]
-    assert await told(second, handle.run_id) == ["step work", "step work"]
+    assert await describe_journal(second, handle.run_id) == ["step work", "step work"]
 
 
 async def test_code_that_does_what_is_forbidden_leaves_no_patch_behind(world: World):
@@ -191,8 +202,8 @@ async def test_code_that_does_what_is_forbidden_leaves_no_patch_behind(world: Wo
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await until_ended(runtime, handle)
-    assert await told(runtime, handle) == ["step work"]
+    await wait_until_ended(runtime, handle)
+    assert await describe_journal(runtime, handle) == ["step work"]
 
 
 async def test_a_run_that_is_to_be_paused_records_what_it_decided_and_begins_nothing(world: World):
@@ -209,12 +220,12 @@ async def test_a_run_that_is_to_be_paused_records_what_it_decided_and_begins_not
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine.in_flight_count)
+    await wait_until(lambda: runtime._engine.in_flight_count)
     await handle.pause()
-    await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await eventually(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
-    assert await told(runtime, handle) == ["step slow", "patch new"]
+    await wait_until(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    assert await describe_journal(runtime, handle) == ["step slow", "patch new"]
     assert log == []
     await handle.resume()
     assert await handle.result() == "cents"
@@ -249,7 +260,7 @@ async def test_a_parked_run_takes_the_new_way_unless_it_has_been_past_it(
     handle = await first.start(deploy(old_order))
     for signal in signals:
         await handle.signal(signal)
-    await until_parked(first, clock, handle, 3 if signals else 1)
+    await wait_until_parked(first, clock, handle, 3 if signals else 1)
     await first.close()
     flow = deploy(new)
     for signal in ["go", "end"][len(signals) :]:
@@ -257,11 +268,11 @@ async def test_a_parked_run_takes_the_new_way_unless_it_has_been_past_it(
         runtime = await world.open()
         handle = flow.get_handle(runtime, handle.run_id)
         await handle.signal(signal, "!")
-        await settled(runtime)
+        await wait_until_quiet(runtime)
         await runtime.close()
     runtime = await world.open()
     assert await flow.get_handle(runtime, handle.run_id).result() == ["price", way, "!"]
-    assert await told(runtime, handle) == records
+    assert await describe_journal(runtime, handle) == records
     assert log == ["price", way]
 
 
@@ -282,14 +293,14 @@ async def test_the_answer_of_an_old_run_stays_when_it_comes_to_new_places(world:
 
     first = await world.open()
     handle = await first.start(deploy(old))
-    await until_parked(first, clock, handle, 1)
+    await wait_until_parked(first, clock, handle, 1)
     await first.close()
     flow = deploy(new)
     second = await world.open()
     for _ in range(3):
         await flow.get_handle(second, handle.run_id).signal("go")
     assert await flow.get_handle(second, handle.run_id).result() == [False, False, False, False, True]
-    assert [one for one in await told(second, handle) if one.startswith("patch")] == ["patch behind it"]
+    assert [one for one in await describe_journal(second, handle) if one.startswith("patch")] == ["patch behind it"]
 
 
 async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(world: World):
@@ -306,7 +317,7 @@ async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(w
 
     first = await world.open()
     handle = await first.start(deploy(old))
-    await eventually(lambda: log)
+    await wait_until(lambda: log)
     await world.crash(first)
     flow = deploy(new)
     second = await world.open()
@@ -327,7 +338,7 @@ async def test_a_child_that_old_code_had_started_counts_as_having_been_there(wor
 
     first = await world.open()
     handle = await first.start(deploy(old))
-    await until_parked(first, clock, handle)
+    await wait_until_parked(first, clock, handle)
     await first.close()
     flow = deploy(new)
     second = await world.open()
@@ -349,7 +360,7 @@ async def test_a_patch_whose_call_is_gone_is_passed_over(world: World, clock: Vi
 
     first = await world.open()
     handle = await first.start(deploy(new))
-    await until_parked(first, clock, handle, 2)
+    await wait_until_parked(first, clock, handle, 2)
     await first.close()
     flow = deploy(newest)
     second = await world.open()
@@ -375,14 +386,20 @@ async def test_a_retry_keeps_the_way_that_a_run_has_taken(world: World):
     broken.add("b")
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await until_ended(runtime, handle)
-    assert await told(runtime, handle) == [
+    await wait_until_ended(runtime, handle)
+    assert await describe_journal(runtime, handle) == [
         "patch first", "step work", "step work failed", "patch clean", "step work",
     ]  # fmt: skip
     broken.clear()
     await retry_run(runtime, handle.run_id)
     assert await handle.result() == "b"
-    assert await told(runtime, handle) == ["patch first", "step work", "patch clean", "step work", "step work"]
+    assert await describe_journal(runtime, handle) == [
+        "patch first",
+        "step work",
+        "patch clean",
+        "step work",
+        "step work",
+    ]
     assert log == ["a", "b", "clean up", "b", "clean up"]
 
 
@@ -422,8 +439,10 @@ async def test_a_patch_that_was_recorded_after_a_failure_that_nobody_had_seen_ye
     await gate.wait()
     await asyncio.sleep(0.01)
     release.set()
-    await until_ended(runtime, handle)
-    failed, *rest = [one.seq for one in await journal(runtime, handle) if not one.ok or one.kind is RecordKind.PATCH]
+    await wait_until_ended(runtime, handle)
+    failed, *rest = [
+        one.seq for one in await read_journal(runtime, handle) if not one.ok or one.kind is RecordKind.PATCH
+    ]
     assert rest == [failed + 1]
     broken.clear()
     await retry_run(runtime, handle.run_id)
@@ -441,7 +460,7 @@ async def test_a_retry_that_goes_back_to_before_the_place_takes_the_new_way(worl
     broken.add("euros")
     runtime = await world.open()
     handle = await runtime.start(deploy(old))
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     await runtime.close()
     flow = deploy(new)
     second = await world.open()
@@ -458,12 +477,12 @@ async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
 
     runtime = await world.open()
     await (await runtime.start(flow.options(id="original"))).result()
-    assert await told(runtime, "original") == ["patch one", "step work", "patch two", "step work"]
-    store = await world.outside()
+    assert await describe_journal(runtime, "original") == ["patch one", "step work", "patch two", "step work"]
+    store = await world.open_store()
     for at in (1, 2):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
         assert await flow.get_handle(runtime, forked.id).result() == [True, "a", True, "b"]
-        assert await told(runtime, forked.id) == ["patch one", "step work", "patch two", "step work"]
+        assert await describe_journal(runtime, forked.id) == ["patch one", "step work", "patch two", "step work"]
     assert log == ["a", "b", "a", "b", "b"]
 
 
@@ -477,8 +496,8 @@ async def test_a_fork_of_an_old_run_takes_the_new_way_behind_what_it_shares(worl
     runtime = await world.open()
     await (await runtime.start(deploy(old).options(id="original"))).result()
     flow = deploy(new)
-    store = await world.outside()
+    store = await world.open_store()
     for at, way in ((2, "cents"), (3, "euros")):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
         assert await flow.get_handle(runtime, forked.id).result() == ["a", way, "c"]
-    assert (await row(runtime, "original")).state.is_terminal
+    assert (await read_run(runtime, "original")).state.is_terminal

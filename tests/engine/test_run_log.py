@@ -7,12 +7,13 @@ import logging
 from typing import Any
 
 import pytest
-from worlds import World, eventually, until_ended
+from engine_world import World, wait_until_ended
 
 from holdfast import AesEncryption, Agent, RunFailed, current_step, step, tool, workflow
 from holdfast.stores.approvals import ApprovalFilter
 from holdfast.stores.encrypted import EncryptedStore
 from holdfast.testing import ScriptedModel, call
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -94,7 +95,7 @@ async def test_a_run_whose_code_cannot_go_on_is_logged_once(world: World, caplog
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     (told,) = lines(caplog)
     assert told[0] == "ERROR"
     assert told[1].startswith("run 'stuck' of workflow 'flow' cannot continue: ")
@@ -118,7 +119,7 @@ async def test_a_takeover_is_logged_with_the_death_that_made_it_necessary(
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: "b" in calls)
+    await wait_until(lambda: "b" in calls)
     await world.crash(first)
     second = await world.open()
     assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
@@ -142,7 +143,7 @@ async def test_a_dead_run_is_logged(world: World, caplog: pytest.LogCaptureFixtu
 
     first = await world.open()
     await first.start(flow)
-    await eventually(lambda: bool(begun))
+    await wait_until(lambda: bool(begun))
     await world.crash(first)
     await world.open()
     level, told = lines(caplog)[-1]
@@ -216,5 +217,5 @@ async def test_a_call_that_waits_for_a_person_is_not_logged_as_a_failure(
     async def asked() -> Any:
         return await runtime._engine.store.list_approvals(ApprovalFilter(handle.run_id))
 
-    await eventually(asked)
+    await wait_until(asked)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

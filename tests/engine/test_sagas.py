@@ -8,19 +8,18 @@ import threading
 from typing import Any
 
 import pytest
-from worlds import (
+from engine_world import (
     FlakyStore,
     VirtualClock,
     World,
-    attempts,
-    eventually,
-    journal,
-    row,
-    state,
-    told,
-    unavailable,
-    until_ended,
-    until_state,
+    describe_journal,
+    get_state,
+    make_unavailable_error,
+    read_attempts,
+    read_journal,
+    read_run,
+    wait_for_state,
+    wait_until_ended,
 )
 
 from holdfast import RetryRefused, RunCancelled, RunFailed, StepOutcomeUnknown, step, wait_for_signal, workflow
@@ -28,6 +27,7 @@ from holdfast.core.records import RecordKind
 from holdfast.errors import CompensationFailed
 from holdfast.services.run_control import retry_run
 from holdfast.stores.operations import AppendRecord, CancelRun
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,7 +78,7 @@ async def test_a_failed_run_undoes_its_steps_in_reverse_order(world: World):
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
     assert shop.log == ["buy a", "buy b", "buy c", "fail", "undo c #c", "undo b #b", "undo a #a"]
-    assert await told(runtime, handle) == [
+    assert await describe_journal(runtime, handle) == [
         "step buy", "step buy", "step buy", "step fail failed",
         "compensation undo", "compensation undo", "compensation undo",
     ]  # fmt: skip
@@ -106,11 +106,11 @@ async def test_the_order_is_that_of_the_records_and_not_of_the_calls(world: Worl
     handle = await runtime.start(flow)
 
     async def quick_is_recorded() -> bool:
-        return await told(runtime, handle) == ["step quick"]
+        return await describe_journal(runtime, handle) == ["step quick"]
 
-    await eventually(quick_is_recorded)
+    await wait_until(quick_is_recorded)
     gate.set()
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     assert shop.log == ["fail", "undo slow", "undo quick"]
 
 
@@ -146,7 +146,7 @@ async def test_compensations_are_given_the_output_and_the_arguments_of_the_call_
         raise ValueError("no")
 
     runtime = await in_memory.open()
-    await until_ended(runtime, await runtime.start(flow))
+    await wait_until_ended(runtime, await runtime.start(flow))
     assert seen == [("1b", 12, 6, "undone"), ("12a", 10, 5, "undone"), {"number": 2}, "nothing"]
 
 
@@ -163,7 +163,7 @@ async def test_only_what_was_recorded_as_done_is_undone(world: World):
         await failing()
 
     runtime = await world.open()
-    await until_ended(runtime, await runtime.start(flow))
+    await wait_until_ended(runtime, await runtime.start(flow))
     assert shop.log == ["buy a", "undo a #a"]
 
 
@@ -197,7 +197,7 @@ async def test_what_is_bought_in_a_handler_is_undone_too(world: World):
             await shop.buy("b")
 
     runtime = await world.open()
-    await until_ended(runtime, await runtime.start(flow))
+    await wait_until_ended(runtime, await runtime.start(flow))
     assert shop.log == ["buy a", "fail", "buy b", "undo b #b", "undo a #a"]
 
 
@@ -214,7 +214,7 @@ async def test_a_cancelled_run_is_undone_after_its_own_clean_up(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle_runs)
+    await wait_until(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -231,7 +231,7 @@ async def test_a_run_that_passes_its_deadline_is_undone(world: World, clock: Vir
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle_runs)
+    await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(101)
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
@@ -333,14 +333,14 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
     handle = await runtime.start(flow)
     await committing.wait()
     if cut == "cancelled":
-        outside = await world.outside()
+        outside = await world.open_store()
         await outside.commit([CancelRun(handle.run_id, outside.now())])
-        await eventually(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+        await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     else:
-        await eventually(lambda: "buy a" in shop.log)
+        await wait_until(lambda: "buy a" in shop.log)
         await asyncio.sleep(0.01)
     let_commit.set()
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     assert "undo a #a" in shop.log
     assert shop.log.count("undo a #a") == shop.log.count("buy a") == 1
 
@@ -378,7 +378,7 @@ async def test_the_same_after_a_takeover(world: World):
     await world.crash(first)
     assert shop.log == ["fail", "buy a"]
     second = await world.open()
-    assert (await until_ended(second, handle)).state == "failed"
+    assert (await wait_until_ended(second, handle)).state == "failed"
     assert shop.log == ["fail", "buy a", "undo a #a"]
 
 
@@ -428,19 +428,21 @@ async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(worl
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     driver = runtime._engine._drivers_by_run_id[handle.run_id]
-    await eventually(lambda: len(driver.steps.started) == 2)
-    outside = await world.outside()
+    await wait_until(lambda: len(driver.steps.started) == 2)
+    outside = await world.open_store()
     await outside.commit([CancelRun(handle.run_id, outside.now())])
     await cancelling.wait()
-    await eventually(lambda: driver.recorder.next_seq == 4)
+    await wait_until(lambda: driver.recorder.next_seq == 4)
     let_go.set()
     if dies:
         await stuck.wait()
         await world.crash(runtime)
         assert log == []
         runtime = await world.open()
-    assert (await until_ended(runtime, handle)).state == "cancelled"
-    recorded = [json.loads(record.payload or b"") for record in await journal(runtime, handle) if record.name == "buy"]
+    assert (await wait_until_ended(runtime, handle)).state == "cancelled"
+    recorded = [
+        json.loads(record.payload or b"") for record in await read_journal(runtime, handle) if record.name == "buy"
+    ]
     assert recorded == (["#a"] if dies == "before" else ["#a", "#b", "#c"])
     assert log == recorded[::-1]
 
@@ -475,8 +477,8 @@ async def test_many_cancels_at_any_moment_undo_in_the_reverse_order_of_the_recor
         for _ in range(number % 30):
             await asyncio.sleep(0)
         await handle.cancel()
-        await until_ended(runtime, handle)
-        records = await journal(runtime, handle)
+        await wait_until_ended(runtime, handle)
+        records = await read_journal(runtime, handle)
         done = [json.loads(record.payload or b"") for record in records if record.kind is RecordKind.STEP]
         undone = [record.preview.split("'")[1] for record in records if record.kind is RecordKind.COMPENSATION]
         orders.append((done, undone))
@@ -529,7 +531,7 @@ async def test_a_compensation_that_fails_for_good_stops_the_undoing_and_names_th
     for words in ("ValueError: no", "'buy' could not be undone", "ConnectionError: b cannot be undone"):
         assert words in str(cause)
     assert shop.log == ["buy a", "buy b", "buy c", "fail", "undo c #c", "undo b #b"]
-    assert await state(runtime, handle) == "failed"
+    assert await get_state(runtime, handle) == "failed"
 
 
 async def test_retrying_a_run_that_could_not_be_undone_goes_on_undoing(world: World):
@@ -544,10 +546,10 @@ async def test_retrying_a_run_that_could_not_be_undone_goes_on_undoing(world: Wo
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     del shop.log[:]
     await retry_run(runtime, handle.run_id)
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     assert shop.log == ["undo b #b"]  # still not
     shop.refuses = set()
     await retry_run(runtime, handle.run_id)
@@ -569,7 +571,7 @@ async def test_a_cancelled_run_that_could_not_be_undone_has_failed_and_is_cancel
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await eventually(lambda: runtime._engine._idle_runs)
+    await wait_until(lambda: runtime._engine._idle_runs)
     await handle.cancel()
     with pytest.raises(RunFailed, match="was cancelled, and step 'buy' could not be undone"):
         await handle.result()
@@ -592,7 +594,7 @@ async def test_a_takeover_while_a_run_is_being_undone_repeats_only_what_was_in_f
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: "undo b #b" in shop.log)
+    await wait_until(lambda: "undo b #b" in shop.log)
     await world.crash(first)
     shop.hangs = set()
     second = await world.open()
@@ -612,11 +614,11 @@ async def test_a_run_that_is_being_undone_can_be_handed_over(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: "undo a #a" in shop.log)
+    await wait_until(lambda: "undo a #a" in shop.log)
     await first.close()
     shop.hangs = set()
     second = await world.open()
-    assert (await until_ended(second, handle)).state == "failed"
+    assert (await wait_until_ended(second, handle)).state == "failed"
     assert shop.log == ["buy a", "fail", "undo a #a", "undo a #a"]
 
 
@@ -636,10 +638,10 @@ async def test_a_run_that_has_been_undone_cannot_be_retried(world: World):
     runtime = await world.open()
     for one in (flow, own_bug):
         handle = await runtime.start(one)
-        before = await until_ended(runtime, handle)
+        before = await wait_until_ended(runtime, handle)
         with pytest.raises(RetryRefused, match="fork"):
             await retry_run(runtime, handle.run_id, run_again=True)
-        assert await row(runtime, handle) == before
+        assert await read_run(runtime, handle) == before
 
 
 async def test_a_run_with_nothing_to_undo_can_be_retried(world: World):
@@ -653,7 +655,7 @@ async def test_a_run_with_nothing_to_undo_can_be_retried(world: World):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     await retry_run(runtime, handle.run_id)
     assert await handle.result() == "#a"
 
@@ -677,7 +679,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: calls)
+    await wait_until(lambda: calls)
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunFailed, match="StepOutcomeUnknown") as failed:
@@ -691,7 +693,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     with pytest.raises(RunFailed, match="ValueError: no"):
         await flow.get_handle(second, handle.run_id).result()
     assert calls == ["refund", "refund"]
-    assert await attempts(second, handle) == {}
+    assert await read_attempts(second, handle) == {}
 
 
 async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(world: World):
@@ -721,7 +723,7 @@ async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(
 
     first = await world.open()
     handle = await first.start(await define(new=False))
-    await eventually(lambda: first._engine._idle_runs)
+    await wait_until(lambda: first._engine._idle_runs)
     await first.close()
     flow = await define(new=True)
     second = await world.open()
@@ -757,9 +759,9 @@ async def test_an_output_that_only_the_undoing_reads_and_cannot_is_told_as_it_is
     handle = await first.start(await define(new=False))
 
     async def is_recorded() -> bool:
-        return await told(first, handle) == ["step order"]
+        return await describe_journal(first, handle) == ["step order"]
 
-    await eventually(is_recorded)
+    await wait_until(is_recorded)
     await first.close()
     flow = await define(new=True)
     second = await world.open()
@@ -784,7 +786,7 @@ async def test_a_child_undoes_its_own_steps_and_the_parent_its_own(world: World)
 
     runtime = await world.open()
     handle = await runtime.start(parent)
-    await until_ended(runtime, handle)
+    await wait_until_ended(runtime, handle)
     assert shop.log == ["buy parent's", "buy child's", "fail", "undo child's #child's", "undo parent's #parent's"]
 
 
@@ -809,7 +811,7 @@ async def test_a_plain_function_undoes_in_a_thread_and_steps_may_share_a_compens
         raise ValueError("no")
 
     runtime = await in_memory.open()
-    await until_ended(runtime, await runtime.start(flow))
+    await wait_until_ended(runtime, await runtime.start(flow))
     assert log == [("two", False), ("one", False)]
 
 
@@ -821,7 +823,7 @@ async def test_undoing_waits_for_the_store(world: World):
         nonlocal failures
         if failures and any(isinstance(op, AppendRecord) and op.record.kind.label == "compensation" for op in ops):
             failures -= 1
-            return unavailable()
+            return make_unavailable_error()
         return None
 
     @workflow
@@ -834,5 +836,5 @@ async def test_undoing_waits_for_the_store(world: World):
     store.fail_before = fail
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    await until_state(runtime, handle, "failed")
+    await wait_for_state(runtime, handle, "failed")
     assert shop.log == ["buy a", "buy b", "fail", "undo b #b", "undo a #a"]

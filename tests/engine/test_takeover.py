@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 import pytest
-from worlds import VirtualClock, World, eventually, journal, row, state, until_parked
+from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_until_parked
 
 from holdfast import Budget, RunDead, current_step, step, wait_for_signal, workflow
 from holdfast.admission.usage import Usage
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -32,15 +33,15 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: "c" in calls)
+    await wait_until(lambda: "c" in calls)
     await world.crash(first)
     hang = False
     second = await world.open()
     assert await flow.get_handle(second, handle.run_id).result() == ["a", "b", "c", "d"]
     assert calls == ["a", "b", "c", "c", "d"]
-    run = await row(second, handle)
+    run = await read_run(second, handle)
     assert (run.epoch, run.delivery_count) == (2, 0)
-    assert [record.epoch for record in await journal(second, handle)] == [1, 1, 2, 2]
+    assert [record.epoch for record in await read_journal(second, handle)] == [1, 1, 2, 2]
 
 
 async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
@@ -60,7 +61,7 @@ async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
     runtime = await world.open()
     handle = await runtime.start(flow)
     for n in (1, 3, 5, 7):
-        await eventually(lambda n=n: n in calls)
+        await wait_until(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
     assert await flow.get_handle(runtime, handle.run_id).result() == sum(range(8))
@@ -89,15 +90,15 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: len(gates) == 1)
+    await wait_until(lambda: len(gates) == 1)
     await world.kill(first)
     second = await world.open()
-    await eventually(lambda: len(gates) == 2)
+    await wait_until(lambda: len(gates) == 2)
     gates[0].set()
-    await eventually(lambda: not first._engine._drivers)
+    await wait_until(lambda: not first._engine._drivers)
     gates[1].set()
     assert await flow.get_handle(second, handle.run_id).result() == ["worker 2", "after"]
-    assert [record.epoch for record in await journal(second, handle)] == [2, 2]
+    assert [record.epoch for record in await read_journal(second, handle)] == [2, 2]
     assert any("held by another worker now" in record.message for record in caplog.records)
 
 
@@ -128,13 +129,13 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: len(begun) == 2)
+    await wait_until(lambda: len(begun) == 2)
     await world.kill(first)
     second_turn = True
     second = await world.open()
     assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
-    await eventually(lambda: cancelled == ["slow"])
+    await wait_until(lambda: cancelled == ["slow"])
     assert not first._engine._drivers
 
 
@@ -154,7 +155,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
 
     first = await world.open()
     handle = await first.start(flow)
-    await eventually(lambda: gates)
+    await wait_until(lambda: gates)
     # The outcome is committed; then, before its end is, the run is taken over.
     store = first._engine.store
     driver = first._engine._drivers_by_run_id[handle.run_id]
@@ -170,8 +171,8 @@ async def test_a_zombie_cannot_end_a_run(world: World):
 
     driver._finish = taken_over_first  # type: ignore[method-assign]
     gates[0].set()
-    await eventually(lambda: driver.is_closed)
-    assert await state(first, handle) in ("pending", "running")
+    await wait_until(lambda: driver.is_closed)
+    assert await get_state(first, handle) in ("pending", "running")
     second = await world.open()
     assert await flow.get_handle(second, handle.run_id).result() == 1
     assert len(gates) == 1
@@ -194,10 +195,10 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
     first = await world.open()
     handle = await first.start(flow)
     waiting = asyncio.ensure_future(handle.result())
-    await eventually(lambda: gates)
+    await wait_until(lambda: gates)
     await world.kill(first)
     second = await world.open()
-    await eventually(lambda: len(gates) == 2)
+    await wait_until(lambda: len(gates) == 2)
     gates[1].set()
     assert await flow.get_handle(second, handle.run_id).result() == "done"
     await asyncio.sleep(0.3)  # the first engine has looked around meanwhile, and found itself still holding the run
@@ -220,7 +221,7 @@ async def test_a_worker_that_learns_that_it_was_declared_dead_comes_back_as_anot
     await world.kill(first)
     second = await world.open()
     await second._engine.store.reap_dead_workers(second.worker_id)
-    await eventually(lambda: first.worker_id != before)
+    await wait_until(lambda: first.worker_id != before)
     assert any("declared dead" in record.message for record in caplog.records)
     await second.close()
     assert await (await first.start(flow)).result(timeout=10) == "done"
@@ -241,7 +242,7 @@ async def test_three_deaths_in_a_row_without_a_record_make_a_run_dead(world: Wor
     runtime = await world.open()
     handle = await runtime.start(flow)
     for n in (1, 2, 3):
-        await eventually(lambda n=n: len(begun) == n)
+        await wait_until(lambda n=n: len(begun) == n)
         await world.crash(runtime)
         runtime = await world.open()
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held") as dead:
@@ -267,7 +268,7 @@ async def test_deaths_between_which_something_was_recorded_do_not_add_up(world: 
     runtime = await world.open()
     handle = await runtime.start(flow)
     for n in range(5):
-        await eventually(lambda n=n: n in calls)
+        await wait_until(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
     assert await flow.get_handle(runtime, handle.run_id).result() == 10
@@ -290,11 +291,11 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
     runtime = await world.open()
     handle = await runtime.start(flow)
     for n in range(1, 5):
-        await eventually(lambda n=n: len(begun) == n)
+        await wait_until(lambda n=n: len(begun) == n)
         await runtime.close()
         runtime = await world.open()
     assert await flow.get_handle(runtime, handle.run_id).result() == "done"
-    assert (await row(runtime, handle)).delivery_count == 0
+    assert (await read_run(runtime, handle)).delivery_count == 0
 
 
 async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_ones(world: World):
@@ -315,11 +316,11 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     real = SystemClock()
     first = await world.open(clock=real)
     handle = await first.start(flow)
-    await eventually(lambda: calls)
+    await wait_until(lambda: calls)
     await first.close(grace_s=10)
     assert calls == ["a"]
     second = await world.open(clock=real)
-    assert [record.name for record in await journal(second, handle)][:1] == ["work"]
+    assert [record.name for record in await read_journal(second, handle)][:1] == ["work"]
     assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b"]
 
@@ -341,7 +342,7 @@ async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_mean
 
     first = await in_memory.open()
     handle = await first.start(flow)
-    await eventually(lambda: 1_600 in calls)
+    await wait_until(lambda: 1_600 in calls)
     await in_memory.crash(first)
     hang = False
     second = await in_memory.open()
@@ -389,10 +390,10 @@ async def test_a_worker_takes_only_what_its_queues_and_workflows_allow(in_memory
     picky = await in_memory.open(queues=["default"])
     handle = await picky.start(one)
     assert await (await picky.start(two)).result() == "two"
-    assert await state(picky, handle) == "pending"
+    assert await get_state(picky, handle) == "pending"
     ignorant = await in_memory.open(definitions={"two": definitions["two"]})
     await asyncio.sleep(0.3)
-    assert await state(ignorant, handle) == "pending"
+    assert await get_state(ignorant, handle) == "pending"
     await in_memory.open(queues=["slow"])
     assert await handle.result(timeout=10) == "one"
 
@@ -408,7 +409,7 @@ async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: Wo
     assert await handle.result(timeout=10) == "from elsewhere"
 
     handle = await first.start(flow)
-    await until_parked(first, clock, handle)
+    await wait_until_parked(first, clock, handle)
     await first.close()
     await flow.get_handle(second, handle.run_id).signal("go", "after parking")
     assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "after parking"
@@ -489,11 +490,11 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
 
     first = await world.open()
     handle = await first.start(flow.options(budget=Budget(turns=100)))
-    await eventually(lambda: len(begun) == 2)
+    await wait_until(lambda: len(begun) == 2)
     await world.kill(first)
     second_turn = True
     second = await world.open()
     assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
-    await eventually(lambda: cancelled == ["slow"])
+    await wait_until(lambda: cancelled == ["slow"])
     assert not first._engine._drivers

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from engine_world import VirtualClock, World, describe_journal, get_state, read_journal, wait_until_parked
 from pydantic import BaseModel, field_validator
-from worlds import VirtualClock, World, eventually, journal, state, told, until_parked
 
 from holdfast import RunFailed, Workflow, ask, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
@@ -15,6 +15,7 @@ from holdfast.errors import UnreadableRecord
 from holdfast.services.journal_files import export_run
 from holdfast.services.run_control import retry_run
 from holdfast.testing.journal_replay import replay
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -53,7 +54,7 @@ async def parked_then_redeployed(
     """Start a run, let it park with so many records, deploy ``after`` in place of its code, and return the run's id."""
     first = await world.open()
     handle = await first.start(flow)
-    await until_parked(first, clock, handle, records)
+    await wait_until_parked(first, clock, handle, records)
     await first.close()
     deploy(flow.name, after)
     return handle.run_id
@@ -63,13 +64,13 @@ async def stops_as_unreadable(world: World, run_id: str, flow: Workflow[..., Any
     """The run fails with a fault, nothing was refunded, and ``replay`` says the same of the code."""
     runtime = await world.open()
     handle = flow.get_handle(runtime, run_id)
-    before = await told(runtime, run_id)
+    before = await describe_journal(runtime, run_id)
     await handle.signal("go")
     with pytest.raises(RunFailed, match=match) as failed:
         await handle.result(timeout=10)
     assert isinstance(failed.value.__cause__, UnreadableRecord)
     assert refunds == []
-    assert await told(runtime, run_id) == before
+    assert await describe_journal(runtime, run_id) == before
     replayed = replay(await export_run(runtime._engine.store, run_id))
     assert not replayed.is_match
     assert isinstance(replayed.replay_error, UnreadableRecord)
@@ -175,7 +176,7 @@ async def test_a_signal_that_fitted_once_cannot_be_caught(world: World, clock: V
     first = await world.open()
     handle = await first.start(flow)
     await handle.signal("amount", "7 euros")
-    await until_parked(first, clock, handle, 2)
+    await wait_until_parked(first, clock, handle, 2)
     await first.close()
     kind = int
     await stops_as_unreadable(world, handle.run_id, flow, r"[sS]ignal 'amount' \(#1\) cannot be read as `int`")
@@ -199,8 +200,8 @@ async def test_a_signal_that_never_fitted_is_an_error_like_any_other_on_replay_t
     first = await world.open()
     handle = await first.start(flow)
     await handle.signal("age", "old")
-    await until_parked(first, clock, handle, 3)
-    assert await told(first, handle) == [
+    await wait_until_parked(first, clock, handle, 3)
+    assert await describe_journal(first, handle) == [
         "signal age", "patch signal 'age' (#1) does not fit its type", "step complain",
     ]  # fmt: skip
     await first.close()
@@ -231,7 +232,7 @@ async def test_a_run_that_dies_between_such_a_signal_and_what_it_does_about_it_g
     first = await world.open()
     handle = await first.start(flow)
     await handle.signal("age", "old")
-    await eventually(lambda: first._engine._drivers_by_run_id[handle.run_id].steps.started)
+    await wait_until(lambda: first._engine._drivers_by_run_id[handle.run_id].steps.started)
     await world.crash(first)
     gate.set()
     second = await world.open()
@@ -278,9 +279,9 @@ async def test_an_answer_that_was_accepted_is_not_asked_for_again(world: World, 
     first = await world.open()
     handle = await first.start(flow)
     for value in ({"days": 3}, {"days": 4, "hotel": "Ritz"}):
-        [question] = await eventually(handle.approvals)
+        [question] = await wait_until(handle.approvals)
         await handle.approve(question.id, value, by="ann")
-    await until_parked(first, clock, handle, 4)
+    await wait_until_parked(first, clock, handle, 4)
     await first.close()
     form = LongTrip
     await stops_as_unreadable(world, handle.run_id, flow, "does not fit the form of today: hotel: Field required")
@@ -320,5 +321,5 @@ async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, cloc
     runtime = world._open[-1]
     await retry_run(runtime, run_id)
     assert await flow.get_handle(runtime, run_id).result(timeout=10) == "paid"
-    assert await state(runtime, run_id) == "completed"
-    assert [record.name for record in await journal(runtime, run_id)] == ["child", "go"]
+    assert await get_state(runtime, run_id) == "completed"
+    assert [record.name for record in await read_journal(runtime, run_id)] == ["child", "go"]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from worlds import FlakyStore, World, eventually
+from engine_world import FlakyStore, World
 
 from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, wait_for_signal, workflow
 from holdfast.engine.driver import Driver
 from holdfast.errors import StoreCorrupt
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -113,7 +114,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     async def has_fired() -> bool:
         return any(one.last_run for one in await other._engine.store.list_schedules())
 
-    await eventually(has_fired)
+    await wait_until(has_fired)
     assert "looking for work failed" in caplog.text
     assert "a defect" in caplog.text
 

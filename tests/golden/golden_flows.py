@@ -2,8 +2,8 @@
 
 Each of them has been run by every release since it was added, and the journals are kept, one folder to a release. They
 are replayed against this file and the Holdfast of today: what one release has recorded, every later one must be able to
-carry on. A new case is a new workflow. Steps are executed only while recording (see ``record.py``), so what stands in
-their bodies does not matter to replay; their names, parameters and types do.
+carry on. A new case is a new workflow. Steps are executed only while recording (see ``record_journals.py``), so what
+stands in their bodies does not matter to replay; their names, parameters and types do.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from golden_flows import FLOWS
-from record import CURRENT, HERE, STATES, trace_of
+from record_journals import CURRENT, HERE, STATES, trace_of
 
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
@@ -57,10 +57,10 @@ def test_a_journal_that_is_read_is_written_as_it_was(path: Path):
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
 def test_replay_does_not_depend_on_the_hash_seed(seed: str):
     code = (
-        "import golden_flows, record, pathlib\n"
+        "import golden_flows, record_journals, pathlib\n"
         "from holdfast.testing.journal_replay import replay_journal\n"
-        "for path in sorted(record.HERE.glob('*/*.json')):\n"
-        "    trace = record.trace_of(replay_journal(path))\n"
+        "for path in sorted(record_journals.HERE.glob('*/*.json')):\n"
+        "    trace = record_journals.trace_of(replay_journal(path))\n"
         "    assert trace.encode() == path.with_suffix('.trace').read_bytes(), path\n"
     )
     environment = {**os.environ, "PYTHONHASHSEED": seed}
@@ -72,7 +72,7 @@ def test_replay_does_not_depend_on_the_hash_seed(seed: str):
 
 def test_every_workflow_has_been_recorded_by_this_version():
     recorded = {path.stem: Journal.read(path) for path in CURRENT.glob("*.json")}
-    assert sorted(recorded) == sorted(FLOWS), "record what is missing with `python tests/golden/record.py`"
+    assert sorted(recorded) == sorted(FLOWS), "record what is missing with `python tests/golden/record_journals.py`"
     for name, journal in recorded.items():
         assert journal.run.workflow == name
         assert journal.run.state is STATES.get(name, RunState.COMPLETED)
@@ -128,6 +128,8 @@ def test_the_set_contains_children_compensations_cancels_retries_forks_and_patch
 
 
 def test_a_released_folder_is_not_recorded_again():
-    done = subprocess.run([sys.executable, HERE / "record.py"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, HERE / "record_journals.py"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "is there already" in done.stderr

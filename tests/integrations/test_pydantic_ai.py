@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from library_agents import Script, call, count, explorer, flow_of, journal, look, names
 from pydantic import BaseModel
 from pydantic_ai import Agent, CancellationToken, RunContext, ToolOutput
 from pydantic_ai.conversation import Conversation
@@ -19,6 +18,7 @@ from pydantic_ai.messages import (
     BinaryContent,
 )
 from pydantic_ai.usage import RunUsage, UsageLimits
+from scripted_agents import Script, call, count, explorer, flow_of, journal, look, names
 
 from holdfast import (
     Client,

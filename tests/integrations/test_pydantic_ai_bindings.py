@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from library_agents import Script, call, count, explorer, flow_of, look, names
 from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import Toolset
@@ -15,6 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
+from scripted_agents import Script, call, count, explorer, flow_of, look, names
 
 from holdfast import Client, RunFailed, Runtime, workflow
 from holdfast.errors import BoundArgumentMissing, DepsMissing

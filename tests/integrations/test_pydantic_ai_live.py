@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from library_agents import Script, call, count, explorer, flow_of, journal, look, names
 from provider_server import ProviderServer
 from pydantic import BaseModel
 from pydantic_ai import Agent, CancellationToken, RunContext, capture_run_messages
@@ -18,6 +17,7 @@ from pydantic_ai.messages import ModelMessage, PartDeltaEvent, PartStartEvent, T
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_graph import End
+from scripted_agents import Script, call, count, explorer, flow_of, journal, look, names
 
 from holdfast import Client, RunNotFound, RunState, Runtime, UsageError, ask
 from holdfast.core.retry_policy import RetryPolicy

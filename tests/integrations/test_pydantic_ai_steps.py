@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from library_agents import Script, call, count, flow_of, journal, look, names
 from provider_server import ProviderServer, count_calls
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext
 from pydantic_ai.exceptions import (
@@ -24,6 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
+from scripted_agents import Script, call, count, flow_of, journal, look, names
 
 from holdfast import (
     Budget,

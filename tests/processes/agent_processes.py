@@ -22,11 +22,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app_processes import HERE, App, World, until
+from app_processes import HERE, App, World
 from ledger import STEP, Journal, Moment, check_crash, check_end
 from provider_server import ProviderServer, Script, count_calls
 
 import holdfast
+from waits import wait_until_sync
 
 RUN = "the-run"
 MODEL_CALL = "model call"
@@ -73,13 +74,13 @@ class ForkServer:
 
     def fork(self, order: Mapping[str, Any]) -> int:
         """The pid of a new process."""
-        until(lambda: self.ready, "the fork server is ready", seen=self._complaints.read_text)
+        wait_until_sync(lambda: self.ready, "the fork server is ready", describe=self._complaints.read_text)
         assert self._process.stdin is not None
         with self._lock:
             number = next(self._numbers)
             self._process.stdin.write(f"{json.dumps({**order, 'number': number})}\n".encode())
             self._process.stdin.flush()
-        until(lambda: number in self.born, "a process is forked", seen=self._complaints.read_text)
+        wait_until_sync(lambda: number in self.born, "a process is forked", describe=self._complaints.read_text)
         return self.born[number]
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class Life(App):
 
     def ended(self) -> int:
         """Wait until it has ended, in good order or killed; returns its exit code."""
-        until(lambda: self.exit_code is not None, f"{self.name} ends", seen=lambda: self)
+        wait_until_sync(lambda: self.exit_code is not None, f"{self.name} ends", describe=lambda: self)
         assert self.exit_code in (0, -signal.SIGKILL), str(self)
         return self.exit_code
 
@@ -191,7 +192,7 @@ class Scene(World):
             with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
                 return connection.execute("SELECT count(*) FROM workflows").fetchone()[0] > 0
 
-        until(serves, f"{life.name} serves", seen=self.describe)
+        wait_until_sync(serves, f"{life.name} serves", describe=self.describe)
         return life
 
     # The provider
@@ -203,7 +204,7 @@ class Scene(World):
 
     def wait_until_held(self, agent: str, turn: int) -> None:
         held = self.folder / f"{agent}-{turn}-held"
-        until(held.exists, f"turn {turn} of {agent} is asked for", seen=self.describe)
+        wait_until_sync(held.exists, f"turn {turn} of {agent} is asked for", describe=self.describe)
 
     def release(self, agent: str, turn: int) -> None:
         (self.folder / f"{agent}-{turn}-released").touch()
@@ -219,7 +220,7 @@ class Scene(World):
         with closing(socket.create_connection(("127.0.0.1", self.provider.address.port))) as connection:
             connection.sendall(b"POST /nothing HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 404"
-        until(lambda: not self.provider._connections, "the provider has read all", seen=self.describe)
+        wait_until_sync(lambda: not self.provider._connections, "the provider has read all", describe=self.describe)
 
     # What is recorded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,32 +17,23 @@ from typing import Any, TypeVar
 
 from ledger import ENDED, Journal, Line, Moment, read_journals, read_ledger, read_workers
 
+import forked_python
 import holdfast
-import quick_python
 from holdfast import Client
+from waits import wait_until_sync
 
 T = TypeVar("T")
 
 HERE = Path(__file__).parent
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 """How long a test waits for something that takes a fraction of a second on a quiet machine."""
-
-
-def until(condition: Callable[[], T], what: str, *, seen: Callable[[], Any]) -> T:
-    """Wait until ``condition`` is true, and return its value; say what was seen if it never is."""
-    deadline = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {PATIENCE} s. Seen:\n{seen()}")
-        time.sleep(0.01)  # to look may mean to read all journals, which takes a processor for milliseconds
-    return value
 
 
 def _library(command: list[str], environment: dict[str, str]) -> tuple[str, ...]:
     """What a process needs of the library."""
     if environment.get("HOLDFAST_URL", "").startswith("postgresql:"):
-        return quick_python.POSTGRES
-    return quick_python.SERVER if "serve" in command or "server.py" in command[-1] else quick_python.LIBRARY
+        return forked_python.POSTGRES
+    return forked_python.SERVER if "serve" in command or "http_server.py" in command[-1] else forked_python.LIBRARY
 
 
 class App:
@@ -52,7 +44,7 @@ class App:
         # Files and not pipes: a tool's child that outlives its worker inherits them, and nobody must wait for it.
         self._out, self._err = folder / f"{self.name}.out", folder / f"{self.name}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._process = quick_python.start(
+            self._process = forked_python.start(
                 command,
                 library=_library(command, environment),
                 env=environment,
@@ -91,7 +83,7 @@ class App:
             assert word in self.said or self.exit_code is None, f"{self} ended without saying {word!r}"
             return word in self.said
 
-        until(spoken, f"{self.name} says {word!r}", seen=lambda: self)
+        wait_until_sync(spoken, f"{self.name} says {word!r}", describe=lambda: self)
         return self
 
     def send(self, number: signal.Signals) -> None:
@@ -107,13 +99,13 @@ class App:
 
     def ends(self) -> App:
         """Wait until it has ended, with exit code 0."""
-        until(lambda: self.exit_code is not None, f"{self.name} ends", seen=lambda: self)
+        wait_until_sync(lambda: self.exit_code is not None, f"{self.name} ends", describe=lambda: self)
         assert self.exit_code == 0, f"{self} ended with {self.exit_code}"
         return self
 
     def dies(self) -> App:
         """Wait until it has been killed, by itself or by somebody."""
-        until(lambda: self.exit_code is not None, f"{self.name} dies", seen=lambda: self)
+        wait_until_sync(lambda: self.exit_code is not None, f"{self.name} dies", describe=lambda: self)
         assert self.exit_code == -signal.SIGKILL, f"{self} ended with {self.exit_code}"
         return self
 
@@ -192,7 +184,7 @@ class World:
     def wait_for_line(self, step: str, phase: str, *, run: str = "", pid: int = 0) -> Line:
         """Wait until the ledger has such a line; returns the first."""
         what = f"{step} {phase} of run {run or 'any'} in process {pid or 'any'}"
-        return until(lambda: self.lines(step, phase, run=run, pid=pid), what, seen=self.describe)[0]
+        return wait_until_sync(lambda: self.lines(step, phase, run=run, pid=pid), what, describe=self.describe)[0]
 
     def moment(self) -> Moment:
         """Ledger and journals as they stand."""
@@ -218,7 +210,7 @@ class World:
             journal = self.journals().get(run_id)
             return journal if journal is not None and condition(journal) else None
 
-        return until(holds, f"run {run_id}: {what}", seen=self.describe)
+        return wait_until_sync(holds, f"run {run_id}: {what}", describe=self.describe)
 
     def wait_for_end(self, run_id: str, state: str = "completed") -> Journal:
         """Wait until the run has ended, in this state."""
@@ -247,3 +239,21 @@ class World:
             parts.append(f"  {journal}")
         parts.append(f"workers: {self.workers()}")
         return "\n".join([*parts, *(str(app) for app in self.apps)])
+
+
+def begin_drain(app: App) -> None:
+    """Send SIGTERM, and wait until the app drains."""
+    app.send(signal.SIGTERM)
+    wait_until_sync(
+        lambda: "stopping: " in app.complaints or app.exit_code is not None, f"{app.name} drains", describe=lambda: app
+    )
+
+
+def retry_run(world: World, run: str) -> None:
+    """Retry a run, as a client does it."""
+
+    async def retry() -> None:
+        async with world.client as client:
+            await client.retry(run)
+
+    asyncio.run(retry())

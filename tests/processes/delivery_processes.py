@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 
-import quick_python
+import forked_python
 from free_ports import free_port
 from holdfast import Client
+from waits import wait_until_sync
 
 APPS = Path(__file__).parent / "apps"
 
@@ -35,7 +34,7 @@ class Platform:
         """Start it, and wait until it answers."""
         store = f"sqlite:///{self.folder}/runs.db"
         self.server = self.start([sys.executable, APPS / "platform_server.py", store, str(self._port)])
-        until(lambda: self._is_up())
+        wait_until_sync(lambda: self._is_up())
         return self.server
 
     def _is_up(self) -> bool:
@@ -49,9 +48,9 @@ class Platform:
         given = {**os.environ, "HOLDFAST_URL": self.url, "LEDGER": str(self.ledger), **environment}
         given.pop("HOLDFAST_API_KEY", None)
         with (self.folder / "output").open("ab") as output:
-            process = quick_python.start(
+            process = forked_python.start(
                 [str(part) for part in command],
-                library=quick_python.SERVER,
+                library=forked_python.SERVER,
                 env=given,
                 cwd=self.folder,
                 stdout=output,
@@ -86,11 +85,3 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL: nothing is cleaned up."""
     process.send_signal(signal.SIGKILL)
     process.wait()
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for something that other processes do."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
-from app_processes import PATIENCE, World
+from app_processes import TIMEOUT_S, World
 from ledger import ATTEMPTS, RECORDS, RUNS, SIGNALS, Journal, Noted, Recorded
-from postgres_pooling import exactly, receive
+from postgres_pooler import exactly, receive
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Client
@@ -38,7 +38,7 @@ class Database:
 
     def read(self, reading: Callable[[psycopg.Connection[Any]], T]) -> T:
         """Read something as of one moment."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 if self._connection is None:
@@ -137,7 +137,7 @@ class Cut:
     """A piece of its text."""
     moment: str
     """``before`` it is sent on, ``after`` it was and before the answer, or ``stall``: it takes its time."""
-    seconds: float = PATIENCE
+    seconds: float = TIMEOUT_S
     """So long, unless the test lets it go on before."""
     skip: int = 0
     """So many of them are let through."""
@@ -167,7 +167,7 @@ class Proxy:
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self, statement: str, moment: str, *, seconds: float = PATIENCE, skip: int = 0) -> Cut:
+    def cut(self, statement: str, moment: str, *, seconds: float = TIMEOUT_S, skip: int = 0) -> Cut:
         """Do this to the next statement that contains this text."""
         self._cut = self.last = Cut(statement, moment, seconds, skip)
         return self.last
@@ -271,7 +271,7 @@ class Answers(threading.Thread):
 
     def wait(self) -> None:
         """Until the server has answered all that it was asked."""
-        self._complete.wait(PATIENCE)
+        self._complete.wait(TIMEOUT_S)
 
     def run(self) -> None:
         said = b""

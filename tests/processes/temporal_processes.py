@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from agent_processes import ForkServer, Life, Scene
-from app_processes import PATIENCE, App, World, until
+from app_processes import TIMEOUT_S, App, World
 from ledger import COMPENSATION, STEP, Journal, Line, Moment, Noted, Recorded
 from provider_server import Script
 from temporalio.api.common.v1 import Payload
@@ -27,6 +27,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, Workfl
 from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast import Client
+from waits import wait_until_sync
 
 T = TypeVar("T")
 
@@ -56,10 +57,10 @@ class Histories:
         return self._run(self._ask(question))
 
     def _run(self, coro: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coro, self._loop).result(2 * PATIENCE)
+        return asyncio.run_coroutine_threadsafe(coro, self._loop).result(2 * TIMEOUT_S)
 
     async def _ask(self, question: Callable[[TemporalClient], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 if self._client is None:
@@ -92,7 +93,7 @@ class Histories:
 
         async def wait(client: TemporalClient) -> bool:
             try:
-                await asyncio.wait_for(client.get_workflow_handle(run_id).result(), PATIENCE)
+                await asyncio.wait_for(client.get_workflow_handle(run_id).result(), TIMEOUT_S)
             except WorkflowFailureError:
                 return True
             except TimeoutError:
@@ -104,7 +105,7 @@ class Histories:
     def close(self) -> None:
         """Ask no more."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
 
@@ -154,7 +155,7 @@ async def _journal(client: TemporalClient, execution: WorkflowExecution) -> Jour
 def _noted(details: dict[str, Any]) -> Noted:
     """What a heartbeat has told."""
     progress = details["progress"]
-    return Noted(details["failures"], False, None if progress is None else progress.encode())
+    return Noted(details["failure_count"], False, None if progress is None else progress.encode())
 
 
 def _records(events: list[HistoryEvent]) -> list[Recorded]:
@@ -233,7 +234,7 @@ class OnTemporal(World):
             journal = self.histories.journal(run_id)
             return journal if journal is not None and condition(journal) else None
 
-        return until(holds, f"run {run_id}: {what}", seen=self.describe)
+        return wait_until_sync(holds, f"run {run_id}: {what}", describe=self.describe)
 
     def wait_for_end(self, run_id: str, state: str = "completed") -> Journal:
         assert self.histories.wait(run_id), f"run {run_id} has not ended\n{self.describe()}"

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent_processes import RUN, Asked, ForkServer, Life, Scene, call, turn
-from app_processes import until
 from ledger import read_journals
 
-import quick_python
+import forked_python
 from holdfast import ApprovalInfo
+from waits import wait_until_sync
 
 AGENT = "killed-cashier"
 
@@ -35,14 +35,16 @@ def holdfast(scene: Scene, *arguments: str) -> subprocess.Popen[str]:
     """What a person does."""
     command = [sys.executable, "-m", "holdfast.cli", *arguments, "--by", "ana"]
     environment = {**os.environ, "HOLDFAST_URL": scene.url}
-    return quick_python.start(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return forked_python.start(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_answers_from_the_command_line_reach_a_run_whose_process_is_dead(folder: Path, agent_forks: ForkServer):
     calls = [call("transfer", amount=amount) for amount in (1, 2, 3)]
     with Scene(folder, agent_forks, {AGENT: [turn("", *calls), turn("{results}")]}) as scene:
         life = scene.live("program", AGENT="cashier")
-        asked = until(lambda: len(found := questions(scene)) == 3 and found, "people are asked", seen=scene.describe)
+        asked = wait_until_sync(
+            lambda: len(found := questions(scene)) == 3 and found, "people are asked", describe=scene.describe
+        )
         life.kill()
         assert [(one.arguments, one.reason) for one in asked] == [
             ({"amount": 1}, "more than 0"),
@@ -88,7 +90,7 @@ def answer_until_it_ends(scene: Scene, life: Life) -> int:
             scene.client.approve_sync(one.id, by="ana")
         return life.exit_code is not None
 
-    until(ended, f"{life.name} ends", seen=scene.describe)
+    wait_until_sync(ended, f"{life.name} ends", describe=scene.describe)
     return life.ended()
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from agent_processes import MODEL_CALL, RUN, Asked, ForkServer, Life, Scene, call, recorded_turns, turn
-from app_processes import until
 from ledger import STEP, Journal, Moment, check_end, read_journals
 
-import quick_python
+import forked_python
 from holdfast import Budget
+from waits import wait_until_sync
 
 DIGGERS = 4
 DIGGER, FOREMAN = "budget-digger", "budget-foreman"
@@ -43,7 +43,7 @@ def wait_until_parked(scene: Scene) -> Moment:
         states = {journal.state for journal in journals}
         return states <= {"waiting", "completed"} and any(map(refused, journals))
 
-    until(parked, "the family waits for a higher budget", seen=scene.describe)
+    wait_until_sync(parked, "the family waits for a higher budget", describe=scene.describe)
     return scene.moment()
 
 
@@ -51,7 +51,7 @@ def give_more(scene: Scene, limit: str, amount: int) -> None:
     """What a person does."""
     command = [sys.executable, "-m", "holdfast.cli", "budget", RUN, f"--{limit}", str(amount)]
     environment = {**os.environ, "HOLDFAST_URL": scene.url}
-    done = quick_python.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = forked_python.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done
 
 
@@ -91,15 +91,19 @@ def test_a_worker_killed_with_a_call_in_flight_has_used_nothing_of_the_budget(fo
         scene.hold(DIGGER, 1)
         workers = two_workers(scene, Budget(turns=turns))
         # As many diggers are at their second turn as the budget allows. The others wait for what comes of them.
-        until(lambda: scene.asked().total() == turns, "all turns of the budget are asked for", seen=scene.describe)
+        wait_until_sync(
+            lambda: scene.asked().total() == turns, "all turns of the budget are asked for", describe=scene.describe
+        )
         assert all(scene.lines(MODEL_CALL, pid=life.pid) for life in workers), "both are at work"
         held = scene.asked()[Asked(DIGGER, 1)]
-        until(lambda: scene.usage()[0] == turns - held, "all others are answered", seen=scene.describe)
+        wait_until_sync(lambda: scene.usage()[0] == turns - held, "all others are answered", describe=scene.describe)
         victim = next(life for life in workers if lost_calls(scene.moment(), life))
         lost = lost_calls(scene.moment(), victim)
         victim.kill()
         scene.serve("foreman")
-        until(lambda: scene.asked().total() == turns + lost, "others ask in its place", seen=scene.describe)
+        wait_until_sync(
+            lambda: scene.asked().total() == turns + lost, "others ask in its place", describe=scene.describe
+        )
         scene.release(DIGGER, 1)
 
         parked = wait_until_parked(scene)
@@ -157,9 +161,11 @@ def test_what_a_dead_worker_had_reserved_holds_nobody_up(folder: Path, agent_for
         # The one turn that is left is that of a digger in the first process. Those in the second wait for what comes of
         # it, and there is no room for more of them.
         second = scene.serve("foreman", CONCURRENCY=2)
-        until(lambda: running(scene, second) == 2, "the second process is full", seen=scene.describe)
+        wait_until_sync(lambda: running(scene, second) == 2, "the second process is full", describe=scene.describe)
         victim.kill()
-        until(lambda: scene.asked()[Asked(DIGGER, 0)] == 2, "somebody else has its turn", seen=scene.describe)
+        wait_until_sync(
+            lambda: scene.asked()[Asked(DIGGER, 0)] == 2, "somebody else has its turn", describe=scene.describe
+        )
         scene.release(DIGGER, 0)
         wait_until_parked(scene)
         assert (scene.usage()[0], scene.asked().total()) == (2, 3)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
-from app_processes import until
 from ledger import STEP, read_journals
+
+from waits import wait_until_sync
 
 AT_ONCE = 4
 """How many scenes are played at the same time, each in a folder of its own."""
@@ -277,7 +278,7 @@ def test_a_worker_told_to_stop_lets_the_model_call_in_flight_end_and_records_it(
         scene.client.options(id=RUN).start_sync("killed-chief", "Go.")
         scene.wait_until_held("killed-scout", 1)
         leaver.send(signal.SIGTERM)
-        until(lambda: "stopping: " in leaver.complaints, "it drains", seen=lambda: leaver)
+        wait_until_sync(lambda: "stopping: " in leaver.complaints, "it drains", describe=lambda: leaver)
         scene.release("killed-scout", 1)
         leaver.ends()
         moment = scene.moment()

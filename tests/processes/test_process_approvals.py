@@ -9,19 +9,20 @@ import sys
 from collections import Counter
 
 import pytest
-from app_processes import PATIENCE, World, until
+from app_processes import TIMEOUT_S, World
 from ledger import Journal, check_crash, check_end
 
-import quick_python
+import forked_python
 from holdfast import ApprovalClosed
 from holdfast.core.records import RecordKind
+from waits import wait_until_sync
 
 SILENT = ("approval start", "approval reminder", "approval timeout")
 
 
 def command(world: World, *args: str) -> subprocess.Popen[str]:
     """``holdfast ...``, in a process of its own."""
-    return quick_python.start(
+    return forked_python.start(
         [sys.executable, "-m", "holdfast.cli", *args, "--json"],
         env={**os.environ, "HOLDFAST_URL": world.url},
         stdout=subprocess.PIPE,
@@ -32,7 +33,7 @@ def command(world: World, *args: str) -> subprocess.Popen[str]:
 
 def said(process: subprocess.Popen[str]) -> tuple[int, object]:
     """Its exit code, and what it told as JSON."""
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     assert out, err
     return process.returncode, json.loads(out)
 
@@ -90,12 +91,14 @@ def test_reminders_go_on_over_deaths_and_each_is_sent_once(world: World):
     run = world.client.start_sync("reminding", "x")
     for number in (1, 2):  # each dies with a reminder on its way
         label = f"reminder {number}"
-        until(lambda label=label: [one for one in world.lines() if one.label == label], label, seen=world.describe)
+        wait_until_sync(
+            lambda label=label: [one for one in world.lines() if one.label == label], label, describe=world.describe
+        )
         before = world.moment()
         victim.kill()
         world.open_gate(label)
         victim = world.worker()
-        until(lambda label=label: told(world)[label], f"{label} is sent", seen=world.describe)
+        wait_until_sync(lambda label=label: told(world)[label], f"{label} is sent", describe=world.describe)
         check_crash(before, world.moment())
     [asked] = world.client.approvals_sync()
     assert asked.reminder_count in (2, 3)

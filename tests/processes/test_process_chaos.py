@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import signal
 
-from app_processes import World, until
+from app_processes import World
 from ledger import check_end
+
+from waits import wait_until_sync
 
 ON_POSTGRES = ()
 """The soak on PostgreSQL does more of this; here only with ``--stores all``."""
@@ -21,10 +23,10 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     killed: list[int] = []
     for strike in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]:
         # Three deaths in a row would be the end of a run that had no time to go on in between.
-        until(lambda: holders(world) <= workers.keys(), "all runs are under way", seen=world.describe)
+        wait_until_sync(lambda: holders(world) <= workers.keys(), "all runs are under way", describe=world.describe)
         victim = workers.pop(chance.choice(sorted(holders(world) & workers.keys())))
         victim.send(strike)
-        until(lambda victim=victim: victim.exit_code is not None, "the worker ends", seen=world.describe)
+        wait_until_sync(lambda victim=victim: victim.exit_code is not None, "the worker ends", describe=world.describe)
         if strike is signal.SIGKILL:
             killed.append(victim.pid)
         assert victim.exit_code == (-signal.SIGKILL if strike is signal.SIGKILL else 0), str(victim)

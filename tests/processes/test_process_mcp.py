@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from agent_processes import RUN, ForkServer, Scene, call, turn
-from app_processes import until
 from mcp_ledger import is_alive, ledger
+
+from waits import wait_until_sync
 
 SCRIPT = {
     "killed-clerk": [
@@ -36,10 +37,12 @@ def test_a_worker_killed_while_mcp_tools_run_is_followed_by_one_that_repeats_wha
             return [one["pid"] for one in ledger(desk) if one["tool"] == "start"]
 
         life = scene.live("program", AGENT="clerk")
-        until(lambda: len(calls()) == len(HELD), "all three calls are in flight", seen=scene.describe)
+        wait_until_sync(lambda: len(calls()) == len(HELD), "all three calls are in flight", describe=scene.describe)
         [first] = pids()
         life.kill()
-        until(lambda: not is_alive(first), "the server of a killed worker ends by itself", seen=lambda: ledger(desk))
+        wait_until_sync(
+            lambda: not is_alive(first), "the server of a killed worker ends by itself", describe=lambda: ledger(desk)
+        )
         (desk / "held.hold").unlink()
 
         worker = scene.serve("clerk")

@@ -6,9 +6,11 @@ import sqlite3
 from contextlib import closing
 
 import psycopg
-from app_processes import App, World, until
+from app_processes import App, World
 from ledger import check_end
 from postgres_processes import PgWorld
+
+from waits import wait_until_sync
 
 ON_POSTGRES = (
     "test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why",
@@ -31,7 +33,7 @@ def migrate(world: World, *, compatible_from: int) -> None:
 
 
 def ends(world: World, app: App) -> None:
-    until(lambda: app.exit_code is not None, f"{app.name} ends", seen=world.describe)
+    wait_until_sync(lambda: app.exit_code is not None, f"{app.name} ends", describe=world.describe)
 
 
 def test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why(world: World):

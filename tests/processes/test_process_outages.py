@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from app_processes import App, World, until
+from app_processes import App, World
+from postgres_faults import Server
 from postgres_processes import PgWorld
-from postgres_trouble import Server
+
+from waits import wait_until_sync
 
 LEASE = 2.0
 OUTAGE = 4.0
@@ -74,7 +76,11 @@ def test_a_disk_that_is_full_for_longer_than_the_lease_costs_no_worker_its_runs(
 
         def outage() -> None:
             fill(small_disk / "ballast")
-            until(lambda: all("could not be renewed" in one.complaints for one in workers), "full", seen=world.describe)
+            wait_until_sync(
+                lambda: all("could not be renewed" in one.complaints for one in workers),
+                "full",
+                describe=world.describe,
+            )
             time.sleep(OUTAGE)
             (small_disk / "ballast").unlink()
 

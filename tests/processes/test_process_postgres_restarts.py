@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_processes import until
 from ledger import SIGNAL, check_end
+from postgres_faults import Server
 from postgres_processes import PgWorld
-from postgres_trouble import Server
 
 from holdfast.errors import StoreUnavailable
+from waits import wait_until_sync
 
 LEASE = 100
 """Seconds: however slow the machine, no worker is taken for dead because the server was away."""
@@ -71,7 +71,7 @@ def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(restart
     world = restarted
     server.control("stop", "-m", "immediate")
     worker = world.spawn("worker.py")
-    until(lambda: "waiting for the store: " in worker.complaints, "it says so", seen=lambda: worker)
+    wait_until_sync(lambda: "waiting for the store: " in worker.complaints, "it says so", describe=lambda: worker)
     server.control("start")
     worker.says("ready")
     run = world.client.start_sync("shared", "x")
@@ -94,4 +94,4 @@ def send(world: PgWorld, run: str, text: str) -> None:
             return False
         return True
 
-    until(sent, f"letter {text} is sent", seen=world.describe)
+    wait_until_sync(sent, f"letter {text} is sent", describe=world.describe)

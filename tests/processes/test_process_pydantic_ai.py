@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
-from app_processes import until
 from ledger import read_journals
+
+from waits import wait_until_sync
 
 AT_ONCE = 3
 HALF_WAY = 3
@@ -167,7 +168,7 @@ def test_a_stream_killed_in_the_middle_of_an_answer_is_finished_by_another_proce
         deaths = Deaths(scene, at_once=2)
         scene.hold(SCOUT, 1, after=HALF_WAY)
         life = scene.live("library_stream", AGENT="scout")
-        until(lambda: life.said, "the first words arrive while the model is silent", seen=scene.describe)
+        wait_until_sync(lambda: life.said, "the first words arrive while the model is silent", describe=scene.describe)
         scene.wait_until_held(SCOUT, 1)
         heard = "".join(json.loads(line)["heard"] for line in life.said)
         assert SCOUTED.startswith(heard)
@@ -189,7 +190,9 @@ def test_an_iteration_killed_at_a_node_is_finished_by_another_process(
     with Scene(folder, agent_forks, SCOUTING) as scene:
         deaths = Deaths(scene, at_once=2)
         life = scene.live("library_iter", AGENT="scout", STAY_AT=node)
-        until(lambda: json.dumps({"node": node}) in life.said, "the node is handed out", seen=scene.describe)
+        wait_until_sync(
+            lambda: json.dumps({"node": node}) in life.said, "the node is handed out", describe=scene.describe
+        )
         assert scene.lines("look", "start") == [], "no tool is called before the caller asks for it"
         life.kill()
         deaths.note(life)

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from app_processes import World, until
+from app_processes import World
 from ledger import Line, check_end
+
+from waits import wait_until_sync
 
 ON_POSTGRES = ("test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_killed",)
 """What always runs on PostgreSQL, too."""
@@ -40,8 +42,14 @@ def test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_k
     runs += [world.client.start_sync("calls", n) for n in range(CALLS)]
     killed: dict[int, float] = {}
     for number, worker in enumerate(workers[:3], 1):
-        until(lambda seen=6 * number: len(world.lines("visit", "finish")) >= seen, "visits", seen=world.describe)
-        until(lambda pid=worker.pid: is_at_work(world, pid) or not left(world), "the victim works", seen=world.describe)
+        wait_until_sync(
+            lambda seen=6 * number: len(world.lines("visit", "finish")) >= seen, "visits", describe=world.describe
+        )
+        wait_until_sync(
+            lambda pid=worker.pid: is_at_work(world, pid) or not left(world),
+            "the victim works",
+            describe=world.describe,
+        )
         killed[worker.pid] = worker.kill()
         if number < 3:
             world.spawn("limited_worker.py", CLAIMS=claims)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from app_processes import World, until
+from app_processes import World
 
 from holdfast.admission.calendars import make_tick_id
+from waits import wait_until_sync
 
 ON_POSTGRES = ("test_every_tick_starts_one_run_while_workers_are_killed",)
 """What always runs on PostgreSQL, too."""
@@ -22,17 +23,17 @@ def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
     killed: list[int] = []
     for number, worker in enumerate(workers[:3], 1):
         # As the tick is due, when they all look at it; and a bit later each time.
-        wait_until(first + 2 * number + 0.05 * number)
+        sleep_until(first + 2 * number + 0.05 * number)
         worker.kill()
         killed.append(worker.pid)
         if number < 3:
             world.spawn("schedule_worker.py")
-    wait_until(first + SECONDS)
+    sleep_until(first + SECONDS)
     wanted = [make_tick_id("pulse", tick) for tick in range(first, first + SECONDS)]
-    until(
+    wait_until_sync(
         lambda: {line.run for line in world.lines("beat", "finish")} >= set(wanted),
         "every tick has had its effect",
-        seen=world.describe,
+        describe=world.describe,
     )
     for run in wanted:
         world.wait_for_end(run)
@@ -51,5 +52,5 @@ def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
         assert "Traceback" not in worker.complaints, worker
 
 
-def wait_until(at: float) -> None:
+def sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.time()))

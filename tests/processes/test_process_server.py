@@ -15,9 +15,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from app_processes import App, until
+from app_processes import App
 
-import quick_python
+import forked_python
+from waits import wait_until_sync
 
 CLI = [sys.executable, "-m", "holdfast.cli"]
 
@@ -31,7 +32,7 @@ class Site:
         self.port = 0
         self.servers: list[App] = []
         made = [*CLI, "keys", "create", "all", "--scope", "admin", "--scope", "listen:*", "--quiet", "--url", self.url]
-        self.token = quick_python.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        self.token = forked_python.run(made, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     def serve(self) -> App:
         """Start a server, on the port of the one before, and wait until it listens."""
@@ -46,7 +47,7 @@ class Site:
                 r"on http://127\.0\.0\.1:(\d+) \(pid \d+\)\nevery request needs an API key", server.complaints
             )
 
-        self.port = int(until(listens, "the server listens", seen=lambda: server.complaints)[1])
+        self.port = int(wait_until_sync(listens, "the server listens", describe=lambda: server.complaints)[1])
         return server
 
     def http(self) -> httpx2.Client:
@@ -101,7 +102,7 @@ def test_a_second_signal_stops_a_server_on_the_spot(site: Site):
                 site.http().get("/v1/health")
         assert server.exit_code is None
         server.send(signal.SIGTERM)
-        until(lambda: server.exit_code is not None, "it stops", seen=lambda: server.complaints)
+        wait_until_sync(lambda: server.exit_code is not None, "it stops", describe=lambda: server.complaints)
     assert server.exit_code == 1
 
 
@@ -122,5 +123,5 @@ def test_a_server_that_was_killed_is_followed_at_once_by_another_on_the_same_por
         entries = http.get("/v1/audit").json()["items"]
         assert [entry["action"] for entry in entries] == ["send"] * 3
         assert httpx2.get(f"http://127.0.0.1:{site.port}/v1/whoami").status_code == 401
-    kept = quick_python.run([*CLI, "audit", "--json", "--url", site.url], capture_output=True, text=True, check=True)
+    kept = forked_python.run([*CLI, "audit", "--json", "--url", site.url], capture_output=True, text=True, check=True)
     assert [entry["target"] for entry in json.loads(kept.stdout)] == ["jobs/job-2", "jobs/job-1", "jobs/job-0"]

@@ -8,8 +8,10 @@ import statistics
 import time
 
 import pytest
-from app_processes import World, until
+from app_processes import World
 from ledger import ENDED, TIMER, check_crash, check_end
+
+from waits import wait_until_sync
 
 ON_POSTGRES = ("test_children_that_a_step_left_behind_do_not_keep_its_dead_worker_alive",)
 """What always runs on PostgreSQL, too."""
@@ -108,7 +110,7 @@ def test_a_timer_that_came_due_while_no_worker_lived_fires_as_soon_as_one_does(w
     set_at = world.wait_for_run(run, lambda journal: journal.records, "has its first record").records[0].at
     victim.kill()
     assert not world.journal(run).of_kind(TIMER)
-    until(lambda: time.time() > set_at + 1.0, "the timer is due", seen=world.describe)
+    wait_until_sync(lambda: time.time() > set_at + 1.0, "the timer is due", describe=world.describe)
     peer = world.worker()
     ready_at = time.time()
     (timer,) = world.wait_for_end(run).of_kind(TIMER)

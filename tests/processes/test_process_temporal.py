@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 
 import psutil
 import pytest
-from app_processes import App, until
+from app_processes import App, begin_drain, retry_run
 from ledger import Journal, Line, check_crash
 from temporal_processes import TemporalWorld, check_repeats, check_steps
 
 from holdfast import RunDead
+from waits import wait_until_sync
 
 
 def stop(app: App) -> None:
     """SIGSTOP, and wait until it stands still."""
     app.send(signal.SIGSTOP)
     process = psutil.Process(app.pid)
-    until(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", seen=lambda: app)
-
-
-def tell_to_stop(app: App) -> None:
-    """SIGTERM, and wait until it drains."""
-    app.send(signal.SIGTERM)
-    until(lambda: "stopping: " in app.complaints or app.exit_code is not None, f"{app.name} drains", seen=lambda: app)
-
-
-def retry(world: TemporalWorld, run: str) -> None:
-    async def retry() -> None:
-        async with world.client as client:
-            await client.retry(run)
-
-    asyncio.run(retry())
+    wait_until_sync(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", describe=lambda: app)
 
 
 def noted(journal: Journal, position: int) -> bytes | None:
@@ -59,7 +45,9 @@ def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(t
         world.wait_for_line(step, "start")
     for run in (payment, settled):
         world.wait_for_line("pay_slowly", "start", run=run)
-    until(lambda: len(world.lines("stumble", "start")) == 2, "the second attempt is made", seen=world.describe)
+    wait_until_sync(
+        lambda: len(world.lines("stumble", "start")) == 2, "the second attempt is made", describe=world.describe
+    )
     world.wait_for_run(crunched, lambda journal: noted(journal, 1) == b"98000", "tells how far it is")
     world.wait_for_run(signalled, lambda journal: journal.records, "waits for a signal")
     before = world.moment()
@@ -104,7 +92,9 @@ def test_a_worker_with_other_code_does_nothing_in_the_name_of_a_step_and_that_co
     world.wait_for_line("hold", "start", run=run)
     victim.kill()
     other = world.worker("deployed", CODE="new")
-    until(lambda: "cannot be found again" in other.complaints, "it finds another step there", seen=world.describe)
+    wait_until_sync(
+        lambda: "cannot be found again" in other.complaints, "it finds another step there", describe=world.describe
+    )
     other.kill()
     world.open_gate("x")
     world.worker("deployed")
@@ -136,7 +126,7 @@ def test_a_step_that_takes_its_worker_down_each_time_makes_its_run_dead_until_a_
     status = world.histories.ask(lambda client: client.get_workflow_handle(run).query("status"))
     assert status == {"state": "dead", "waits_for": [], "approvals": []}
 
-    retry(world, run)
+    retry_run(world, run)
     assert world.client.wait_sync(run) == ["x before", "x", "x", "x after"]
     assert len(world.lines("call", "start", run=run)) == 2, "what was recorded is carried along"
 
@@ -161,10 +151,16 @@ def test_the_runs_of_a_worker_that_falls_are_finished_by_the_other_on_its_task_q
     victim, heir = world.workers_for("stairs", 2)
     names = [f"{number}" for number in range(20)]
     runs = [world.client.start_sync("stairs", name) for name in names]
-    until(lambda: len(world.lines("hold", "start")) == len(runs), "all are half way up", seen=world.describe)
+    wait_until_sync(
+        lambda: len(world.lines("hold", "start")) == len(runs), "all are half way up", describe=world.describe
+    )
     lost = {line.run for line in world.lines("hold", "start", pid=victim.pid)}
     assert 0 < len(lost) < len(runs), "both are at work"
-    until(lambda: all(len(one.records) == 2 for one in world.journals().values()), "that is known", seen=world.describe)
+    wait_until_sync(
+        lambda: all(len(one.records) == 2 for one in world.journals().values()),
+        "that is known",
+        describe=world.describe,
+    )
     before = world.moment()
     victim.kill()
     for name in names:
@@ -191,12 +187,14 @@ def test_a_worker_told_to_stop_ends_its_steps_or_hands_them_over_and_that_counts
     relay = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=relay, pid=leaver.pid)
     workers = world.workers_for("relay held joining slow_payment", 5, GRACE=0.1)
-    tell_to_stop(leaver)
+    begin_drain(leaver)
     assert leaver.exit_code is None
     world.open_gate("x-1")
     leaver.ends()
     assert phases(world.lines("hold", run=relay, pid=leaver.pid)) == ["start", "finish"]
-    second = until(lambda: world.lines("hold", "start", run=relay)[1:], "another goes on", seen=world.describe)[0]
+    second = wait_until_sync(
+        lambda: world.lines("hold", "start", run=relay)[1:], "another goes on", describe=world.describe
+    )[0]
     assert (second.label, second.pid != leaver.pid) == ("x-2", True)
     world.open_gate("x-2")
     world.wait_for_end(relay)
@@ -208,11 +206,13 @@ def test_a_worker_told_to_stop_ends_its_steps_or_hands_them_over_and_that_counts
     world.wait_for_line("pay_slowly", "start", run=payment)
     left: list[int] = []
     for number in range(4):  # more often than a step may take its worker down
-        begun = until(
-            lambda number=number: world.lines("hold", "start", run=held)[number:], "it is taken", seen=world.describe
+        begun = wait_until_sync(
+            lambda number=number: world.lines("hold", "start", run=held)[number:],
+            "it is taken",
+            describe=world.describe,
         )
         left.append(begun[0].pid)
-        tell_to_stop(by_pid[begun[0].pid])
+        begin_drain(by_pid[begun[0].pid])
         by_pid[begun[0].pid].ends()
     assert len(set(left)) == 4
     [stays] = [worker for worker in workers if worker.pid not in left]
@@ -266,7 +266,9 @@ def test_what_a_worker_does_that_was_stopped_for_too_long_changes_nothing(tempor
         world.wait_for_line(step, "start", run=run, pid=peer.pid)
     # It comes back while the other one is at work, finds the gate open for one of the steps, and brings its outcome.
     world.open_gate("z-1")
-    ended = until(lambda: world.lines("hold", "finish", run=late, pid=peer.pid), "one ends", seen=world.describe)
+    ended = wait_until_sync(
+        lambda: world.lines("hold", "finish", run=late, pid=peer.pid), "one ends", describe=world.describe
+    )
     assert ended
     zombie.send(signal.SIGCONT)
     for run, step in zip(stuck, ("hold", "hold_plain"), strict=True):
@@ -299,16 +301,18 @@ def test_a_run_that_is_cancelled_stops_its_step_in_whatever_process_that_is(temp
         begun = [line.run for line in world.lines(phase="start") if line.step != "call" and line.pid in pids]
         return sorted(begun) == sorted(runs)
 
-    until(lambda: in_flight({victim.pid}), "all are held back", seen=world.describe)
+    wait_until_sync(lambda: in_flight({victim.pid}), "all are held back", describe=world.describe)
     # Two others share what it had. A run that is cancelled goes to either, whichever of them has its step.
     victim.kill()
     heirs = world.workers_for(names, 2)
-    until(lambda: in_flight({heir.pid for heir in heirs}), "all are taken over", seen=world.describe)
+    wait_until_sync(lambda: in_flight({heir.pid for heir in heirs}), "all are taken over", describe=world.describe)
     for run in runs:
         assert world.client.cancel_sync(run)
     for run in runs:
         world.wait_for_end(run, "cancelled")
-        until(lambda run=run: world.lines(phase="stopped", run=run), "its step is stopped", seen=world.describe)
+        wait_until_sync(
+            lambda run=run: world.lines(phase="stopped", run=run), "its step is stopped", describe=world.describe
+        )
         assert phases(world.lines(run=run)) == ["start", "finish", "start", "start", "stopped"]
     for heir in heirs:
         assert "Traceback" not in heir.complaints, str(heir)

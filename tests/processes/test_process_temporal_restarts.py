@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from agent_processes import ForkServer
-from app_processes import until
 from temporal_processes import TemporalWorld, check_steps
 
 from temporal_server import TemporalServer
+from waits import wait_until_sync
 
 
 @pytest.fixture
@@ -42,7 +42,9 @@ def test_runs_come_through_the_death_of_the_server_and_finished_steps_are_not_re
     world.open_gate("post")
     world.wait_for_line("hold", "start", run=held)
     world.wait_for_line("hold", "finish", run=letters)
-    until(lambda: all(len(world.lines(run=run, phase="finish")) > 5 for run in busy), "all go on", seen=world.describe)
+    wait_until_sync(
+        lambda: all(len(world.lines(run=run, phase="finish")) > 5 for run in busy), "all go on", describe=world.describe
+    )
     server.kill()
     world.open_gate("x")  # this step ends while there is nobody to be told
     world.wait_for_line("hold", "finish", run=held)
@@ -70,7 +72,9 @@ def test_what_the_sdk_says_meanwhile_is_not_among_what_a_program_prints(
     run = world.client.start_sync("held", "x")
     waiting = world.spawn("wait_for_run.py", run).says("ready")
     server.kill()
-    until(lambda: "temporalio_client::retry" in waiting.complaints, "the SDK tries again", seen=lambda: waiting)
+    wait_until_sync(
+        lambda: "temporalio_client::retry" in waiting.complaints, "the SDK tries again", describe=lambda: waiting
+    )
     assert waiting.said == ["ready"]
 
 
@@ -80,7 +84,7 @@ def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(
     world = restarted
     server.kill()
     worker = world.fork("shared")
-    until(lambda: "waiting for the store: " in worker.complaints, "it says so", seen=lambda: worker)
+    wait_until_sync(lambda: "waiting for the store: " in worker.complaints, "it says so", describe=lambda: worker)
     server.start()
     worker.says("ready")
     run = world.client.start_sync("shared", "x")

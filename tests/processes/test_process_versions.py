@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from app_processes import PATIENCE, App, World, until
+from app_processes import TIMEOUT_S, App, World
 from ledger import check_end
 
 from holdfast import Client
+from waits import wait_until_sync
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ EACH = 60
 
 
 def deploy(world: World, code: str) -> App:
-    return world.spawn("rolling.py", CODE=code).says("ready")
+    return world.spawn("rolling_deploy_worker.py", CODE=code).says("ready")
 
 
 def ask(world: World, doing: Callable[[Client], Awaitable[T]]) -> T:
@@ -46,7 +47,7 @@ def send(world: World, runs: Sequence[str]) -> None:
 
 def ends(world: World, runs: Sequence[str]) -> set[tuple[str, ...]]:
     """How these runs end."""
-    results = ask(world, lambda client: asyncio.gather(*[client.wait(run, PATIENCE) for run in runs]))
+    results = ask(world, lambda client: asyncio.gather(*[client.wait(run, TIMEOUT_S) for run in runs]))
     return {tuple(result) for result in results}
 
 
@@ -65,7 +66,7 @@ def test_in_a_rolling_deploy_every_run_is_executed_by_its_own_version_and_none_i
     ones = ["first", *start(world, "1", *(f"one-{n}" for n in range(EACH)))]
     twos = ["second", *start(world, "2", *(f"two-{n}" for n in range(EACH)))]
     begun = len(ones) + len(twos)
-    until(lambda: len(world.lines("call", "finish")) >= begun, f"{begun} runs begin", seen=world.workers)
+    wait_until_sync(lambda: len(world.lines("call", "finish")) >= begun, f"{begun} runs begin", describe=world.workers)
     early, late = ones[: EACH // 2], ones[EACH // 2 :]
     send(world, [*early, *twos])
     assert ends(world, early) == {("old way", "old end")}

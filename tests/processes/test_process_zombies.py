@@ -9,8 +9,10 @@ import signal
 
 import psutil
 import pytest
-from app_processes import App, World, until
+from app_processes import App, World
 from ledger import check_crash, check_end
+
+from waits import wait_until_sync
 
 ON_POSTGRES = ("test_an_outcome_that_a_stopped_worker_was_about_to_write_changes_nothing_after_the_takeover",)
 """What always runs on PostgreSQL, too."""
@@ -34,15 +36,15 @@ def stop(world: World, app: App) -> None:
 
 def wait_until_stopped(app: App) -> None:
     process = psutil.Process(app.pid)
-    until(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", seen=lambda: app)
+    wait_until_sync(lambda: process.status() == psutil.STATUS_STOPPED, f"{app.name} stands still", describe=lambda: app)
 
 
 def wait_until_registered_anew(world: World, app: App, numbers: set[int]) -> None:
     """Wait until the process is a live worker under another number."""
-    until(
+    wait_until_sync(
         lambda: {number for number, pid in world.live_workers().items() if pid == app.pid} - numbers,
         f"{app.name} registers as a new worker",
-        seen=world.describe,
+        describe=world.describe,
     )
 
 
@@ -129,7 +131,9 @@ def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     peer = world.worker()
     numbers = set(world.live_workers())
     stop(world, zombie)
-    until(lambda: zombie.pid not in world.live_workers().values(), "the peer buries the zombie", seen=world.describe)
+    wait_until_sync(
+        lambda: zombie.pid not in world.live_workers().values(), "the peer buries the zombie", describe=world.describe
+    )
     zombie.send(signal.SIGCONT)
     wait_until_registered_anew(world, zombie, numbers)
     assert zombie.complaints.count("registers anew") == 1

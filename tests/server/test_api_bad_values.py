@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving import serving
+from asgi_server import running_server
 
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.stores.contract import WorkflowSpec
@@ -45,7 +45,7 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 async def test_a_body_that_does_not_fit_is_refused_in_words(name: str):
     data, status = BODIES[name]
-    async with serving() as served:
+    async with running_server() as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         answer = await served.caller().post("/v1/runs", content=data, headers=JSON)
@@ -70,7 +70,7 @@ ODD = {
 @pytest.mark.parametrize("name", ODD)
 async def test_an_odd_tagged_value_is_kept_and_told_plainly(name: str):
     sent, expected = ODD[name]
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller(**{"Holdfast-Values": "tagged"})
         put = await caller.put("/v1/memories/m/k", json={"value": {"$tagged": sent}})
         assert put.status_code == 204, put.text
@@ -79,7 +79,7 @@ async def test_an_odd_tagged_value_is_kept_and_told_plainly(name: str):
 
 
 async def test_ids_that_nothing_can_have_lead_nowhere():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
         for path in ("/v1/runs/%00", "/v1/runs/a%0Ab", "/v1/runs/%FF", "/v1/memories/%00/%00", "/v1/queues/%ED%A0%80"):
             answer = await caller.get(path)
@@ -90,7 +90,7 @@ async def test_ids_that_nothing_can_have_lead_nowhere():
 
 async def test_what_json_cannot_say_is_said_in_words():
     assert ServerSentEvent({"text": "a\ud800b"}).encode() == b'data: {"text":"a?b"}\n\n'
-    async with serving() as served:
+    async with running_server() as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         tagged = served.caller(**{"Holdfast-Values": "tagged"})  # which has a form for it
@@ -120,14 +120,14 @@ MOMENTS = {
 @pytest.mark.parametrize("name", MOMENTS)
 async def test_a_time_that_cannot_be_told_is_refused_before_anybody_keeps_it(name: str):
     method, path, body = MOMENTS[name]
-    async with serving() as served:
+    async with running_server() as served:
         content = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
         answer = await served.caller().request(method, path, content=content, headers=JSON)
         assert (answer.status_code, answer.json()["type"]) == (422, "bad-input"), answer.text
 
 
 async def test_a_step_that_began_before_the_calendar_is_refused_and_one_without_a_zone_began_in_utc():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
         await caller.post("/v1/addresses/far/send", json={"payload": 1})
         taken = (await caller.post("/v1/addresses/far/claim?wait=5", json={})).json()
@@ -152,13 +152,13 @@ HEADED = {
 @pytest.mark.parametrize("name", HEADED)
 async def test_a_header_that_does_not_fit_is_refused_wherever_it_is_read(name: str):
     method, path, header, value = HEADED[name]
-    async with serving() as served:
+    async with running_server() as served:
         answer = await served.caller().request(method, path, headers={header: value})
         assert (answer.status_code, answer.json()["type"]) == (422, "bad-header"), answer.text
 
 
 async def test_a_cursor_of_another_list_is_refused_alike_everywhere():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
         for path in ("/v1/runs", "/v1/dead-runs", "/v1/audit"):
             answer = await caller.get(path, params={"cursor": "bm9uZTox"})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import serving
-from working import working
+from asgi_server import running_server
+from server_worker import running_worker
 
 from holdfast import ask, step, wait_for_signal, workflow
 from holdfast.server.endpoints import ENDPOINTS
@@ -53,7 +53,7 @@ def commands() -> Iterator[dict[str, Any]]:
 @pytest.mark.asyncio
 async def test_the_commands_of_the_page_work_as_they_stand_there():
     sent = 0
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller, approval, last = served.caller(), "", None
         for request in commands():
             if "approvals" in request["url"] and not approval:  # a person comes later than this

@@ -9,8 +9,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from serving import Served, serving
-from working import working
+from asgi_server import AsgiServer, running_server
+from server_worker import running_worker
 
 from holdfast import ask, step, wait_for_signal, workflow
 from holdfast.services.api_keys import revoke_key
@@ -49,7 +49,7 @@ class Stream:
     whole answer.
     """
 
-    def __init__(self, served: Served, path: str, **headers: str) -> None:
+    def __init__(self, served: AsgiServer, path: str, **headers: str) -> None:
         self._gone = asyncio.Event()
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.status = 0
@@ -70,7 +70,7 @@ class Stream:
         }
         self.task = asyncio.create_task(self._ask(served, scope))
 
-    async def _ask(self, served: Served, scope: dict[str, Any]) -> None:
+    async def _ask(self, served: AsgiServer, scope: dict[str, Any]) -> None:
         sent = False
 
         async def receive() -> dict[str, Any]:
@@ -109,14 +109,14 @@ class Stream:
 
 
 @asynccontextmanager
-async def told() -> AsyncGenerator[tuple[Served, str]]:
+async def told() -> AsyncGenerator[tuple[AsgiServer, str]]:
     """A run that waits for a signal, after some steps."""
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         run = (await served.caller().post("/v1/runs", json={"workflow": "told_run", "args": [5]})).json()["id"]
         yield served, run
 
 
-async def go_on(served: Served, run: str) -> None:
+async def go_on(served: AsgiServer, run: str) -> None:
     caller = served.caller()
     await caller.post(f"/v1/runs/{run}/signals", json={"name": "go"})
     tenant = await served.app.platform.tenants.get_tenant("default")

@@ -16,9 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 import schemathesis
-from furnished import Known, furnish, known_parts
+from asgi_server import running_server
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
+from populated_store import Known, furnish, known_parts
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -28,7 +29,6 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import serving
 
 from holdfast import __version__
 from holdfast.server.app import Settings
@@ -63,7 +63,7 @@ FEW = 5
 def asked(url: str) -> Iterator[tuple[Callable[[Any], None], Known]]:
     """A function that sends a case to a server of its own, and what there is on that."""
     with asyncio.Runner() as runner:
-        scene = serving(url, settings=Settings(requests_per_s=1e9))
+        scene = running_server(url, settings=Settings(requests_per_s=1e9))
         served = runner.run(scene.__aenter__())
         token = runner.run(served.key("admin", "listen:*"))
         known = runner.run(furnish(served, token))

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from serving import serving
-from working import working
+from asgi_server import running_server
+from server_worker import running_worker
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.errors import RunConflict
@@ -59,7 +59,7 @@ def start(workflow: str, *args: Any, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_run_is_started_waited_for_and_its_result_read():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         answer = await caller.post("/v1/runs", json=start("api_greeting", "Ada", tags=["trial"]))
         assert answer.status_code == 201
@@ -75,7 +75,7 @@ async def test_a_run_is_started_waited_for_and_its_result_read():
 
 
 async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         bad = {"name": "Ada", "times": "often"}
         why = [{"path": "body.times", "message": "must be an integer, not a string"}]
@@ -99,10 +99,10 @@ async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
 
 
 async def test_the_same_request_sent_five_times_at_once_starts_one_run():
-    async with serving() as served:
+    async with running_server() as served:
         token = await served.key("submit", "read")
         caller = served.caller(token)
-        async with working(served):
+        async with running_worker(served):
             pass  # so that the workflow is known; nobody executes it now
         body, name = start("api_greeting", "Ada"), {"Idempotency-Key": "order 17"}
         sent = await asyncio.gather(*(caller.post("/v1/runs", json=body, headers=name) for _ in range(5)))
@@ -117,7 +117,7 @@ async def test_the_same_request_sent_five_times_at_once_starts_one_run():
 
 
 async def test_a_request_that_is_sent_again_is_answered_with_its_run_also_when_that_has_failed():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller, name = served.caller(), {"Idempotency-Key": "once"}
         answers["broken"] = True
         run = (await caller.post("/v1/runs", json=start("api_failing", "Eve"), headers=name)).json()
@@ -139,7 +139,7 @@ async def test_a_request_that_is_sent_again_is_answered_with_its_run_also_when_t
 
 
 async def test_a_batch_that_is_sent_again_starts_nothing_twice():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         body = {"workflow": "api_greeting", "calls": [{"args": ["a"]}, {"kwargs": {"name": "b"}}, {"args": ["a"]}]}
         first, second = [
@@ -157,9 +157,9 @@ async def test_a_batch_that_is_sent_again_starts_nothing_twice():
 
 
 async def test_pages_of_runs_have_every_run_once_while_others_are_started():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
-        async with working(served):
+        async with running_worker(served):
             pass
         for number in range(7):
             await caller.post("/v1/runs", json=start("api_greeting", "Ada", id=f"run-{number}"))
@@ -182,7 +182,7 @@ async def test_pages_of_runs_have_every_run_once_while_others_are_started():
 
 
 async def test_signals_reach_a_run_once_and_it_can_be_paused_resumed_and_cancelled():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json=start("api_waiting", "Ada", id="order/17"))).json()["id"]
         place = f"/v1/runs/{run.replace('/', '%2F')}"
@@ -206,7 +206,7 @@ async def test_signals_reach_a_run_once_and_it_can_be_paused_resumed_and_cancell
 
 
 async def test_a_fork_goes_on_from_a_step_and_is_made_once():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]
         await caller.get(f"/v1/runs/{run}", params={"wait": 20})
@@ -236,7 +236,7 @@ async def test_a_fork_that_the_same_request_makes_at_the_same_moment_is_found(mo
         raise RunConflict("the id is taken", (await plain(*args, **kwargs)).id)
 
     monkeypatch.setattr(run_control, "fork_run", fork_behind_another)
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada", 2))).json()["id"]
         await caller.get(f"/v1/runs/{run}", params={"wait": 20})
@@ -247,7 +247,7 @@ async def test_a_fork_that_the_same_request_makes_at_the_same_moment_is_found(mo
 async def test_values_are_plain_json_or_lose_nothing():
     moment, value = datetime(2026, 11, 16, tzinfo=UTC), {"when": None, "parts": (1, b"\x00\xff"), "$tagged": 1}
     value["when"] = moment
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         sent = start("api_echo", to_wire(value))
         run = (await caller.post("/v1/runs", json=sent, headers=TAGGED)).json()["id"]
@@ -262,7 +262,7 @@ async def test_values_are_plain_json_or_lose_nothing():
 
 
 async def test_dead_runs_are_listed_and_ended_ones_deleted():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         caller = served.caller()
         assert (await caller.get("/v1/dead-runs")).json() == {"items": [], "next": None}
         run = (await caller.post("/v1/runs", json=start("api_greeting", "Ada"))).json()["id"]
@@ -276,8 +276,8 @@ async def test_dead_runs_are_listed_and_ended_ones_deleted():
 
 
 async def test_whoever_submits_cannot_change_the_limits_of_a_queue():
-    async with serving() as served:
-        async with working(served):
+    async with running_server() as served:
+        async with running_worker(served):
             pass
         operator = served.caller(await served.key("operate", "submit"))
         submitter = served.caller(await served.key("submit", name="submitter"))
@@ -293,7 +293,7 @@ async def test_whoever_submits_cannot_change_the_limits_of_a_queue():
 
 
 async def test_a_key_that_may_only_submit_reads_nothing_of_others_runs():
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         reader = served.caller(await served.key("admin", name="reader"))
         submitter = served.caller(await served.key("submit"))
         done = (await reader.post("/v1/runs", json=start("api_greeting", "secret", id="known"))).json()
@@ -335,7 +335,7 @@ async def test_a_key_that_may_only_submit_reads_nothing_of_others_runs():
 
 
 async def test_what_is_created_is_where_the_answer_says():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
         sent = await caller.post("/v1/addresses/jobs/send", json={"id": "a/b c"})
         assert (sent.status_code, sent.headers["location"]) == (201, "/v1/runs/a%2Fb%20c")
@@ -349,7 +349,7 @@ async def test_what_is_created_is_where_the_answer_says():
 
 
 async def test_the_error_of_a_run_has_one_form():
-    async with serving() as served:
+    async with running_server() as served:
         caller = served.caller()
         await caller.post("/v1/addresses/jobs/send", json={"id": "fails"})
         taken = (await caller.post("/v1/addresses/jobs/claim?wait=5", json={})).json()

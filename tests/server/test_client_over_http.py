@@ -13,10 +13,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from live import live
+from asgi_server import AsgiServer
+from live_server import running_live_server
 from pydantic_ai.messages import ModelResponse, TextPart
-from serving import Served
-from working import working
+from server_worker import running_worker
 
 from holdfast import (
     Agent,
@@ -153,12 +153,12 @@ def not_healed() -> None:
 @asynccontextmanager
 async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
     """A client over the store and one over a server, with a worker beside them."""
-    async with live() as server, AsyncExitStack() as stack:
+    async with running_live_server() as server, AsyncExitStack() as stack:
         tenant = await server.app.platform.tenants.get_tenant("default")
-        served = Served(server.app, "memory://")
-        async with working(served):
+        served = AsgiServer(server.app, "memory://")
+        async with running_worker(served):
             if worker:
-                await stack.enter_async_context(working(served))
+                await stack.enter_async_context(running_worker(served))
         store = Client.from_backend(StoreBackend(tenant.connection, "memory://"))
         yield store, await stack.enter_async_context(Client(server.address))
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from serving import Clock, Served, serving
+from asgi_server import AsgiServer, Clock, running_server
 
 from holdfast.errors import StoreUnavailable
 from holdfast.server.app import Settings
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class World:
-    served: Served
+    served: AsgiServer
     clock: Clock
     http: httpx2.AsyncClient
     _since: float | None = None
@@ -62,7 +62,7 @@ class World:
 @pytest_asyncio.fixture
 async def world() -> AsyncGenerator[World]:
     clock = Clock(1_000_000.0)
-    async with serving(settings=Settings(clock=clock)) as served:
+    async with running_server(settings=Settings(clock=clock)) as served:
         yield World(served, clock, served.caller())
 
 
@@ -446,14 +446,14 @@ async def test_a_server_does_not_remember_every_listener_that_was_ever_there(
     assert len(world.served.app.platform.listeners._renewed_at) == 2
 
 
-async def taken_delivery(served: Served) -> str:
+async def taken_delivery(served: AsgiServer) -> str:
     caller = served.caller()
     await caller.post("/v1/addresses/forms/send", json={"payload": 1})
     return f"/v1/deliveries/{(await caller.post('/v1/addresses/forms/claim?wait=5', json={})).json()['id']}"
 
 
 async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_refused_by_name():
-    async with serving() as served:
+    async with running_server() as served:
         delivery, caller = await taken_delivery(served), served.caller()
         form = {"properties": {"code": {"type": "string", "pattern": r"(a)\1"}}}
         answer = await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": form})
@@ -472,7 +472,7 @@ async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_re
 async def test_a_form_is_not_looked_at_for_who_holds_no_delivery(monkeypatch: pytest.MonkeyPatch):
     looked: list[Any] = []
     monkeypatch.setattr("holdfast.server.endpoints.deliveries.check_schema", lambda *given: looked.append(given))
-    async with serving() as served:
+    async with running_server() as served:
         body = {"name": "q", "question": "Which?", "form": {"enum": list(range(10_000))}}
         answer = await served.caller().post("/v1/deliveries/1.YQ/ask", json=body)
         assert answer.status_code == 404
@@ -491,7 +491,7 @@ async def test_a_form_is_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         "holdfast.server.endpoints.deliveries.check_schema", lambda *given: threads.add(threading.current_thread())
     )
-    async with serving() as served:
+    async with running_server() as served:
         delivery, caller = await taken_delivery(served), served.caller()
         await caller.post(f"{delivery}/ask", json={"name": "q", "question": "Which?", "form": {"type": "string"}})
         assert threads

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import Served, serving
+from asgi_server import AsgiServer, running_server
 
 from holdfast.codec import canonical, tags
 from holdfast.core.states import RunState
@@ -58,7 +58,7 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert not seen
 
 
-async def ended(served: Served, run_id: str, output: bytes) -> None:
+async def ended(served: AsgiServer, run_id: str, output: bytes) -> None:
     store = await (await served.app.platform.tenants.get_tenant("default")).store()
     worker = await store.register_worker(NewWorker("test", "test", 1, ("takes",)), 60.0)
     [run] = await store.claim_runs(worker, workflows=["takes"], queues=None, limit=1)
@@ -67,7 +67,7 @@ async def ended(served: Served, run_id: str, output: bytes) -> None:
 
 
 async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: list[str]):
-    async with serving() as served:
+    async with running_server() as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])
         caller = served.caller()
@@ -106,7 +106,7 @@ async def test_large_values_are_encoded_and_decoded_off_the_event_loop(on_loop: 
 
 
 async def test_a_body_with_too_many_values_is_refused_while_it_comes_in():
-    async with serving() as served:
+    async with running_server() as served:
         left = [HOSTILE[start : start + 50_000] for start in range(0, len(HOSTILE), 50_000)]
         head = [("host", "localhost"), ("content-type", "application/json")]
         code, _, body = await served.raw("POST", b"/v1/addresses/jobs/send", head, left)
@@ -116,7 +116,7 @@ async def test_a_body_with_too_many_values_is_refused_while_it_comes_in():
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1" * 400 + ".0"])
 async def test_a_number_that_no_float_can_hold_is_refused_and_not_kept_as_text(number: str):
-    async with serving() as served:
+    async with running_server() as served:
         body = f'{{"payload": {{"amount": {number}}}}}'.encode()
         answer = await served.caller().post("/v1/addresses/jobs/send", content=body, headers=JSON)
         assert (answer.status_code, answer.json()["type"]) == (422, "bad-input")
@@ -132,7 +132,7 @@ async def test_an_answer_of_a_webhook_has_the_same_limits(body: bytes):
 
 
 async def test_one_namespace_has_one_large_thing_done_at_a_time():
-    async with serving() as served:
+    async with running_server() as served:
         turns = served.app.platform.large_work
         first, second = turns.lock_for("acme"), turns.lock_for("acme")
         assert first is second

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from live import live
-from serving import Clock, Served, serving
-from working import working
+from asgi_server import AsgiServer, Clock, running_server
+from live_server import running_live_server
+from server_worker import running_worker
 
 from holdfast import wait_for_signal, workflow
 from holdfast.server.app import Settings
@@ -31,7 +31,7 @@ async def overviewed(name: str) -> str:
     return await wait_for_signal("go") if name == "patient" else name
 
 
-async def start(served: Served, name: str, wait: str) -> None:
+async def start(served: AsgiServer, name: str, wait: str) -> None:
     caller = served.caller()
     told = (await caller.post("/v1/runs", json={"workflow": "overviewed", "id": name, "args": [name]})).json()
     for _ in range(500):
@@ -46,7 +46,7 @@ async def test_it_tells_how_many_runs_there_are_in_each_state_and_when_it_stops_
 ):
     monkeypatch.setattr(overview_feed, "MAX_COUNTED_RUNS", 2)
     monkeypatch.setattr(health, "MAX_COUNTED_RUNS", 2)
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         for name, state in {"a": "completed", "b": "completed", "c": "completed", "bad": "failed"}.items():
             await start(served, name, state)
         await start(served, "patient", "waiting")
@@ -77,7 +77,7 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
         return await count_runs(self, max_ended)
 
     monkeypatch.setattr(MemoryStore, "count_runs", counting)
-    async with live() as server, AsyncExitStack() as readers:
+    async with running_live_server() as server, AsyncExitStack() as readers:
         streams = [await readers.enter_async_context(server.stream("/v1/changes")) for _ in range(5)]
         first = [await anext(stream) for stream in streams]
         assert {name for name, _ in first} == {"changed"}
@@ -93,7 +93,7 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
 
 
 async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
-    async with live() as server, server.stream("/v1/changes") as stream:
+    async with running_live_server() as server, server.stream("/v1/changes") as stream:
         assert (await anext(stream))[1]["disabled"] == []
         async with httpx2.AsyncClient(base_url=server.address) as http:
             await http.post("/v1/agents/something/disable")
@@ -101,7 +101,7 @@ async def test_what_is_asked_for_over_http_is_told_to_whoever_follows():
 
 
 async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
-    async with live() as server:
+    async with running_live_server() as server:
         async with server.stream("/v1/changes") as stream:
             await anext(stream)
             assert len(server.app.platform.overview_feeds._feeds) == 1
@@ -114,7 +114,7 @@ async def test_nobody_looks_any_more_when_the_last_reader_is_gone():
 
 async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runs, "MAX_RUNS_SCANNED", 2)
-    async with serving() as served, working(served):
+    async with running_server() as served, running_worker(served):
         await start(served, "bad", "failed")
         for name in ("b", "c", "d", "e"):
             await start(served, name, "completed")
@@ -142,7 +142,7 @@ async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: 
         return await runs_by_day(self, since, until, workflow=workflow)
 
     monkeypatch.setattr(MemoryStore, "get_daily_run_counts", counting)
-    async with serving(settings=Settings(clock=clock)) as served:
+    async with running_server(settings=Settings(clock=clock)) as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])
         await start(served, "a", "pending")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from serving import Clock, Served, serving
+from asgi_server import AsgiServer, Clock, running_server
 
 from holdfast.server.app import Settings
 from holdfast.server.background.policy_enforcer import enforce_policies
@@ -19,7 +19,7 @@ NOON = 20_000 * 86400.0 + 43_200
 
 
 class World:
-    def __init__(self, served: Served, clock: Clock) -> None:
+    def __init__(self, served: AsgiServer, clock: Clock) -> None:
         self.served, self.clock = served, clock
         self.http = served.caller()
 
@@ -55,7 +55,7 @@ class World:
 @pytest_asyncio.fixture
 async def world() -> AsyncGenerator[World]:
     clock = Clock(NOON)
-    async with serving(settings=Settings(clock=clock)) as served:
+    async with running_server(settings=Settings(clock=clock)) as served:
         yield World(served, clock)
 
 
@@ -183,7 +183,7 @@ async def test_many_runs_that_are_there_are_told_again_above_the_limit(world: Wo
 
 
 async def test_many_runs_are_not_one():
-    async with serving() as served:
+    async with running_server() as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("spender", ("n",))])
         body = {"workflow": "spender", "calls": [{"args": [1]}, {"args": [2]}], "dedup": "x"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from serving import serving
+from asgi_server import running_server
 
 from holdfast import AesEncryption, Client, UndecryptableValue
 from holdfast.client.http.problems import error_from_response
@@ -22,7 +22,7 @@ def on_disk(folder: Path) -> bytes:
 
 async def test_what_is_delivered_and_what_a_server_keeps_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(KEYS, AesEncryption.new_key())
-    async with serving(f"sqlite:///{tmp_path / 'runs.db'}") as served:
+    async with running_server(f"sqlite:///{tmp_path / 'runs.db'}") as served:
         http = served.caller(await served.key("admin", "listen:*"))
         sent = await http.post("/v1/addresses/band/send", json={"payload": {"play": WORD}})
         taken = await http.post("/v1/addresses/band/claim", json={}, params={"wait": 5})
@@ -43,12 +43,12 @@ async def test_what_is_delivered_and_what_a_server_keeps_is_sealed(tmp_path: Pat
 async def test_a_server_without_the_key_lets_nobody_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     url = f"sqlite:///{tmp_path / 'runs.db'}"
     monkeypatch.setenv(KEYS, AesEncryption.new_key())
-    async with serving(url) as served:
+    async with running_server(url) as served:
         token = await served.key("admin")
         assert (await served.caller(token).get("/v1/whoami")).status_code == 200
     for other in ("", AesEncryption.new_key()):
         monkeypatch.setenv(KEYS, other)
-        async with serving(url) as served:
+        async with running_server(url) as served:
             assert (await served.caller().get("/v1/whoami")).status_code == 401
             answer = await served.caller(token).get("/v1/whoami")
             assert (answer.status_code, answer.json()["type"]) == (500, "undecryptable-value")
@@ -63,7 +63,7 @@ async def test_a_run_that_the_server_cannot_open_is_told_of_and_the_others_are_a
     async with Client(url, encryption=AesEncryption(AesEncryption.new_key())) as client:
         sealed = (await client.send("band", {"play": WORD})).run_id
     monkeypatch.delenv(KEYS, raising=False)
-    async with serving(url) as served, Client(url) as client:
+    async with running_server(url) as served, Client(url) as client:
         plain = (await client.send("orchestra", {"play": "drum"})).run_id
         listed = (await served.caller().get("/v1/runs")).json()["items"]
         assert {run["id"] for run in listed} == {sealed, plain}

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from live import Live, live
+from live_server import LiveServer, running_live_server
 
 from holdfast.errors import UsageError
 from holdfast.server import serve
@@ -32,7 +32,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def to(cls, server: Live, **more: Any) -> Wire:
+    async def to(cls, server: LiveServer, **more: Any) -> Wire:
         host, port = server.address.removeprefix("http://").split(":")
         return cls(*await asyncio.open_connection(host, int(port), **more))
 
@@ -73,7 +73,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
 ):
     monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.3)
     monkeypatch.setattr(request_guard, "BODY_TIMEOUT_S", 0.3)
-    async with live() as server:
+    async with running_live_server() as server:
         silent = await Wire.to(server)
         slow_head = await Wire.to(server)
         second_head = await Wire.to(server)
@@ -108,7 +108,7 @@ async def test_heads_and_bodies_that_do_not_end_are_cut_off_however_busily_they_
 
 async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http_connection, "STALL_TIMEOUT_S", 0.3)
-    async with live() as server:
+    async with running_live_server() as server:
         host, port = server.address.removeprefix("http://").split(":")
         reader = socket.socket()
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -129,7 +129,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
 
 
 async def test_what_is_no_http_is_told_as_a_problem():
-    async with live() as server:
+    async with running_live_server() as server:
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
             b"GET /v1/whoami HTTP/1.1\r\n\r\n",
@@ -147,7 +147,7 @@ async def test_what_is_no_http_is_told_as_a_problem():
 
 @pytest.mark.parametrize("cut", [0, 1000, 20_000])
 async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
-    async with live() as server:
+    async with running_live_server() as server:
         for line in (b"GET /v1/whoami?" + b"a" * 33_000, b"GET /v1/whoami HTTP/1.1\r\nX: " + b"a" * 33_000):
             wire = await Wire.to(server)
             version = b"" if b"HTTP" in line else b" HTTP/1.1"
@@ -163,7 +163,7 @@ async def test_a_head_has_a_limit_however_it_comes_in(cut: int):
 
 
 async def test_connections_that_say_nothing_make_room_for_those_that_do():
-    async with live(max_connections=10) as server:
+    async with running_live_server(max_connections=10) as server:
         idle = [await Wire.to(server) for _ in range(20)]
         half = [await Wire.to(server) for _ in range(20)]
         for wire in half[-10:]:
@@ -177,7 +177,7 @@ async def test_connections_that_say_nothing_make_room_for_those_that_do():
 
 
 async def test_more_connections_than_it_can_answer_are_turned_away():
-    async with live(max_connections=3) as server:
+    async with running_live_server(max_connections=3) as server:
         async with httpx2.AsyncClient(base_url=server.address) as client:
             assert (await client.post("/v1/addresses/a/send", json={"id": "never"})).status_code == 201
         held = [await Wire.to(server) for _ in range(3)]
@@ -223,7 +223,7 @@ async def test_it_speaks_tls(tmp_path: Path):
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
     making = await asyncio.create_subprocess_exec(*made, *names, "-keyout", key, "-out", cert, stderr=subprocess.PIPE)
     assert await making.wait() == 0
-    async with live(tls_cert=cert, tls_key=key) as server:
+    async with running_live_server(tls_cert=cert, tls_key=key) as server:
         port = server.address.rpartition(":")[2]
         async with httpx2.AsyncClient(verify=ssl.create_default_context(cafile=str(cert))) as client:
             answer = await client.get(f"https://localhost:{port}/v1/whoami")
@@ -232,7 +232,7 @@ async def test_it_speaks_tls(tmp_path: Path):
 
 async def test_only_a_proxy_that_is_trusted_is_believed():
     async def remote_seen(**more: Any) -> list[str]:
-        async with live(settings=Settings(), **more) as server:
+        async with running_live_server(settings=Settings(), **more) as server:
             platform = server.app.platform
             home = await platform.tenants.get_home_store()
             async with httpx2.AsyncClient(base_url=server.address) as client:
@@ -248,7 +248,7 @@ async def test_only_a_proxy_that_is_trusted_is_believed():
 
 
 async def test_an_answer_does_not_wait_for_the_reader_to_acknowledge_its_beginning():
-    async with live() as server:
+    async with running_live_server() as server:
         wire, took = await Wire.to(server), list[float]()
         for _ in range(20):
             began = time.perf_counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from live import live
+from live_server import running_live_server
 
 from holdfast import Client, Runtime, step, workflow
 from holdfast.errors import InputError
@@ -46,7 +46,7 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
         await asyncio.wait_for(ends[number].wait(), 20)
 
     async with Runtime(url):
-        async with live(url) as server:
+        async with running_live_server(url) as server:
             port = int(server.address.rpartition(":")[2])
             follower = Client(server.address)
             following = asyncio.create_task(follow(follower))
@@ -54,7 +54,7 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
             await over_http(1)
             await told(1)
         await over_http(2)  # while nobody serves
-        async with live(url, port=port):
+        async with running_live_server(url, port=port):
             await over_http(3)
             await told(2)
             await told(3)
@@ -68,14 +68,17 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
 
 
 async def test_a_place_that_is_none_is_refused(tmp_path: Path):
-    async with live(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
+    async with running_live_server(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
         transport = client._backend._transport  # type: ignore[attr-defined]
         with pytest.raises(InputError):
             (await transport.request("GET", "/v1/events", query={"since": "yesterday"})).unwrap()
 
 
 async def test_a_reader_that_comes_back_with_the_id_of_the_last_event_goes_on_from_there(tmp_path: Path):
-    async with live(f"sqlite:///{tmp_path / 'runs.db'}") as server, httpx2.AsyncClient(base_url=server.address) as http:
+    async with (
+        running_live_server(f"sqlite:///{tmp_path / 'runs.db'}") as server,
+        httpx2.AsyncClient(base_url=server.address) as http,
+    ):
 
         async def first(**headers: str) -> tuple[str, str]:
             """The id of the first event, and from which moment on it says that the stream tells."""

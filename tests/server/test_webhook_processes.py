@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from receiver import Got, Reply, receiving
-from serving import serving
+from asgi_server import running_server
+from webhook_receiver import Got, Reply, receiving
 
 from free_ports import free_port
 from holdfast.server.app import Settings
@@ -23,7 +23,7 @@ from holdfast.server.webhooks import sender
 
 pytestmark = pytest.mark.asyncio
 
-SERVER = Path(__file__).with_name("serving_process.py")
+SERVER = Path(__file__).with_name("server_process.py")
 
 
 @asynccontextmanager
@@ -110,7 +110,8 @@ async def test_several_servers_send_each_delivery_once(tmp_path: Path, monkeypat
     settings = Settings(allowed_webhook_hosts=("127.0.0.1",))
     async with receiving() as receiver, AsyncExitStack() as stack:
         servers = [
-            await stack.enter_async_context(serving(f"sqlite:///{tmp_path}/hooks.db", settings)) for _ in range(2)
+            await stack.enter_async_context(running_server(f"sqlite:///{tmp_path}/hooks.db", settings))
+            for _ in range(2)
         ]
         http = servers[0].caller()
         await http.put("/v1/addresses/shared", json={"webhook": receiver.url})
@@ -134,7 +135,7 @@ async def test_the_receiver_in_node_of_the_docs(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "receiver.js").write_text(code)
     port = free_port()
     url = f"http://127.0.0.1:{port}/"
-    async with serving(settings=Settings(allowed_webhook_hosts=("127.0.0.1",))) as served:
+    async with running_server(settings=Settings(allowed_webhook_hosts=("127.0.0.1",))) as served:
         http = served.caller()
         secret = (await http.put("/v1/addresses/in-node", json={"webhook": url})).json()["webhook_secret"]
         environment = os.environ | {"WEBHOOK_SECRET": secret, "PORT": str(port)}

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from receiver import Got, Receiver, Reply, receiving
-from serving import Clock, Served, serving
+from asgi_server import AsgiServer, Clock, running_server
+from webhook_receiver import Got, Receiver, Reply, receiving
 
 from holdfast.errors import UsageError, WebhookVerificationFailed
 from holdfast.server.app import Settings
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class World:
-    served: Served
+    served: AsgiServer
     clock: Clock
     http: httpx2.AsyncClient
     receiver: Receiver
@@ -86,7 +86,7 @@ class World:
 async def a_world(**settings: Any) -> AsyncGenerator[World]:
     clock = Clock(1_000_000.0)
     chosen = {"allowed_webhook_hosts": ("127.0.0.1",), "clock": clock} | settings
-    async with receiving() as receiver, serving(settings=Settings(**chosen)) as served:
+    async with receiving() as receiver, running_server(settings=Settings(**chosen)) as served:
         yield World(served, clock, served.caller(), receiver)
 
 
@@ -111,7 +111,7 @@ async def test_a_delivery_is_sent_signed_and_the_answer_is_the_output():
         assert (got.headers["host"], got.path) == (f"127.0.0.1:{world.receiver.port}", "/hook")
         assert verify(got.headers, got.body, secret, now=1_000_010) == delivery
         [told] = await world.deliveries(run)
-        assert (told["listener_name"], told["remote"], told["state"]) == ("webhook", "127.0.0.1", "completed")
+        assert (told["listener_name"], told["remote_address"], told["state"]) == ("webhook", "127.0.0.1", "completed")
         await asyncio.sleep(0.05)
         assert await world.workers() == 0
 

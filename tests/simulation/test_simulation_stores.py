@@ -114,8 +114,12 @@ PLANTED = {
     ("postgres", "a record is appended to a run that nobody holds"): changed(
         "APPEND_ONE", " AND state = 'running'", ""
     ),
-    ("sqlite", "deaths add up"): changed("RESET_DELIVERY_COUNT", "deliveries = 0", "deliveries = deliveries"),
-    ("postgres", "deaths add up"): changed("RESET_DELIVERY_COUNT", "deliveries = 0", "deliveries = runs.deliveries"),
+    ("sqlite", "deaths add up"): changed(
+        "RESET_DELIVERY_COUNT", "delivery_count = 0", "delivery_count = delivery_count"
+    ),
+    ("postgres", "deaths add up"): changed(
+        "RESET_DELIVERY_COUNT", "delivery_count = 0", "delivery_count = runs.delivery_count"
+    ),
     ("sqlite", "a fork shares too much"): changed("COPY_JOURNAL", "seq < ?", "seq <= ?"),
     ("postgres", "a fork shares too much"): changed("COPY_JOURNAL", "seq < %s", "seq <= %s"),
 }

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ledger import Journal, Line, Recorded, _check_shape
-from soak_crew import Crew, Strike
-from soak_expected import check_pauses, check_result, check_signals
-from soak_reading import StoreReader, Tail, WorkerRow
+from soak_expectations import check_pauses, check_result, check_signals
+from soak_reader import StoreReader, Tail, WorkerRow
+from soak_workers import Crew, Strike
 
 SETTLE = 4.5
 """A run is looked at so many seconds after it ended: longer than anybody is stopped."""

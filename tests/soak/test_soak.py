@@ -13,12 +13,14 @@ from pathlib import Path
 
 import postgres_server
 import pytest
-from app_processes import App, World, until
+from app_processes import App, World
 from postgres_processes import PgWorld
 from soak_checker import Checker
-from soak_crew import KINDS, LEASE, WORKERS, Crew
-from soak_expected import FLOWS, LETTERS
-from soak_reading import PgReader, SqliteReader, StoreReader
+from soak_expectations import FLOWS, LETTERS
+from soak_reader import PgReader, SqliteReader, StoreReader
+from soak_workers import KINDS, LEASE, WORKERS, Crew
+
+from waits import wait_until_sync
 
 SLOTS = 150
 """So many runs are under way at a time."""
@@ -57,10 +59,10 @@ def test_on_postgres_they_do_so_as_well(soak_folder: Path, soak_seconds_on_postg
 def soak(world: World, seconds: float, seed: int, reader: Callable[[], StoreReader]) -> None:
     crew = Crew(world, seed)
     with told_of_strikes(crew, seconds, seed):
-        until(lambda: len(world.live_workers()) == WORKERS, "the workers are there", seen=crew.stacks)
+        wait_until_sync(lambda: len(world.live_workers()) == WORKERS, "the workers are there", describe=crew.stacks)
         starter = world.spawn("soak_starter.py", SEED=seed, SLOTS=SLOTS, FLOWS=" ".join(FLOWS))
-        until((world.folder / "starts").exists, "the starter begins", seen=lambda: starter)
-        signaller = world.spawn("soak_signaller.py", SEED=seed, LETTERS=LETTERS)
+        wait_until_sync((world.folder / "starts").exists, "the starter begins", describe=lambda: starter)
+        signaller = world.spawn("soak_signal_sender.py", SEED=seed, LETTERS=LETTERS)
         checker = Checker(world.folder, crew, reader())
         began = time.time()
         crew.begin()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ledger import SIGNAL, STEP, Journal, Line, Recorded
 from soak_checker import Checker, Sample
-from soak_crew import Strike
-from soak_expected import check_result, check_signals
-from soak_reading import WorkerRow
+from soak_expectations import check_result, check_signals
+from soak_reader import WorkerRow
+from soak_workers import Strike
 
 KILLED, ALIVE, STOPPED, LEFT, STOPPED_AND_KILLED = 1, 2, 3, 4, 5
 WORKERS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from postgres_faults import Server
 from postgres_processes import PgWorld
-from postgres_trouble import Server
 from test_process_postgres_restarts import come_through_restarts
 
 EVERY = 2.0

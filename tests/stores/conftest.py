@@ -28,7 +28,7 @@ class Backend:
 
     make: Callable[[Path, Clock], Any]
     again: Callable[[Any, Clock], Any]
-    kill: Callable[[Any, int], None]
+    kill_worker: Callable[[Any, int], None]
     place: Callable[[Path], AbstractContextManager[Any]] = nullcontext
     """Where it is, as ``make`` wants to know it."""
     slower: int = 1
@@ -56,7 +56,7 @@ BACKENDS = {
         lambda store, clock: SqliteStore(store.path, clock=clock),
         lambda store, worker: store._locks.release(store._own_workers[worker]),
     ),
-    "sealed": Backend(
+    "encrypted": Backend(
         lambda folder, clock: EncryptedStore(SqliteStore(folder / "runs.db", clock=clock), ENCRYPTION),
         lambda store, clock: EncryptedStore(SqliteStore(store.inner.path, clock=clock), ENCRYPTION),
         lambda store, worker: store.inner._locks.release(store.inner._own_workers[worker]),
@@ -71,19 +71,19 @@ BACKENDS = {
 }
 
 
-SEALED_IN = {
+ENCRYPTED_IN = {
     f"test_store_{part}"
     for part in (
-        "approvals", "deduplication", "deliveries", "forks", "journal", "keeping", "life", "links", "notices",
-        "pruning", "reopening", "requests", "schedules", "settling",
+        "approvals", "deduplication", "deliveries", "forks", "journal", "live_events", "reopened_runs", "retention",
+        "run_lifecycle", "run_links", "run_requests", "schedules", "server_data", "settlement",
     )
 }  # fmt: skip
-"""The modules whose tests are also run on a sealed store: those about values, and not about searching in them."""
+"""The modules whose tests also run on an encrypted store: those about values, and not about searching in them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what would tell nothing new of sealed values, and take time."""
-    items[:] = [item for item in items if _backend_of(item) != "sealed" or item.module.__name__ in SEALED_IN]
+    """Leave out the tests that would take time and show nothing new about encrypted values."""
+    items[:] = [item for item in items if _backend_of(item) != "encrypted" or item.module.__name__ in ENCRYPTED_IN]
 
 
 def _backend_of(item: Any) -> str | None:
@@ -116,7 +116,7 @@ async def store(backend: Backend, tmp_path: Path, clock: Clock) -> AsyncIterator
 
 
 @pytest_asyncio.fixture
-async def elsewhere(backend: Backend, store: Store, clock: Clock) -> AsyncIterator[Store]:
+async def second_store(backend: Backend, store: Store, clock: Clock) -> AsyncIterator[Store]:
     """The same data, as another process sees it."""
     other = backend.again(store, clock)
     await other.open()
@@ -125,6 +125,6 @@ async def elsewhere(backend: Backend, store: Store, clock: Clock) -> AsyncIterat
 
 
 @pytest.fixture
-def kill(backend: Backend, store: Store) -> Callable[[int], None]:
+def kill_worker(backend: Backend, store: Store) -> Callable[[int], None]:
     """Lets the process of a worker, registered through ``store``, be gone."""
-    return lambda worker: backend.kill(store, worker)
+    return lambda worker: backend.kill_worker(store, worker)

@@ -373,7 +373,7 @@ class Model:
                 row.update(
                     reminder_count=op.reminder_count, assignee=op.assignee, reminded_at=op.at, expires_at=op.expires_at
                 )
-                told = {"id": op.id, "asked_of": op.assignee, "reminders": op.reminder_count}
+                told = {"id": op.id, "assignee": op.assignee, "reminder_count": op.reminder_count}
                 self._leave(run, row["position"], "reminded", told, op.at)
         elif row["state"] == "open":
             row["state"] = "withdrawn"

@@ -26,9 +26,9 @@ from holdfast.stores.operations import (
     StartRun,
 )
 
-DONE, TOLD, FENCED, REFUSED = OpStatus.DONE, OpStatus.DONE_NOTIFIED, OpStatus.FENCED, OpStatus.REFUSED
+DONE, NOTIFIED, FENCED, REFUSED = OpStatus.DONE, OpStatus.DONE_NOTIFIED, OpStatus.FENCED, OpStatus.REFUSED
 FLOW = "etl"
-ALL: dict[str, Any] = {"workflows": [FLOW], "queues": None}
+CLAIM_FILTER: dict[str, Any] = {"workflows": [FLOW], "queues": None}
 
 
 class Clock:
@@ -55,11 +55,11 @@ def new_run(run_id: str = "r", **fields: Any) -> NewRun:
     return NewRun(id=run_id, **{**given, **fields})
 
 
-def a_worker(name: str = "w", **fields: Any) -> NewWorker:
+def new_worker(name: str = "w", **fields: Any) -> NewWorker:
     return NewWorker(**{"name": name, "host": "host", "pid": 7, "workflows": (FLOW,), **fields})
 
 
-def record(seq: int, *, epoch: int = 1, position: int | None = None, **fields: Any) -> Record:
+def make_record(seq: int, *, epoch: int = 1, position: int | None = None, **fields: Any) -> Record:
     given: dict[str, Any] = {
         "kind": RecordKind.STEP,
         "position": seq if position is None else position,
@@ -84,7 +84,7 @@ def append(
     used: Usage | None = None,
     **fields: Any,
 ) -> AppendRecord:
-    made = record(seq, **{"epoch": run.epoch, **fields})
+    made = make_record(seq, **{"epoch": run.epoch, **fields})
     return AppendRecord(
         run.key, made, consumed_signal_id=consume, clear_attempt=clear, reset_delivery_count=reset, used=used
     )
@@ -95,7 +95,7 @@ def reserve(run: Run, position: int, tokens: int = 0, **fields: Any) -> ReserveU
     return ReserveUsage(run.key, run.epoch, position, Usage(calls=1, input_tokens=tokens, **fields))
 
 
-def note(run: Run, position: int, number: int = 1, **fields: Any) -> SaveAttempt:
+def save_attempt(run: Run, position: int, number: int = 1, **fields: Any) -> SaveAttempt:
     return SaveAttempt(run.key, run.epoch, Attempt(position, number, **fields))
 
 
@@ -116,7 +116,7 @@ def link(parent: Run, position: int = 0, *, awaited: bool = True) -> RunLink:
     return RunLink(parent.key, parent.epoch, position, awaited)
 
 
-def child_of(
+def start_child(
     parent: Run, run_id: str = "c", position: int = 0, *, claim_as: int | None = None, **fields: Any
 ) -> StartRun:
     """Start a run from within another one, which waits for it."""
@@ -136,11 +136,11 @@ def signal(run_id: str = "r", name: str = "go", payload: bytes = b"1", dedup: st
     return SendSignal(run_id, name, payload, dedup, 1_000_003.0)
 
 
-async def do(store: Store, *ops: Op) -> Sequence[Any]:
+async def commit_ops(store: Store, *ops: Op) -> Sequence[Any]:
     return await store.commit(ops)
 
 
-async def start(store: Store, run_id: str = "r", *, claim_as: int | None = None, **fields: Any) -> Run:
+async def start_run(store: Store, run_id: str = "r", *, claim_as: int | None = None, **fields: Any) -> Run:
     """A new run."""
     [answer] = await store.commit([StartRun(new_run(run_id, **fields), claim_as=claim_as)])
     assert isinstance(answer, StartResult)
@@ -148,38 +148,38 @@ async def start(store: Store, run_id: str = "r", *, claim_as: int | None = None,
     return answer.run
 
 
-async def hold(store: Store, run_id: str = "r", *, lease: float = 10.0, **fields: Any) -> Run:
+async def start_claimed_run(store: Store, run_id: str = "r", *, lease: float = 10.0, **fields: Any) -> Run:
     """A new run, held by a new worker under epoch 1."""
-    worker = await store.register_worker(a_worker(), lease)
-    return await start(store, run_id, claim_as=worker, **fields)
+    worker = await store.register_worker(new_worker(), lease)
+    return await start_run(store, run_id, claim_as=worker, **fields)
 
 
-async def claim_one(store: Store, worker: int | None = None) -> Run:
+async def claim_run(store: Store, worker: int | None = None) -> Run:
     """The run that a worker gets who asks for one."""
     if worker is None:
-        worker = await store.register_worker(a_worker("claimant"), 10.0)
-    [run] = await store.claim_runs(worker, **ALL, limit=1)
+        worker = await store.register_worker(new_worker("claimant"), 10.0)
+    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
     return run
 
 
-async def state_of(store: Store, run_id: str = "r") -> RunState:
+async def get_state(store: Store, run_id: str = "r") -> RunState:
     run = await store.get_run(run_id)
     assert run is not None
     return run.state
 
 
-async def row(store: Store, run_id: str = "r") -> Run:
+async def read_run(store: Store, run_id: str = "r") -> Run:
     run = await store.get_run(run_id)
     assert run is not None
     return run
 
 
-async def mailbox(store: Store, run: Run) -> list[Signal]:
+async def list_signals(store: Store, run: Run) -> list[Signal]:
     [history] = await store.get_histories([run.key])
     return list(history.signals)
 
 
-async def journal(store: Store, run: Run) -> list[int]:
+async def list_record_seqs(store: Store, run: Run) -> list[int]:
     """The sequence numbers of a run's records."""
     [history] = await store.get_histories([run.key])
     return [made.seq for made in history.records]

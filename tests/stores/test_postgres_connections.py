@@ -19,8 +19,8 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from postgres_faults import Database, Pooler, Server
 from postgres_server import database
-from postgres_trouble import Database, Pooler, Server
 
 from holdfast.errors import (
     StoreCorrupt,

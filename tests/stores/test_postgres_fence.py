@@ -18,7 +18,21 @@ import postgres_server
 import psycopg
 import pytest
 import pytest_asyncio
-from store_values import ALL, DONE, FENCED, Clock, a_worker, append, claim_one, do, finish, park, row, signal, start
+from store_values import (
+    CLAIM_FILTER,
+    DONE,
+    FENCED,
+    Clock,
+    append,
+    claim_run,
+    commit_ops,
+    finish,
+    new_worker,
+    park,
+    read_run,
+    signal,
+    start_run,
+)
 
 from holdfast.core.states import RunState
 from holdfast.stores.operations import Op, OpStatus, Run
@@ -61,9 +75,9 @@ async def fleet() -> AsyncIterator[Fleet]:
         gate = await psycopg.AsyncConnection.connect(url, autocommit=True)
         for store in (first, second):
             await store.open()
-        victim, heir = await first.register_worker(a_worker(), 10.0), await second.register_worker(a_worker(), 1e6)
-        await start(first)
-        run = await claim_one(first, victim)
+        victim, heir = await first.register_worker(new_worker(), 10.0), await second.register_worker(new_worker(), 1e6)
+        await start_run(first)
+        run = await claim_run(first, victim)
         clock.advance(11.0)
         yield Fleet(first, second, heir, run, gate)
         for store in (first, second):
@@ -103,18 +117,18 @@ async def take_over(fleet: Fleet) -> list[int] | None:
     It is tried until it works, or the run has ended: burying somebody is given up soon while others are in the way.
     """
     async with asyncio.timeout(PATIENCE):
-        while (await row(fleet.second)).state is not RunState.COMPLETED:
+        while (await read_run(fleet.second)).state is not RunState.COMPLETED:
             await fleet.second.reap_dead_workers(fleet.heir)
-            for run in await fleet.second.claim_runs(fleet.heir, **ALL, limit=1):
+            for run in await fleet.second.claim_runs(fleet.heir, **CLAIM_FILTER, limit=1):
                 [history] = await fleet.second.get_histories([run.key])
                 return [record.seq for record in history.records]
     return None
 
 
 async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_buried_is_looked_at_again(fleet: Fleet):
-    await do(fleet.first, signal(name="old name"))
+    await commit_ops(fleet.first, signal(name="old name"))
     async with gate_in_front_of(fleet, "parks"):
-        parking = asyncio.create_task(do(fleet.first, park(fleet.run, None, "new name")))
+        parking = asyncio.create_task(commit_ops(fleet.first, park(fleet.run, None, "new name")))
         await waiting(fleet, at_gate=True)
         taking_over = asyncio.create_task(take_over(fleet))
         await waiting(fleet, at_gate=False)
@@ -124,7 +138,7 @@ async def test_a_run_that_parks_with_unread_signals_while_its_worker_is_buried_i
 
 async def check(fleet: Fleet, ops: list[Op], verdicts: list[OpStatus], read: list[int] | None) -> None:
     """The successor has read what was told to be recorded, and nothing else came in."""
-    run = await row(fleet.second)
+    run = await read_run(fleet.second)
     [history] = await fleet.second.get_histories([run.key])
     records = [record.seq for record in history.records]
     if verdicts == [DONE] * len(ops):
@@ -196,7 +210,7 @@ async def test_without_its_lock_both_would_go_through(
 
 async def test_a_worker_that_was_stopped_in_the_middle_of_a_commit_keeps_nobody_from_burying_others(fleet: Fleet):
     # It holds its run's row for as long as the server lets it. Who waited for that could write nothing meanwhile.
-    other = await fleet.first.register_worker(a_worker(), -1.0)
+    other = await fleet.first.register_worker(new_worker(), -1.0)
     await fleet.gate.execute("BEGIN")
     await fleet.gate.execute("SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE")
     async with asyncio.timeout(PATIENCE):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 from postgres_server import database
-from store_values import a_worker
+from store_values import new_worker
 
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.postgres import PgStore
@@ -36,7 +36,7 @@ async def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list
     for _ in range(FLEET):
         store = PgStore(url, poll_interval_s=1e9)
         await store.open()
-        opened.append((store, await store.register_worker(a_worker(), 1e6)))
+        opened.append((store, await store.register_worker(new_worker(), 1e6)))
     yield opened
     for store, _ in opened:
         await store.close()

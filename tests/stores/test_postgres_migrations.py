@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from waits import wait_until_sync
+
 pytest.importorskip("psycopg")
 
 import psycopg
 from postgres_server import database
-from postgres_trouble import eventually
-from store_values import append, hold
+from store_values import append, start_claimed_run
 
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreReadOnly, StoreSchemaError, StoreUnavailable
 from holdfast.stores.postgres import PgStore, migrations
@@ -108,7 +109,7 @@ def test_who_waits_for_another_who_migrates_says_so(url: str, connection: Connec
     connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", lock)
     with connect(url) as second, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(migrate, second, "acme")
-        eventually(lambda: "another process that brings the schema acme up to date" in caplog.text)
+        wait_until_sync(lambda: "another process that brings the schema acme up to date" in caplog.text)
         connection.execute("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", lock)
         waiting.result()
     assert validate_schema_version(connection, "acme") == VERSION
@@ -306,7 +307,7 @@ def cut_all(connection: Connection) -> None:
 
 
 def test_a_store_that_connects_again_after_a_migration_refuses_everything(connection: Connection, opened: Any):
-    run = opened.run(hold(opened))
+    run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION + 1)
     cut_all(connection)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
@@ -321,7 +322,7 @@ def test_a_store_that_connects_again_after_a_migration_refuses_everything(connec
 def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_look(
     connection: Connection, opened: Any
 ):
-    run = opened.run(hold(opened))
+    run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION + 1)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
         opened.run(opened.reap_dead_workers(run.owner))
@@ -330,7 +331,7 @@ def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_
 
 
 def test_a_store_goes_on_after_a_migration_that_only_adds(connection: Connection, opened: Any):
-    run = opened.run(hold(opened))
+    run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION)
     cut_all(connection)
     until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
@@ -347,4 +348,4 @@ def until_refused(ask: Callable[[], Any]) -> Any:
         except StoreUnavailable:
             return None
 
-    return eventually(asked)
+    return wait_until_sync(asked)

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("psycopg")
 
 import psycopg
+from postgres_faults import Pooler
 from postgres_server import database
-from postgres_trouble import Pooler
-from store_values import a_worker, claim_one, do, finish, start, state_of
+from store_values import claim_run, commit_ops, finish, get_state, new_worker, start_run
 
 from holdfast.core.states import RunState
 from holdfast.stores.postgres import PgStore
@@ -108,14 +108,14 @@ async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureReque
     stores = [PgStore(url, poll_interval_s=0.0) for _ in range(2)]
     for store in stores:
         await store.open()
-    workers = [await store.register_worker(a_worker(), 30.0) for store in stores]
+    workers = [await store.register_worker(new_worker(), 30.0) for store in stores]
     for number in range(10):
         for store, worker in zip(stores, workers, strict=True):
-            await start(store, f"run-{number}-{worker}")
-            run = await claim_one(store, worker)
+            await start_run(store, f"run-{number}-{worker}")
+            run = await claim_run(store, worker)
             assert store.renew_lease(worker, 30.0)
-            await do(store, finish(run))
-            assert await state_of(store, run.id) is RunState.COMPLETED
+            await commit_ops(store, finish(run))
+            assert await get_state(store, run.id) is RunState.COMPLETED
     found = await stores[0]._read_for_client(
         lambda db: db.query("SELECT count(server_started_at) FROM holdfast.workers")
     )

@@ -13,8 +13,22 @@ import pytest_asyncio
 pytest.importorskip("psycopg")
 
 from postgres_server import database
-from queue_values import QUEUE, fill, ids, limited, limits
-from store_values import ALL, FENCED, FLOW, Clock, a_worker, do, finish, new_run, park, release, row, start, state_of
+from queue_values import QUEUE, claim_ids, declare_limited_queue, make_limits, start_queued_runs
+from store_values import (
+    CLAIM_FILTER,
+    FENCED,
+    FLOW,
+    Clock,
+    commit_ops,
+    finish,
+    get_state,
+    new_run,
+    new_worker,
+    park,
+    read_run,
+    release,
+    start_run,
+)
 
 from holdfast.core.states import RunState
 from holdfast.stores.operations import CancelRun, ReleaseRun, StartRun
@@ -69,49 +83,49 @@ async def trips(store: PgStore) -> list[list[str]]:
 
 
 async def test_a_claim_and_a_start_take_no_more_trips_because_there_could_be_limits(store: PgStore):
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     counted = await trips(store)
-    await do(store, StartRun(new_run("r", queue_key="acme")))
+    await commit_ops(store, StartRun(new_run("r", queue_key="acme")))
     assert len(counted) == 2
     counted.clear()
-    assert await ids(store, worker) == ["r"]
+    assert await claim_ids(store, worker) == ["r"]
     assert len(counted) == 4
 
 
 async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for_what_is_set_aside(store: PgStore):
-    worker = await limited(store, 5, "9/min")
+    worker = await declare_limited_queue(store, 5, "9/min")
     counted = await trips(store)
-    await fill(store, "a")
+    await start_queued_runs(store, "a")
     assert len(counted) == 2
     counted.clear()
-    assert await ids(store, worker) == ["a"]
+    assert await claim_ids(store, worker) == ["a"]
     assert len(counted) == 5
-    await store.set_queue_limits(QUEUE, limits(5, "9/min", key_rates=("1/min",)))
-    await fill(store, "acme/1", "acme/2")
+    await store.set_queue_limits(QUEUE, make_limits(5, "9/min", key_rates=("1/min",)))
+    await start_queued_runs(store, "acme/1", "acme/2")
     counted.clear()
-    assert await ids(store, worker) == ["acme/1"]
+    assert await claim_ids(store, worker) == ["acme/1"]
     assert len(counted) == 6
 
 
 async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore]):
     """Workers take runs as quickly as they can, and end them once it was looked from outside what is executed."""
     store = fleet[0]
-    await store.declare_queues([NewQueue(QUEUE, limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
+    await store.declare_queues([NewQueue(QUEUE, make_limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
     for key in ("acme", "beta", "other"):
-        await do(store, *(StartRun(new_run(f"{key}/{n}", queue=QUEUE, queue_key=key)) for n in range(30)))
+        await commit_ops(store, *(StartRun(new_run(f"{key}/{n}", queue=QUEUE, queue_key=key)) for n in range(30)))
     most, begun, over, looked = Counter[str](), Counter[str](), asyncio.Event(), asyncio.Event()
 
     async def work(mine: PgStore) -> None:
-        worker = await mine.register_worker(a_worker(), 1e6)
+        worker = await mine.register_worker(new_worker(), 1e6)
         idle = 0
         while idle < 20:
-            runs = await mine.claim_runs(worker, **ALL, limit=3)
+            runs = await mine.claim_runs(worker, **CLAIM_FILTER, limit=3)
             idle = 0 if runs else idle + 1
             begun.update(run.queue_key for run in runs)
             for _ in range(2 if runs else 0):  # the first look to end may have begun before the claim
                 await looked.wait()
                 await asyncio.sleep(0)
-            await do(mine, *(finish(run) for run in runs))
+            await commit_ops(mine, *(finish(run) for run in runs))
 
     executed = "SELECT queue_key, count(*) FROM holdfast.runs WHERE state = 'running' GROUP BY queue_key"
 
@@ -136,7 +150,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
 
 async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: list[PgStore]):
     async def begin(mine: PgStore, number: int) -> str:
-        [answer] = await do(mine, StartRun(new_run(f"r{number}", dedup_key="same")))
+        [answer] = await commit_ops(mine, StartRun(new_run(f"r{number}", dedup_key="same")))
         return answer.run.id
 
     started = await asyncio.gather(*(begin(mine, n) for n, mine in enumerate(fleet * 5)))
@@ -145,27 +159,27 @@ async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: 
 
 async def test_no_run_is_left_behind_when_a_queue_loses_its_limits(fleet: list[PgStore]):
     store, other, *_ = fleet
-    worker = await store.register_worker(a_worker(), 1e6)
+    worker = await store.register_worker(new_worker(), 1e6)
     for turn in range(5):
         await store.pause_queue(QUEUE)
         names = [f"r{turn}-{n}" for n in range(20)]
-        starts = asyncio.gather(*(start(other, name, queue=QUEUE) for name in names))
+        starts = asyncio.gather(*(start_run(other, name, queue=QUEUE) for name in names))
         await store.resume_queue(QUEUE)
         await starts
         assert await store.list_queues() == []
-        assert sorted(await ids(store, worker)) == sorted(names)
+        assert sorted(await claim_ids(store, worker)) == sorted(names)
 
 
 async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: PgStore):
     many = BATCH_SIZE * 2 + 10
-    await do(store, *(StartRun(new_run(f"r{n}", queue=QUEUE, queue_key="acme")) for n in range(many)))
-    worker = await limited(store, 1)
+    await commit_ops(store, *(StartRun(new_run(f"r{n}", queue=QUEUE, queue_key="acme")) for n in range(many)))
+    worker = await declare_limited_queue(store, 1)
     ready = "SELECT ready_state, due_state, count(*), max(turn) FROM holdfast.runs GROUP BY ready_state, due_state"
     assert await store._read(lambda db: db.query(ready)) == [(2, 2, many, many - 1)]
-    assert await ids(store, worker) == ["r0"]
-    await store.declare_queues([NewQueue("another", limits(1))])
-    await store.set_queue_limits(QUEUE, limits(key_concurrency=1))
-    assert await ids(store, worker) == []
+    assert await claim_ids(store, worker) == ["r0"]
+    await store.declare_queues([NewQueue("another", make_limits(1))])
+    await store.set_queue_limits(QUEUE, make_limits(key_concurrency=1))
+    assert await claim_ids(store, worker) == []
     declared = "UPDATE holdfast.queues SET declared_limits = NULL WHERE name = 'llm'"
     await store._write(lambda db: db.execute(declared))
     assert await store.set_queue_limits(QUEUE, None)
@@ -178,39 +192,39 @@ async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: Pg
 
 @pytest.mark.parametrize("gives_up", [finish, release, park], ids=["finish", "release", "park"])
 async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_up: Any):
-    worker = await limited(store, 1)
-    await fill(store, "a", "b")
-    [run] = await store.claim_runs(worker, **ALL, limit=9)
-    await start(store, "free")
-    [free] = await store.claim_runs(worker, **ALL, limit=9)
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", "b")
+    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    await start_run(store, "free")
+    [free] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
     assert (run.is_limited, free.is_limited) == (True, False)
     told: list[str] = []
     store._session.notify = told.append  # type: ignore[method-assign]
-    await do(store, finish(free))
+    await commit_ops(store, finish(free))
     assert "holdfast:work" not in told
-    await do(store, gives_up(run))
+    await commit_ops(store, gives_up(run))
     assert "holdfast:work" in told
 
 
 async def test_a_place_that_was_taken_through_another_server_is_given_up_through_this_one(fleet: list[PgStore]):
     here, there, *_ = fleet
-    worker = await limited(here, 1)
-    await fill(here, "a", "b", is_delivery=True)
-    [run] = await here.claim_runs(worker, **ALL, limit=9)
+    worker = await declare_limited_queue(here, 1)
+    await start_queued_runs(here, "a", "b", is_delivery=True)
+    [run] = await here.claim_runs(worker, **CLAIM_FILTER, limit=9)
     assert await there.get_run("a") == run
     told: list[str] = []
     there._session.notify = told.append  # type: ignore[method-assign]
-    await do(there, finish(run))
+    await commit_ops(there, finish(run))
     assert "holdfast:work" in told
 
 
 async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgStore]):
     """While its holder finishes some of it, and cancels are asked for."""
     here = fleet[0]
-    worker, late = await here.register_worker(a_worker(), 1e9), here.now() - 1
+    worker, late = await here.register_worker(new_worker(), 1e9), here.now() - 1
     names = [f"d{number}" for number in range(120)]
-    await do(here, *[StartRun(new_run(name, is_delivery=True, deadline=late)) for name in names])
-    runs = await here.claim_runs(worker, **ALL, limit=80)
+    await commit_ops(here, *[StartRun(new_run(name, is_delivery=True, deadline=late)) for name in names])
+    runs = await here.claim_runs(worker, **CLAIM_FILTER, limit=80)
 
     async def expires(store: PgStore) -> list[str]:
         found: list[str] = []
@@ -220,31 +234,31 @@ async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgSto
 
     ended, answers, *others = await asyncio.gather(
         expires(fleet[1]),
-        asyncio.gather(*[do(here, finish(run)) for run in runs[::4]]),
+        asyncio.gather(*[commit_ops(here, finish(run)) for run in runs[::4]]),
         expires(fleet[2]),
         expires(fleet[3]),
-        *[do(fleet[1], CancelRun(name, late)) for name in names[80::5]],
+        *[commit_ops(fleet[1], CancelRun(name, late)) for name in names[80::5]],
     )
     ended = [*ended, *others[0], *others[1]]
     assert len(ended) == len(set(ended))
     finished = [run.id for run, [answer] in zip(runs[::4], answers, strict=True) if answer is not FENCED]
-    states = {name: await state_of(here, name) for name in names}
+    states = {name: await get_state(here, name) for name in names}
     assert [name for name in names if states[name] == "failed"] == sorted(ended, key=names.index)
     assert [name for name in names if states[name] == "completed"] == finished
     assert set(states.values()) <= {"failed", "completed", "cancelled"}
 
 
 async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(store: PgStore):
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     for name, most in (("a", 3), ("b", 1)):
-        await start(store, name, is_delivery=True, max_deliveries=most)
-    runs = await store.claim_runs(worker, **ALL, limit=9)
+        await start_run(store, name, is_delivery=True, max_deliveries=most)
+    runs = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
     counted = await trips(store)
     for run, left in zip(runs, ("pending", "dead"), strict=True):
         counted.clear()
-        await do(store, ReleaseRun(run.key, run.epoch, error=b"{}"))
+        await commit_ops(store, ReleaseRun(run.key, run.epoch, error=b"{}"))
         assert len(counted) == 2
-        assert await state_of(store, run.id) == left
+        assert await get_state(store, run.id) == left
     counted.clear()
     assert await store.expire_runs() == []
     assert counted == [], "there is nothing to write"
@@ -269,12 +283,12 @@ OLD_END = (
 
 
 async def test_an_older_worker_goes_on_beside_limited_queues(store: PgStore):
-    worker = await limited(store, 1)
-    await fill(store, "a", dedup_key="same")
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", dedup_key="same")
     await store._write(lambda db: db.execute(OLD_START, ("old", FLOW)))
-    assert sorted(await ids(store, worker)) == ["a", "old"]  # it knows of no limits
-    assert not (await row(store, "old")).is_limited
+    assert sorted(await claim_ids(store, worker)) == ["a", "old"]  # it knows of no limits
+    assert not (await read_run(store, "old")).is_limited
     await store._write(lambda db: db.execute(OLD_END, ("a",)))
-    await fill(store, "b", dedup_key="same")  # that it does not know of keys, either, is in nobody's way
-    assert await ids(store, worker) == ["b"]
-    assert (await row(store, "a")).state is RunState.COMPLETED
+    await start_queued_runs(store, "b", dedup_key="same")  # that it does not know of keys, either, is in nobody's way
+    assert await claim_ids(store, worker) == ["b"]
+    assert (await read_run(store, "a")).state is RunState.COMPLETED

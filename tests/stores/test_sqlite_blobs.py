@@ -14,18 +14,18 @@ import pytest_asyncio
 from store_values import (
     DONE,
     append,
-    child_of,
-    claim_one,
-    do,
+    claim_run,
+    commit_ops,
     finish,
-    hold,
-    journal,
-    mailbox,
+    list_record_seqs,
+    list_signals,
     new_run,
+    read_run,
     rewind,
-    row,
     signal,
-    start,
+    start_child,
+    start_claimed_run,
+    start_run,
 )
 
 from holdfast.core.records import RecordKind
@@ -58,18 +58,18 @@ def kept(store: SqliteStore) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("payload", [LARGE, DENSE], ids=["words", "dense"])
 async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, payload: bytes):
-    run = await hold(big, inputs=payload)
+    run = await start_claimed_run(big, inputs=payload)
     assert run.inputs == payload
-    assert await do(big, append(run, 0, payload=payload), signal(payload=payload)) == [DONE, DONE]
+    assert await commit_ops(big, append(run, 0, payload=payload), signal(payload=payload)) == [DONE, DONE]
     [history] = await big.get_histories([run.key])
     assert [record.payload for record in history.records] == [payload]
     assert [sent.payload for sent in history.signals] == [payload]
     assert [sent.payload for _, sent in (await big.get_new_signals(run.owner or 0, 0)).signals] == [payload]
-    await do(big, finish(run, RunState.FAILED, output=payload, error=payload))
-    ended = await row(big)
+    await commit_ops(big, finish(run, RunState.FAILED, output=payload, error=payload))
+    ended = await read_run(big)
     assert (ended.inputs, ended.output, ended.error) == (payload, payload, payload)
     assert await big.get_runs(["r"]) == [ended]
-    [found] = await do(big, StartRun(new_run()))
+    [found] = await commit_ops(big, StartRun(new_run()))
     assert found.run == ended
     [size] = kept(big)
     assert size[0] == len(payload)
@@ -77,68 +77,68 @@ async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, p
 
 async def test_values_that_compress_take_less_room_and_others_no_more(big: SqliteStore):
     noise = os.urandom(200_000)
-    await start(big, "a", inputs=LARGE)
-    await start(big, "b", inputs=noise)
+    await start_run(big, "a", inputs=LARGE)
+    await start_run(big, "b", inputs=noise)
     sizes = dict(kept(big))
     assert sizes[len(LARGE)] < len(LARGE) / 10
     assert sizes[len(noise)] == len(noise) + 1
-    assert (await row(big, "b")).inputs == noise
+    assert (await read_run(big, "b")).inputs == noise
 
 
 async def test_small_values_stay_where_they_are(big: SqliteStore):
-    run = await hold(big, inputs=b"x" * MAX_INLINE_BYTES)
-    await do(big, append(run, 0, payload=b"y" * MAX_INLINE_BYTES))
+    run = await start_claimed_run(big, inputs=b"x" * MAX_INLINE_BYTES)
+    await commit_ops(big, append(run, 0, payload=b"y" * MAX_INLINE_BYTES))
     assert kept(big) == []
-    assert (await row(big)).inputs == b"x" * MAX_INLINE_BYTES
+    assert (await read_run(big)).inputs == b"x" * MAX_INLINE_BYTES
 
 
 async def test_what_could_be_taken_for_a_reference_is_not(big: SqliteStore):
     sly = b"\x00" + os.urandom(32)
-    run = await hold(big, inputs=sly)
-    await do(big, append(run, 0, payload=sly), signal(payload=sly))
+    run = await start_claimed_run(big, inputs=sly)
+    await commit_ops(big, append(run, 0, payload=sly), signal(payload=sly))
     [history] = await big.get_histories([run.key])
-    assert (await row(big)).inputs == history.records[0].payload == history.signals[0].payload == sly
+    assert (await read_run(big)).inputs == history.records[0].payload == history.signals[0].payload == sly
 
 
 async def test_a_claimed_run_has_its_large_inputs(big: SqliteStore):
-    await start(big, inputs=LARGE)
-    await start(big, "small")
-    assert (await claim_one(big)).inputs == LARGE
+    await start_run(big, inputs=LARGE)
+    await start_run(big, "small")
+    assert (await claim_run(big)).inputs == LARGE
 
 
 async def test_a_large_outcome_is_repeated_and_fenced_like_any_other(big: SqliteStore):
-    run = await hold(big)
+    run = await start_claimed_run(big)
     op = append(run, 0, payload=LARGE)
-    assert await do(big, op) == [DONE]
-    assert await do(big, op, append(run, 1, payload=LARGE)) == [DONE, DONE]
-    assert await journal(big, run) == [0, 1]
+    assert await commit_ops(big, op) == [DONE]
+    assert await commit_ops(big, op, append(run, 1, payload=LARGE)) == [DONE, DONE]
+    assert await list_record_seqs(big, run) == [0, 1]
     assert len(kept(big)) == 1
 
 
 async def test_a_large_end_is_told_and_forked_without_a_copy(big: SqliteStore):
-    parent = await hold(big, "p")
-    [child] = await do(big, child_of(parent, claim_as=parent.owner))
-    await do(big, append(child.run, 0, payload=LARGE), finish(child.run, output=LARGE))
-    [end] = await mailbox(big, parent)
+    parent = await start_claimed_run(big, "p")
+    [child] = await commit_ops(big, start_child(parent, claim_as=parent.owner))
+    await commit_ops(big, append(child.run, 0, payload=LARGE), finish(child.run, output=LARGE))
+    [end] = await list_signals(big, parent)
     assert end.payload == LARGE
-    [forked] = await do(big, ForkRun("c", new_run("f"), 1))
+    [forked] = await commit_ops(big, ForkRun("c", new_run("f"), 1))
     [history] = await big.get_histories([forked.run.key])
     assert history.records[0].payload == LARGE
     assert len(kept(big)) == 1
 
 
 async def test_a_large_signal_comes_back_with_a_retry(big: SqliteStore):
-    run = await hold(big)
+    run = await start_claimed_run(big)
     got = append(run, 0, kind=RecordKind.SIGNAL, name="go", payload=LARGE)
-    await do(big, got, finish(run, RunState.FAILED, rewind=rewind(0)), ReopenRun("r", 1.0))
-    [back] = await mailbox(big, run)
+    await commit_ops(big, got, finish(run, RunState.FAILED, rewind=rewind(0)), ReopenRun("r", 1.0))
+    [back] = await list_signals(big, run)
     assert (back.name, back.payload) == ("go", LARGE)
 
 
 async def test_a_list_tells_the_size_of_large_values_and_does_not_read_them(big: SqliteStore, monkeypatch):
-    run = await hold(big, inputs=json.dumps("x" * 3_100_000).encode())
-    await do(big, finish(run, output=LARGE))
-    await start(big, "small", inputs=b"1")
+    run = await start_claimed_run(big, inputs=json.dumps("x" * 3_100_000).encode())
+    await commit_ops(big, finish(run, output=LARGE))
+    await start_run(big, "small", inputs=b"1")
     monkeypatch.setattr(blobs, "_unpack", None)
     small, large = await big.list_runs(RunFilter())
     assert small.inputs == b"1"
@@ -147,8 +147,8 @@ async def test_a_list_tells_the_size_of_large_values_and_does_not_read_them(big:
 
 
 async def test_a_list_has_whole_errors(big: SqliteStore):
-    run = await hold(big)
-    await do(big, finish(run, RunState.FAILED, error=LARGE))
+    run = await start_claimed_run(big)
+    await commit_ops(big, finish(run, RunState.FAILED, error=LARGE))
     [listed] = await big.list_runs(RunFilter())
     assert listed.error == LARGE
 
@@ -162,11 +162,11 @@ async def test_hashing_compressing_and_their_undoing_never_happen_on_the_event_l
         return hashing(payload)
 
     monkeypatch.setattr(blobs, "_hash", watched)
-    await start(big, inputs=LARGE)
-    run = await claim_one(big)
-    await do(big, signal(payload=LARGE))
+    await start_run(big, inputs=LARGE)
+    run = await claim_run(big)
+    await commit_ops(big, signal(payload=LARGE))
     await big.get_new_signals(run.owner or 0, 0)
-    await do(big, StartRun(new_run()))
-    await row(big)
+    await commit_ops(big, StartRun(new_run()))
+    await read_run(big)
     assert len(threads) == 6
     assert threading.main_thread() not in threads

@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_values import ALL, DONE, FLOW, a_worker, append, do, hold, journal, new_run, signal, start
+from store_values import (
+    CLAIM_FILTER,
+    DONE,
+    FLOW,
+    append,
+    commit_ops,
+    list_record_seqs,
+    new_run,
+    new_worker,
+    signal,
+    start_claimed_run,
+    start_run,
+)
 
 from holdfast.core.records import Attempt
 from holdfast.errors import (
@@ -75,7 +87,7 @@ async def test_a_new_database_is_durable_marked_and_versioned(path: Path):
 
 async def test_opening_an_existing_database_keeps_what_is_in_it(path: Path):
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     await store.close()
     again = await opened(path)
     assert await again.get_run("r") is not None
@@ -95,7 +107,7 @@ async def test_a_database_of_a_newer_holdfast_that_only_added_to_it_is_used(path
     await (await opened(path)).close()
     migrate_further(path, VERSION + 1, compatible_from=VERSION)
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     await store.close()
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 1,), "it was not taken back"
@@ -103,9 +115,9 @@ async def test_a_database_of_a_newer_holdfast_that_only_added_to_it_is_used(path
 
 async def test_a_store_that_is_open_while_a_newer_holdfast_migrates_refuses_to_write(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     migrate_further(path, VERSION + 1, compatible_from=VERSION)
-    assert await do(store, append(run, 0)) == [DONE], "it may go on as long as the other one only adds"
+    assert await commit_ops(store, append(run, 0)) == [DONE], "it may go on as long as the other one only adds"
     assert store.renew_lease(run.owner or 0, 10.0)
     migrate_further(path, VERSION + 2, compatible_from=VERSION + 2)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
@@ -155,7 +167,7 @@ async def test_an_empty_file_is_a_new_database(path: Path):
 
 async def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     await store.close()
     broken = Migration("CREATE TABLE @more (x int); CREATE TABLE @runs (y int);", BASELINE_VERSION)
     monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, broken))
@@ -170,7 +182,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, 
 
 async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     await store.close()
     added = Migration("CREATE TABLE @more (x int);", BASELINE_VERSION, "CREATE INDEX more_x ON @more (x);")
     monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, added))
@@ -194,7 +206,7 @@ async def test_a_file_from_before_the_first_release_is_refused_and_left_as_it_is
 
 async def test_a_value_of_the_wrong_type_is_refused_when_it_is_written(path: Path):
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     with sqlite3.connect(path) as connection, pytest.raises(sqlite3.IntegrityError, match="TEXT value in REAL column"):
         connection.execute("UPDATE runs SET created_at = 'yesterday'")
     await store.close()
@@ -202,8 +214,8 @@ async def test_a_value_of_the_wrong_type_is_refused_when_it_is_written(path: Pat
 
 async def test_a_row_with_an_unknown_state_is_named(path: Path):
     store = await opened(path)
-    run = await hold(store, "broken")
-    await do(store, append(run, 1))
+    run = await start_claimed_run(store, "broken")
+    await commit_ops(store, append(run, 1))
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE records SET kind = 99")
     with pytest.raises(
@@ -220,7 +232,7 @@ async def test_a_row_with_an_unknown_state_is_named(path: Path):
 
 async def test_text_that_is_not_utf8_is_reported_as_damage(path: Path):
     store = await opened(path)
-    await start(store)
+    await start_run(store)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE runs SET waits_for = CAST(x'ff' AS TEXT)")
     with pytest.raises(StoreCorrupt, match="damaged"):
@@ -230,7 +242,7 @@ async def test_text_that_is_not_utf8_is_reported_as_damage(path: Path):
 
 async def test_a_damaged_file_is_reported(path: Path):
     store = await opened(path)
-    await do(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
+    await commit_ops(store, *[StartRun(new_run(f"r{n}", inputs=b"x" * 500)) for n in range(100)])
     await store.close()
     data = bytearray(path.read_bytes())
     data[4096 : len(data)] = os.urandom(len(data) - 4096)
@@ -274,7 +286,7 @@ async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path):
 
 async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     connection = store._writer._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -284,7 +296,7 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path
             await store.commit(ops)
     assert not connection.in_transaction
     connection.execute("PRAGMA max_page_count = 1000000")
-    assert await do(store, signal(), big) == [DONE, DONE]
+    assert await commit_ops(store, signal(), big) == [DONE, DONE]
     [history] = await store.get_histories([run.key])
     assert (len(history.records), len(history.signals)) == (1, 1)
     await store.close()
@@ -293,14 +305,14 @@ async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path
 FULL = """
     import asyncio, os, resource, sys
     sys.path[:0] = {paths!r}
-    from store_values import hold, append
+    from store_values import append, start_claimed_run
     from holdfast.errors import StoreSchemaError, StoreFull
     from holdfast.stores.sqlite import SqliteStore
 
     async def main():
         store = SqliteStore({path!r})
         await store.open()
-        run = await hold(store)
+        run = await start_claimed_run(store)
         {before}
         recorded = 0
         try:
@@ -363,12 +375,12 @@ async def test_a_full_disk_is_reported_and_survived(small_disk: Path):
 
 async def test_a_file_that_is_deleted_under_our_feet_is_noticed(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     path.rename(path.with_name("away.db"))
     with pytest.raises(StoreUnavailable, match="deleted, moved or replaced"):
         await store.commit([append(run, 1)])
     path.with_name("away.db").rename(path)
-    assert await do(store, append(run, 1)) == [DONE]
+    assert await commit_ops(store, append(run, 1)) == [DONE]
     await store.close()
 
 
@@ -377,9 +389,9 @@ async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothin
     path: Path, suffixes: list[str]
 ):
     store, peer = await opened(path), await opened(path)
-    run = await hold(store)
-    worker = await peer.register_worker(a_worker(), 10.0)
-    assert await do(store, append(run, 1)) == [DONE]
+    run = await start_claimed_run(store)
+    worker = await peer.register_worker(new_worker(), 10.0)
+    assert await commit_ops(store, append(run, 1)) == [DONE]
     for suffix in suffixes:
         Path(f"{path}{suffix}").unlink()
     writes = [
@@ -396,7 +408,7 @@ async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothin
     await peer.close()
     await store.close()
     again = await opened(path)
-    assert await journal(again, run) == [1]
+    assert await list_record_seqs(again, run) == [1]
     await again.close()
 
 
@@ -405,7 +417,7 @@ async def test_a_store_that_is_not_open_says_so(path: Path):
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.get_run("r")
     await store.open()
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     await store.close()
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.commit([signal()])
@@ -436,10 +448,10 @@ def hold_the_lock(path: Path, seconds: float) -> threading.Thread:
 
 async def test_a_locked_database_is_waited_for_without_holding_up_the_loop(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     keeper = hold_the_lock(path, 0.4)
     began = time.monotonic()
-    committing = asyncio.create_task(do(store, append(run, 1)))
+    committing = asyncio.create_task(commit_ops(store, append(run, 1)))
     longest = 0.0
     while not committing.done():
         tick = time.monotonic()
@@ -454,10 +466,10 @@ async def test_a_locked_database_is_waited_for_without_holding_up_the_loop(path:
 
 async def test_reads_go_on_while_the_database_is_locked(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     keeper = hold_the_lock(path, 0.3)
     assert (await store.get_run("r")) == run
-    assert await store.claim_runs(run.owner or 0, **ALL, limit=1) == []
+    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
     assert await store.reap_dead_workers(run.owner) is not None
     assert keeper.is_alive()
     keeper.join()
@@ -485,21 +497,21 @@ async def test_a_new_file_that_another_process_is_writing_is_waited_for(path: Pa
 
 async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     monkeypatch.setattr(connection_worker, "LOCK_TIMEOUT_S", 0.1)
     keeper = hold_the_lock(path, 0.6)
     for ops in ([append(run, 1)], [append(run, 1), signal()]):
         with pytest.raises(StoreLocked, match="locked by another connection"):
             await store.commit(ops)
     keeper.join()
-    assert await journal(store, run) == []
-    assert await do(store, append(run, 1), signal()) == [DONE, DONE]
+    assert await list_record_seqs(store, run) == []
+    assert await commit_ops(store, append(run, 1), signal()) == [DONE, DONE]
     await store.close()
 
 
 async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     monkeypatch.setattr("holdfast.stores.sqlite.store.RENEWAL_TIMEOUT_S", 0.05)
     keeper = hold_the_lock(path, 0.4)
     with pytest.raises(StoreUnavailable):
@@ -516,29 +528,29 @@ async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: py
 async def test_both_ways_of_committing_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float):
     monkeypatch.setattr(connection_worker, "MAX_INLINE_COMMIT_S", seconds)
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     for seq in range(1, 200):
-        assert await do(store, append(run, seq)) == [DONE]
-    assert await journal(store, run) == list(range(1, 200))
+        assert await commit_ops(store, append(run, seq)) == [DONE]
+    assert await list_record_seqs(store, run) == list(range(1, 200))
     await store.close()
 
 
 async def test_slow_commits_move_to_the_thread_and_quick_ones_back(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     line = store._writer
     line._average_commit_s = 1.0
     seen: set[str] = set()
     connection = line._connection
     connection.set_trace_callback(lambda _: seen.add(threading.current_thread().name))
-    await do(store, append(run, 1))
+    await commit_ops(store, append(run, 1))
     assert {name.split("_")[0] for name in seen} == {"holdfast-writer"}
     assert line._average_commit_s < 1.0
     for seq in range(2, 200):
-        await do(store, append(run, seq))
+        await commit_ops(store, append(run, seq))
     seen.clear()
     line._average_commit_s = 0.0
-    await do(store, append(run, 200))
+    await commit_ops(store, append(run, 200))
     assert seen == {threading.main_thread().name}
     await store.close()
 
@@ -629,13 +641,13 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
     clock = 1_000_000.0
     store = SqliteStore(path, clock=lambda: clock)
     await store.open()
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     for block in range(20):
         later = 0 if version else 1000  # of the other version, they are due
         new = [new_run(f"r{block}-{n}", available_at=clock + later + n, version=version) for n in range(1000)]
-        await do(store, *map(StartRun, new))
-    await start(store, "timer", available_at=clock + 1000)
-    await start(store, "due", priority=-1)
+        await commit_ops(store, *map(StartRun, new))
+    await start_run(store, "timer", available_at=clock + 1000)
+    await start_run(store, "due", priority=-1)
     steps = 0
 
     def count() -> int:
@@ -646,6 +658,6 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
     for line in (store._writer, store._engine_reader):
         line._connection.set_progress_handler(count, 10)
     assert [run.id for run in await store.claim_runs(worker, workflows=[FLOW], queues=["default"], limit=10)] == ["due"]
-    assert await store.get_next_wake_at(**ALL) == clock + 1000
+    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock + 1000
     assert steps < 200
     await store.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_values import DONE, a_worker, append, do, finish, hold, record, start
+from store_values import DONE, append, commit_ops, finish, make_record, new_worker, start_claimed_run, start_run
 
 from holdfast.errors import StoreCorrupt, StoreSchemaError
 from holdfast.stores.approvals import AnswerApproval, ApprovalFilter, ApprovalRequest, RequestApproval
@@ -75,10 +75,12 @@ async def test_a_python_without_full_text_search_is_told_apart_and_the_file_left
 
 async def test_the_index_of_words_is_in_step_with_the_memories(path: Path):
     store = await opened(path)
-    run = await hold(store)
-    await do(store, put("a", "tea"), put("b", "tea"), put("a", "coffee"), DeleteMemory("ann", "b"))
-    await do(store, *[AppendRecord(run.key, record(seq), memory=put(f"k{seq % 3}", f"tea {seq}")) for seq in range(9)])
-    await do(store, DeleteMemory("ann", "k1"), put("k1", ""))
+    run = await start_claimed_run(store)
+    await commit_ops(store, put("a", "tea"), put("b", "tea"), put("a", "coffee"), DeleteMemory("ann", "b"))
+    await commit_ops(
+        store, *[AppendRecord(run.key, make_record(seq), memory=put(f"k{seq % 3}", f"tea {seq}")) for seq in range(9)]
+    )
+    await commit_ops(store, DeleteMemory("ann", "k1"), put("k1", ""))
     assert [memory.key for memory in await store.search_memories("ann", "tea")] == ["k0", "k2"]
     await store.close()
     check_index(path)
@@ -86,11 +88,11 @@ async def test_the_index_of_words_is_in_step_with_the_memories(path: Path):
 
 async def test_a_commit_that_fails_changes_neither_memories_nor_words(path: Path):
     store = await opened(path)
-    await do(store, put("a", "tea"))
+    await commit_ops(store, put("a", "tea"))
     bad = RequestApproval(1, 1, 1, 7j, ApprovalRequest("?"), 1.0)  # type: ignore[arg-type]
-    run = await hold(store)
+    run = await start_claimed_run(store)
     with pytest.raises(sqlite3.Error):
-        await do(store, put("a", "coffee"), put("b", "coffee"), bad._replace(key=run.key, epoch=run.epoch))
+        await commit_ops(store, put("a", "coffee"), put("b", "coffee"), bad._replace(key=run.key, epoch=run.epoch))
     assert [memory.key for memory in await store.search_memories("ann", "coffee tea")] == ["a"]
     await store.close()
     check_index(path)
@@ -100,8 +102,8 @@ async def test_a_search_reads_its_own_namespace_only(path: Path):
     store = await opened(path)
     for at in range(20):
         others = [put(f"k{number}", f"green tea number {number}", f"user {at}") for number in range(250)]
-        await do(store, *others)
-    await do(store, put("likes", "green tea"))
+        await commit_ops(store, *others)
+    await commit_ops(store, put("likes", "green tea"))
     connection = store._client_reader._connection
     steps = 0
 
@@ -121,10 +123,10 @@ async def test_a_search_reads_its_own_namespace_only(path: Path):
 
 async def test_a_large_answer_is_kept_apart_and_once(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     large = b"x" * (MAX_INLINE_BYTES + 1)
-    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
-    await do(store, AnswerApproval("a1", large, "ann", 1.0))
+    await commit_ops(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
+    await commit_ops(store, AnswerApproval("a1", large, "ann", 1.0))
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*), max(size) FROM blobs").fetchone() == (1, len(large))
         assert connection.execute("SELECT length(answer), length(arguments) FROM approvals").fetchone() == (33, 33)
@@ -137,9 +139,9 @@ async def test_a_large_answer_is_kept_apart_and_once(path: Path):
 
 async def test_a_question_that_cannot_be_read_is_named(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     large = b"x" * (MAX_INLINE_BYTES + 1)
-    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
+    await commit_ops(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?", arguments=large), 1.0))
     for change, problem in [
         ("UPDATE approvals SET request = '{'", "is not a question"),
         ("UPDATE approvals SET request = '[1]'", "is not a question"),
@@ -179,30 +181,30 @@ class Statements:
 
 async def test_a_lone_record_is_still_one_statement(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     counted = Statements(store)
-    await do(store, append(run, 0))
+    await commit_ops(store, append(run, 0))
     assert counted.clear() == ["INSERT"]
-    await do(store, append(run, 1), append(run, 2))
+    await commit_ops(store, append(run, 1), append(run, 2))
     assert counted.clear() == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
-    await do(store, append(run, 3)._replace(clear_live_events=True))
+    await commit_ops(store, append(run, 3)._replace(clear_live_events=True))
     assert counted.clear() == ["BEGIN", "SELECT", "INSERT", "DELETE", "COMMIT"]
     await store.close()
 
 
 async def test_a_run_that_has_left_nothing_behind_ends_with_one_question_more(path: Path):
     store = await opened(path)
-    runs = [await hold(store, f"r{number}") for number in range(3)]
+    runs = [await start_claimed_run(store, f"r{number}") for number in range(3)]
     counted = Statements(store)
-    await do(store, *[finish(run) for run in runs])
+    await commit_ops(store, *[finish(run) for run in runs])
     assert counted.clear() == ["BEGIN", "SELECT", "SELECT", "UPDATE", "UPDATE", "UPDATE", "COMMIT"]
     await store.close()
 
 
 async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
     store = await opened(path)
-    worker = await store.register_worker(a_worker(), 1000.0)
-    runs = [await start(store, f"r{number}", claim_as=worker) for number in range(60)]
+    worker = await store.register_worker(new_worker(), 1000.0)
+    runs = [await start_run(store, f"r{number}", claim_as=worker) for number in range(60)]
     prepared: list[str] = []
     real = store._writer._connection
 
@@ -225,7 +227,7 @@ async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
 
 async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
     store = await opened(path)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     with sqlite3.connect(path) as connection:
         connection.executemany(
             "INSERT INTO approvals (id, run, position, state, requested_at, assignee, reminder_count, answered_by, "
@@ -234,7 +236,7 @@ async def test_the_open_questions_are_found_among_many_old_ones(path: Path):
             [(f"old{number}", number) for number in range(20_000)],
         )
     connection.close()
-    await do(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?"), 1.0))
+    await commit_ops(store, RequestApproval(run.key, run.epoch, 1, "a1", ApprovalRequest("?"), 1.0))
     statement = sql.STATEMENTS.LIST_APPROVALS.format(conditions=sql.STATEMENTS.APPROVAL_CONDITIONS["only_open"])
     rows = store._engine_reader._connection.execute(f"EXPLAIN QUERY PLAN {statement}", (5,))
     assert "USING INDEX approvals_open" in " ".join(str(row[3]) for row in rows)

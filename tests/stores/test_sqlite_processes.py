@@ -15,23 +15,23 @@ from pathlib import Path
 
 import pytest
 from store_values import (
-    ALL,
+    CLAIM_FILTER,
     DONE,
     FENCED,
     FLOW,
-    a_worker,
     append,
-    claim_one,
-    do,
+    claim_run,
+    commit_ops,
     finish,
-    hold,
-    journal,
-    mailbox,
-    row,
-    start,
+    list_record_seqs,
+    list_signals,
+    new_worker,
+    read_run,
+    start_claimed_run,
+    start_run,
 )
 
-import quick_python
+import forked_python
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
 from holdfast.stores.contract import ReapResult, RunFilter
@@ -63,7 +63,7 @@ class Processes:
     def start(self, source: str) -> subprocess.Popen[str]:
         prelude = PRELUDE.format(here=str(Path(__file__).parent), path=str(self.path))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        process = quick_python.start(
+        process = forked_python.start(
             [sys.executable, "-c", prelude + textwrap.dedent(source)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
@@ -97,8 +97,8 @@ async def opened(path: Path, **options) -> SqliteStore:
 HOLDER = """
 async def main():
     await store.open()
-    run = await hold(store, "theirs", lease=1000)
-    await do(store, append(run, 1))
+    run = await start_claimed_run(store, "theirs", lease=1000)
+    await commit_ops(store, append(run, 1))
     {then}
     say(run.owner)
     time.sleep(600)
@@ -112,7 +112,7 @@ async def test_processes_that_open_a_new_file_at_once_all_succeed(processes: Pro
     sys.stdin.readline()
     async def main():
         await store.open()
-        await start(store, f"r{os.getpid()}")
+        await start_run(store, f"r{os.getpid()}")
         await store.close()
         say("done")
     asyncio.run(main())
@@ -133,10 +133,10 @@ async def test_processes_that_write_at_once_lose_nothing(processes: Processes):
     source = """
     async def main():
         await store.open()
-        runs = [await hold(store, f"{os.getpid()}-{n}", lease=1000) for n in range(4)]
+        runs = [await start_claimed_run(store, f"{os.getpid()}-{n}", lease=1000) for n in range(4)]
         for seq in range(1, 101):
-            assert await do(store, *[append(run, seq) for run in runs]) == [DONE] * 4
-            assert await do(store, append(runs[0], 1000 + seq)) == [DONE]
+            assert await commit_ops(store, *[append(run, seq) for run in runs]) == [DONE] * 4
+            assert await commit_ops(store, append(runs[0], 1000 + seq)) == [DONE]
         say("done")
     asyncio.run(main())
     """
@@ -151,9 +151,9 @@ async def test_processes_that_write_at_once_lose_nothing(processes: Processes):
 
 async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_it_did(processes: Processes):
     store = await opened(processes.path)
-    run = await hold(store, lease=1000)
+    run = await start_claimed_run(store, lease=1000)
     names = [f"a{number}" for number in range(40)]
-    await do(
+    await commit_ops(
         store,
         *[RequestApproval(run.key, run.epoch, at, name, ApprovalRequest("?"), 1.0) for at, name in enumerate(names)],
     )
@@ -163,7 +163,7 @@ async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_
         await store.open()
         say("ready")
         sys.stdin.readline()
-        answers = [await do(store, AnswerApproval(f"a{n}", b"%d" % os.getpid(), "me", 1.0)) for n in range(40)]
+        answers = [await commit_ops(store, AnswerApproval(f"a{n}", b"%d" % os.getpid(), "me", 1.0)) for n in range(40)]
         say(os.getpid(), *[answer.value for [answer] in answers])
     asyncio.run(main())
     """
@@ -177,7 +177,7 @@ async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_
     for at, name in enumerate(names):
         assert sorted(answers[1 + at] for answers in said) == ["done", "duplicate"], name
     first = [next(pid for pid, *answers in said if answers[at] == "done") for at in range(40)]
-    assert [signal.payload.decode() for signal in await mailbox(store, run)] == first
+    assert [signal.payload.decode() for signal in await list_signals(store, run)] == first
     kept = await store.list_approvals(ApprovalFilter(only_open=False))
     assert {approval.id: (approval.answer or b"").decode() for approval in kept} == dict(zip(names, first, strict=True))
     await store.close()
@@ -186,13 +186,13 @@ async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_
 async def test_processes_that_claim_at_once_share_the_runs(processes: Processes):
     store = await opened(processes.path)
     for number in range(60):
-        await start(store, f"r{number}")
+        await start_run(store, f"r{number}")
     source = """
     async def main():
         await store.open()
-        me = await store.register_worker(a_worker(), 1000)
+        me = await store.register_worker(new_worker(), 1000)
         got = []
-        while claimed := await store.claim_runs(me, **ALL, limit=3):
+        while claimed := await store.claim_runs(me, **CLAIM_FILTER, limit=3):
             got += [run.id for run in claimed]
             await asyncio.sleep(0.001)
         say(*got)
@@ -215,9 +215,9 @@ async def test_a_killed_process_is_seen_at_once_and_its_run_taken_over(processes
     began = time.monotonic()
     assert await store.reap_dead_workers() == ReapResult((int(owner),), 1, ())
     assert time.monotonic() - began < 0.5
-    run = await claim_one(store)
+    run = await claim_run(store)
     assert (run.id, run.epoch, run.delivery_count) == ("theirs", 2, 1)
-    assert await journal(store, run) == [1]
+    assert await list_record_seqs(store, run) == [1]
     assert list(Path(f"{processes.path}-workers").glob("*")) == [
         Path(f"{processes.path}-workers/{token}.lock") for token in store._own_workers.values()
     ]
@@ -265,7 +265,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
     from holdfast.errors import UsageError
     async def main():
         await store.open()
-        run = await hold(store)
+        run = await start_claimed_run(store)
         child = os.fork()
         if child == 0:
             try:
@@ -283,7 +283,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
             sys.stdout.flush()
             os._exit(0)
         os.waitpid(child, 0)
-        assert await do(store, append(run, 1)) == [DONE]
+        assert await commit_ops(store, append(run, 1)) == [DONE]
         other = SqliteStore(store.path)
         await other.open()
         assert (await other.reap_dead_workers()).worker_ids == ()
@@ -306,7 +306,7 @@ async def test_another_process_notices_a_write_within_a_tenth_of_a_second(proces
         for _ in range(10):
             sys.stdin.readline()
             written = time.time()
-            await start(store, f"r{written}")
+            await start_run(store, f"r{written}")
             say(written)
     asyncio.run(main())
     """
@@ -332,7 +332,7 @@ async def test_a_worker_without_a_lock_file_lives_as_long_as_its_lease(tmp_path:
     ahead = 0.0
     store = await opened(tmp_path / "runs.db", clock=lambda: time.time() + ahead)
     other = await opened(tmp_path / "runs.db", clock=lambda: time.time() + ahead)
-    run = await hold(store)
+    run = await start_claimed_run(store)
     for file in Path(f"{store.path}-workers").iterdir():
         file.unlink()
     assert await other.reap_dead_workers() == ReapResult()
@@ -344,7 +344,7 @@ async def test_a_worker_without_a_lock_file_lives_as_long_as_its_lease(tmp_path:
 
 async def test_a_store_closed_without_retiring_leaves_its_workers_to_be_reaped_at_once(tmp_path: Path):
     store, other = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
-    run = await hold(store)
+    run = await start_claimed_run(store)
     await store.close()
     assert (await other.reap_dead_workers()).worker_ids == (run.owner,)
     await other.close()
@@ -352,9 +352,9 @@ async def test_a_store_closed_without_retiring_leaves_its_workers_to_be_reaped_a
 
 async def test_an_abandoned_store_retires_its_workers_since_nothing_took_them_down(tmp_path: Path):
     store, other = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
-    await hold(store)
+    await start_claimed_run(store)
     await asyncio.to_thread(store.abandon)
-    freed = await row(other)
+    freed = await read_run(other)
     assert (freed.state, freed.delivery_count) == (RunState.PENDING, 0)
     assert await other.list_workers() == []
     assert list(Path(f"{store.path}-workers").iterdir()) == []
@@ -363,16 +363,16 @@ async def test_an_abandoned_store_retires_its_workers_since_nothing_took_them_do
 
 async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
-    mine = await hold(first, "mine")
-    other = await second.register_worker(a_worker(), 10.0)
+    mine = await start_claimed_run(first, "mine")
+    other = await second.register_worker(new_worker(), 10.0)
     for _ in range(3):
         assert await first.reap_dead_workers(mine.owner) == ReapResult()
         assert await second.reap_dead_workers(other) == ReapResult()
-    assert await second.claim_runs(other, **ALL, limit=1) == []
+    assert await second.claim_runs(other, **CLAIM_FILTER, limit=1) == []
     await second.retire_worker(other)
-    assert await do(first, append(mine, 1)) == [DONE]
+    assert await commit_ops(first, append(mine, 1)) == [DONE]
     await first.retire_worker(mine.owner or 0)
-    assert await do(first, append(mine, 2)) == [FENCED]
+    assert await commit_ops(first, append(mine, 2)) == [FENCED]
     assert list(Path(f"{first.path}-workers").iterdir()) == []
     await first.close()
     await second.close()
@@ -380,8 +380,8 @@ async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_pat
 
 async def test_reaping_writes_nothing_while_everybody_lives(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
-    await hold(first)
-    me = await second.register_worker(a_worker(), 10.0)
+    await start_claimed_run(first)
+    me = await second.register_worker(new_worker(), 10.0)
     await first.wait_for_change(0)
     for _ in range(20):
         await second.reap_dead_workers(me)
@@ -400,15 +400,15 @@ async def test_a_database_reached_through_a_link_has_the_same_lock_files(tmp_pat
 
 async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(processes: Processes):
     store = await opened(processes.path)
-    me = await store.register_worker(a_worker(), 1000)
-    runs = [await start(store, f"r{number}", claim_as=me) for number in range(80)]
+    me = await store.register_worker(new_worker(), 1000)
+    runs = [await start_run(store, f"r{number}", claim_as=me) for number in range(80)]
     source = """
     async def main():
         await store.open()
         say("ready")
         sys.stdin.readline()
         for number in range(80):
-            [answer] = await do(store, CancelRun(f"r{number}", 5.0))
+            [answer] = await commit_ops(store, CancelRun(f"r{number}", 5.0))
             say(answer.name)
             await asyncio.sleep(0)
     asyncio.run(main())
@@ -420,7 +420,7 @@ async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(proc
     process.stdin.flush()
     ended: list[OpStatus] = []
     for run in runs:
-        ended += await do(store, finish(run))
+        ended += await commit_ops(store, finish(run))
         await asyncio.sleep(0.0005)
     cancelled = [(await asyncio.to_thread(processes.hear, process))[0] for _ in runs]
     assert {(end, cancel) for end, cancel in zip(ended, cancelled, strict=True)} <= {
@@ -432,21 +432,21 @@ async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(proc
 async def test_once_a_workflow_is_switched_off_no_other_process_starts_or_claims_a_run_of_it(processes: Processes):
     store = await opened(processes.path)
     for number in range(500):
-        await start(store, f"there-{number}")
+        await start_run(store, f"there-{number}")
     source = """
     async def main():
         await store.open()
-        me = await store.register_worker(a_worker(), 1000)
+        me = await store.register_worker(new_worker(), 1000)
         say("ready")
         number = 0
         while True:
             number += 1
-            [answer] = await do(store, StartRun(new_run(f"{os.getpid()}-{number}")))
-            claimed = await store.claim_runs(me, **ALL, limit=1)
+            [answer] = await commit_ops(store, StartRun(new_run(f"{os.getpid()}-{number}")))
+            claimed = await store.claim_runs(me, **CLAIM_FILTER, limit=1)
             if answer is OpStatus.WORKFLOW_DISABLED:
                 break
         sys.stdin.readline()
-        say(len(claimed), len(await store.claim_runs(me, **ALL, limit=9)))
+        say(len(claimed), len(await store.claim_runs(me, **CLAIM_FILTER, limit=9)))
     asyncio.run(main())
     """
     started = [processes.start(source) for _ in range(2)]

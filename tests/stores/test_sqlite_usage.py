@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from store_values import ALL, DONE, FLOW, append, child_of, do, finish, hold, mailbox, reserve, start
+from store_values import (
+    CLAIM_FILTER,
+    DONE,
+    FLOW,
+    append,
+    commit_ops,
+    finish,
+    list_signals,
+    reserve,
+    start_child,
+    start_claimed_run,
+    start_run,
+)
 
 from holdfast.admission.usage import BudgetLimits, BudgetShortage, Usage
 from holdfast.core.states import RunState
@@ -43,33 +55,33 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 
 async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore):
-    run, child = await hold(file, "r"), await hold(file, "c")
+    run, child = await start_claimed_run(file, "r"), await start_claimed_run(file, "c")
     seen: list[str] = []
     connection = file._writer._connection
     connection.set_trace_callback(seen.append)
-    await do(file, append(run, 0))
+    await commit_ops(file, append(run, 0))
     assert [statement.split()[0] for statement in seen if statement != "PRAGMA data_version"] == ["INSERT"]
     seen.clear()
-    await do(file, append(run, 1, clear=True), finish(child), child_of(run, "new"))
+    await commit_ops(file, append(run, 1, clear=True), finish(child), start_child(run, "new"))
     connection.set_trace_callback(None)
     assert not [statement for statement in seen if "usages" in statement or "reservations" in statement]
     assert connection.execute("SELECT count(*) FROM usages").fetchone() == (0,)
 
 
 async def test_what_many_children_use_in_one_commit_is_written_to_the_run_above_them_once(file: SqliteStore):
-    parent = await hold(file, "p")
-    answers = await do(file, *[child_of(parent, f"c{at}", at, claim_as=parent.owner) for at in range(50)])
+    parent = await start_claimed_run(file, "p")
+    answers = await commit_ops(file, *[start_child(parent, f"c{at}", at, claim_as=parent.owner) for at in range(50)])
     seen: list[str] = []
     connection = file._writer._connection
     connection.set_trace_callback(seen.append)
-    await do(file, *[append(answer.run, 0, used=CALL) for answer in answers])
+    await commit_ops(file, *[append(answer.run, 0, used=CALL) for answer in answers])
     connection.set_trace_callback(None)
     assert len([statement for statement in seen if statement.startswith("INSERT INTO usages")]) == 51
     assert (await file.get_usages(["p"]))["p"].used.calls == 50
 
 
 async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
-    run = await hold(file, budget=BudgetLimits(calls=10**9))
+    run = await start_claimed_run(file, budget=BudgetLimits(calls=10**9))
 
     async def cost(seq: int) -> int:
         steps = 0
@@ -81,44 +93,47 @@ async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
 
         connection = file._writer._connection
         connection.set_progress_handler(count, 10)  # in tens of the instructions of SQLite's machine
-        await do(file, reserve(run, seq), append(run, seq, used=CALL))
+        await commit_ops(file, reserve(run, seq), append(run, seq, used=CALL))
         connection.set_progress_handler(None, 0)
         return steps
 
     await cost(0)
     early = await cost(1)
-    await do(file, *[append(run, seq, used=CALL) for seq in range(2, 3000)])
+    await commit_ops(file, *[append(run, seq, used=CALL) for seq in range(2, 3000)])
     assert await cost(3000) <= early + 10
     assert (await file.get_usages(["r"]))["r"].used.calls == 3001
 
 
 async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: SqliteStore, path: Path, caplog):
-    parent = await hold(file, "p", budget=BudgetLimits(tokens=100), lease=1e9)
-    [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
-    assert await do(file, reserve(answer.run, 0, 100)) == [DONE]
+    parent = await start_claimed_run(file, "p", budget=BudgetLimits(tokens=100), lease=1e9)
+    [answer] = await commit_ops(file, start_child(parent, "c", claim_as=parent.owner))
+    assert await commit_ops(file, reserve(answer.run, 0, 100)) == [DONE]
     change(path, "UPDATE runs SET state = 'pending', owner = NULL, ready_state = 1, tags = '{' WHERE id = 'c'")
-    assert await file.claim_runs(parent.owner or 0, **ALL, limit=1) == []
+    assert await file.claim_runs(parent.owner or 0, **CLAIM_FILTER, limit=1) == []
     assert "cannot be read" in caplog.text
-    [end] = await mailbox(file, parent)
+    [end] = await list_signals(file, parent)
     assert end.name == RunState.FAILED
-    assert await do(file, reserve(parent, 1, 100)) == [DONE]
+    assert await commit_ops(file, reserve(parent, 1, 100)) == [DONE]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]" * 2, "[1, 2, 3, 4, 5]", '["much", null, null, null]', "7"])
 async def test_a_budget_that_cannot_be_read_lets_nothing_through_until_it_is_set_anew(
     file: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture, text: str
 ):
-    parent = await hold(file, "p", budget=BudgetLimits(tokens=100))
-    [answer] = await do(file, child_of(parent, "c", claim_as=parent.owner))
-    other = await hold(file, "other", budget=BudgetLimits(tokens=100))
+    parent = await start_claimed_run(file, "p", budget=BudgetLimits(tokens=100))
+    [answer] = await commit_ops(file, start_child(parent, "c", claim_as=parent.owner))
+    other = await start_claimed_run(file, "other", budget=BudgetLimits(tokens=100))
     change(path, "UPDATE usages SET budget = ? WHERE run = ?", text, parent.key)
     with caplog.at_level(logging.WARNING):
-        refused, granted = await do(file, reserve(answer.run, 0, 1), reserve(other, 0, 1))
+        refused, granted = await commit_ops(file, reserve(answer.run, 0, 1), reserve(other, 0, 1))
         assert (isinstance(refused, BudgetShortage), granted) == (True, DONE)
         assert (await file.get_usages(["p"]))["p"].budget == BudgetLimits(0, 0, 0, 0.0)
     assert "the budget of run 'p' cannot be read" in caplog.text
-    assert await do(file, SetBudget("p", BudgetLimits(tokens=50), 1.0), reserve(answer.run, 0, 50)) == [DONE, DONE]
-    assert len(await mailbox(file, answer.run)) == 1
+    assert await commit_ops(file, SetBudget("p", BudgetLimits(tokens=50), 1.0), reserve(answer.run, 0, 50)) == [
+        DONE,
+        DONE,
+    ]
+    assert len(await list_signals(file, answer.run)) == 1
 
 
 async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
@@ -131,7 +146,7 @@ async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
 
 
 async def test_the_newest_run_of_a_session_is_found_by_an_index(file: SqliteStore):
-    await start(file, "a", session="talk")
+    await start_run(file, "a", session="talk")
     plan = file._writer._connection.execute(
         f"EXPLAIN QUERY PLAN {sql.STATEMENTS.NEWEST_IN_SESSION}", (FLOW, "talk")
     ).fetchall()

@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from queue_values import limits
-from store_values import ALL, FLOW, Clock, a_worker, new_run
+from queue_values import make_limits
+from store_values import CLAIM_FILTER, FLOW, Clock, new_run, new_worker
 
 from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.core.records import Attempt, Record, RecordKind, Rewind
@@ -82,7 +82,11 @@ attempts = st.builds(
 )
 
 
-LIMITS = [limits(1), limits(2, "1/5s", "60 tokens/10s", key_concurrency=1), limits(None, key_rates=("1/10s",))]
+LIMITS = [
+    make_limits(1),
+    make_limits(2, "1/5s", "60 tokens/10s", key_concurrency=1),
+    make_limits(None, key_rates=("1/10s",)),
+]
 QUESTIONS = [
     ApprovalRequest("really?", "ann"),
     ApprovalRequest("really?", "ann", form_schema=b"{}"),
@@ -242,7 +246,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
     seen: list[Any] = []
     await store.open()
     for _ in range(2):
-        await store.register_worker(a_worker(), 5.0)
+        await store.register_worker(new_worker(), 5.0)
     for event, detail in story:
         match event:
             case "commit":
@@ -251,7 +255,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 await store.commit(detail)
                 seen.append(await store.commit(detail))
             case "claim":
-                seen.append(await store.claim_runs(detail, **ALL, limit=2))
+                seen.append(await store.claim_runs(detail, **CLAIM_FILTER, limit=2))
             case "retire":
                 await store.retire_worker(detail)
             case "kill":
@@ -286,7 +290,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
             case "drop":
                 seen.append(await store.delete_document("key", detail))
             case _:
-                seen.append(await store.register_worker(a_worker(is_listener=detail), 5.0))
+                seen.append(await store.register_worker(new_worker(is_listener=detail), 5.0))
         seen.append(await look(store))
     await store.close()
     return seen
@@ -302,7 +306,7 @@ def kill(store: Any, worker: int) -> None:
 async def look(store: Store) -> list[Any]:
     runs = await store.list_runs(RunFilter())
     histories = await store.get_histories([run.key for run in runs])
-    wake, queues = await store.get_next_wake_at(**ALL), await store.list_queues()
+    wake, queues = await store.get_next_wake_at(**CLAIM_FILTER), await store.list_queues()
     return [
         runs,
         [(list(h.records), dict(h.attempts), list(h.signals)) for h in histories],

@@ -13,25 +13,25 @@ import pytest
 import pytest_asyncio
 from store_values import (
     DONE,
-    TOLD,
+    NOTIFIED,
     Clock,
-    a_worker,
     append,
-    child_of,
-    claim_one,
-    do,
+    claim_run,
+    commit_ops,
     finish,
-    hold,
+    get_state,
     link,
     new_run,
-    note,
+    new_worker,
     park,
+    read_run,
     reserve,
     rewind,
-    row,
+    save_attempt,
     signal,
-    start,
-    state_of,
+    start_child,
+    start_claimed_run,
+    start_run,
 )
 
 from holdfast.admission.usage import BudgetLimits, Usage
@@ -48,7 +48,7 @@ from holdfast.stores.operations import OpStatus, PauseRun, ReopenRun, StartRun
 pytestmark = pytest.mark.asyncio
 
 PAIRS = [("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "memory"), ("postgres", "sqlite")]
-PAIRS += [("memory", "sealed"), ("sealed", "memory")]
+PAIRS += [("memory", "encrypted"), ("encrypted", "memory")]
 FAILED = RunState.FAILED
 
 
@@ -86,32 +86,32 @@ async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
     large = b'"' + secrets.token_bytes(50_000).hex().encode() + b'"'
     odd = 'ü\x01"\\ \u2028'
     budget = BudgetLimits(10**9, 5, None, 1.5)
-    top = await hold(
+    top = await start_claimed_run(
         source, "top", tags=("a", odd), budget=budget, session="s", max_deliveries=7, inputs=large, is_delivery=True
     )
     question = ApprovalRequest("may I?", "ann", ("yes", "no"), b'{"form":1}', "tool", large, odd)
-    await do(
+    await commit_ops(
         source,
         signal("top", "go", large, dedup="one"),
         signal("top", odd, b"1", dedup=odd),
         append(top, 0, payload=large, used=Usage(calls=2, input_tokens=5, nano_usd=7, seconds=0.25), name=odd),
         append(top, 1, payload=b"\x01[1]", ok=False, kind=RecordKind.SIGNAL),
         append(top, 2, payload=None, kind=RecordKind.TIMER),
-        note(top, 3, 2, intent=True, progress=b"[3]", error=odd, at=5.0, name="load"),
+        save_attempt(top, 3, 2, intent=True, progress=b"[3]", error=odd, at=5.0, name="load"),
         RequestApproval(top.key, top.epoch, 4, "q1", question, 1_000_001.0, 2_000_000.0),
         RequestApproval(top.key, top.epoch, 5, "q2", ApprovalRequest("and?"), 1_000_001.5),
-        child_of(top, "below", 6),
+        start_child(top, "below", 6),
         StartRun(new_run("apart", parent="top"), link=link(top, 7, awaited=False)),
         reserve(top, 8, 100),
     )
-    await do(source, AnswerApproval("q2", b'"yes"', "bob", 1_000_002.0))
-    below = await claim_one(source)
-    await do(source, finish(below, FAILED, rewind=rewind(0)))
-    apart = await claim_one(source)
-    await do(source, park(apart, 1_500_000.0, "sig"), PauseRun("apart", 1_000_009.0))
-    await do(source, park(top, None, "other"))
+    await commit_ops(source, AnswerApproval("q2", b'"yes"', "bob", 1_000_002.0))
+    below = await claim_run(source)
+    await commit_ops(source, finish(below, FAILED, rewind=rewind(0)))
+    apart = await claim_run(source)
+    await commit_ops(source, park(apart, 1_500_000.0, "sig"), PauseRun("apart", 1_000_009.0))
+    await commit_ops(source, park(top, None, "other"))
     for name in ("below", "apart", "top"):
-        assert (await row(source, name)).state is not RunState.RUNNING
+        assert (await read_run(source, name)).state is not RunState.RUNNING
     ids = ("top", "below", "apart")
     text = await exported(source, *ids)
     await move(source, target, *ids)
@@ -120,24 +120,24 @@ async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
 
 async def test_what_was_held_goes_on_and_repeats_nothing(two: tuple[Store, Store]):
     source, target = two
-    run = await hold(source, "r")
-    await do(source, append(run, 0), append(run, 1), note(run, 2, 1))
+    run = await start_claimed_run(source, "r")
+    await commit_ops(source, append(run, 0), append(run, 1), save_attempt(run, 2, 1))
     await move(source, target, "r")
-    taken = await claim_one(target)
+    taken = await claim_run(target)
     assert (taken.id, taken.epoch, taken.seed) == ("r", run.epoch + 1, run.seed)
     [history] = await target.get_histories([taken.key])
     assert [record.seq for record in history.records] == [0, 1]
-    assert await do(target, append(taken, 2, clear=True), finish(taken)) == [DONE, DONE]
+    assert await commit_ops(target, append(taken, 2, clear=True), finish(taken)) == [DONE, DONE]
 
 
 async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[Store, Store]):
     source, target = two
-    parent = await hold(source, "p", workflow="main", budget=BudgetLimits(None, 100, None, None))
-    await do(source, child_of(parent, "c"), park(parent, None, awaited_positions=(0,)))
+    parent = await start_claimed_run(source, "p", workflow="main", budget=BudgetLimits(None, 100, None, None))
+    await commit_ops(source, start_child(parent, "c"), park(parent, None, awaited_positions=(0,)))
     p, c = await archive_run(source, "p"), await archive_run(source, "c")
     assert await target.restore_run(p)
-    assert (await row(target, "p")).paused_at == NOT_ACTIVATED
-    worker = await target.register_worker(a_worker(workflows=("main", "etl")), 10.0)
+    assert (await read_run(target, "p")).paused_at == NOT_ACTIVATED
+    worker = await target.register_worker(new_worker(workflows=("main", "etl")), 10.0)
     wanted = {"workflows": ["main", "etl"], "queues": None, "limit": 9}
     assert await target.restore_run(c)
     assert await target.claim_runs(worker, **wanted) == []
@@ -146,7 +146,7 @@ async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[St
     [child] = await target.claim_runs(worker, **wanted)
     assert child.id == "c"
     used = append(child, 0, used=Usage(calls=1, input_tokens=9))
-    assert await do(target, used, finish(child)) == [DONE, TOLD]
+    assert await commit_ops(target, used, finish(child)) == [DONE, NOTIFIED]
     [woken] = await target.claim_runs(worker, **wanted)
     [history] = await target.get_histories([woken.key])
     assert [(sent.name, sent.position) for sent in history.signals] == [("completed", 0)]
@@ -155,42 +155,42 @@ async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[St
 
 async def test_a_retry_finds_what_had_failed(two: tuple[Store, Store]):
     source, target = two
-    parent = await hold(source, "p", workflow="main")
-    await do(source, child_of(parent, "c"))
-    child = await claim_one(source)
-    await do(source, append(child, 0, ok=False), finish(child, FAILED, rewind=rewind(0)))
+    parent = await start_claimed_run(source, "p", workflow="main")
+    await commit_ops(source, start_child(parent, "c"))
+    child = await claim_run(source)
+    await commit_ops(source, append(child, 0, ok=False), finish(child, FAILED, rewind=rewind(0)))
     failed = append(parent, 0, kind=RecordKind.CHILD, position=0, ok=False, preview="c")
-    await do(source, failed, finish(parent, FAILED, rewind=rewind(0)))
+    await commit_ops(source, failed, finish(parent, FAILED, rewind=rewind(0)))
     await move(source, target, "p", "c")
-    assert await do(target, ReopenRun("p", 1_000_005.0)) == [DONE]
-    assert (await state_of(target, "p"), await state_of(target, "c")) == (RunState.PENDING, RunState.PENDING)
+    assert await commit_ops(target, ReopenRun("p", 1_000_005.0)) == [DONE]
+    assert (await get_state(target, "p"), await get_state(target, "c")) == (RunState.PENDING, RunState.PENDING)
 
 
 async def test_a_run_that_is_there_is_never_overwritten(two: tuple[Store, Store]):
     source, target = two
-    await start(source, "r", inputs=b'"theirs"')
-    mine = await start(target, "r", inputs=b'"mine"')
+    await start_run(source, "r", inputs=b'"theirs"')
+    mine = await start_run(target, "r", inputs=b'"mine"')
     assert not await target.restore_run(await archive_run(source, "r"))
-    assert await row(target, "r") == mine
+    assert await read_run(target, "r") == mine
 
 
 async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
     source, target = two
-    await start(source, "r")
-    await do(source, signal("r", dedup="once"))
+    await start_run(source, "r")
+    await commit_ops(source, signal("r", dedup="once"))
     await move(source, target, "r")
-    assert await do(target, signal("r", dedup="once")) == [OpStatus.DUPLICATE]
+    assert await commit_ops(target, signal("r", dedup="once")) == [OpStatus.DUPLICATE]
     [archived] = [await archive_run(target, "r")]
     assert [sent.name for sent in archived.signals] == ["go"]
 
 
 async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, Store]):
     source, target = two
-    starter = await source.register_worker(a_worker("script"), 10.0)
-    await start(source, "made-up", has_generated_id=True, starter=starter)
+    starter = await source.register_worker(new_worker("script"), 10.0)
+    await start_run(source, "made-up", has_generated_id=True, starter=starter)
     await move(source, target, "made-up")
-    again = new_run("other", has_generated_id=True, starter=await target.register_worker(a_worker("script"), 10.0))
-    [answer] = await do(target, StartRun(again, join_orphan=True))
+    again = new_run("other", has_generated_id=True, starter=await target.register_worker(new_worker("script"), 10.0))
+    [answer] = await commit_ops(target, StartRun(again, join_orphan=True))
     assert (answer.run.id, answer.is_new) == ("made-up", False)
 
 
@@ -207,8 +207,8 @@ async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, St
 )
 async def test_a_file_that_is_not_whole_is_refused_with_its_line(change: Callable[[str], str], told: str, clock: Clock):
     store = MemoryStore(clock=clock)
-    await start(store, "a")
-    await start(store, "b")
+    await start_run(store, "a")
+    await start_run(store, "b")
     text = await exported(store, "a", "b")
     assert len(list(read_archive(io.StringIO(text), "f"))) == 2
     with pytest.raises(UsageError, match=told):

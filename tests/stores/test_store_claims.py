@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from store_values import ALL, FLOW, a_worker, append, claim_one, do, hold, park, release, start
+from store_values import (
+    CLAIM_FILTER,
+    FLOW,
+    append,
+    claim_run,
+    commit_ops,
+    new_worker,
+    park,
+    release,
+    start_claimed_run,
+    start_run,
+)
 
 from holdfast.core.states import RunState
 from holdfast.stores.contract import Store
@@ -16,108 +27,111 @@ async def ids(store: Store, worker: int, *, limit: int = 99, workflows=(FLOW,), 
 
 
 async def test_a_claimed_run_is_held_by_the_worker_under_the_next_epoch(store: Store):
-    worker = await store.register_worker(a_worker(), 10.0)
-    await start(store)
-    [run] = await store.claim_runs(worker, **ALL, limit=1)
+    worker = await store.register_worker(new_worker(), 10.0)
+    await start_run(store)
+    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
     assert (run.state, run.epoch, run.owner, run.wake_at) == (RunState.RUNNING, 1, worker, None)
     assert run == await store.get_run("r")
-    assert await store.claim_runs(worker, **ALL, limit=1) == []
+    assert await store.claim_runs(worker, **CLAIM_FILTER, limit=1) == []
 
 
 async def test_the_highest_priority_goes_first_and_then_the_oldest(store: Store):
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     for name, priority in [("a", 0), ("b", 5), ("c", -1), ("d", 5), ("e", 0)]:
-        await start(store, name, priority=priority)
+        await start_run(store, name, priority=priority)
     assert await ids(store, worker, limit=3) == ["b", "d", "a"]
     assert await ids(store, worker) == ["e", "c"]
 
 
 async def test_the_order_holds_across_workflows_and_over_timers_that_have_come_due(store: Store, clock):
-    worker = await store.register_worker(a_worker(), 1e6)
-    await start(store, "a", workflow="x")
-    await start(store, "b", workflow="y", priority=1)
-    await start(store, "c", workflow="x", available_at=clock.now + 10, priority=2)
-    await start(store, "d", workflow="y", available_at=clock.now + 5)
-    await start(store, "e", workflow="x")
+    worker = await store.register_worker(new_worker(), 1e6)
+    await start_run(store, "a", workflow="x")
+    await start_run(store, "b", workflow="y", priority=1)
+    await start_run(store, "c", workflow="x", available_at=clock.now + 10, priority=2)
+    await start_run(store, "d", workflow="y", available_at=clock.now + 5)
+    await start_run(store, "e", workflow="x")
     clock.advance(20)
     assert await ids(store, worker, workflows=["x", "y"]) == ["c", "b", "a", "d", "e"]
 
 
 async def test_no_more_than_the_limit_is_taken(store: Store):
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     for number in range(5):
-        await start(store, f"r{number}")
+        await start_run(store, f"r{number}")
     assert await ids(store, worker, limit=0) == []
     assert await ids(store, worker, limit=2) == ["r0", "r1"]
     assert await ids(store, worker, limit=9) == ["r2", "r3", "r4"]
 
 
 async def test_only_the_workflows_asked_for_are_claimed(store: Store):
-    worker = await store.register_worker(a_worker(), 10.0)
-    await start(store, "mine")
-    await start(store, "foreign", workflow="other")
+    worker = await store.register_worker(new_worker(), 10.0)
+    await start_run(store, "mine")
+    await start_run(store, "foreign", workflow="other")
     assert await ids(store, worker, workflows=[]) == []
     assert await ids(store, worker) == ["mine"]
     assert await ids(store, worker, workflows={"other", FLOW}) == ["foreign"]
 
 
 async def test_only_the_queues_asked_for_are_served(store: Store):
-    worker = await store.register_worker(a_worker(), 10.0)
+    worker = await store.register_worker(new_worker(), 10.0)
     for queue in ("default", "slow", "gpu"):
-        await start(store, f"on-{queue}", queue=queue)
+        await start_run(store, f"on-{queue}", queue=queue)
     assert await ids(store, worker, queues=[]) == []
     assert await ids(store, worker, queues=["slow"]) == ["on-slow"]
     assert await ids(store, worker, queues=None) == ["on-default", "on-gpu"]
 
 
 async def test_a_delayed_run_is_not_claimed_before_its_time(store: Store, clock):
-    worker = await store.register_worker(a_worker(), 10.0)
-    await start(store, available_at=clock.now + 5)
+    worker = await store.register_worker(new_worker(), 10.0)
+    await start_run(store, available_at=clock.now + 5)
     assert await ids(store, worker) == []
-    assert await store.get_next_wake_at(**ALL) == clock.now + 5
+    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 5
     clock.advance(5)
     assert await ids(store, worker) == ["r"]
 
 
 async def test_next_wake_tells_the_earliest_time_of_what_is_served(store: Store, clock):
-    worker = await store.register_worker(a_worker(), 10.0)
-    assert await store.get_next_wake_at(**ALL) is None
-    await start(store, "late", available_at=clock.now + 50)
-    await start(store, "soon", available_at=clock.now + 20, queue="slow")
-    await start(store, "foreign", available_at=clock.now + 1, workflow="other")
+    worker = await store.register_worker(new_worker(), 10.0)
+    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    await start_run(store, "late", available_at=clock.now + 50)
+    await start_run(store, "soon", available_at=clock.now + 20, queue="slow")
+    await start_run(store, "foreign", available_at=clock.now + 1, workflow="other")
     assert await store.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 20
     assert await store.get_next_wake_at(workflows=[FLOW], queues=["default"]) == clock.now + 50
     assert await store.get_next_wake_at(workflows=[FLOW, "other"], queues=None) == clock.now + 1
     assert await store.get_next_wake_at(workflows=[FLOW], queues=["none"]) is None
     assert await store.get_next_wake_at(workflows=[], queues=None) is None
-    due = await start(store, "now")
-    assert await store.get_next_wake_at(**ALL) == due.wake_at
+    due = await start_run(store, "now")
+    assert await store.get_next_wake_at(**CLAIM_FILTER) == due.wake_at
     assert due.wake_at is not None
     assert due.wake_at <= clock.now
-    await store.claim_runs(worker, **ALL, limit=1)
-    assert await store.get_next_wake_at(**ALL) == clock.now + 20
+    await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
+    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 20
 
 
 async def test_a_run_parked_until_a_time_in_the_past_is_due_at_once(store: Store, clock):
-    run = await hold(store)
-    await do(store, park(run, clock.now - 100))
-    assert await store.get_next_wake_at(**ALL) == clock.now - 100
-    assert (await claim_one(store, run.owner)).epoch == 2
+    run = await start_claimed_run(store)
+    await commit_ops(store, park(run, clock.now - 100))
+    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now - 100
+    assert (await claim_run(store, run.owner)).epoch == 2
 
 
-async def test_two_workers_never_get_the_same_run(store: Store, elsewhere: Store):
+async def test_two_workers_never_get_the_same_run(store: Store, second_store: Store):
     for number in range(20):
-        await start(store, f"r{number:02}")
-    here, there = await store.register_worker(a_worker(), 10.0), await elsewhere.register_worker(a_worker(), 10.0)
+        await start_run(store, f"r{number:02}")
+    here, there = (
+        await store.register_worker(new_worker(), 10.0),
+        await second_store.register_worker(new_worker(), 10.0),
+    )
     taken: list[str] = []
-    while got := await ids(store, here, limit=3) + await ids(elsewhere, there, limit=2):
+    while got := await ids(store, here, limit=3) + await ids(second_store, there, limit=2):
         taken += got
     assert sorted(taken) == [f"r{number:02}" for number in range(20)]
 
 
 async def test_a_worker_that_is_not_live_claims_nothing(store: Store, clock):
-    await start(store)
-    retired, dead = [await store.register_worker(a_worker(), 10.0) for _ in range(2)]
+    await start_run(store)
+    retired, dead = [await store.register_worker(new_worker(), 10.0) for _ in range(2)]
     await store.retire_worker(retired)
     clock.advance(11)
     await store.reap_dead_workers()
@@ -126,11 +140,11 @@ async def test_a_worker_that_is_not_live_claims_nothing(store: Store, clock):
 
 
 async def test_the_epoch_rises_with_every_claim_and_with_nothing_else(store: Store, clock):
-    run = await hold(store)
+    run = await start_claimed_run(store)
     epochs = [run.epoch]
     for seq in range(1, 4):
-        await do(store, append(run, seq), park(run, clock.now) if seq % 2 else release(run))
+        await commit_ops(store, append(run, seq), park(run, clock.now) if seq % 2 else release(run))
         assert (await store.get_run("r")).epoch == run.epoch  # type: ignore[union-attr]
-        run = await claim_one(store, run.owner)
+        run = await claim_run(store, run.owner)
         epochs.append(run.epoch)
     assert epochs == [1, 2, 3, 4]

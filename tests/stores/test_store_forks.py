@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 from store_values import (
-    ALL,
+    CLAIM_FILTER,
     DONE,
     FLOW,
-    a_worker,
     append,
-    claim_one,
-    do,
+    claim_run,
+    commit_ops,
     finish,
-    hold,
-    journal,
+    list_record_seqs,
+    make_record,
     new_run,
-    note,
-    record,
-    row,
+    new_worker,
+    read_run,
+    save_attempt,
     signal,
-    start,
+    start_claimed_run,
+    start_run,
 )
 
 from holdfast.core.states import RunState
@@ -37,81 +37,83 @@ def fork(keep: int = 2, *, source: str = "r", run_id: str = "f", **fields) -> Fo
 
 
 async def test_a_fork_shares_the_beginning_of_a_journal(store: Store):
-    run = await hold(store)
-    await do(store, *[append(run, seq) for seq in range(4)], note(run, 9), signal())
-    await do(store, finish(run))
-    [answer] = await do(store, fork(2, clock_started_at=5.0))
+    run = await start_claimed_run(store)
+    await commit_ops(store, *[append(run, seq) for seq in range(4)], save_attempt(run, 9), signal())
+    await commit_ops(store, finish(run))
+    [answer] = await commit_ops(store, fork(2, clock_started_at=5.0))
     made = answer.run
     assert (answer.is_new, made.state, made.epoch, made.forked_from) == (True, RunState.PENDING, 0, "r")
     assert (made.clock_started_at, made.created_at) == (5.0, 1_000_000.0)
-    assert made == await row(store, "f")
+    assert made == await read_run(store, "f")
     [source, forked] = await store.get_histories([run.key, made.key])
     assert list(forked.records) == list(source.records[:2])
     assert (forked.attempts, list(forked.signals)) == ({}, [])
-    assert await journal(store, run) == [0, 1, 2, 3]
-    again = await claim_one(store)
+    assert await list_record_seqs(store, run) == [0, 1, 2, 3]
+    again = await claim_run(store)
     assert (again.id, again.epoch) == ("f", 1)
-    assert await do(store, append(again, 2)) == [DONE]
+    assert await commit_ops(store, append(again, 2)) == [DONE]
 
 
 async def test_a_fork_can_have_another_outcome_at_its_end(store: Store):
-    run = await hold(store)
-    await do(store, append(run, 0), append(run, 1))
-    other = record(1, payload=b"another", epoch=0)
-    [answer] = await do(store, fork(1)._replace(record=other))
+    run = await start_claimed_run(store)
+    await commit_ops(store, append(run, 0), append(run, 1))
+    other = make_record(1, payload=b"another", epoch=0)
+    [answer] = await commit_ops(store, fork(1)._replace(record=other))
     [forked] = await store.get_histories([answer.run.key])
     assert [made.payload for made in forked.records] == [b"[1, 2]", b"another"]
 
 
 async def test_a_fork_sees_what_its_own_batch_has_recorded(store: Store):
-    run = await hold(store)
-    answers = await do(store, append(run, 0), append(run, 1), fork(9))
-    assert await journal(store, answers[-1].run) == [0, 1]
+    run = await start_claimed_run(store)
+    answers = await commit_ops(store, append(run, 0), append(run, 1), fork(9))
+    assert await list_record_seqs(store, answers[-1].run) == [0, 1]
 
 
 async def test_a_fork_is_repeated_harmlessly(store: Store):
-    run = await hold(store)
-    await do(store, append(run, 0))
-    [first] = await do(store, fork())
-    [again] = await do(store, fork())
+    run = await start_claimed_run(store)
+    await commit_ops(store, append(run, 0))
+    [first] = await commit_ops(store, fork())
+    [again] = await commit_ops(store, fork())
     assert again == first
-    [other] = await do(store, fork(seed=b"another"))
+    [other] = await commit_ops(store, fork(seed=b"another"))
     assert other == StartResult(first.run, is_new=False)
-    assert await journal(store, first.run) == [0]
+    assert await list_record_seqs(store, first.run) == [0]
 
 
 async def test_there_is_no_fork_of_a_run_that_never_was(store: Store):
-    assert await do(store, fork(source="nobody")) == [OpStatus.UNKNOWN_RUN]
+    assert await commit_ops(store, fork(source="nobody")) == [OpStatus.UNKNOWN_RUN]
     assert await store.get_run("f") is None
 
 
 async def test_the_clock_of_a_run_begins_with_its_creation_if_nothing_else_is_said(store: Store):
-    assert (await start(store, created_at=7.0)).clock_started_at == 7.0
-    assert (await row(store)).clock_started_at == 7.0
+    assert (await start_run(store, created_at=7.0)).clock_started_at == 7.0
+    assert (await read_run(store)).clock_started_at == 7.0
 
 
 # The switch
 
 
-async def test_the_switch_remembers_since_when(store: Store, elsewhere: Store, clock):
+async def test_the_switch_remembers_since_when(store: Store, second_store: Store, clock):
     assert await store.get_disabled_workflows() == {}
     assert await store.disable_workflow(FLOW) is True
     since = clock.now
     clock.advance(5)
-    assert await elsewhere.disable_workflow(FLOW) is False
-    assert await elsewhere.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "", "", False)}
-    assert await elsewhere.enable_workflow(FLOW) is True
+    assert await second_store.disable_workflow(FLOW) is False
+    assert await second_store.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "", "", False)}
+    assert await second_store.enable_workflow(FLOW) is True
     assert await store.enable_workflow(FLOW) is False
     assert await store.get_disabled_workflows() == {}
 
 
-async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(store: Store, elsewhere: Store, clock):
+async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(store: Store, second_store: Store, clock):
     assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is True
     since = clock.now
     clock.advance(5)
     assert await store.disable_workflow(FLOW, "policy", "again", is_temporary=True) is False
-    assert await elsewhere.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "policy", "over its limit", True)}
-    assert await elsewhere.disable_workflow(FLOW, "ada", "it quotes wrong prices") is True
+    assert await second_store.get_disabled_workflows() == {
+        FLOW: DisabledWorkflow(since, "policy", "over its limit", True)
+    }
+    assert await second_store.disable_workflow(FLOW, "ada", "it quotes wrong prices") is True
     assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is False
     assert await store.disable_workflow(FLOW, "bob") is False
     assert await store.get_disabled_workflows() == {
@@ -121,47 +123,49 @@ async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(sto
     assert await store.enable_workflow(FLOW) is True
     assert await store.disable_workflow(FLOW, "policy", is_temporary=True) is True
     assert await store.enable_workflow(FLOW, only_temporary=True) is True
-    assert await elsewhere.get_disabled_workflows() == {}
+    assert await second_store.get_disabled_workflows() == {}
 
 
-async def test_no_run_of_a_workflow_that_is_switched_off_is_started(store: Store, elsewhere: Store):
-    run = await hold(store)
-    await elsewhere.disable_workflow(FLOW)
-    assert await do(store, StartRun(new_run("new")), fork()) == [OpStatus.WORKFLOW_DISABLED] * 2
+async def test_no_run_of_a_workflow_that_is_switched_off_is_started(store: Store, second_store: Store):
+    run = await start_claimed_run(store)
+    await second_store.disable_workflow(FLOW)
+    assert await commit_ops(store, StartRun(new_run("new")), fork()) == [OpStatus.WORKFLOW_DISABLED] * 2
     assert await store.get_run("new") is None
-    [found] = await do(store, StartRun(new_run("r")))
+    [found] = await commit_ops(store, StartRun(new_run("r")))
     assert found == StartResult(run, is_new=True)
-    assert (await start(store, "mail", workflow="mail")).id == "mail"
-    await elsewhere.enable_workflow(FLOW)
-    assert (await start(store, "new")).id == "new"
+    assert (await start_run(store, "mail", workflow="mail")).id == "mail"
+    await second_store.enable_workflow(FLOW)
+    assert (await start_run(store, "new")).id == "new"
 
 
 async def test_an_orphan_of_a_workflow_that_is_switched_off_is_joined_as_usual(store: Store):
-    starter = await store.register_worker(a_worker(), 10.0)
-    await start(store, "left", starter=starter, has_generated_id=True)
+    starter = await store.register_worker(new_worker(), 10.0)
+    await start_run(store, "left", starter=starter, has_generated_id=True)
     await store.retire_worker(starter)
     await store.disable_workflow(FLOW)
-    [answer] = await do(store, StartRun(new_run("new", has_generated_id=True, starter=starter), join_orphan=True))
+    [answer] = await commit_ops(
+        store, StartRun(new_run("new", has_generated_id=True, starter=starter), join_orphan=True)
+    )
     assert (answer.run.id, answer.is_new) == ("left", False)
 
 
 async def test_no_run_of_a_workflow_that_is_switched_off_is_claimed(store: Store, clock):
-    await start(store)
-    await start(store, "later", available_at=clock.now + 5)
-    await start(store, "mail", workflow="mail")
-    worker = await store.register_worker(a_worker(), 100.0)
+    await start_run(store)
+    await start_run(store, "later", available_at=clock.now + 5)
+    await start_run(store, "mail", workflow="mail")
+    worker = await store.register_worker(new_worker(), 100.0)
     await store.disable_workflow(FLOW)
     clock.advance(10)
-    assert await store.get_next_wake_at(**ALL) is None
+    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
     both = {"workflows": [FLOW, "mail"], "queues": None}
     assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["mail"]
-    assert await store.claim_runs(worker, **ALL, limit=9) == []
+    assert await store.claim_runs(worker, **CLAIM_FILTER, limit=9) == []
     await store.enable_workflow(FLOW)
-    assert await store.get_next_wake_at(**ALL) is not None
+    assert await store.get_next_wake_at(**CLAIM_FILTER) is not None
     assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["r", "later"]
 
 
 async def test_a_run_that_is_held_goes_on_when_its_workflow_is_switched_off(store: Store):
-    run = await hold(store)
+    run = await start_claimed_run(store)
     await store.disable_workflow(FLOW)
-    assert await do(store, append(run, 1), finish(run)) == [DONE, DONE]
+    assert await commit_ops(store, append(run, 1), finish(run)) == [DONE, DONE]

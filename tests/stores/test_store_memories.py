@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_values import DONE, FENCED, Clock, append, claim_one, do, finish, hold, release, rewind
+from store_values import DONE, FENCED, Clock, append, claim_run, commit_ops, finish, release, rewind, start_claimed_run
 
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -43,19 +43,19 @@ async def keys(store: Store, space: str = "ann", **options: Any) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_a_memory_is_kept_read_and_forgotten(store: Store, elsewhere: Store):
-    assert await do(store, put(value=b'{"a":1}')) == [DONE]
+async def test_a_memory_is_kept_read_and_forgotten(store: Store, second_store: Store):
+    assert await commit_ops(store, put(value=b'{"a":1}')) == [DONE]
     kept = Memory("ann", "likes", b'{"a":1}', "green tea", 1_000_001.0, 1_000_001.0)
-    assert await elsewhere.get_memory("ann", "likes") == kept
-    assert await elsewhere.list_memories("ann") == await elsewhere.search_memories("ann", "tea") == [kept]
-    assert await do(elsewhere, DeleteMemory("ann", "likes"), DeleteMemory("ann", "likes")) == [DONE, DONE]
+    assert await second_store.get_memory("ann", "likes") == kept
+    assert await second_store.list_memories("ann") == await second_store.search_memories("ann", "tea") == [kept]
+    assert await commit_ops(second_store, DeleteMemory("ann", "likes"), DeleteMemory("ann", "likes")) == [DONE, DONE]
     assert await store.get_memory("ann", "likes") is None
     assert await store.list_memories("ann") == await store.search_memories("ann", "tea") == []
 
 
 @pytest.mark.asyncio
 async def test_a_new_value_takes_the_place_of_the_old_one_and_of_its_words(store: Store):
-    await do(store, put(text="green tea"), put(value=b"2", text="black coffee", at=1_000_009.0))
+    await commit_ops(store, put(text="green tea"), put(value=b"2", text="black coffee", at=1_000_009.0))
     assert await store.get_memory("ann", "likes") == Memory(
         "ann", "likes", b"2", "black coffee", 1_000_001.0, 1_000_009.0
     )
@@ -64,7 +64,9 @@ async def test_a_new_value_takes_the_place_of_the_old_one_and_of_its_words(store
 
 @pytest.mark.asyncio
 async def test_namespaces_and_keys_are_apart_and_exact(store: Store):
-    await do(store, put("a", space="ann"), put("a", space="Ann"), put("a", space="ann/x"), put("A", space="ann"))
+    await commit_ops(
+        store, put("a", space="ann"), put("a", space="Ann"), put("a", space="ann/x"), put("A", space="ann")
+    )
     assert await keys(store) == ["A", "a"]
     assert [await keys(store, space) for space in ("Ann", "ann/x", "ann%", "an", "")] == [["a"], ["a"], [], [], []]
     assert [await found(store, "tea", space) for space in ("ann", "Ann", "an")] == [["A", "a"], ["a"], []]
@@ -74,7 +76,7 @@ async def test_namespaces_and_keys_are_apart_and_exact(store: Store):
 @pytest.mark.asyncio
 async def test_memories_are_listed_by_key_page_by_page(store: Store):
     names = ["z", "a b", "é", "a", "Z", "\U0001f600", "0", "a\x00b"]
-    await do(store, *[put(name) for name in names])
+    await commit_ops(store, *[put(name) for name in names])
     assert await keys(store) == sorted(names)
     assert await keys(store, limit=3) == sorted(names)[:3]
     assert await keys(store, after=sorted(names)[2], limit=3) == sorted(names)[3:6]
@@ -86,22 +88,25 @@ async def test_memories_are_listed_by_key_page_by_page(store: Store):
 
 @pytest.mark.asyncio
 async def test_what_a_step_keeps_is_there_exactly_if_its_record_is(store: Store):
-    run = await hold(store)
-    assert await do(store, step(run, 0, put()), step(run, 1, DeleteMemory("ann", "none"))) == [DONE, DONE]
+    run = await start_claimed_run(store)
+    assert await commit_ops(store, step(run, 0, put()), step(run, 1, DeleteMemory("ann", "none"))) == [DONE, DONE]
     assert await keys(store) == ["likes"]
-    await do(store, release(run))
-    await claim_one(store)
-    assert await do(store, step(run, 2, put("other")), step(run, 3, DeleteMemory("ann", "likes"))) == [FENCED, FENCED]
+    await commit_ops(store, release(run))
+    await claim_run(store)
+    assert await commit_ops(store, step(run, 2, put("other")), step(run, 3, DeleteMemory("ann", "likes"))) == [
+        FENCED,
+        FENCED,
+    ]
     assert await keys(store) == ["likes"]
 
 
 @pytest.mark.asyncio
-async def test_a_repeated_record_does_not_change_the_memory_again(store: Store, elsewhere: Store):
-    run = await hold(store)
+async def test_a_repeated_record_does_not_change_the_memory_again(store: Store, second_store: Store):
+    run = await start_claimed_run(store)
     ops = [step(run, 0, put(text="tea")), step(run, 1, DeleteMemory("ann", "gone"))]
-    assert await do(store, *ops) == [DONE, DONE]
-    await do(elsewhere, put(text="coffee"), put("gone"))
-    assert await do(store, *ops) == [DONE, DONE]
+    assert await commit_ops(store, *ops) == [DONE, DONE]
+    await commit_ops(second_store, put(text="coffee"), put("gone"))
+    assert await commit_ops(store, *ops) == [DONE, DONE]
     kept = await store.get_memory("ann", "likes")
     assert kept is not None
     assert kept.text == "coffee"
@@ -110,18 +115,18 @@ async def test_a_repeated_record_does_not_change_the_memory_again(store: Store, 
 
 @pytest.mark.asyncio
 async def test_a_record_that_another_holder_has_written_changes_no_memory(store: Store):
-    run = await hold(store)
-    await do(store, append(run, 0), release(run))
-    taken = await claim_one(store)
-    assert await do(store, append(taken, 0, epoch=taken.epoch)._replace(memory=put())) == [FENCED]
+    run = await start_claimed_run(store)
+    await commit_ops(store, append(run, 0), release(run))
+    taken = await claim_run(store)
+    assert await commit_ops(store, append(taken, 0, epoch=taken.epoch)._replace(memory=put())) == [FENCED]
     assert await keys(store) == []
 
 
 @pytest.mark.asyncio
 async def test_a_retry_leaves_memories_as_they_are(store: Store):
-    run = await hold(store)
-    await do(store, step(run, 0, put()), finish(run, RunState.FAILED, rewind=rewind(0, command_count=0)))
-    assert await do(store, ReopenRun("r", 1.0)) == [DONE]
+    run = await start_claimed_run(store)
+    await commit_ops(store, step(run, 0, put()), finish(run, RunState.FAILED, rewind=rewind(0, command_count=0)))
+    assert await commit_ops(store, ReopenRun("r", 1.0)) == [DONE]
     assert await keys(store) == ["likes"]
 
 
@@ -130,7 +135,7 @@ async def test_a_retry_leaves_memories_as_they_are(store: Store):
 
 @pytest.mark.asyncio
 async def test_words_are_found_in_key_and_text_whatever_their_case_and_accents(store: Store):
-    await do(store, put("Fav-Drink", "Crème BRÛLÉE, e\u0301clair; \ufb01ne Straße"), put("z", "nothing of it"))
+    await commit_ops(store, put("Fav-Drink", "Crème BRÛLÉE, e\u0301clair; \ufb01ne Straße"), put("z", "nothing of it"))
     for text in ("fav", "DRINK", "creme", "Crème", "bru\u0302lee", "ÉCLAIR", "fine", "STRASSE"):
         assert await found(store, text) == ["Fav-Drink"], text
     for text in ("fa", "drinks", "cr", "brulees", "eclai"):
@@ -139,7 +144,7 @@ async def test_words_are_found_in_key_and_text_whatever_their_case_and_accents(s
 
 @pytest.mark.asyncio
 async def test_one_of_the_words_is_enough_and_better_matches_come_first(store: Store):
-    await do(
+    await commit_ops(
         store,
         put("a", "the tea is green and there is a lot more to be said about where it grows"),
         put("b", "green tea, green tea"),
@@ -154,14 +159,14 @@ async def test_one_of_the_words_is_enough_and_better_matches_come_first(store: S
 
 @pytest.mark.asyncio
 async def test_equal_matches_come_in_the_order_of_their_keys(store: Store):
-    await do(store, *[put(key, "tea") for key in ("c1", "a1", "b1")], put("d1", "tea", space="bob"))
+    await commit_ops(store, *[put(key, "tea") for key in ("c1", "a1", "b1")], put("d1", "tea", space="bob"))
     assert await found(store, "tea") == ["a1", "b1", "c1"]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("text", ["", "   ", "!?", '"', "''", "*", "\x00", "\udc80", "()", "-", "^:{}", "—"])
 async def test_without_a_word_nothing_is_found(store: Store, text: str):
-    await do(store, put())
+    await commit_ops(store, put())
     assert await found(store, text) == []
 
 
@@ -172,13 +177,13 @@ async def test_without_a_word_nothing_is_found(store: Store, text: str):
      "tea; DROP TABLE memories", "^tea", "tea\x00x", "\udc80tea", "-tea", "{space} : tea"],
 )  # fmt: skip
 async def test_what_is_looked_for_is_text_and_no_query(store: Store, text: str):
-    await do(store, put("likes", "green tea"))
+    await commit_ops(store, put("likes", "green tea"))
     assert await found(store, text) == ["likes"]
 
 
 @pytest.mark.asyncio
 async def test_words_of_the_query_language_are_words(store: Store):
-    await do(store, put("a", "this or that"), put("b", "near and far"), put("c", "space words"))
+    await commit_ops(store, put("a", "this or that"), put("b", "near and far"), put("c", "space words"))
     assert [await found(store, text) for text in ("OR", "NEAR", "AND", "NOT", "space", "words")] == [
         ["a"], ["b"], ["b"], [], ["c"], ["c"],
     ]  # fmt: skip
@@ -186,7 +191,7 @@ async def test_words_of_the_query_language_are_words(store: Store):
 
 @pytest.mark.asyncio
 async def test_scripts_without_spaces_are_found_by_their_characters(store: Store):
-    await do(store, put("a", "東京タワーに行きたい"), put("b", "Москва́ — столица"), put("c", "हिन्दी में"))
+    await commit_ops(store, put("a", "東京タワーに行きたい"), put("b", "Москва́ — столица"), put("c", "हिन्दी में"))
     assert await found(store, "東京") == ["a"]
     assert await found(store, "москва") == ["b"]
     assert await found(store, "हिन्दी") == ["c"]
@@ -195,22 +200,22 @@ async def test_scripts_without_spaces_are_found_by_their_characters(store: Store
 @pytest.mark.asyncio
 async def test_huge_values_texts_and_questions_are_no_trouble(store: Store):
     value, text = b"x" * (3 * MAX_INLINE_BYTES), "word " * 50_000 + "needle"
-    await do(store, put("big", text, value=value), put("small", "needle"))
+    await commit_ops(store, put("big", text, value=value), put("small", "needle"))
     kept = await store.get_memory("ann", "big")
     assert kept is not None
     assert (kept.value, kept.text) == (value, text)
     assert await found(store, "needle") == ["small", "big"]
     assert await found(store, " ".join(f"w{n}" for n in range(MAX_QUERY_WORDS - 1)) + " needle") == ["small", "big"]
     assert await found(store, " ".join(f"w{n}" for n in range(20_000)) + " needle") == [], "only the first count"
-    run = await hold(store)
-    await do(store, step(run, 0, put("with a step", value=value, text=text)))
+    run = await start_claimed_run(store)
+    await commit_ops(store, step(run, 0, put("with a step", value=value, text=text)))
     assert await found(store, "step") == ["with a step"]
 
 
 @pytest.mark.asyncio
 async def test_odd_places_are_refused_or_kept_exactly(store: Store):
     odd = "a'b\"c\x00d\U0001f600\n"
-    await do(store, put(odd, "x\x00y \udc80z", space=odd))
+    await commit_ops(store, put(odd, "x\x00y \udc80z", space=odd))
     kept = await store.get_memory(odd, odd)
     assert kept is not None
     assert kept.text == "x\x00y ?z"
@@ -243,7 +248,7 @@ TEXTS = st.text(LETTERS, max_size=12) | st.text(max_size=8).filter(lambda text: 
 def test_the_stores_find_the_same_in_the_same_order(kept: list[tuple[str, str]], wanted: list[str]):
     async def search(store: Any) -> list[list[str]]:
         await store.open()
-        await do(store, *[put(key, text) for key, text in kept], put("elsewhere", "a b 1", space="bob"))
+        await commit_ops(store, *[put(key, text) for key, text in kept], put("elsewhere", "a b 1", space="bob"))
         told = [await found(store, text) for text in (*wanted, *[text for _, text in kept])]
         await store.close()
         return told
@@ -263,7 +268,7 @@ def test_the_stores_rank_alike_among_many():
 
     async def search(store: Any) -> list[list[str]]:
         await store.open()
-        await do(store, *kept)
+        await commit_ops(store, *kept)
         questions = [" ".join(vocabulary[at : at + most]) for at in range(12) for most in (1, 2, 5)]
         told = [await found(store, question, space, limit=50) for question in questions for space in "ab"]
         await store.close()

@@ -21,24 +21,24 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 from store_values import (
-    ALL,
+    CLAIM_FILTER,
     DONE,
     FENCED,
     FLOW,
     Clock,
-    a_worker,
     append,
-    do,
+    commit_ops,
     finish,
     link,
     new_run,
-    note,
+    new_worker,
     park,
+    read_run,
     release,
     reserve,
-    row,
+    save_attempt,
     signal,
-    start,
+    start_run,
 )
 
 from holdfast.admission.queue_limits import QueueLimits
@@ -110,7 +110,7 @@ class Shared:
     """Another connection to a namespace."""
     dump: Callable[[str], Any]
     """All that a namespace holds, row by row."""
-    kill: Callable[[Any, int], None]
+    kill_worker: Callable[[Any, int], None]
 
 
 def sqlite_rows(path: Path) -> dict[str, list[Any]]:
@@ -137,13 +137,13 @@ def shared(request: pytest.FixtureRequest, backend: Any, tmp_path: Path, clock: 
             def of(namespace: str) -> SqliteStore:
                 return SqliteStore(tmp_path / "runs.db", namespace=namespace, clock=clock)
 
-            yield Shared(of, lambda namespace: sqlite_rows(of(namespace).path), backend.kill)
+            yield Shared(of, lambda namespace: sqlite_rows(of(namespace).path), backend.kill_worker)
         else:
 
             def on(namespace: str) -> PgStore:
                 return PgStore(place, namespace=namespace, clock=clock, poll_interval_s=0.0)
 
-            yield Shared(on, lambda namespace: postgres_rows(place, on(namespace).schema), backend.kill)
+            yield Shared(on, lambda namespace: postgres_rows(place, on(namespace).schema), backend.kill_worker)
 
 
 @pytest_asyncio.fixture
@@ -180,7 +180,7 @@ def question(run: Run) -> RequestApproval:
 
 async def fill(store: Store, payload: bytes = LARGE) -> Run:
     """Something of everything. The run that is returned is held by worker 1."""
-    worker = await store.register_worker(a_worker(), 1000.0)
+    worker = await store.register_worker(new_worker(), 1000.0)
     assert worker == 1, "workers of a namespace are numbered by themselves"
     await store.publish_workflows([spec(), spec("off")], worker)
     await store.disable_workflow("off")
@@ -188,14 +188,14 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     await store.put_document("key", "bob", b"1")
     await store.append_audit([audited("ours")])
     await store.put_schedules([schedule("nightly")], worker=worker)
-    run = await start(
+    run = await start_run(
         store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=BudgetLimits(tokens=1000)
     )
-    await do(
+    await commit_ops(
         store,
         StartRun(new_run("kid", parent="r"), link=link(run, 1)),
         append(run, 0, payload=payload, used=Usage(calls=1, input_tokens=7)),
-        note(run, 3),
+        save_attempt(run, 3),
         reserve(run, 4, tokens=10),
         question(run),
         AppendLiveEvents(run.key, run.epoch, (LiveEvent(3, "", 1, "progress", b"1", AT),)),
@@ -203,15 +203,15 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
         PutMemory("user", "k", b'"v"', "red car", AT),
         PauseRun("r", AT),
     )
-    await start(store, "pending")
-    await start(store, "timer", available_at=2_000_000.0)
+    await start_run(store, "pending")
+    await start_run(store, "timer", available_at=2_000_000.0)
     await store.set_queue_limits("llm", QueueLimits(1))
     await store.pause_queue("paused")
-    await start(store, "limited", queue="llm", queue_key="acme", dedup_key="same")
-    await store.register_worker(a_worker("listener", is_listener=True, workflows=("address",)), -1.0)
-    await start(store, "late", workflow="address", is_delivery=True, deadline=1.0)
-    ended = await start(store, "ended", claim_as=worker)
-    await do(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
+    await start_run(store, "limited", queue="llm", queue_key="acme", dedup_key="same")
+    await store.register_worker(new_worker("listener", is_listener=True, workflows=("address",)), -1.0)
+    await start_run(store, "late", workflow="address", is_delivery=True, deadline=1.0)
+    ended = await start_run(store, "ended", claim_as=worker)
+    await commit_ops(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
     return run
 
 
@@ -237,7 +237,7 @@ async def commit(store: Store, run: Run, other: Store) -> None:
     foreign: list[tuple[Op, OpStatus]] = [
         (AwaitRun("kid", link(run, 2)), FENCED),
         (append(run, 1), FENCED),
-        (note(run, 3, 2), FENCED),
+        (save_attempt(run, 3, 2), FENCED),
         (reserve(run, 6), FENCED),
         (finish(run), FENCED),
         (park(run), FENCED),
@@ -260,7 +260,7 @@ async def commit(store: Store, run: Run, other: Store) -> None:
     ]
     assert {type(op) for op, _ in foreign} == set(get_args(Op)), "each operation has its case"
     for op, expected in foreign:
-        assert await do(store, op) == [expected], op
+        assert await commit_ops(store, op) == [expected], op
 
 
 @case
@@ -288,7 +288,7 @@ async def renew_listener_lease(store: Store, run: Run, other: Store) -> None:
 
 @case
 async def expire_runs(store: Store, run: Run, other: Store) -> None:
-    assert (await row(other, "late")).deadline == 1.0
+    assert (await read_run(other, "late")).deadline == 1.0
     assert await store.expire_runs() == []
 
 
@@ -312,13 +312,13 @@ async def list_workers(store: Store, run: Run, other: Store) -> None:
 
 @case
 async def claim_runs(store: Store, run: Run, other: Store) -> None:
-    assert await store.claim_runs(1, **ALL, limit=10) == []
+    assert await store.claim_runs(1, **CLAIM_FILTER, limit=10) == []
 
 
 @case
 async def get_next_wake_at(store: Store, run: Run, other: Store) -> None:
-    assert await other.get_next_wake_at(**ALL) is not None
-    assert await store.get_next_wake_at(**ALL) is None
+    assert await other.get_next_wake_at(**CLAIM_FILTER) is not None
+    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
 
 
 @case
@@ -481,7 +481,7 @@ async def list_queues(store: Store, run: Run, other: Store) -> None:
     assert [(queue.name, queue.waiting_count) for queue in await other.list_queues()] == [("llm", 1), ("paused", 0)]
     assert [(queue.name, queue.waiting_count) for queue in await store.list_queues()] == [("by hand", 0), ("llm", 0)]
     joins = StartRun(new_run("limited-too", queue="llm", dedup_key="same"))
-    [started] = await do(store, joins)
+    [started] = await commit_ops(store, joins)
     assert isinstance(started, StartResult)
     assert (started.is_new, started.is_deduplicated) == (True, False), "the key is another one's elsewhere"
 
@@ -587,12 +587,12 @@ async def get_run_extras(store: Store, run: Run, other: Store) -> None:
 
 @case
 async def activate_run(store: Store, run: Run, other: Store) -> None:
-    await store.activate_run(ArchivedRun(await row(other)))
+    await store.activate_run(ArchivedRun(await read_run(other)))
 
 
 @case
 async def restore_run(store: Store, run: Run, other: Store) -> None:
-    assert await store.restore_run(ArchivedRun(await row(other, "ended"))), "its id is free here"
+    assert await store.restore_run(ArchivedRun(await read_run(other, "ended"))), "its id is free here"
 
 
 @case
@@ -644,7 +644,7 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
         """What was done before is told by now."""
     woken = asyncio.create_task(ours.wait_for_change(1.0))
 
-    answers = await do(
+    answers = await commit_ops(
         theirs,
         ResumeRun("r", AT),
         append(twin, 1, payload=b"2", used=Usage(calls=1, input_tokens=5)),
@@ -658,10 +658,10 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
         finish(twin),
     )
     assert all(answer is DONE or isinstance(answer, StartResult | Run) for answer in answers), answers
-    taken = await theirs.claim_runs(1, **ALL, limit=10)
+    taken = await theirs.claim_runs(1, **CLAIM_FILTER, limit=10)
     assert [one.id for one in taken] == ["kid", "limited", "ended", "f"]
     for taken in await theirs.list_runs(RunFilter(owner=1)):
-        await do(theirs, finish(taken))
+        await commit_ops(theirs, finish(taken))
     await theirs.enable_workflow("off")
     await theirs.retire_worker(1)
     pruned = await theirs.prune_runs(EVERYTHING)
@@ -679,7 +679,7 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
     await again.open()
     woken = asyncio.create_task(ours.wait_for_change(5.0))
     await asyncio.sleep(0.05)
-    await do(again, ResumeRun("r", AT))
+    await commit_ops(again, ResumeRun("r", AT))
     assert await woken, "but of one's own"
     await again.close()
 
@@ -690,7 +690,7 @@ async def test_worker_1_of_a_namespace_may_die_while_worker_1_of_another_lives(
 ):
     await fill(ours)
     await fill(theirs)
-    shared.kill(theirs, 1)  # the one that came second has a lock of its own
+    shared.kill_worker(theirs, 1)  # the one that came second has a lock of its own
     assert await ours.reap_dead_workers() == ReapResult()
     for namespace, dead in {"default": (), "acme": (1,)}.items():
         other = shared.open(namespace)  # the lock that is held in the other namespace says nothing of this one
@@ -699,8 +699,8 @@ async def test_worker_1_of_a_namespace_may_die_while_worker_1_of_another_lives(
         await other.close()
     assert not await asyncio.to_thread(theirs.renew_lease, 1, 10.0)
     assert await asyncio.to_thread(ours.renew_lease, 1, 10.0)
-    assert (await row(ours)).owner == 1
-    assert (await row(theirs)).owner is None
+    assert (await read_run(ours)).owner == 1
+    assert (await read_run(theirs)).owner is None
 
 
 async def test_a_file_of_another_program_is_not_taken_for_a_namespace(tmp_path: Path):
@@ -739,7 +739,8 @@ async def test_a_role_that_may_use_only_its_own_schema_is_all_that_a_tenant_need
         run = await fill(store)
         await store.retire_worker(1)
         assert [
-            taken.id for taken in await store.claim_runs(await store.register_worker(a_worker(), 9.0), **ALL, limit=9)
+            taken.id
+            for taken in await store.claim_runs(await store.register_worker(new_worker(), 9.0), **CLAIM_FILTER, limit=9)
         ]
         assert len(await store.search_memories("user", "red")) == 1
         assert len((await store.get_histories([run.key]))[0].records) == 1

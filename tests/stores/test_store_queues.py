@@ -9,22 +9,22 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from queue_values import QUEUE, fill, ids, limited, wake
+from queue_values import QUEUE, claim_ids, declare_limited_queue, get_next_wake, start_queued_runs
 from store_values import (
-    ALL,
+    CLAIM_FILTER,
     FLOW,
     Clock,
-    a_worker,
     append,
-    do,
+    commit_ops,
     finish,
+    get_state,
     new_run,
+    new_worker,
     park,
+    read_run,
     release,
-    row,
     signal,
-    start,
-    state_of,
+    start_run,
 )
 
 from holdfast.admission.usage import Usage
@@ -37,345 +37,351 @@ pytestmark = pytest.mark.asyncio
 
 
 async def ends(store: Store, *names: str) -> None:
-    answers = await do(store, *[finish(await row(store, name)) for name in names])
+    answers = await commit_ops(store, *[finish(await read_run(store, name)) for name in names])
     assert answers == [OpStatus.DONE] * len(names)
 
 
 # Places
 
 
-async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, elsewhere: Store):
-    worker = await limited(store, 2)
-    await fill(store, "a", "b", "c", "d")
-    assert await ids(store, worker, limit=1) == ["a"]
-    assert await ids(store, worker) == ["b"]
-    other = await elsewhere.register_worker(a_worker(), 1e6)
-    assert await ids(elsewhere, other) == []
-    assert (await row(store, "a")).is_limited
+async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, second_store: Store):
+    worker = await declare_limited_queue(store, 2)
+    await start_queued_runs(store, "a", "b", "c", "d")
+    assert await claim_ids(store, worker, limit=1) == ["a"]
+    assert await claim_ids(store, worker) == ["b"]
+    other = await second_store.register_worker(new_worker(), 1e6)
+    assert await claim_ids(second_store, other) == []
+    assert (await read_run(store, "a")).is_limited
     await ends(store, "a")
-    assert await ids(elsewhere, other) == ["c"]
+    assert await claim_ids(second_store, other) == ["c"]
     await ends(store, "b", "c")
-    assert await ids(store, worker) == ["d"]
+    assert await claim_ids(store, worker) == ["d"]
 
 
 async def test_a_start_in_a_limited_queue_is_not_claimed_by_whoever_starts_it(store: Store):
-    worker = await limited(store, 1)
-    run = await start(store, "a", queue=QUEUE, claim_as=worker)
+    worker = await declare_limited_queue(store, 1)
+    run = await start_run(store, "a", queue=QUEUE, claim_as=worker)
     assert (run.state, run.epoch, run.owner, run.is_limited) == (RunState.PENDING, 0, None, True)
-    assert run == await row(store, "a")
-    other = await start(store, "b", claim_as=worker)
+    assert run == await read_run(store, "a")
+    other = await start_run(store, "b", claim_as=worker)
     assert (other.state, other.is_limited) == (RunState.RUNNING, False)
 
 
 async def test_a_full_queue_keeps_back_none_of_the_others(store: Store):
-    worker = await limited(store, 1)
-    await fill(store, "a", "b", "c")
-    await start(store, "free-1")
-    await start(store, "free-2", priority=-1)
-    assert await ids(store, worker) == ["a", "free-1", "free-2"]
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", "b", "c")
+    await start_run(store, "free-1")
+    await start_run(store, "free-2", priority=-1)
+    assert await claim_ids(store, worker) == ["a", "free-1", "free-2"]
 
 
 async def test_limited_queues_and_others_are_served_in_the_order_of_priority_and_age(store: Store):
-    worker = await limited(store, 10)
-    await limited(store, 10, name="slow")
-    await fill(store, "a", "b")
-    await start(store, "free")
-    await fill(store, "c", queue="slow", priority=2)
-    await fill(store, "d", queue="slow")
-    await fill(store, "e", priority=1)
-    await start(store, "first", priority=3)
-    assert await ids(store, worker, limit=3) == ["first", "c", "e"]
-    assert await ids(store, worker, limit=9) == ["a", "b", "free", "d"]
+    worker = await declare_limited_queue(store, 10)
+    await declare_limited_queue(store, 10, name="slow")
+    await start_queued_runs(store, "a", "b")
+    await start_run(store, "free")
+    await start_queued_runs(store, "c", queue="slow", priority=2)
+    await start_queued_runs(store, "d", queue="slow")
+    await start_queued_runs(store, "e", priority=1)
+    await start_run(store, "first", priority=3)
+    assert await claim_ids(store, worker, limit=3) == ["first", "c", "e"]
+    assert await claim_ids(store, worker, limit=9) == ["a", "b", "free", "d"]
 
 
 async def test_only_the_queues_and_versions_that_a_worker_serves_are_taken(store: Store):
-    worker = await limited(store, 2)
-    await fill(store, "old-1", "old-2", version="1")
-    await fill(store, "new", version="2")
-    assert await ids(store, worker, queues=["default"], workflows=[f"{FLOW}@1", f"{FLOW}@2"]) == []
-    assert await ids(store, worker, queues=[QUEUE], workflows=[FLOW]) == []
-    assert await wake(store, workflows=[f"{FLOW}@3"]) is None
-    assert await ids(store, worker, queues=[QUEUE], workflows=[f"{FLOW}@2"]) == ["new"]
-    assert await ids(store, worker, workflows=[f"{FLOW}@1", f"{FLOW}@2"]) == ["old-1"]
-    assert await wake(store, workflows=[f"{FLOW}@1"]) is None
+    worker = await declare_limited_queue(store, 2)
+    await start_queued_runs(store, "old-1", "old-2", version="1")
+    await start_queued_runs(store, "new", version="2")
+    assert await claim_ids(store, worker, queues=["default"], workflows=[f"{FLOW}@1", f"{FLOW}@2"]) == []
+    assert await claim_ids(store, worker, queues=[QUEUE], workflows=[FLOW]) == []
+    assert await get_next_wake(store, workflows=[f"{FLOW}@3"]) is None
+    assert await claim_ids(store, worker, queues=[QUEUE], workflows=[f"{FLOW}@2"]) == ["new"]
+    assert await claim_ids(store, worker, workflows=[f"{FLOW}@1", f"{FLOW}@2"]) == ["old-1"]
+    assert await get_next_wake(store, workflows=[f"{FLOW}@1"]) is None
 
 
 async def test_a_switched_off_workflow_stands_in_nobody_s_way(store: Store):
-    worker = await limited(store, 1)
-    await fill(store, "off", workflow="mail", priority=9)
-    await fill(store, "on")
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "off", workflow="mail", priority=9)
+    await start_queued_runs(store, "on")
     await store.disable_workflow("mail")
-    assert await ids(store, worker, workflows=[FLOW, "mail"]) == ["on"]
+    assert await claim_ids(store, worker, workflows=[FLOW, "mail"]) == ["on"]
     await ends(store, "on")
-    assert await wake(store, workflows=[FLOW, "mail"]) is None
+    assert await get_next_wake(store, workflows=[FLOW, "mail"]) is None
     await store.enable_workflow("mail")
-    assert await ids(store, worker, workflows=[FLOW, "mail"]) == ["off"]
+    assert await claim_ids(store, worker, workflows=[FLOW, "mail"]) == ["off"]
 
 
 async def test_a_parked_run_gives_up_its_place_and_needs_one_again(store: Store, clock: Clock):
-    worker = await limited(store, 1)
-    await fill(store, "a", "b", "c")
-    [a] = await store.claim_runs(worker, **ALL, limit=9)
-    assert await do(store, park(a, clock.now + 5, "go")) == [OpStatus.DONE]
-    assert await ids(store, worker) == ["b"]
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", "b", "c")
+    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    assert await commit_ops(store, park(a, clock.now + 5, "go")) == [OpStatus.DONE]
+    assert await claim_ids(store, worker) == ["b"]
     clock.advance(5)
-    assert await ids(store, worker) == []
-    assert await wake(store) is None
-    await do(store, signal("a"))
-    assert await wake(store) is None
+    assert await claim_ids(store, worker) == []
+    assert await get_next_wake(store) is None
+    await commit_ops(store, signal("a"))
+    assert await get_next_wake(store) is None
     await ends(store, "b")
-    assert await wake(store) == clock.now
-    assert await ids(store, worker) == ["a"]  # what has begun goes first
+    assert await get_next_wake(store) == clock.now
+    assert await claim_ids(store, worker) == ["a"]  # what has begun goes first
     await ends(store, "a")
-    assert await ids(store, worker) == ["c"]
+    assert await claim_ids(store, worker) == ["c"]
 
 
-async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill: Callable[[int], None]):
-    worker = await limited(store, 1)
-    await fill(store, "a", "b", priority=0)
-    await fill(store, "c", priority=9)
-    assert await ids(store, worker) == ["c"]
-    await do(store, release(await row(store, "c")))
-    assert await ids(store, worker) == ["c"]
+async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill_worker: Callable[[int], None]):
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", "b", priority=0)
+    await start_queued_runs(store, "c", priority=9)
+    assert await claim_ids(store, worker) == ["c"]
+    await commit_ops(store, release(await read_run(store, "c")))
+    assert await claim_ids(store, worker) == ["c"]
     await store.retire_worker(worker)
-    doomed = await store.register_worker(a_worker(), 1e6)
-    assert await ids(store, doomed) == ["c"]
-    kill(doomed)
-    heir = await store.register_worker(a_worker(), 1e6)
+    doomed = await store.register_worker(new_worker(), 1e6)
+    assert await claim_ids(store, doomed) == ["c"]
+    kill_worker(doomed)
+    heir = await store.register_worker(new_worker(), 1e6)
     assert (await store.reap_dead_workers(heir)).released_count == 1
-    assert await ids(store, heir) == ["c"]
+    assert await claim_ids(store, heir) == ["c"]
     await ends(store, "c")
-    assert await ids(store, heir) == ["a"]
+    assert await claim_ids(store, heir) == ["a"]
 
 
-async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(store: Store, kill: Callable[[int], None]):
-    worker = await limited(store, 1)
-    await fill(store, "a", max_deliveries=1)
-    await fill(store, "b")
-    assert await ids(store, worker) == ["a"]
-    kill(worker)
-    heir = await store.register_worker(a_worker(), 1e6)
+async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(
+    store: Store, kill_worker: Callable[[int], None]
+):
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", max_deliveries=1)
+    await start_queued_runs(store, "b")
+    assert await claim_ids(store, worker) == ["a"]
+    kill_worker(worker)
+    heir = await store.register_worker(new_worker(), 1e6)
     assert (await store.reap_dead_workers(heir)).dead_run_ids == ("a",)
-    assert await ids(store, heir) == ["b"]
+    assert await claim_ids(store, heir) == ["b"]
 
 
 async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock):
-    worker = await limited(store, 1, "1/min")
-    await fill(store, "a", "b", "c")
-    [a] = await store.claim_runs(worker, **ALL, limit=9)
-    await do(store, park(a, None, "go"))
-    assert await ids(store, worker) == []
+    worker = await declare_limited_queue(store, 1, "1/min")
+    await start_queued_runs(store, "a", "b", "c")
+    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    await commit_ops(store, park(a, None, "go"))
+    assert await claim_ids(store, worker) == []
     clock.advance(60)
-    assert await ids(store, worker) == ["b"]
-    assert await do(store, CancelRun("a", clock.now), CancelRun("c", clock.now)) == [OpStatus.DONE] * 2
-    assert await state_of(store, "c") is RunState.CANCELLED  # nobody has ever claimed it
-    assert await wake(store) == clock.now
-    assert await ids(store, worker) == ["a"]
+    assert await claim_ids(store, worker) == ["b"]
+    assert await commit_ops(store, CancelRun("a", clock.now), CancelRun("c", clock.now)) == [OpStatus.DONE] * 2
+    assert await get_state(store, "c") is RunState.CANCELLED  # nobody has ever claimed it
+    assert await get_next_wake(store) == clock.now
+    assert await claim_ids(store, worker) == ["a"]
     await store.retire_worker(worker)
-    heir = await store.register_worker(a_worker(), 1e6)
-    assert "a" in await ids(store, heir)
+    heir = await store.register_worker(new_worker(), 1e6)
+    assert "a" in await claim_ids(store, heir)
 
 
 async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store, clock: Clock):
-    worker = await limited(store, 1)
-    await fill(store, "a", "b")
-    assert await do(store, PauseRun("a", clock.now)) == [OpStatus.DONE]
-    [b] = await store.claim_runs(worker, **ALL, limit=9)
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a", "b")
+    assert await commit_ops(store, PauseRun("a", clock.now)) == [OpStatus.DONE]
+    [b] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
     assert b.id == "b"
-    assert await do(store, PauseRun("b", clock.now), ResumeRun("a", clock.now)) == [OpStatus.DONE] * 2
-    assert await ids(store, worker) == []  # it is on its way to be parked
-    assert await do(store, park(b, None, is_pause=True)) == [OpStatus.DONE]
-    assert await ids(store, worker) == ["a"]
-    assert await do(store, ResumeRun("b", clock.now)) == [OpStatus.DONE]
-    assert await wake(store) is None
-    assert await ids(store, worker) == []
+    assert await commit_ops(store, PauseRun("b", clock.now), ResumeRun("a", clock.now)) == [OpStatus.DONE] * 2
+    assert await claim_ids(store, worker) == []  # it is on its way to be parked
+    assert await commit_ops(store, park(b, None, is_pause=True)) == [OpStatus.DONE]
+    assert await claim_ids(store, worker) == ["a"]
+    assert await commit_ops(store, ResumeRun("b", clock.now)) == [OpStatus.DONE]
+    assert await get_next_wake(store) is None
+    assert await claim_ids(store, worker) == []
     await ends(store, "a")
-    assert await ids(store, worker) == ["b"]
+    assert await claim_ids(store, worker) == ["b"]
 
 
 async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: Store, clock: Clock):
-    worker = await limited(store, 1, "2/min")
-    await fill(store, "a", "b")
-    [a] = await store.claim_runs(worker, **ALL, limit=9)
-    await do(store, finish(a, RunState.FAILED))
-    assert await ids(store, worker) == ["b"]
-    await fill(store, "c")
-    assert await do(store, ReopenRun("a", clock.now)) == [OpStatus.DONE]
-    assert (await row(store, "a")).is_limited
-    assert await ids(store, worker) == []
+    worker = await declare_limited_queue(store, 1, "2/min")
+    await start_queued_runs(store, "a", "b")
+    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    await commit_ops(store, finish(a, RunState.FAILED))
+    assert await claim_ids(store, worker) == ["b"]
+    await start_queued_runs(store, "c")
+    assert await commit_ops(store, ReopenRun("a", clock.now)) == [OpStatus.DONE]
+    assert (await read_run(store, "a")).is_limited
+    assert await claim_ids(store, worker) == []
     await ends(store, "b")
-    assert await ids(store, worker) == ["a"]  # it has begun before: the rate is used up
+    assert await claim_ids(store, worker) == ["a"]  # it has begun before: the rate is used up
     await ends(store, "a")
-    assert await ids(store, worker) == []
+    assert await claim_ids(store, worker) == []
 
 
 async def test_a_fork_waits_like_a_new_run(store: Store, clock: Clock):
-    worker = await limited(store, 1, "1/min", key_concurrency=1)
-    await fill(store, "acme/1")
-    [source] = await store.claim_runs(worker, **ALL, limit=9)
-    await do(store, append(source, 0))
+    worker = await declare_limited_queue(store, 1, "1/min", key_concurrency=1)
+    await start_queued_runs(store, "acme/1")
+    [source] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    await commit_ops(store, append(source, 0))
     forked = replace(new_run("fork"), queue=QUEUE, queue_key="acme", forked_from=source.id)
-    [answer] = await do(store, ForkRun(source.id, forked, 1))
+    [answer] = await commit_ops(store, ForkRun(source.id, forked, 1))
     assert isinstance(answer, StartResult)
     assert (answer.run.queue_key, answer.run.is_limited) == ("acme", True)
     await ends(store, "acme/1")
-    assert await ids(store, worker) == []
+    assert await claim_ids(store, worker) == []
     clock.advance(60)
-    assert await ids(store, worker) == ["fork"]
+    assert await claim_ids(store, worker) == ["fork"]
 
 
 # Rates
 
 
 async def test_no_more_runs_begin_in_any_window_than_the_rate_allows(store: Store, clock: Clock):
-    worker = await limited(store, None, "3/min")
-    await fill(store, *"abcdefg")
-    assert await ids(store, worker, limit=2) == ["a", "b"]
+    worker = await declare_limited_queue(store, None, "3/min")
+    await start_queued_runs(store, *"abcdefg")
+    assert await claim_ids(store, worker, limit=2) == ["a", "b"]
     clock.advance(30)
-    assert await ids(store, worker) == ["c"]
-    assert await ids(store, worker) == []
-    assert await wake(store) == clock.now + 30
+    assert await claim_ids(store, worker) == ["c"]
+    assert await claim_ids(store, worker) == []
+    assert await get_next_wake(store) == clock.now + 30
     clock.advance(29.5)
-    assert await ids(store, worker) == []
+    assert await claim_ids(store, worker) == []
     clock.advance(0.5)
-    assert await ids(store, worker) == ["d", "e"]
-    assert await wake(store) == clock.now + 30
+    assert await claim_ids(store, worker) == ["d", "e"]
+    assert await get_next_wake(store) == clock.now + 30
 
 
 async def test_going_on_is_no_new_beginning(store: Store, clock: Clock):
-    worker = await limited(store, None, "1/min")
-    await fill(store, "a", "b")
-    [a] = await store.claim_runs(worker, **ALL, limit=9)
-    await do(store, park(a, clock.now + 5))
-    assert await wake(store) == clock.now + 5
+    worker = await declare_limited_queue(store, None, "1/min")
+    await start_queued_runs(store, "a", "b")
+    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    await commit_ops(store, park(a, clock.now + 5))
+    assert await get_next_wake(store) == clock.now + 5
     clock.advance(5)
-    assert await ids(store, worker) == ["a"]
+    assert await claim_ids(store, worker) == ["a"]
     await store.retire_worker(worker)
-    heir = await store.register_worker(a_worker(), 1e6)
-    assert await ids(store, heir) == ["a"]
-    assert await wake(store) == clock.now + 55
+    heir = await store.register_worker(new_worker(), 1e6)
+    assert await claim_ids(store, heir) == ["a"]
+    assert await get_next_wake(store) == clock.now + 55
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 async def test_a_claim_that_had_to_wait_counts_from_when_it_was_let_through(store: SqliteStore, clock: Clock):
-    worker = await limited(store, None, "1/min")
-    await fill(store, "a", "b")
+    worker = await declare_limited_queue(store, None, "1/min")
+    await start_queued_runs(store, "a", "b")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as somebody:
         somebody.execute("BEGIN IMMEDIATE")
-        claiming = asyncio.create_task(ids(store, worker))
+        claiming = asyncio.create_task(claim_ids(store, worker))
         await asyncio.sleep(0.1)
         clock.advance(10)
         somebody.execute("ROLLBACK")
         assert await claiming == ["a"]
-    assert await wake(store) == clock.now + 60
+    assert await get_next_wake(store) == clock.now + 60
 
 
 async def test_several_rates_all_count(store: Store, clock: Clock):
-    worker = await limited(store, None, "2/s", "3/min")
-    await fill(store, *"abcde")
-    assert await ids(store, worker) == ["a", "b"]
-    assert await wake(store) == clock.now + 1
+    worker = await declare_limited_queue(store, None, "2/s", "3/min")
+    await start_queued_runs(store, *"abcde")
+    assert await claim_ids(store, worker) == ["a", "b"]
+    assert await get_next_wake(store) == clock.now + 1
     clock.advance(1)
-    assert await ids(store, worker) == ["c"]
-    assert await wake(store) == clock.now + 59
+    assert await claim_ids(store, worker) == ["c"]
+    assert await get_next_wake(store) == clock.now + 59
 
 
 async def test_tokens_are_charged_with_the_record_and_once(store: Store, clock: Clock):
-    worker = await limited(store, None, "100 tokens/min", key_rates=("40 tokens/min",))
-    await fill(store, "acme/1", "acme/2", "acme/3", "other/1", "other/2", "third/1")
-    await do(store, PauseRun("acme/2", clock.now), PauseRun("other/1", clock.now), PauseRun("other/2", clock.now))
-    [acme, third] = await store.claim_runs(worker, **ALL, limit=2)
+    worker = await declare_limited_queue(store, None, "100 tokens/min", key_rates=("40 tokens/min",))
+    await start_queued_runs(store, "acme/1", "acme/2", "acme/3", "other/1", "other/2", "third/1")
+    await commit_ops(
+        store, PauseRun("acme/2", clock.now), PauseRun("other/1", clock.now), PauseRun("other/2", clock.now)
+    )
+    [acme, third] = await store.claim_runs(worker, **CLAIM_FILTER, limit=2)
     assert (acme.id, third.id) == ("acme/1", "third/1")  # they are taken before anything is known
     op = append(acme, 0, used=Usage(calls=1, input_tokens=30, output_tokens=10))
-    assert await do(store, op, op) == [OpStatus.DONE] * 2
-    assert await do(store, op) == [OpStatus.DONE]
-    await do(store, ResumeRun("acme/2", clock.now), ResumeRun("other/1", clock.now), ResumeRun("other/2", clock.now))
+    assert await commit_ops(store, op, op) == [OpStatus.DONE] * 2
+    assert await commit_ops(store, op) == [OpStatus.DONE]
+    await commit_ops(
+        store, ResumeRun("acme/2", clock.now), ResumeRun("other/1", clock.now), ResumeRun("other/2", clock.now)
+    )
     clock.advance(10)
-    assert await ids(store, worker, limit=1) == ["other/1"]  # acme has used up its own
-    await do(store, append(third, 0, used=Usage(calls=1, input_tokens=260)))
-    assert await ids(store, worker) == []
+    assert await claim_ids(store, worker, limit=1) == ["other/1"]  # acme has used up its own
+    await commit_ops(store, append(third, 0, used=Usage(calls=1, input_tokens=260)))
+    assert await claim_ids(store, worker) == []
     # 360 were charged, of which 60 fit after those of acme: 200 are paid in two more windows.
-    assert await wake(store) == clock.now + 60 + 60 + 50
+    assert await get_next_wake(store) == clock.now + 60 + 60 + 50
     clock.advance(60 + 60 + 50)
-    assert await ids(store, worker) == ["acme/2", "other/2", "acme/3"]
+    assert await claim_ids(store, worker) == ["acme/2", "other/2", "acme/3"]
 
 
 # Keys
 
 
 async def test_a_key_has_no_more_places_than_it_may(store: Store):
-    worker = await limited(store, 4, key_concurrency=2)
-    await fill(store, "acme/1", "acme/2", "acme/3", "acme/4")
-    await fill(store, "x", "y", "z", "other/1", "other/2")
-    assert sorted(await ids(store, worker)) == ["acme/1", "acme/2", "other/1", "x"]
+    worker = await declare_limited_queue(store, 4, key_concurrency=2)
+    await start_queued_runs(store, "acme/1", "acme/2", "acme/3", "acme/4")
+    await start_queued_runs(store, "x", "y", "z", "other/1", "other/2")
+    assert sorted(await claim_ids(store, worker)) == ["acme/1", "acme/2", "other/1", "x"]
     await ends(store, "acme/1")
-    assert await ids(store, worker) == ["y"]  # runs without a key have one together
-    assert await wake(store) is None
+    assert await claim_ids(store, worker) == ["y"]  # runs without a key have one together
+    assert await get_next_wake(store) is None
     await ends(store, "other/1")
-    assert await ids(store, worker) == ["other/2"]
+    assert await claim_ids(store, worker) == ["other/2"]
     await ends(store, "acme/2")
-    assert await ids(store, worker) == ["acme/3"]
+    assert await claim_ids(store, worker) == ["acme/3"]
     await ends(store, "other/2")
-    assert await ids(store, worker) == ["acme/4"]
+    assert await claim_ids(store, worker) == ["acme/4"]
     await ends(store, "acme/3")
-    assert await wake(store) is None
+    assert await get_next_wake(store) is None
     await ends(store, "x")
-    assert await ids(store, worker) == ["z"]
+    assert await claim_ids(store, worker) == ["z"]
 
 
 async def test_a_key_at_its_limit_is_passed_over_however_much_of_it_there_is(store: Store):
-    worker = await limited(store, None, key_concurrency=1)
-    await fill(store, *[f"acme/{number}" for number in range(60)], priority=5)
-    await fill(store, "other/1")
-    assert await ids(store, worker, limit=2) == ["acme/0", "other/1"]
-    assert await ids(store, worker, limit=2) == []
-    assert await wake(store) is None
+    worker = await declare_limited_queue(store, None, key_concurrency=1)
+    await start_queued_runs(store, *[f"acme/{number}" for number in range(60)], priority=5)
+    await start_queued_runs(store, "other/1")
+    assert await claim_ids(store, worker, limit=2) == ["acme/0", "other/1"]
+    assert await claim_ids(store, worker, limit=2) == []
+    assert await get_next_wake(store) is None
     await ends(store, "acme/0")
-    assert await ids(store, worker, limit=2) == ["acme/1"]
+    assert await claim_ids(store, worker, limit=2) == ["acme/1"]
 
 
 async def test_each_key_has_a_rate_of_its_own(store: Store, clock: Clock):
-    worker = await limited(store, None, "3/min", key_rates=("1/min",))
-    await fill(store, "acme/1", "acme/2", "other/1")
-    assert await ids(store, worker) == ["acme/1", "other/1"]
-    assert await wake(store) == clock.now + 60
+    worker = await declare_limited_queue(store, None, "3/min", key_rates=("1/min",))
+    await start_queued_runs(store, "acme/1", "acme/2", "other/1")
+    assert await claim_ids(store, worker) == ["acme/1", "other/1"]
+    assert await get_next_wake(store) == clock.now + 60
     clock.advance(20)
-    await fill(store, "third/1", "third/2", "fourth/1")
-    assert await wake(store) == clock.now
-    assert await ids(store, worker) == ["third/1"]
-    assert await wake(store) == clock.now + 40
+    await start_queued_runs(store, "third/1", "third/2", "fourth/1")
+    assert await get_next_wake(store) == clock.now
+    assert await claim_ids(store, worker) == ["third/1"]
+    assert await get_next_wake(store) == clock.now + 40
     clock.advance(40)
-    assert sorted(await ids(store, worker)) == ["acme/2", "fourth/1"]
-    assert await wake(store) == clock.now + 20
+    assert sorted(await claim_ids(store, worker)) == ["acme/2", "fourth/1"]
+    assert await get_next_wake(store) == clock.now + 20
 
 
 async def test_a_parked_run_of_a_full_key_waits_for_its_place(store: Store, clock: Clock):
-    worker = await limited(store, None, key_concurrency=1)
-    await fill(store, "acme/1", "acme/2", "other/1")
-    [first, other] = await store.claim_runs(worker, **ALL, limit=9)
+    worker = await declare_limited_queue(store, None, key_concurrency=1)
+    await start_queued_runs(store, "acme/1", "acme/2", "other/1")
+    [first, other] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
     assert (first.id, other.id) == ("acme/1", "other/1")
-    await do(store, park(first, clock.now + 1))
-    assert await ids(store, worker) == ["acme/2"]
+    await commit_ops(store, park(first, clock.now + 1))
+    assert await claim_ids(store, worker) == ["acme/2"]
     clock.advance(1)
-    assert await ids(store, worker) == []
-    assert await wake(store) is None
+    assert await claim_ids(store, worker) == []
+    assert await get_next_wake(store) is None
     await ends(store, "acme/2")
-    assert await ids(store, worker) == ["acme/1"]
+    assert await claim_ids(store, worker) == ["acme/1"]
 
 
 # Order
 
 
 async def test_keys_take_turns_and_one_that_comes_late_begins_where_the_queue_is(store: Store):
-    worker = await limited(store, 1)
-    await fill(store, *[f"acme/{number}" for number in range(100)])
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, *[f"acme/{number}" for number in range(100)])
     order: list[str] = []
     for turn in range(12):
         if turn == 6:
-            await fill(store, "late/0")
+            await start_queued_runs(store, "late/0")
         if turn == 8:
-            await fill(store, "third/0", "third/1", "third/2")
-        order += await ids(store, worker, limit=1)
+            await start_queued_runs(store, "third/0", "third/1", "third/2")
+        order += await claim_ids(store, worker, limit=1)
         await ends(store, order[-1])
     assert order[:6] == [f"acme/{number}" for number in range(6)]
     assert order[6:8] == ["late/0", "acme/6"]
@@ -383,47 +389,49 @@ async def test_keys_take_turns_and_one_that_comes_late_begins_where_the_queue_is
 
 
 async def test_keys_that_are_there_from_the_beginning_take_turns(store: Store):
-    worker = await limited(store, 10)
-    await fill(store, "a/1", "a/2", "a/3", "b/1", "b/2", "c/1")
-    assert await ids(store, worker) == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
+    worker = await declare_limited_queue(store, 10)
+    await start_queued_runs(store, "a/1", "a/2", "a/3", "b/1", "b/2", "c/1")
+    assert await claim_ids(store, worker) == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
 
 
 async def test_priority_goes_before_turns(store: Store):
-    worker = await limited(store, 1)
-    await fill(store, "a/1", "a/2")
-    await fill(store, "b/1")
-    await fill(store, "a/3", "a/4", priority=1)
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "a/1", "a/2")
+    await start_queued_runs(store, "b/1")
+    await start_queued_runs(store, "a/3", "a/4", priority=1)
     order: list[str] = []
     for turn in range(5):
         if turn == 3:
-            await fill(store, "late/1")  # it must not wait for what has a turn before that of the urgent ones
-        order += await ids(store, worker, limit=1)
+            await start_queued_runs(
+                store, "late/1"
+            )  # it must not wait for what has a turn before that of the urgent ones
+        order += await claim_ids(store, worker, limit=1)
         await ends(store, order[-1])
     assert order == ["a/3", "a/4", "a/1", "b/1", "late/1"]
 
 
 async def test_runs_of_one_priority_change_nobodys_turn_among_those_of_another(store: Store):
-    worker = await limited(store, 1)
-    await fill(store, *[f"acme/{number}" for number in range(50)])
-    await fill(store, "acme/urgent", priority=5)
-    order = await ids(store, worker, limit=1)
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, *[f"acme/{number}" for number in range(50)])
+    await start_queued_runs(store, "acme/urgent", priority=5)
+    order = await claim_ids(store, worker, limit=1)
     await ends(store, order[-1])
-    await fill(store, "late/0")
+    await start_queued_runs(store, "late/0")
     for _ in range(2):
-        order += await ids(store, worker, limit=1)
+        order += await claim_ids(store, worker, limit=1)
         await ends(store, order[-1])
     assert order == ["acme/urgent", "acme/0", "late/0"]
 
 
 async def test_a_delayed_run_waits_for_its_time_and_then_for_a_place(store: Store, clock: Clock):
-    worker = await limited(store, 1)
-    await fill(store, "later", available_at=clock.now + 5, priority=9)
-    assert await wake(store) == clock.now + 5
-    await fill(store, "now")
-    assert await wake(store) == clock.now
-    assert await ids(store, worker) == ["now"]
+    worker = await declare_limited_queue(store, 1)
+    await start_queued_runs(store, "later", available_at=clock.now + 5, priority=9)
+    assert await get_next_wake(store) == clock.now + 5
+    await start_queued_runs(store, "now")
+    assert await get_next_wake(store) == clock.now
+    assert await claim_ids(store, worker) == ["now"]
     clock.advance(5)
-    assert await ids(store, worker) == []
-    assert await wake(store) is None
+    assert await claim_ids(store, worker) == []
+    assert await get_next_wake(store) is None
     await ends(store, "now")
-    assert await ids(store, worker) == ["later"]
+    assert await claim_ids(store, worker) == ["later"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from store_values import Clock, a_worker
+from store_values import Clock, new_worker
 
 from holdfast.admission.usage import BudgetLimits
 from holdfast.stores.contract import Store
@@ -27,12 +27,12 @@ async def put(store: Store, *new: ScheduleDefinition, **options: Any) -> list[Sc
     return await store.put_schedules(new, **options)
 
 
-async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(store: Store, elsewhere: Store):
+async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(store: Store, second_store: Store):
     kept = await put(store, NIGHTLY, FULL)
     assert kept == [Schedule(NIGHTLY, 1_000_000.0, 1_000_000.0), Schedule(FULL, 1_000_000.0, 1_000_000.0)]
-    assert await elsewhere.list_schedules() == [kept[1], kept[0]]
-    assert await elsewhere.list_schedules(["nightly", "none"]) == [kept[0]]
-    assert await elsewhere.list_schedules([]) == []
+    assert await second_store.list_schedules() == [kept[1], kept[0]]
+    assert await second_store.list_schedules(["nightly", "none"]) == [kept[0]]
+    assert await second_store.list_schedules([]) == []
     assert await put(store) == []
 
 
@@ -51,25 +51,27 @@ async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settl
     assert kept.fired_up_to == 1_005_000.0
 
 
-async def test_what_is_there_stays_if_it_is_not_to_be_replaced(store: Store, elsewhere: Store):
+async def test_what_is_there_stays_if_it_is_not_to_be_replaced(store: Store, second_store: Store):
     [first] = await put(store, NIGHTLY)
-    assert await put(elsewhere, replace(NIGHTLY, timing="@daily"), replace=False) == [first]
+    assert await put(second_store, replace(NIGHTLY, timing="@daily"), replace=False) == [first]
     assert await store.list_schedules() == [first]
 
 
-async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, elsewhere: Store):
+async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, second_store: Store):
     wanted = [replace(NIGHTLY, priority=number) for number in range(6)]
     kept = await asyncio.gather(
-        *(put(store if number % 2 else elsewhere, new, replace=False) for number, new in enumerate(wanted))
+        *(put(store if number % 2 else second_store, new, replace=False) for number, new in enumerate(wanted))
     )
     [one] = await store.list_schedules()
     assert kept == [[one]] * 6
 
 
-async def test_of_many_who_settle_the_same_tick_one_does(store: Store, elsewhere: Store):
+async def test_of_many_who_settle_the_same_tick_one_does(store: Store, second_store: Store):
     await put(store, NIGHTLY)
     tries = [
-        (store if number % 2 else elsewhere).advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id=f"r{number}")
+        (store if number % 2 else second_store).advance_schedule(
+            "nightly", 1_000_000.0, 1_000_100.0, run_id=f"r{number}"
+        )
         for number in range(8)
     ]
     done = await asyncio.gather(*tries)
@@ -88,40 +90,40 @@ async def test_what_is_settled_never_goes_back_and_what_is_not_told_stays(store:
     assert not await store.advance_schedule("daily", 1_000_000.0, 1_000_200.0)
 
 
-async def test_a_pause_is_set_and_lifted_once(store: Store, elsewhere: Store, clock: Clock):
+async def test_a_pause_is_set_and_lifted_once(store: Store, second_store: Store, clock: Clock):
     await put(store, NIGHTLY)
     clock.advance(3.5)
-    assert (await store.pause_schedule("nightly"), await elsewhere.pause_schedule("nightly")) == (True, False)
+    assert (await store.pause_schedule("nightly"), await second_store.pause_schedule("nightly")) == (True, False)
     [kept] = await store.list_schedules()
     assert (kept.paused_at, get_next_tick(kept)) == (1_000_003.5, None)
-    assert (await elsewhere.resume_schedule("nightly"), await store.resume_schedule("nightly")) == (True, False)
+    assert (await second_store.resume_schedule("nightly"), await store.resume_schedule("nightly")) == (True, False)
     [kept] = await store.list_schedules()
     assert (kept.paused_at, get_next_tick(kept)) == (None, 1_044_000.0)
     assert not await store.pause_schedule("none")
     assert not await store.resume_schedule("none")
 
 
-async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Store, elsewhere: Store, clock: Clock):
-    worker = await store.register_worker(a_worker(), 60.0)
+async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Store, second_store: Store, clock: Clock):
+    worker = await store.register_worker(new_worker(), 60.0)
     await put(store, NIGHTLY, worker=worker)
     await store.advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id="r1")
-    assert (await elsewhere.delete_schedule("nightly"), await store.delete_schedule("nightly")) == (True, False)
+    assert (await second_store.delete_schedule("nightly"), await store.delete_schedule("nightly")) == (True, False)
     assert await store.list_schedules() == []
     clock.advance(1_000.0)
     assert await put(store, NIGHTLY) == [Schedule(NIGHTLY, 1_001_000.0, 1_001_000.0)]
 
 
 async def test_it_is_announced_as_long_as_one_of_its_workers_lives(
-    store: Store, clock: Clock, kill: Callable[[int], None]
+    store: Store, clock: Clock, kill_worker: Callable[[int], None]
 ):
-    workers = [await store.register_worker(a_worker(name), 60.0) for name in "abc"]
+    workers = [await store.register_worker(new_worker(name), 60.0) for name in "abc"]
     for worker in workers:
         [kept] = await put(store, NIGHTLY, worker=worker)
         assert kept.is_announced
     [other] = await put(store, FULL)
     assert not other.is_announced
     await store.retire_worker(workers[2])
-    kill(workers[0])
+    kill_worker(workers[0])
     await store.reap_dead_workers()
     assert [one.is_announced for one in await store.list_schedules()] == [False, True]
     clock.advance(61.0)  # nobody has found it dead yet, but it has not been heard of

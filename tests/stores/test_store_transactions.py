@@ -11,8 +11,20 @@ from typing import Any
 import psycopg
 import pytest
 import pytest_asyncio
-from postgres_pooling import SmallPooler
-from store_values import ALL, DONE, FENCED, REFUSED, a_worker, append, do, finish, hold, note, rewind
+from postgres_pooler import SmallPooler
+from store_values import (
+    CLAIM_FILTER,
+    DONE,
+    FENCED,
+    REFUSED,
+    append,
+    commit_ops,
+    finish,
+    new_worker,
+    rewind,
+    save_attempt,
+    start_claimed_run,
+)
 
 from holdfast.core.records import Attempt
 from holdfast.core.states import RunState
@@ -66,7 +78,7 @@ async def attempt_of(store: Store, run: Run) -> Attempt | None:
 @pytest_asyncio.fixture
 async def run(store: Store) -> Run:
     outside(store, SETUP)
-    return await hold(store)
+    return await start_claimed_run(store)
 
 
 @with_a_database
@@ -80,9 +92,11 @@ async def test_what_was_done_and_the_outcome_are_committed_together(store: Store
     assert paid(store) == 1
     kept = Attempt(0, 3, at=5.0, name="pay", outcome=b'"done"')
     assert await attempt_of(store, run) == kept
-    assert await do(store, note(run, 0, 3, name="pay")) == [DONE]  # a note that comes late leaves it there
+    assert await commit_ops(store, save_attempt(run, 0, 3, name="pay")) == [
+        DONE
+    ]  # a note that comes late leaves it there
     assert (await attempt_of(store, run))._replace(at=5.0) == kept
-    assert await do(store, append(run, 0, clear=True)) == [DONE]
+    assert await commit_ops(store, append(run, 0, clear=True)) == [DONE]
     assert await attempt_of(store, run) is None
 
 
@@ -102,19 +116,23 @@ async def test_what_is_rolled_back_leaves_nothing(store: Store, run: Run, end: s
 
 @with_a_database
 async def test_a_run_that_was_taken_away_gets_no_outcome(
-    store: Store, elsewhere: Store, run: Run, kill: Callable[[int], None]
+    store: Store, second_store: Store, run: Run, kill_worker: Callable[[int], None]
 ):
     if isinstance(store, PgStore):  # on SQLite nobody can, while the transaction is open
         transaction = await begin(store, run)
         await execute(transaction, INSERT)
-        kill(run.owner or 0)
-        await elsewhere.reap_dead_workers()
-        [taken] = await elsewhere.claim_runs(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
+        kill_worker(run.owner or 0)
+        await second_store.reap_dead_workers()
+        [taken] = await second_store.claim_runs(
+            await second_store.register_worker(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
+        )
         assert await transaction.commit(b"1") is FENCED
     else:
-        kill(run.owner or 0)
-        await elsewhere.reap_dead_workers()
-        [taken] = await elsewhere.claim_runs(await elsewhere.register_worker(a_worker("other"), 60.0), **ALL, limit=1)
+        kill_worker(run.owner or 0)
+        await second_store.reap_dead_workers()
+        [taken] = await second_store.claim_runs(
+            await second_store.register_worker(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
+        )
     assert await begin(store, run) is None
     assert paid(store) == 0
     assert taken.epoch == run.epoch + 1
@@ -236,9 +254,9 @@ async def test_a_retry_forgets_the_outcomes_of_what_it_takes_back(store: Store, 
         transaction = await store.begin_step_transaction(run, attempt, is_sync=True)
         assert transaction is not None
         assert await transaction.commit(b"1") is DONE
-    await do(store, append(run, 0, position=3, ok=False))
-    await do(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=4)))
-    assert await do(store, ReopenRun("r", 1.0)) == [DONE]
+    await commit_ops(store, append(run, 0, position=3, ok=False))
+    await commit_ops(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=4)))
+    assert await commit_ops(store, ReopenRun("r", 1.0)) == [DONE]
     [history] = await store.get_histories([run.key])
     assert list(history.attempts) == [0]
 
@@ -246,7 +264,7 @@ async def test_a_retry_forgets_the_outcomes_of_what_it_takes_back(store: Store, 
 async def test_a_store_without_a_database_says_which_ones_have_one():
     store = MemoryStore()
     await store.open()
-    run = await hold(store)
+    run = await start_claimed_run(store)
     with pytest.raises(UsageError, match=r"step 'pay' has transaction=True.*sqlite:///… or postgresql://…"):
         await begin(store, run)
 
@@ -269,7 +287,7 @@ async def test_a_step_has_a_connection_as_users_know_them(store: PgStore, run: R
         connection.execute("SET search_path = pg_catalog")
         pid = connection.info.backend_pid
         assert await transaction.commit(b"1") is DONE
-        await do(store, append(run, number, position=0, clear=True))
+        await commit_ops(store, append(run, number, position=0, clear=True))
         assert connection.closed
     assert len(store._step_sessions._idle) == 1
     assert outside(store, f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(1,)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import temporal_server
-from own_worlds import own_definitions
+from process_state import isolated_definitions
 
 
 @pytest.fixture
@@ -23,5 +23,5 @@ def no_other_workflows() -> Iterator[None]:
     A runtime that nobody tells what to serve serves all, and a test process knows the workflows of all other tests:
     each would have a worker.
     """
-    with own_definitions(only=True):
+    with isolated_definitions(only=True):
         yield

@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import replayed_flows as flows  # noqa: E402
 from google.protobuf.message import Message  # noqa: E402
-from kept_histories import FOLDER, Kept, recalled  # noqa: E402
+from recorded_histories import FOLDER, Kept, recalled  # noqa: E402
 from temporal_engines import client_of, serving  # noqa: E402
 from temporalio.api.enums.v1 import EventType  # noqa: E402
 from temporalio.api.failure.v1 import Failure  # noqa: E402

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from holdfast.stores.temporal.entity_workflows import signal_entity
 from holdfast.stores.temporal.run_memo import BudgetOwner
 from holdfast.temporal import budget_reservation, entity_workflows
 from holdfast.testing import ScriptedModel, call
+from waits import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("no_other_workflows")]
 
@@ -50,15 +51,6 @@ async def temporal(temporal_url: str) -> TemporalClient:
     return await TemporalClient.connect(address, namespace=namespace)
 
 
-async def until(is_so: Callable[[], Any], seconds: float = 15.0) -> Any:
-    """What a coroutine function returns, once that is true."""
-    for _ in range(int(seconds / 0.02)):
-        if answer := await is_so():
-            return answer
-        await asyncio.sleep(0.02)
-    pytest.fail("it did not become so")
-
-
 async def status(temporal: TemporalClient, run_id: str) -> dict[str, Any]:
     """What the account of a run's budget says."""
     return await temporal.get_workflow_handle(identifiers.format_account_id(run_id)).query(identifiers.STATUS_QUERY)
@@ -74,7 +66,7 @@ async def spent(temporal: TemporalClient, run_id: str, calls: int) -> None:
             return False  # nobody has asked yet
         return told["used"]["calls"] == calls and not told["in_flight"]
 
-    await until(is_so)
+    await wait_until(is_so)
 
 
 # The account itself
@@ -118,7 +110,7 @@ async def test_a_call_that_would_pass_the_budget_waits_for_more(
     model = ScriptedModel([call("weigh", thing="a"), call("weigh", thing="b"), "done"], **PRICED)
     agent = Agent(model, name="temporal-budget", tools=[weigh], budget=Budget(turns=2))
     handle = await agent.start("go")
-    await until(lambda: _is_short(temporal, handle.run_id))
+    await wait_until(lambda: _is_short(temporal, handle.run_id))
     assert len(model.calls) == 2
     async with Client(temporal_url) as client:
         assert (await client.usage(handle.run_id)).calls == 2
@@ -217,7 +209,7 @@ async def test_a_budget_is_kept_over_a_restart(temporal_url: str, temporal: Temp
     agent = Agent(model, name="temporal-budget-restart", tools=[weigh], budget=Budget(turns=2))
     async with Runtime(temporal_url):
         handle = await agent.start("go")
-        await until(lambda: _is_short(temporal, handle.run_id))
+        await wait_until(lambda: _is_short(temporal, handle.run_id))
     async with Client(temporal_url) as client:
         await client.set_budget(handle.run_id, Budget(turns=3))  # nobody is there who could hear it now
         async with Runtime(temporal_url):
@@ -281,8 +273,8 @@ async def test_what_a_terminated_run_had_reserved_is_given_back(
         query = f"ParentWorkflowId = '{handle.run_id}' AND WorkflowType = '{name}'"
         return "".join([one.id async for one in temporal.list_workflows(query)])
 
-    await until(partial(child, "temporal-budget-after"))
-    await temporal.get_workflow_handle(await until(partial(child, "temporal-budget-hangs"))).terminate()
+    await wait_until(partial(child, "temporal-budget-after"))
+    await temporal.get_workflow_handle(await wait_until(partial(child, "temporal-budget-hangs"))).terminate()
     assert await handle.result(20) == "after"
     never.set()
 
@@ -353,7 +345,7 @@ async def test_an_account_continues_as_new_and_loses_nothing(
     async def has_all() -> bool:
         return (await status(temporal, "long"))["used"]["calls"] == 15
 
-    await until(has_all)
+    await wait_until(has_all)
     last = await temporal.get_workflow_handle(identifiers.format_account_id("long")).describe()
     assert last.raw_description.workflow_execution_info.first_run_id != last.run_id
     await signal_entity(
@@ -385,13 +377,13 @@ async def test_a_retry_asks_again_and_what_was_used_before_counts(
     model = ScriptedModel([call("weigh", thing="a"), "done"], **PRICED)
     agent = Agent(model, name="temporal-budget-retry", tools=[weigh], budget=Budget(turns=1))
     handle = await agent.start("go")
-    await until(lambda: _is_short(temporal, handle.run_id))
+    await wait_until(lambda: _is_short(temporal, handle.run_id))
     async with Client(temporal_url) as client:
         await client.cancel(handle.run_id)
         with pytest.raises(RunCancelled):
             await handle.result(20)
         await client.retry(handle.run_id)
-        await until(lambda: _is_short(temporal, handle.run_id))
+        await wait_until(lambda: _is_short(temporal, handle.run_id))
         assert len(model.calls) == 1
         await client.set_budget(handle.run_id, Budget(turns=2))
         assert (await handle.result(20)).output == "done"
@@ -406,7 +398,7 @@ async def test_a_fork_may_use_as_much_as_its_origin_might(
     model = ScriptedModel([call("weigh", thing="a"), "done"], **PRICED)
     agent = Agent(model, name="temporal-budget-fork", tools=[weigh], budget=Budget(turns=1))
     handle = await agent.start("go")
-    await until(lambda: _is_short(temporal, handle.run_id))
+    await wait_until(lambda: _is_short(temporal, handle.run_id))
     async with Client(temporal_url) as client:
         fork = await client.fork(handle.run_id)
         assert (await fork.result(20)).output == "done"

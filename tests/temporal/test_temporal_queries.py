@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from continuing_flows import continuing_steps
+from continue_as_new_flows import continuing_steps
 from temporal_engines import client_of, engine_of, serving
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecutionStatus

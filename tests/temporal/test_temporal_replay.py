@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import replayed_flows
-from kept_histories import FOLDER, Kept, begun_in, forget_all, recalled, replay
+from recorded_histories import FOLDER, Kept, begun_in, forget_all, recalled, replay
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-import zoo_of_bad_flows as zoo
+import unsafe_flows
 
 from holdfast import StepOutcomeUnknown, UsageError, current_step, step, wait_for_signal, workflow
 from holdfast.testing import CrashSafetyError, CrashSafetyWarning, Runner, RunResult
@@ -177,7 +177,7 @@ def test_arguments_may_be_large() -> None:
 
 
 def test_a_failure_tells_the_schedule_the_rule_the_cause_and_the_way_to_see_it_again() -> None:
-    error = broken(here(), zoo.bad_random)
+    error = broken(here(), unsafe_flows.bad_random)
     lines = str(error).splitlines()
     assert lines[0] == "workflow 'bad_random' does not survive a crash."
     assert lines[2] == "  Schedule   the process dies before step 2 (note) begins; another takes over"

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from family_flows import (
+from runner_child_flows import (
     Journey,
     approved_order,
     approving,

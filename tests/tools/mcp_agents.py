@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ToolReturnPart
@@ -44,12 +42,3 @@ async def told_of(server: McpServer, *calls: ToolCall) -> list[Told]:
     handle, told = await start(server, *calls)
     assert (await handle.result()).output == "done"
     return told
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for a condition outside of this process."""
-    for _ in range(6000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"waited in vain: {what}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mcp_agents import Told, start, told_of, until
+from mcp_agents import Told, start, told_of
 from mcp_ledger import happened, ledger
 from mcp_servers import SECRET, HttpServer
 
@@ -17,6 +17,7 @@ from holdfast import Agent, DefinitionError, RunFailed, Runtime
 from holdfast.errors import McpError, McpUnavailable
 from holdfast.testing import ScriptedModel, call
 from holdfast.tools import mcp_http
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -190,7 +191,7 @@ async def test_a_server_that_dies_in_the_middle_of_calls_is_asked_again_what_may
         server = mcp_http(web.url, name="cut", retries=100)
         (tmp_path / "cut.hold").touch()
         handle, told = await start(server, call("look", name="cut"), call("book", name="cut"))
-        await until(lambda: len(happened(tmp_path, "look") + happened(tmp_path, "book")) == 2, "both calls")
+        await wait_until(lambda: len(happened(tmp_path, "look") + happened(tmp_path, "book")) == 2, "both calls")
         await asyncio.to_thread(web.stop)
         (tmp_path / "cut.hold").unlink()
         web.start()
@@ -204,9 +205,9 @@ async def test_a_cancelled_run_tells_the_server_to_stop(tmp_path: Path) -> None:
     with HttpServer(tmp_path) as web:
         (tmp_path / "long.hold").touch()
         handle, _ = await start(mcp_http(web.url, name="stopped"), call("look", name="long"))
-        await until(lambda: happened(tmp_path, "look"), "the call")
+        await wait_until(lambda: happened(tmp_path, "look"), "the call")
         await handle.cancel()
-        await until(lambda: any(line.get("cancelled") for line in ledger(tmp_path)), "the server was told")
+        await wait_until(lambda: any(line.get("cancelled") for line in ledger(tmp_path)), "the server was told")
         (tmp_path / "long.hold").unlink()
 
 
@@ -218,7 +219,7 @@ async def test_a_server_that_does_not_take_the_cancellation_of_a_call_is_asked_o
         (tmp_path / "long.hold").touch()
         server = mcp_http(web.url, name="deaf")
         handle, _ = await start(server, call("look", name="long"))
-        await until(lambda: happened(tmp_path, "look"), "the call")
+        await wait_until(lambda: happened(tmp_path, "look"), "the call")
         web.silent = b"notifications/cancelled"
         await handle.cancel()
         assert await told_of(server, call("look", name="other")) == [Told("success", "look: other")]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mcp_agents import Told, start, told_of, until
+from mcp_agents import Told, start, told_of
 from mcp_ledger import happened, is_alive, ledger
 from mcp_servers import PIXEL, SECRET, command
 from pydantic_ai.messages import BinaryContent
@@ -25,6 +25,7 @@ from holdfast.testing import ScriptedModel, call
 from holdfast.tools import McpServer, mcp_stdio
 from holdfast.tools.mcp import server as serving
 from holdfast.tools.mcp.connection import Connection
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -133,7 +134,9 @@ async def test_calls_at_once_share_one_process_and_do_not_wait_for_each_other(se
     starts = len(happened(folder, "start"))
     (folder / "slow.hold").touch()
     slow, told_slowly = await start(server, call("look", name="slow"))
-    await until(lambda: {"look": "slow"} in [{one["tool"]: one["name"]} for one in ledger(folder)], "the slow call")
+    await wait_until(
+        lambda: {"look": "slow"} in [{one["tool"]: one["name"]} for one in ledger(folder)], "the slow call"
+    )
     assert await told_of(server, call("look", name="a"), call("look", name="b")) == [
         Told("success", "look: a"),
         Told("success", "look: b"),
@@ -152,10 +155,10 @@ async def test_a_cancelled_run_tells_the_server_to_stop_and_leaves_the_connectio
     cancelled, _ = await start(server, call("look", name="long"))
     other, told = await start(server, call("look", name="other"))
     names = lambda: {one["name"] for one in happened(folder, "look")}  # noqa: E731
-    await until(lambda: names() >= {"long", "other"}, "both calls")
+    await wait_until(lambda: names() >= {"long", "other"}, "both calls")
     await cancelled.cancel()
     stopped = {"tool": "look", "name": "long", "cancelled": True}
-    await until(lambda: any(stopped.items() <= one.items() for one in ledger(folder)), "the server was told")
+    await wait_until(lambda: any(stopped.items() <= one.items() for one in ledger(folder)), "the server was told")
     (folder / "other.hold").unlink()
     await other.result()
     assert told == [Told("success", "look: other")]
@@ -186,7 +189,7 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
     def reached() -> list[dict[str, Any]]:
         return [one for one in ledger(folder) if one["name"] in held]
 
-    await until(lambda: len(reached()) == 3, "all three calls")
+    await wait_until(lambda: len(reached()) == 3, "all three calls")
     [pid] = {one["pid"] for one in reached()}
     os.kill(pid, signal.SIGSTOP)  # so that it cannot answer when nothing holds it any more
     for name in held:
@@ -198,7 +201,7 @@ async def test_a_server_that_is_killed_is_started_again_and_asked_again_what_may
     assert "it may or may not have happened. Check first, before you call it again." in told[2].content
     again = [(one["tool"], one["pid"] == pid) for one in reached()]
     assert sorted(again) == [("book", True), ("look", False), ("look", True), ("put", False), ("put", True)]
-    await until(lambda: not is_alive(pid), "the dead process is gone")
+    await wait_until(lambda: not is_alive(pid), "the dead process is gone")
 
 
 async def test_a_server_that_has_died_between_two_calls_is_started_again_even_for_a_tool_that_runs_once(
@@ -211,7 +214,7 @@ async def test_a_server_that_has_died_between_two_calls_is_started_again_even_fo
     live = connection_of(dying)._current
     assert live is not None
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: live.has_ended, "the end is noticed")
+    await wait_until(lambda: live.has_ended, "the end is noticed")
     assert await told_of(dying, call("book", name="after")) == [Told("success", "book: after")]
     assert happened(folder, "book")[-1]["pid"] != pid
 
@@ -320,7 +323,7 @@ async def test_the_connection_is_closed_when_idle_and_when_the_engine_closes(
             patched.setattr("holdfast.tools.mcp.connection.IDLE_TIMEOUT_S", 0.3)
             await told_of(brief, call("look", name="idle"))
         pid = happened(folder, "look")[-1]["pid"]
-        await until(lambda: not is_alive(pid), "an idle server ends")
+        await wait_until(lambda: not is_alive(pid), "an idle server ends")
         await told_of(brief, call("look", name="once more"))
         pid = happened(folder, "look")[-1]["pid"]
         assert is_alive(pid)

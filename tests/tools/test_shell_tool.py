@@ -17,6 +17,7 @@ from holdfast import Agent, DefinitionError, Effect, ModelRetry, Runtime, Tool
 from holdfast.errors import ApprovalRequired, InvalidToolArguments
 from holdfast.testing import Runner, ScriptedModel, call
 from holdfast.tools import program_runner, shell_tool
+from waits import wait_until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.skipif(sys.platform == "win32", reason="refused there")]
 
@@ -29,12 +30,6 @@ async def run(tool: Tool, *argv: str) -> str:
     """What the model is told, or what the call raises."""
     step = tool.make_call(ToolCallPart("shell", {"argv": list(argv)}, "call_1"), "the-agent", None)
     return await step.step.function(*step.args, **step.kwargs)
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what happens is in another process
-            await asyncio.sleep(0.01)
 
 
 def lives(pid: int) -> bool:
@@ -269,24 +264,24 @@ async def test_a_time_out_ends_it_with_all_that_it_started(tmp_path: Path):
         if number_in(tmp_path / "pid"):
             break
     assert told == f"[stopped, with all that it had started, after {timeout:g} seconds]\nbegun\n"
-    await until(lambda: not lives(number_in(tmp_path / "pid")))
+    await wait_until(lambda: not lives(number_in(tmp_path / "pid")))
 
 
 async def test_a_child_that_is_left_behind_is_neither_waited_for_nor_left(tmp_path: Path):
     told = await run(make(tmp_path, "sh", timeout=60), "sh", "-c", "sleep 600 & echo $! > pid; echo done")
     assert told == "[exit code 0]\ndone\n"
-    await until(lambda: not lives(number_in(tmp_path / "pid")))
+    await wait_until(lambda: not lives(number_in(tmp_path / "pid")))
 
 
 async def test_cancelling_ends_it_with_all_that_it_started(tmp_path: Path):
     tool = make(tmp_path, "sh", timeout=600)
     task = asyncio.create_task(run(tool, "sh", "-c", "sleep 600 & echo $! > pid; wait"))
-    await until(lambda: number_in(tmp_path / "pid"))
+    await wait_until(lambda: number_in(tmp_path / "pid"))
     assert lives(number_in(tmp_path / "pid"))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await until(lambda: not lives(number_in(tmp_path / "pid")))
+    await wait_until(lambda: not lives(number_in(tmp_path / "pid")))
 
 
 async def test_cancelling_the_run_ends_it_with_all_that_it_started(tmp_path: Path):
@@ -294,9 +289,9 @@ async def test_cancelling_the_run_ends_it_with_all_that_it_started(tmp_path: Pat
     agent = Agent(model, name="shell_tool_canceller", tools=[make(tmp_path, "sh", timeout=600)])
     async with Runtime(f"sqlite:///{tmp_path}/runs.db"):
         handle = await agent.start("Go.")
-        await until(lambda: number_in(tmp_path / "pid"))
+        await wait_until(lambda: number_in(tmp_path / "pid"))
         await handle.cancel()
-        await until(lambda: not lives(number_in(tmp_path / "pid")))
+        await wait_until(lambda: not lives(number_in(tmp_path / "pid")))
 
 
 async def test_nothing_stays_open(tmp_path: Path):

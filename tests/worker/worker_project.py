@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked_python
 import holdfast
-import quick_python
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
 
@@ -32,7 +30,7 @@ class Project:
         return {**os.environ, "PYTHONPATH": SOURCE, "HOLDFAST_URL": f"sqlite:///{self.folder / 'runs.db'}"}
 
     def python(self, code: str) -> subprocess.CompletedProcess[str]:
-        return quick_python.run(
+        return forked_python.run(
             [sys.executable, "-c", textwrap.dedent(code)],
             cwd=self.folder,
             env=self.environment,
@@ -48,7 +46,7 @@ class Project:
         return done.stdout.strip()
 
     def worker(self, *args: str) -> subprocess.Popen[str]:
-        return quick_python.start(
+        return forked_python.start(
             [sys.executable, "-m", "holdfast.cli", "worker", *args],
             cwd=self.folder,
             env=self.environment,
@@ -64,10 +62,3 @@ def line_with(worker: subprocess.Popen[str], words: str) -> str:
         if words in line:
             return line
     raise AssertionError(f"the worker ended without saying {words!r}")
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)

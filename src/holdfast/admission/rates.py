@@ -14,8 +14,8 @@ to a slot too late and never too early. Hence:
 
 - Never more than the rate in any window: proven by the tests for arbitrary times.
 - A burst of the full rate is granted at once, and again when the window has passed: such a fleet gets the whole rate.
-- Where starts come evenly, at most one part in ``FINE + 1`` of the rate is lost (5 %).
-- The state is at most ``FINE + 1`` pairs of numbers and one more, whatever the rate: one small row of a database.
+- Where starts come evenly, at most one part in ``SLOTS_PER_WINDOW + 1`` of the rate is lost (5 %).
+- The state is at most ``SLOTS_PER_WINDOW + 1`` pairs of numbers and one more, whatever the rate: one small row.
 
 What is taken counts when it starts. How many tokens a model call uses is known when it has ended, so it is *charged*
 then, and nobody can refuse it: what does not fit into the window is **debt**. Nothing is granted while there is debt.

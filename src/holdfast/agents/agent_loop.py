@@ -1,11 +1,15 @@
-"""The agent's loop: workflow code that asks the model, does what it wants, and asks again.
+"""The agent loop: workflow code that calls the model, executes the tool calls it asks for, and calls it again.
 
 A run begins with what is recorded before the first model call: which run came before it in its session, if it is in one
-(and the wait for that one's end), the instructions, if a function makes them, and what its toolsets have. Then each
-turn is a model call, and a command for every call that the answer asks for, all issued at once, each recorded as it
-finishes (``tool_calls``). The cost of a turn does not grow with the conversation: nothing here walks through it.
+(and the wait for that run's end), the instructions, if a function makes them, and the tools of its toolsets. Then each
+turn is a model call, and one command for every call in the answer, all issued at once, each recorded as it finishes
+(``tool_calls``). The cost of a turn does not grow with the conversation: nothing here walks through it.
 
-When the context is full, the model call says so, the conversation is compacted, and the call is made again.
+When the context is full, the model call records that, the conversation is compacted, and the call is made again.
+
+**Deploys.** What a deploy may change is decided inside steps and recorded: whether a call needs approval, whether the
+context is full, what is wrong with an answer. So runs continue when an agent's tools or rules change. Its toolsets are
+different: each is a step at the beginning, so one more or one fewer is drift.
 """
 
 from __future__ import annotations

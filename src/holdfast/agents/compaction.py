@@ -1,13 +1,13 @@
-"""Compaction: a conversation that comes near to what its model takes goes on with a summary of its older turns.
+"""Compaction: a conversation that nearly fills its model's context continues with a summary of its older turns.
 
-The model call's step finds that the context is full, and records so (``ContextFull``; see ``models.context``). The loop
-then issues the step ``compaction``, a model call like any other: it is recorded with its usage, counts for budgets, is
-retried, and falls back. What is recorded is the summary, how many messages it is in place of, and how many of the
-newest are kept as they are; from that ``Conversation.compacted`` makes the context that is sent from then on, live as
-in replay. Nothing is lost: the journal has all that was said.
+The step of the model call finds that the context is full, and records that (``ContextFull``; see
+``models.context_limit``). The loop then issues the step ``compaction``, a model call like any other: it is recorded
+with its usage, counts for budgets, is retried, and falls back. The record has the summary, how many messages it
+replaces, and how many of the newest are kept as they are. ``Conversation.apply_compaction`` makes from that the context
+that is sent from then on, live and in replay alike. Nothing is lost: the journal has everything that was said.
 
-The summariser is sent the older messages as one text, not as messages: so any model can do it, whoever has made the
-calls in them, and without being offered the tools.
+The summarizing model gets the older messages as one text, not as messages. So any model can do it, whichever model made
+the calls in them, and without the tools.
 """
 
 from __future__ import annotations

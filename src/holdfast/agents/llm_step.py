@@ -6,7 +6,7 @@ does not fit is recorded like any other, and the workflow then issues the step a
 prompt from the record and what was wrong with the answer; the user's function is not called again for that. So every
 call that was paid for is in the journal, and a crash between two of them repeats neither.
 
-What the user's function raises is retried as its ``@step`` says; what befalls a model call, as ``models.faults`` says.
+What the user's function raises is retried as its ``@step`` says; what befalls a model call, as ``models.errors`` says.
 """
 
 from __future__ import annotations

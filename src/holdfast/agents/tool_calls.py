@@ -1,11 +1,12 @@
-"""The calls that a model's answer asks for, carried out.
+"""Executes the tool calls in a model's answer.
 
-Each call is one command, at the positions behind the answer and in the order of the calls. A call that a person must
-approve of first is up to two more: its step has recorded that an approval is required (``ApprovalRequired``), then
-comes the question, and then, if the person says yes, the step once more, under the same name, with the arguments that
-were approved. These get their positions as the records come in, so the rule by which they are found
-(``reports.tool_calls``) follows the records in their order. All that is decided is read from records, live as in
-replay, whatever the code says today.
+Each call is one command, at the positions after the answer and in the order of the calls, whatever comes of it: a child
+run for a sub-agent, otherwise a step with the name of the tool. If there is no such tool, or the arguments do not fit,
+the record is a failure. A call that a person must approve first takes up to two more commands. Its step only checks the
+arguments and records that an approval is required (``ApprovalRequired``). Then comes the approval, and, if the person
+approves, the step again, under the same name, with the approved arguments. These commands get their positions as the
+records arrive, so the rule that finds them (``reports.tool_calls``) follows the records in their order. Every decision
+is read from records, live and in replay alike, whatever the code says today.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """``@tool``: a step that a model may call.
 
-The model is shown a schema made from the type hints and the docstring (``parameters``, ``docstrings``). What it sends
-is checked against the hints before the function is called, inside the step, so that a refusal is recorded like any
-other failure, and told to the model (``argument_errors``, ``observations``). A ``Tool`` is a ``Step``: workflow code
-may call it as well. A first parameter that is annotated as ``RunContext`` is not the model's: it tells the tool of the
-run, and hands it the ``deps``.
+The model sees a schema made from the type hints and the docstring (``tool_parameters``, ``docstrings``). What it sends
+is checked against the hints before the function is called, inside the step. So a refusal is recorded like any other
+failure, and the model gets it as the result of its call (``argument_errors``, ``observations``). A ``Tool`` is a
+``Step``: workflow code may call it as well. A first parameter that is annotated as ``RunContext`` is not the model's:
+it describes the run, and contains the ``deps``.
 
 A tool that needs an approval (``tool_approvals``) has two kinds of calls. The model's call finds out whether a person
-is needed, and if so, ends with that. The approved call is made with the arguments that were approved, and asks nobody.
+is needed, and if so, ends with that. The approved call is made with the approved arguments, and asks nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions to people, put by workflow code; ``questions.ask`` and the tools of agents are made of this.
+"""Questions to people, put by workflow code; ``ask`` and the tools of agents are made of this.
 
 A question is one command. Its outcome is a person's answer, whenever that comes; until then the run needs no process.
 What else is done about it is workflow code, too: reminders, passing it on to somebody else and giving up after a while

@@ -84,7 +84,7 @@ def current_run() -> CurrentRun:
 
 
 def current_step() -> StepContext:
-    """What a step knows of itself: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``keep()``.
+    """The running step: ``idempotency_key``, ``attempt``, ``progress``, ``heartbeat()``, ``save_progress()``.
 
     A transactional one also has its ``connection``.
     """

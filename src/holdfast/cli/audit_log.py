@@ -28,7 +28,7 @@ def show_audit_log(url: str | None, limit: int, *, as_json: bool) -> None:
             one.action,
             to_one_line(one.target, 60),
             to_one_line(f"{one.key_name} ({one.key_id})" if one.key_id else "none was needed"),
-            to_one_line(one.remote),
+            to_one_line(one.remote_address),
         )
         for one in found
     ]

@@ -109,7 +109,7 @@ def _is_awaiting_approval(data: dict[str, Any]) -> bool:
 def _describe_started(event: Event, data: dict[str, Any]) -> str:
     again = f", attempt {data['attempt']}" if data.get("attempt", 1) > 1 else ""
     given = f"({to_one_line(data['arguments'], _MAX_VALUE_CHARS)})" if data.get("arguments") else ""
-    return f"begins {given}{again}".rstrip() if "run" not in data else f"begins, as run {data['run']}"
+    return f"starts {given}{again}".rstrip() if "run_id" not in data else f"starts as run {data['run_id']}"
 
 
 def _describe_retracted(event: Event, data: dict[str, Any]) -> str:

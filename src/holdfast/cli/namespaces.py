@@ -9,12 +9,12 @@ import click
 
 from holdfast.cli.event_loop import run_in_loop
 from holdfast.cli.formatting import print_json
-from holdfast.cli.sqlite_file import is_existing_file, is_holdfast_file, read_facts
-from holdfast.cli.store_access import resolve_store
+from holdfast.cli.store_access import is_existing_file, resolve_store
 from holdfast.errors import StoreError
 from holdfast.stores.contract import DEFAULT_NAMESPACE, Store
 from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.inspection import is_holdfast_file, read_facts
 from holdfast.stores.urls import is_temporal, split_namespace
 
 
@@ -29,7 +29,7 @@ def show_namespaces(url: str | None, *, as_json: bool) -> None:
     elif is_temporal(target):
         found = run_in_loop(_list_temporal_namespaces(target))
     else:
-        from holdfast.cli.postgres_database import fetch_namespaces
+        from holdfast.stores.postgres.inspection import fetch_namespaces
 
         found = fetch_namespaces(target)
     if as_json:

@@ -14,16 +14,16 @@ import re
 import shlex
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.event_loop import await_with_progress
 from holdfast.cli.formatting import format_command, format_list
-from holdfast.cli.sqlite_file import is_existing_file
 from holdfast.client.backend import Backend
 from holdfast.client.backend_factory import choose_backend, is_server_url
 from holdfast.client.client import Client
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
-from holdfast.errors import NotAllowed, RunNotFound, UsageError
+from holdfast.errors import NotAllowed, RunNotFound, StoreError, UsageError
 from holdfast.reports.run_info import RunInfo
 from holdfast.stores.contract import Store
 from holdfast.stores.encrypted import unwrap_store
@@ -140,7 +140,7 @@ async def _inspect_store(store: Store, url: str) -> tuple[bool, list[str]]:
         return is_existing_file(database.path), []
     if is_temporal(url):
         return True, []
-    from holdfast.cli.postgres_database import fetch_namespaces
+    from holdfast.stores.postgres.inspection import fetch_namespaces
 
     known = await asyncio.to_thread(fetch_namespaces, url)
     return store.namespace in known, known
@@ -185,3 +185,14 @@ async def try_get_run(client: Client, run_id: str) -> RunInfo | None:
         return await client.get(run_id)
     except NotAllowed:
         return None
+
+
+def is_existing_file(path: Path) -> bool:
+    """Whether there is such a file; ``StoreError`` if its folder may not be entered, and nobody can tell."""
+    try:
+        return path.exists()
+    except PermissionError as error:
+        raise StoreError(
+            f"{path} cannot be looked at: its folder may not be entered by this user. Allow it, or name another place "
+            f"with --url or HOLDFAST_URL."
+        ) from error

@@ -1,19 +1,19 @@
-"""``Delivery``: a run in the hands of this process, which listens on an address.
+"""``Delivery``: a run that this process holds as a listener on an address.
 
-A delivery belongs to its listener until it is *settled*: completed, failed, given back, parked, or lost. Until then
-the listener's heartbeats keep it (``http.listening``). What is recorded stays, whoever has the run next.
+A delivery belongs to its listener until it *ends*: completed, failed, released, parked, or lost. Until then the
+listener's heartbeats keep it (``http.listener``). What is recorded stays, whichever listener has the run next.
 
 **How code is left.** A run that waits for a person is parked: ``DeliveryParked`` leaves the code that has asked, and
-the code comes to the same place again, in another delivery, when the answer is there. A run that is lost (cancelled,
-disabled, taken over by somebody else) must not be worked on any more. Whoever calls something on it is told by
-``DeliveryLost``. And inside of ``async with delivery`` nobody needs to call anything: the task of the block is
-cancelled, as ``asyncio.timeout`` does it, and the block is left quietly. The cancellation is made from the event loop,
-never within the task's own step, so that it has always arrived when the block is left; and it is taken back there, so
-that whoever cancels the task from outside at the same time is still obeyed.
+the code reaches the same place again, in another delivery, when the answer is there. A run that is lost (cancelled,
+disabled, taken over by another listener) must not be worked on any more. A call on it raises ``DeliveryLost``. Inside
+``async with delivery``, no call is needed: the task of the block is cancelled, as ``asyncio.timeout`` does it, and the
+block is left quietly. The cancellation is made from the event loop, never within the task's own step, so it has always
+arrived when the block is left. It is taken back there, so a cancellation of the task from outside at the same time
+still takes effect.
 
-**How the block ends.** It must have settled the delivery. An exception fails it, to be delivered again, or for good if
-another delivery would only meet it again. A cancellation from outside, as at the end of a process, gives it back, which
-counts for nothing.
+**How the block ends.** It must have ended the delivery. An exception fails it, to be delivered again, or for good if
+another delivery would only raise it again. A cancellation from outside, as at the end of a process, releases it, and
+that does not count as a failure.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from holdfast.client.delivery_approvals import DeliveryApproval, InvalidAnswer
 from holdfast.client.delivery_steps import (
     OutcomeCodec,
     RecordedStep,
-    StartedStep,
     StepCall,
+    UnfinishedStep,
     UsageSource,
     call_function,
     parse_datetime,
@@ -53,7 +53,7 @@ from holdfast.errors import (
 )
 from holdfast.services.wire_values import from_wire
 
-log = logging.getLogger("holdfast.listening")
+log = logging.getLogger("holdfast.listeners")
 
 T = TypeVar("T")
 
@@ -115,8 +115,8 @@ class Delivery:
         self.tags = tuple(str(tag) for tag in data["tags"])
         self.steps: dict[str, RecordedStep] = {str(one["name"]): RecordedStep.from_json(one) for one in data["steps"]}
         """What is recorded, by name."""
-        self.in_flight: dict[str, StartedStep] = {
-            str(one["name"]): StartedStep.from_json(one) for one in data["in_flight"]
+        self.in_flight: dict[str, UnfinishedStep] = {
+            str(one["name"]): UnfinishedStep.from_json(one) for one in data["in_flight"]
         }
         """What an earlier delivery has begun, and of which nothing is recorded."""
         self.state = "claimed"

@@ -56,7 +56,7 @@ class RecordedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedStep:
+class UnfinishedStep:
     """A step that an earlier delivery has begun, and of which nothing is recorded."""
 
     name: str
@@ -67,7 +67,7 @@ class StartedStep:
     progress: Any = None
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StartedStep:
+    def from_json(cls, data: Mapping[str, Any]) -> UnfinishedStep:
         """From what a server tells."""
         progress = from_wire(data.get("progress"), "the progress")
         return cls(

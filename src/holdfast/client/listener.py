@@ -17,7 +17,7 @@ from holdfast.client.delivery import Delivery
 from holdfast.client.delivery_steps import OutcomeCodec, is_async
 from holdfast.errors import UsageError
 
-log = logging.getLogger("holdfast.listening")
+log = logging.getLogger("holdfast.listeners")
 
 MAX_CONCURRENCY = 100
 """Deliveries that a listener can hold at once. It names all of them when it connects."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from holdfast.client.delivery import Delivery, log
-from holdfast.client.delivery_steps import RecordedStep, StartedStep, StepCall, UsageSource, is_async
+from holdfast.client.delivery_steps import RecordedStep, StepCall, UnfinishedStep, UsageSource, is_async
 from holdfast.client.listener import Listener, check_ended
 from holdfast.errors import UsageError
 
@@ -116,7 +116,7 @@ class SyncDelivery:
         return self._delivery.steps
 
     @property
-    def in_flight(self) -> Mapping[str, StartedStep]:
+    def in_flight(self) -> Mapping[str, UnfinishedStep]:
         """What an earlier delivery has begun, and of which nothing is recorded."""
         return self._delivery.in_flight
 

@@ -1,4 +1,7 @@
-"""The steps of a run that can be undone, and what a retry would rewind."""
+"""The steps of a run that can be compensated, and what a retry rewinds.
+
+``execution`` says when and in which order they are compensated.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One run of a workflow in memory: commands go out, records come in.
 
-``Execution`` owns the run's loop and knows nothing of stores, threads or clocks. The engine drives it::
+``Execution`` owns the run's loop and knows nothing about stores, threads, or clocks. The engine drives it::
 
     execution.start()
     while not execution.turn(): ...          # run the workflow until it is idle
@@ -8,19 +8,37 @@
         execution.deliver(record)
         while not execution.turn(): ...
     execution.go_live()
-    for command in execution.take_issued(): ...   # carry out what has no record yet, record it, deliver it
+    for command in execution.take_issued(): ...   # execute what has no record yet, record it, deliver it
 
-The rule that makes replay exact is that *every* record is delivered on its own and followed by turns until idle, live
-as in replay.
+Replay is exact because *every* record is delivered alone and followed by turns until idle, live and in replay alike.
 
-**Holes.** A command that the workflow cancels stays a hole in the stream of positions. Its outcome may have been on its
-way to the journal at that moment, so a record for a hole is legal, and skipped. The one exception is a signal: it has
-been consumed from the store, so it goes into the run's mailbox, where the next wait for that name finds it.
+**Drift.** A record must match the command at its position: the same kind, the same name, and for a timer the same due
+time. A record that does not match is drift, and so is one that the declared type cannot decode (``guard_decoding``).
+The run stops as ``failed`` with its journal untouched, and continues under corrected code when a person retries it.
+Signals differ: anyone may send one, so code may catch that a signal does not fit its type. The run then records this
+like a patch (``authoring.workflow_api``). A signal without that record was decoded before, so if it no longer fits,
+that is drift.
 
-**Undoing.** Steps are undone in the reverse order of their records. When the workflow's code ends with an exception,
-outcomes of steps that it has just cancelled may still be on their way to the journal, and would be undone too late. So
-undoing waits until the engine says, with ``start_compensation``, that none of them will come any more. In replay the
-journal says so: they stand before the first compensation.
+**Runs that cannot continue.** A run that is idle and waits for nothing that can be recorded is stuck: ``WorkflowStuck``
+says where. A run that makes ``MAX_CALLBACKS`` callbacks without a new record is in an endless loop:
+``WorkflowNeverYields``.
+
+**Holes.** Cancelling a command needs no record: it follows from the record that caused it. The cancelled command leaves
+a hole in the stream of positions. Its outcome may already be on its way to the journal, so a record for a hole is
+legal, and is skipped. A signal is not skipped, because the store no longer has it: it goes to the next wait for that
+name.
+
+**Cancelling the run.** The record of the cancel request, live and in replay, cancels the workflow's main task. From
+there on asyncio's rules apply: ``finally`` blocks run, open commands are withdrawn, and code that swallows the
+cancellation completes. A second request changes nothing. If the code has ended, but its end is not recorded yet, the
+run is cancelled and compensated all the same.
+
+**Compensation.** When the workflow's code ends with an exception, its recorded steps are compensated, last record
+first, one after the other. Compensations are commands of their own kind, so a step never takes the outcome of a
+compensation, nor the reverse. They are replayed like any command, so a crash in between needs nothing more. A step that
+was cancelled is compensated as well if its outcome reaches the journal. Such an outcome may still be on its way when
+the code ends. So compensation waits until the engine says, with ``try_start_compensation``, that no more of them will
+come. In replay, they are in the journal before the first compensation.
 """
 
 from __future__ import annotations
@@ -227,14 +245,16 @@ class Execution:
 
     @property
     def is_compensation_held(self) -> bool:
-        """Whether the workflow's code has ended, and undoing waits for ``start_compensation``."""
+        """Whether the workflow's code has ended, and undoing waits for ``try_start_compensation``."""
         return self._compensation_start is not None
 
-    def is_cancelled_step(self, position: int, name: str) -> bool:
+    def is_unrecorded_cancelled_step(self, position: int, name: str) -> bool:
         """Whether this step was cancelled and has no record yet, so that it must be undone if it was done after all."""
         return position in self._step_holes and self._holes[position] == (RecordKind.STEP, name)
 
-    def start_compensation(self, upcoming: Iterable[Record] = (), *, expected_positions: Collection[int] = ()) -> bool:
+    def try_start_compensation(
+        self, upcoming: Iterable[Record] = (), *, expected_positions: Collection[int] = ()
+    ) -> bool:
         """Let undoing begin that is held, unless outcomes of cancelled steps are still to come.
 
         Call it whenever the workflow is idle. ``upcoming`` are the records that are still to be delivered, in order;

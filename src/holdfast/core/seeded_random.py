@@ -1,17 +1,19 @@
-"""What is random to the world, and the same on every replay of a run.
+"""Seeded random values: they look random to the world, and are the same on every replay of a run.
 
 Everything is drawn from the run's seed: ``uuid4()`` and ``random()`` of workflow code, the idempotency keys of steps,
-the ids and seeds of the runs it starts. Nothing of it needs a record.
+and the ids and seeds of the runs it starts. None of it needs a record.
 
-A fork shares the beginning of another run's journal, and so must see the same draws while it replays that beginning,
-and others after it. Its seed is therefore a chain: the origin's seed, the ``seq`` of the first record that is the
-fork's own, and the seed from there on. A fork of a fork has a longer chain.
+A fork shares the beginning of another run's journal. So it must see the same draws while it replays that beginning, and
+others after it. Its seed is therefore a chain: the origin's seed, the ``seq`` of the first record that is the fork's
+own, and the seed from there on. A fork of a fork has a longer chain. Idempotency keys and the seeds of child runs are
+the fork's own from the beginning (``draw_own_bytes``).
 
-A retry takes back what the workflow did because of a failure, and the workflow then comes to the same positions with
-other commands. Those must not have the keys and ids of what was there before: whoever saw them would take the new call
-for a repetition of the old. So a run keeps the points that retries have gone back to, and what is drawn after one of
-them depends on how often that was. What workflow code drew before the failure stays, even if it had issued no command
-since: a timer may be set by it, and its record is kept.
+A retry takes back what the workflow did because of a failure, and the workflow then reaches the same positions with
+other commands. Those must not have the keys and ids of the earlier ones: a receiver would take the new call for a
+repeat of the old one. So a run keeps the points that retries have gone back to, and a draw after such a point depends
+on how many there are. An idempotency key also contains the step's name, because changed code may issue another step at
+the same position. What workflow code drew before the failure stays the same, even if it has issued no command since: a
+timer may depend on it, and the timer's record is kept.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Runs that a held run starts or waits for.
 
-A run that is awaited costs three writes: it is started, it ends, and its end is recorded in the journal of the run
-that waits. Starting it needs no record: its id and its seed follow from the command's position, so that whoever starts
-it again finds it. The start also makes a *link*, through which the store puts the end into the waiting run's mailbox
-(see the store contract); the run that waits may be parked meanwhile, or in the hands of another worker.
+An awaited run costs three writes: its start, its end, and the record of that end in the journal of the run that waits.
+Starting it needs no record: its id and its seed follow from the command's position, so a worker that starts it again
+finds it. The start also makes a *link*, through which the store puts the end into the waiting run's mailbox (see the
+store contract). Meanwhile the run that waits may be parked, or held by another worker. A run that comes back into
+memory gets its links with its history, so it does not start its children again.
 
-A run that is only started (``RecordKind.START``) goes its own way; the record says that it is there.
+A run that is only started (``RecordKind.START``) is independent; the record says that it exists.
 
-A command that the workflow withdraws cancels the run that it started, and only if it did start it: a run that was there
-before, or that was started on its own, belongs to somebody else.
+When the workflow withdraws a command, the run that the command has started is cancelled. The cancel names the seed, so
+it never reaches a run that existed before or that was started with ``start``.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ class ChildRuns:
         try:
             validate_size(new.inputs, f"the inputs of workflow {new.workflow!r}", driver.host.max_value)
         except HoldfastError as error:
-            driver.recorder.remove_pending()
+            driver.recorder.remove_answered()
             self._record(command, ok=False, payload=encode_error(error))
         else:
             driver.host.start_child(new, link, on_answer)
 
     def _on_started(self, command: Command, answer: OpResult | BaseException) -> None:
         driver = self._driver
-        driver.recorder.remove_pending()
+        driver.recorder.remove_answered()
         if driver.is_closed:
             return
         if isinstance(answer, BaseException):

@@ -1,26 +1,33 @@
-"""One run held by this worker: its journal is replayed, its commands are carried out, their outcomes recorded.
+"""One run that this worker holds: its journal is replayed, its commands are executed, their outcomes are recorded.
 
-A driver is moved by callbacks alone, all on the process's loop: an outcome was committed, a timer is due, a signal
-came. Each outcome goes the same way: ``recorder`` hands it to the writer; when it is durable, ``on_recorded`` puts it
-into the inbox; ``_pump`` takes one record from the inbox at a time, lets the workflow run until it is idle, and then
-``_process_commands`` acts on what the workflow asked for meanwhile. A replayed record differs only in that it is in the
-inbox from the start.
+Only callbacks move a driver, all on the process's loop: an outcome was committed, a timer is due, a signal arrived.
+Each outcome takes the same path. ``recorder`` gives it to the writer. When it is durable, ``on_recorded`` puts it into
+the inbox. ``_pump`` takes one record from the inbox at a time and lets the workflow run until it is idle, and then
+``_process_commands`` handles what the workflow has issued. A replayed record differs only in that it is in the inbox
+from the start.
 
-Steps are begun by ``in_flight`` and carried out by ``step_run``, timers kept by ``timers``, other runs started and
-awaited by ``child_runs``, people asked by ``run_approvals``. What was sent to the run, answers, and the ends of runs
-that it waits for, lie in its ``mailbox``. Being asked to cancel, the driver records that, and the workflow's code is
-interrupted by the record. Being asked to pause, it starts nothing more, and parks when what is in flight has been
-recorded.
+``steps_in_flight`` starts steps and ``step_run`` executes them. ``timers`` keeps timers, ``child_runs`` starts and
+awaits other runs, and ``run_approvals`` asks people. Signals, answers, and the ends of awaited runs arrive in the
+``mailbox``.
 
-The driver ends in one of four ways, after each of which ``is_closed`` is true and nothing of the run is left in memory:
-*finished* (the workflow ended), *parked* (it waits for time, signals and other runs only, or is paused), *released*
-(this worker stops, the workflow was switched off, or the run's end could not be recorded) and *lost* (a write was
-fenced: somebody else holds the run).
+- **Resume.** When a run comes back into memory, a requested cancel and the timers that are due are recorded first. Only
+  then do the steps start that were in flight: otherwise a paid call could start only to be cancelled.
+- **Cancel.** The driver records the request, and that record cancels the workflow's code. Until it is recorded, the
+  store refuses to park or finish the run, so a cancel that was accepted always takes effect.
+- **Pause.** The driver starts nothing more and parks the run when what is in flight has been recorded.
+- **Disable.** When the workflow is disabled, the driver starts nothing more, lets what is in flight end (it is paid
+  for), and releases the run. A step that waits for its next attempt does not make it; its attempts so far are saved.
 
-A write that is answered with an exception and not with a verdict was handed in several times (see ``journal_writer``).
-For a record that means that it cannot be recorded, and the run fails. For the end of the run it means that nobody knows
-what the store has: the run is given back, and whoever claims it goes on from what is recorded. Dropping it from memory
-alone would leave it ``running`` under a worker that lives and does not work on it.
+The driver ends in one of four ways. After each, ``is_closed`` is true and nothing of the run is left in memory:
+*finished* (the workflow has ended, and no record is still on its way), *parked* (it waits only for time, signals, and
+other runs, or is paused), *released* (this worker stops, the workflow was disabled, or the run's end could not be
+recorded), and *lost* (a write was fenced: another worker holds the run).
+
+A write that is answered with an exception instead of a status was submitted several times (see ``journal_writer``). If
+it was a record, the record cannot be written, and the run fails. If it was the end of the run, it is unknown what the
+store has: the run is released, and the next worker continues from the journal. Dropping it from memory alone would
+leave it ``running`` under a live worker that does not work on it. The release counts as a delivery, so a run whose end
+can never be written becomes ``dead`` instead of repeating its steps forever.
 """
 
 from __future__ import annotations
@@ -200,7 +207,7 @@ class Driver:
             self._cancel_withdrawn()  # of those that are not on their way yet, nothing comes any more
             self.steps.record_committed_outcomes()
         upcoming = (record for record, _ in self._inbox)
-        return self.execution.start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
+        return self.execution.try_start_compensation(upcoming, expected_positions=self.recorder.expected_positions)
 
     def _record_patches(self) -> None:
         """Record what the code has decided, now: no record may come before it that rests on it."""

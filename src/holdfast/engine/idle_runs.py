@@ -1,9 +1,9 @@
-"""Runs that wait for nothing but time and signals, and when they leave memory.
+"""Runs that wait only for time and signals, and when they leave memory.
 
-A run is parked after a second of idleness: long enough that a quick answer finds it still there. One of a limited queue
-leaves at the next look, for it keeps others from its place. An isolated one leaves at once, since its worker takes
-nothing else meanwhile. When many are idle, the oldest leave at once, so that a million waiting runs cost rows, not
-memory.
+A run is parked after ``PARK_AFTER_S`` of idleness, long enough that a quick answer still finds it in memory, and stays
+if it is due within that time. A run of a limited queue leaves at the next sweep, because it occupies a slot that others
+need. An isolated run leaves at once, because its worker takes nothing else meanwhile. With more than ``MAX_IDLE_RUNS``
+in memory, the oldest leave at once, so a million waiting runs cost rows, not memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,20 @@
-"""The journal engine: a worker's hold on its runs, over any store.
+"""The journal engine: one worker and the runs it holds, over any store.
 
-One ``JournalEngine`` is one worker: it registers with the store, keeps its lease alive (``membership``), and executes
-runs of the workflows it knows. Runs come to it in two ways: somebody in this process starts one (it is created as
-already claimed, which saves a write), or ``_poll`` claims one that is due in the store.
+One ``JournalEngine`` is one worker: it registers with the store, renews its lease (``membership``), and executes runs
+of the workflows it knows. Runs reach it in two ways: this process starts one, which is created as already claimed and
+so saves a write, or ``_poll`` claims one that is due in the store.
 
-``_run_polling`` is the engine's only loop. It waits for the store to tell that somebody else wrote something, for the
-next parked run to become due, or for the moment to check whether another worker has died; whatever it was, ``_poll``
-then takes what there is to take: runs to claim and signals for held runs (``claims``), ends of runs that somebody here
-waits for.
+``_run_polling`` is the engine's only loop. It waits until another process has written something, the next parked run is
+due, or it is time to look for dead workers. Then ``_poll`` takes what there is to take: runs to claim and signals for
+held runs (``claims``), ends of runs that this process waits for, and ticks of schedules (``schedule_ticker``). These
+parts do not depend on each other: one that fails does not keep schedules from firing.
+
+When a newer Holdfast has migrated the store (``SchemaTooNew``), nothing can be recorded any more: the engine drops its
+runs and stops.
+
+**Tests** use this engine with parts of it replaced: ``clock`` (time and random numbers), ``heartbeat_factory`` (who
+renews the lease), ``execution_factory`` (what a run in memory is, so that a test can observe it), and
+``step_interceptor`` (what makes an attempt of a step).
 """
 
 from __future__ import annotations

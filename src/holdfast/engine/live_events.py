@@ -109,7 +109,7 @@ class LiveEventBuffer:
 
     def _describe_start(self) -> dict[str, Any]:
         command = self._command
-        told: dict[str, Any] = {"name": command.name, "what": command.kind.label}
+        told: dict[str, Any] = {"name": command.name, "kind": command.kind.label}
         if isinstance(command.call, StepCall):
             call = command.call
             told |= {
@@ -117,7 +117,7 @@ class LiveEventBuffer:
                 "attempt": self._attempt,
             }
         else:
-            told["run"] = command.call.run_id
+            told["run_id"] = command.call.run_id
         return told
 
 

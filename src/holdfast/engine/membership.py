@@ -1,7 +1,7 @@
 """An engine as a worker among others: it registers, renews its lease, and comes back if it was declared dead.
 
 The lease is measured from the moment at which its renewal was asked for, so that this worker never trusts it for longer
-than the others do. Renewals are made by the pulse, in its own thread. One that finds the worker declared dead says so;
+than the others do. The heartbeat makes renewals, in its own thread. One that finds the worker declared dead says so;
 what follows is done on the loop: every run is dropped, for others hold them by now, and the engine registers once more.
 Until then it takes up nothing, and from then on it is another worker, with another number.
 

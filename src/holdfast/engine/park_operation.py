@@ -1,4 +1,8 @@
-"""What a run leaves behind when it leaves memory: when to wake it, and for what."""
+"""The ``ParkRun`` of a run that leaves memory: when to wake it, and for what.
+
+Parking is one write. The store refuses it if what the run waits for has already arrived. What arrives later makes the
+run claimable in the transaction that stores it, so nothing is missed in between.
+"""
 
 from __future__ import annotations
 

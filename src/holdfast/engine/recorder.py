@@ -88,7 +88,7 @@ class Recorder:
             self.expected_positions[position] += 1
         self._driver.host.on_run_busy(self._driver)
 
-    def remove_pending(self, position: int | None = None) -> None:
+    def remove_answered(self, position: int | None = None) -> None:
         """It has been answered."""
         self.pending_count -= 1
         if position is not None:
@@ -108,7 +108,7 @@ class Recorder:
         self, on_durable: Callable[[], None] | None, position: int | None, answer: OpResult | BaseException
     ) -> None:
         driver = self._driver
-        self.remove_pending(position)
+        self.remove_answered(position)
         if driver.is_closed:
             return
         if isinstance(answer, BaseException):

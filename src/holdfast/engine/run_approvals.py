@@ -57,7 +57,7 @@ class RunApprovals:
 
     def _on_requested(self, answer: OpResult | BaseException) -> None:
         driver = self._driver
-        driver.recorder.remove_pending()
+        driver.recorder.remove_answered()
         if driver.is_closed:
             return
         if isinstance(answer, BaseException):

@@ -36,7 +36,7 @@ from holdfast.engine.budget_reservation import reserve_budget
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.live_events import LiveEventBuffer
 from holdfast.engine.step_context import StepContext, current_context
-from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, AttemptInterrupted, run_in_transaction
+from holdfast.engine.step_transactions import MAX_INTERRUPTIONS, TransactionAborted, run_in_transaction
 from holdfast.errors import FenceLost, StepFailed, UnrecordableValue, UsageError
 from holdfast.stores.contract import History
 from holdfast.stores.memories import MemoryChange
@@ -243,7 +243,7 @@ class StepRun:
         finally:
             self.task = None  # its context leads back to here: nothing of the step would go before the collector comes
             if self._is_outcome_expected:
-                self.driver.recorder.remove_pending(self.command.position)
+                self.driver.recorder.remove_answered(self.command.position)
                 if not self.driver.is_closed:
                     self.driver.finish_turn()
 
@@ -283,7 +283,7 @@ class StepRun:
                 error = StepFailed(
                     f"the step raised {type(stop).__name__}: {get_error_message(stop)}", self.call.step.name
                 )
-            except AttemptInterrupted as raised:
+            except TransactionAborted as raised:
                 error = raised.__cause__ or raised
                 interrupted = self._interruption_count < MAX_INTERRUPTIONS
             except BaseException as raised:

@@ -1,7 +1,7 @@
 """An attempt of a transactional step: begin, let the step work, encode what it returned, commit both together.
 
 What went wrong because of the database, and not because of the step (a connection that was cut, a full disk), is no
-failed attempt: ``AttemptInterrupted`` is raised, nothing of it stays, and the step is run again without using up a
+failed attempt: ``TransactionAborted`` is raised, nothing of it stays, and the step is run again without using up a
 retry. The same holds for a commit of which nobody knows the outcome, once it is found that nothing was committed; until
 then, the step waits.
 
@@ -34,7 +34,7 @@ MAX_INTERRUPTIONS = 8
 """So often a step is run again because of the database; then that counts as its failure."""
 
 
-class AttemptInterrupted(Exception):
+class TransactionAborted(Exception):
     """The database has ended an attempt, and nothing of it stays. The cause tells why."""
 
 
@@ -60,7 +60,7 @@ async def run_in_transaction(
         was_lost = transaction.is_lost and isinstance(error, Exception)
         await transaction.roll_back()
         if was_lost:
-            raise AttemptInterrupted from error
+            raise TransactionAborted from error
         raise
     finally:
         context.set_connection(None)
@@ -112,7 +112,7 @@ async def _commit_shielded(
     if verdict is OpStatus.FENCED:
         step_run.raise_claim_lost()
     if verdict is not OpStatus.DONE:
-        raise AttemptInterrupted from StoreUnavailable(
+        raise TransactionAborted from StoreUnavailable(
             f"the database has ended the transaction of step {context.name!r} of run {step_run.driver.run.id!r} when "
             "it was "
             f"to be committed; nothing of it stays"

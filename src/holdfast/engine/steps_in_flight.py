@@ -137,7 +137,7 @@ class StepsInFlight:
         """
         driver = self._driver
         for position, known in list(self.earlier_attempts.items()):
-            if known.outcome is not None and driver.execution.is_cancelled_step(position, known.name):
+            if known.outcome is not None and driver.execution.is_unrecorded_cancelled_step(position, known.name):
                 del self.earlier_attempts[position]
                 driver.recorder.record(
                     RecordKind.STEP,

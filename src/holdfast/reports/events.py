@@ -282,7 +282,7 @@ class EventReader:
         """What was seen of this answer is void."""
         seen = self.cursor.seen_texts.pop(position)
         if seen.char_count:
-            yield self._make_event("retracted", at, position, "", {"characters": seen.char_count})
+            yield self._make_event("retracted", at, position, "", {"char_count": seen.char_count})
 
     # What is recorded
 
@@ -403,7 +403,7 @@ def _outcome_to_json(record: Record) -> dict[str, Any]:
     if record.kind is RecordKind.SIGNAL:
         return {"value": _decode_json(record.payload)}
     is_run = record.kind in (RecordKind.CHILD, RecordKind.START)
-    told = {"run": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
+    told = {"run_id": record.preview} if is_run else {"arguments": record.preview, "attempts": record.attempts}
     data: dict[str, Any] = {"ok": record.ok, **told}
     if not record.ok:
         return data | {"error": record_error_to_json(record)}

@@ -1,20 +1,21 @@
-"""What happens in all runs, as it happens: those that begin, steps that end, answers, questions, takeovers, ends.
+"""What happens in all runs, as it happens: runs that begin, steps that end, answers, approvals, takeovers, ends.
 
-A store keeps a journal for each run, and no list of what happened anywhere. So whoever follows all runs looks at those
-where something may be new, each time the store tells of a change, and reads on in their journals:
+A store keeps a journal for each run, and no list of what happened anywhere, which would cost each step one more write.
+So a follower of all runs looks at those where something may be new, each time the store reports a change, and continues
+reading their journals:
 
 - runs that are new, by the order of their creation, the newest ``MAX_NEW_RUNS`` of them;
 - runs that a worker holds, as many as ``BATCH_SIZE``;
 - runs that wait, the newest ``BATCH_SIZE`` of them, and those that were seen before: only if their row has changed
   since.
 
-That costs a few lists of rows for each look, however many runs there are, and nothing between two changes. What
-happens in a run that waits behind so many others is told when it is seen next: when it is held, or has ended while it
-was followed. Words of an answer in flight are not told: the answer is, when it is recorded.
+That costs a few lists of rows for each look, however many runs there are, and nothing between two changes. What happens
+in a run that waits and is not among these is reported when the run is seen next: when it is held, or has ended while it
+was followed. Pieces of an answer in flight are not reported: the answer is, when it is recorded.
 
-A follower's place is a moment. Whoever comes back names one, and is told what has happened since. At its edge some may
-be told twice, since what happens in different runs is not written in the order of its times: ``SeenEvents`` leaves
-those out.
+A follower's position is a point in time. A follower that comes back names one, and gets what has happened since. Around
+that time some events may come twice, since events of different runs are not written in the order of their times:
+``SeenEvents`` removes those.
 """
 
 from __future__ import annotations

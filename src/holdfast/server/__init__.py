@@ -1,7 +1,7 @@
 """The platform: HTTP over any store, for agents of any framework and language.
 
-A server keeps nothing of its own. Whatever it says is in the store, so that several may stand side by side, and one
-that is killed takes nothing with it.
+A server keeps no state of its own. Everything it says is in the store, so several servers may run side by side, and
+nothing is lost when one is killed.
 
 A request passes through these modules, in this order (see ``app``): ``http.request_guard`` (size and origin),
 ``http.router`` (the endpoint), ``auth`` (the API key, rate limits, and scopes), ``http.body_budget`` and
@@ -9,8 +9,16 @@ A request passes through these modules, in this order (see ``app``): ``http.requ
 ``http.problems`` turns errors into responses. Endpoints are declared once, in ``endpoints``: routes, the OpenAPI
 document, and the tests of scopes are made from the declarations.
 
-``background`` holds what runs beside the requests: it finds dead listeners and enforces policies. ``webhooks`` sends
-deliveries. ``caches`` holds what a request need not read again. The web pages are in ``dashboard``.
+**Tenants.** Only the API key decides whose data a request sees: it is bound to a namespace, and the request goes to the
+store of that namespace, which cannot reach another one. All tenants share one event loop, so nothing that a caller can
+make slow runs on it (``services.thread_offload``).
+
+**Repeated requests** change nothing, and need no table of answers. A start, a fork, and a signal derive their id from
+the ``Idempotency-Key``, and the store recognizes what exists under that id. Everything else asks for a state, such as
+cancelled or paused, and asking twice is the same.
+
+``background`` has what runs next to the requests: it finds dead listeners and enforces policies. ``webhooks`` sends
+deliveries. ``caches`` has what a request need not read again. The web pages are in ``dashboard``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class AuditEntry:
     """What it was about."""
     outcome: str
     """``allowed`` or ``denied``."""
-    remote: str
+    remote_address: str
     """The network address that it came from."""
 
     @classmethod
@@ -44,7 +44,7 @@ class AuditEntry:
             action=what.action,
             target=what.target,
             outcome=what.outcome,
-            remote=what.remote_address,
+            remote_address=what.remote_address,
         )
 
 

@@ -1,7 +1,7 @@
 """Memory: values that outlive runs, kept by namespace and key, and found by the words in them.
 
 Here is what a value looks like in the store, and the way to it from outside of runs. How workflow code and agents use
-it is in ``authoring.memory`` and ``agents.make_memory_tools``.
+it is in ``authoring.memory`` and ``agents.memory_tools``.
 """
 
 from __future__ import annotations

@@ -1,89 +1,89 @@
 """What every store promises, and the values that go in and out of one.
 
-The engine keeps nothing that matters in memory only: it hands *operations* to ``Store.commit`` and goes on when they
+The engine keeps nothing that matters in memory only: it gives *operations* to ``Store.commit`` and continues when they
 are durable. One call is one transaction, whatever the number of operations in it (group commit).
 
 **The fence.** A run row has an ``epoch`` that rises by one each time the run is claimed. Every operation on a held run
 carries the epoch under which it was claimed, and takes effect only while the row still has that epoch and is in state
-``running``. This check happens inside the same transaction as the write. An operation that fails it is answered with
+``running``. This check happens in the same transaction as the write. An operation that fails it is answered with
 ``OpStatus.FENCED`` and changes nothing; the other operations of the batch are not affected.
 
-**Repeating a commit is harmless.** A commit whose outcome the caller did not learn (a time-out, a cut connection) may
-be handed in again as it is: an append of a ``seq`` that is already there under the same epoch, a finish of a run that
-the same epoch already finished, a park of a run that the same epoch already parked, a start or a fork with the same
-``seed`` and a signal with the same ``dedup`` key are all answered as if they had just been carried out. A link is made
-once, and a reservation takes the place of the one before. A request that is repeated is answered with ``DUPLICATE``, a
-retry with ``ENDED``, and nothing changes. (A start that has joined an orphan is not recognised: repeated, it starts a
-run of its own.)
+**Repeating a commit is harmless.** If the caller does not learn the outcome of a commit (a timeout, a cut connection),
+it may submit the same commit again. These are answered as if they had just been carried out: an append of a ``seq``
+that exists under the same epoch, a finish of a run that the same epoch has finished, a park of a run that the same
+epoch has parked, a start or a fork with the same ``seed``, and a signal with the same ``dedup_key``. A link is made
+once, and a reservation replaces the one before. A repeated request is answered with ``DUPLICATE``, a repeated retry
+with ``ENDED``, and nothing changes. (A start that has joined an orphan is not recognized: repeated, it starts a run of
+its own.)
 
-**Death.** A worker that starts registers itself. Its runs can be taken when the store knows that it is dead: at once
-where the kernel can tell (a file lock that the process held is free), else when its lease has passed.
-``reap_dead_workers`` then puts its runs back to ``pending``. If it held a single run, that counts as one delivery of
-it. If it held several, nobody can tell which of them killed it, and all are suspected: see ``rules``. Both are 0 again
-with the run's next record. A worker that retires in good order gives its runs back without counting. A lease counts
-only in the time in which whoever calls ``reap_dead_workers`` knows that it could have been renewed: see ``leases``.
+**Worker death.** A worker registers when it starts. Its runs can be taken when the store knows that it is dead: at once
+where the kernel or the database can tell (a lock that the process held is free), else when its lease has passed.
+``reap_dead_workers`` then puts its runs back to ``pending``. If it held a single run, that counts as a delivery of the
+run. If it held several, it is unknown which of them killed it, and all are suspected: see ``rules``. The run's next
+record sets both back to 0. A worker that stops cleanly releases its runs without counting. A lease counts only in the
+time in which the caller of ``reap_dead_workers`` knows that it could have been renewed: see ``leases``.
 
-**Workers by lease.** A process elsewhere, that asks a server for work over HTTP, is a worker of which only the lease
-tells whether it lives. Servers renew it when they hear of the process (``renew_listener_lease``), and only servers
-declare it dead, by the same rule: while all of them were down, nobody could renew.
+**Listeners** are processes elsewhere that take work from a server over HTTP. A listener is a worker *by lease*: only
+its lease shows whether it lives. Servers renew the lease when they hear from the process (``renew_listener_lease``),
+and only servers declare a listener dead, by the same rule: while all servers were down, no lease could be renewed.
 
-**Runs by delivery.** A run that is not executed by an engine: its holder is handed what is recorded, and records what
-comes next as it likes. There is no code to be cancelled or to notice a deadline, so such a run is cancelled at once,
-and ``expire_runs`` ends it when its deadline has passed; whoever held it is fenced from then on.
+**Runs by delivery.** No engine executes such a run. Its holder, a listener, gets what is recorded and decides what to
+record next. No code could carry out a cancel or notice a deadline. So a cancel ends the run at once, and
+``expire_runs`` ends it when its deadline has passed; from then on its holder is fenced.
 
-**Links.** A run that waits for another one has a link to it, made in the transaction that starts the other or finds it
-unfinished. Whatever ends a run (its holder, ``reap_dead_workers``, a cancel before anybody has claimed it) puts a
+**Links.** A run that waits for another run has a link to it, made in the transaction that starts the other run or finds
+it unfinished. Whatever ends a run (its holder, ``reap_dead_workers``, a cancel before the first claim) puts a
 ``Signal`` with the link's position into the mailbox of every unfinished run that waits, wakes it if it is parked, and
-marks the link as told. So a link that is there means that the end will be, or has been, in the mailbox. A run that has
-ended itself is not told: if a retry lets it ask again, it is answered with the end, like one that asks for the first
-time too late.
+marks the link as notified. So a link means that the end is in the mailbox, was there, or will be. A run that has ended
+gets no such signal. If a retry lets it wait again, it is answered with the end, like a run that asks for the first time
+after the other has ended.
 
-**Requests.** Cancelling and pausing are asked for in the run's row. What nobody holds is paused at once; a holder asks
-``get_run_requests``. A cancel is carried out by a holder, which records it (``RecordKind.CANCEL``); a run that nobody
-has ever claimed is cancelled at once. A paused run is not claimable, whatever else happens to it, until it is resumed
-or cancelled. A run with a cancel that is not recorded yet can neither park nor finish: whoever was told that the cancel
-is accepted never finds the run completed.
+**Requests.** Cancel and pause are requests in the run's row. A run that no worker holds is paused at once; a holder
+asks ``get_run_requests``. A holder carries out a cancel by recording it (``RecordKind.CANCEL``). A run that was never
+claimed is cancelled at once. A paused run is not claimable, whatever else happens to it, until it is resumed or
+cancelled. While a cancel is requested and not recorded, the run can neither park nor finish, so a cancel that was
+accepted always takes effect.
 
-**The switch.** Runs of a workflow that is switched off are neither started nor claimed.
+**Disabled workflows.** Runs of a disabled workflow are neither started nor claimed. ``engine.driver`` says what a
+worker does with those that it holds.
 
-**Versions.** See ``served_versions``: a run has the version of the code that it was started with, and is claimed only
-by workers that serve this version. Long backlogs of others do not slow a claim.
+**Versions.** See ``served_versions``: a run has the version of the code that it was started with, and only workers that
+serve this version claim it. Long backlogs of other versions do not slow a claim.
 
-**Queues.** See ``list_queues``: those with limits let runs be taken or not; and starts that join a run by a key.
+**Queues.** See ``queues``: which runs a queue with limits lets through, and which starts join an existing run by a key.
 
-**Usage and budgets.** What the model calls of a run have used is added up when their records are appended, for the run
-and for every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however
-often the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork
-begins with nothing used. A run that was started with a budget has limits for its own usage; every reservation asks all
-the budgets above it, so that runs side by side cannot pass them together. What is reserved for a run is given back when
-nobody holds it any more: when it ends, is parked or released, or when its worker is dead. (Were it kept, the calls of
-others that wait for their share could fill all workers, and nobody could take that run up.)
+**Usage and budgets.** What the model calls of a run have used is added when their records are appended: to the run and
+to every run above it (its ``parent``, that one's parent, and so on), in the same transaction, and once however often
+the append is repeated. It is never taken back: a retry that removes records does not make them unpaid. A fork begins
+with nothing used. A run that was started with a budget has limits for its own usage. Every reservation asks all the
+budgets above it, so parallel runs cannot exceed them together. A run's reservations are released when no worker holds
+it any more: when it ends, is parked or released, or when its worker is dead. (If they were kept, calls of other runs
+that wait for their share could fill all workers, and none could claim that run.)
 
 **Sessions.** A run that is created in a session knows the run before it in the same session and of the same workflow:
-the newest one that is there in the transaction that creates it.
+the newest one that exists in the transaction that creates it.
 
-**Approvals.** See ``list_approvals``: the answer to a question is put into the mailbox of the run that asks, under the
-position of the command that waits, in the transaction that takes it, and wakes the run. A question is answered once,
-however many answer it at the same time.
+**Approvals.** See ``approvals``: an answer goes into the mailbox of the run that asks, under the position of the
+command that waits, and wakes the run, in the transaction that accepts the answer. An approval is answered once, however
+many people answer it at the same time.
 
-**Notices.** See ``live_events``: what is told of steps in flight. They are fenced like everything that a holder writes,
-and go with the record of their step, at the latest with the end of their run.
+**Live events.** See ``live_events``: what is known about steps in flight. They are fenced like everything that a holder
+writes, and are deleted with the record of their step, or at the latest with the end of their run.
 
-**Documents, the audit log, spending.** See the modules of these names: what servers keep and tell.
+**Documents, the audit log, daily usage.** See ``documents``, ``audit_log``, and ``daily_usage``: what servers keep.
 
-**Memories.** See ``memories``: they belong to no run. One that a step changes is changed with the step's record.
+**Memories.** See ``memories``: they belong to no run. A memory that a step changes is changed with the step's record.
 
 **Transactional steps.** See ``step_transactions``: what a step does in the store's own database is committed together
-with its outcome, which is kept with its attempt until its record is appended.
+with its outcome. The outcome is kept with the step's attempt until its record is appended.
 
-**Schedules.** See ``list_schedules``: what they start and when, and how far they have come. Others start the runs.
+**Schedules.** See ``schedules``: what they start and when, and how far they have come. The store starts no runs itself.
 
-**Pruning.** See ``retention``: runs that have ended are deleted with all that belongs to them, and their keys are never
-used again. Whatever is asked of a run that was deleted is answered as if it had never been there; a start under its id
-starts a new run.
+**Retention.** See ``retention``: ended runs are deleted with everything that belongs to them, and their keys are never
+used again. Requests for a deleted run are answered as if it had never existed; a start under its id starts a new run.
 
-**Large values.** Payloads over ``MAX_INLINE_BYTES`` bytes are kept apart, compressed, and once for equal content. What
-cannot be read back stops the run that it belongs to, and no other, with an error that says which record it is. (The
+**Large values.** Payloads over ``MAX_INLINE_BYTES`` are kept apart, compressed, and once for equal content. If one
+cannot be read back, this stops the run that it belongs to, and no other, with an error that names the record. (The
 values of memories are not kept apart: they are overwritten.)
 """
 
@@ -130,7 +130,7 @@ class NewWorker:
     host: str
     pid: int
     workflows: tuple[str, ...] = ()
-    """The workflows it can execute, and which versions of them: as ``serving.make_served_name`` has them."""
+    """The workflows it can execute, and which versions of them: as ``served_versions.make_served_name`` has them."""
     queues: tuple[str, ...] | None = None
     """The queues it serves; ``None``: all."""
     is_listener: bool = False
@@ -353,7 +353,7 @@ class Store(ABC):
         """Declare workers dead whose process is gone or lease has passed (never ``except_worker``); free their runs.
 
         ``window`` is the time in which leases count (default: all of the time up to now). Workers by lease are left
-        alone unless ``is_listener`` is true.
+        alone unless ``include_listeners`` is true.
         """
 
     @abstractmethod
@@ -682,8 +682,8 @@ class Store(ABC):
     ) -> PruneResult:
         """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
 
-        A short piece of work, in a transaction of its own; go on behind the ``place`` that is told. What they leave is
-        to be swept away after that.
+        A short piece of work, in a transaction of its own. Continue with the ``cursor`` of the result. ``sweep_pruned``
+        deletes what they leave.
         """
 
     @abstractmethod

@@ -1,15 +1,17 @@
-"""What is told of steps in flight, so that somebody can follow a run live.
+"""Live events: what is known about steps in flight, so that a reader can follow a run live.
 
-A *notice* says that a step has begun, or hands on a piece of a model's answer. It is written in the background, never
-waited for, and goes when the outcome of its step is recorded: the record says it all. Steps without an outcome (they
-were withdrawn, or in flight when the run was cancelled or its worker died for the last time) leave theirs until the run
-ends, in the same transaction. So a run that has ended has none of them. What is not tied to a step in flight (that a
-question was asked, that a run was reopened) stays, also when the run has ended. A fork begins with none.
+A live event says that a step has begun, or contains a piece of a model's answer. It is written in the background,
+nothing waits for it, and it is deleted when the outcome of its step is recorded: the record contains it all. The live
+events of steps without an outcome (withdrawn, or in flight when the run was cancelled or its worker died for the last
+time) stay until the run ends, and are deleted in the same transaction. So a run that has ended has none of them. Events
+that are not tied to a step in flight stay, also when the run has ended: that an approval was requested, that a run was
+reopened, and which steps of a class workflow were skipped, which is written with the end of the run. A fork begins with
+none.
 
-Records and notices are two streams, each with numbers that rise: whoever follows a run remembers how far it has come in
-each (see ``Store.feed``), and so misses nothing and sees nothing twice. Numbers of notices have gaps, and whoever comes
-late does not find those of steps that are over. A notice may be late itself (a commit was repeated): one of a position
-whose record was seen, in this or an earlier feed, tells nothing new and is to be passed over.
+Records and live events are two streams, each with rising numbers. A reader that remembers how far it has come in each
+(see ``Store.get_run_updates``) misses nothing and sees nothing twice. The numbers of live events have gaps, and a
+reader that comes late does not find those of steps that have ended. A live event may itself arrive late, because a
+commit was repeated: a reader that has seen the record of its position, now or in an earlier read, must ignore it.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class GroupMember(NamedTuple):
     finished_at: float | None
     parent: str
     session: str
-    previous: str
+    previous_run: str
     has_unclaimed_result: int
     """1: it has a made-up id, and nobody has had its result."""
 

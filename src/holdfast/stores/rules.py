@@ -1,13 +1,15 @@
-"""What every store decides alike: the fence, harmless repeats, requests, links, budgets, and what a death leaves.
+"""What every store decides alike: the fence, harmless repeats, requests, links, budgets, and worker deaths.
 
-A store reads a row and asks here what the contract says about it, so that the stores cannot drift apart.
+A store reads a row and asks here what the contract says about it, so the stores cannot drift apart.
 
-**Suspects.** When a worker dies that held several runs, nobody can tell which of them killed it. So that death is not
-counted against any of them; it raises the *suspicion* of each that has recorded nothing since. After the first death
-the runs are claimed at once and all together, as if nothing had happened: most deaths are deploys and machines that
-fail. After the next one they are *isolated*: a claim takes only a group of them, then a smaller one, and in the end one
-alone. A death counts only if the worker held a single run; ``max_deliveries`` of these make the run dead. Any record
-makes a run unsuspicious again, so the innocent ones leave the groups one by one and the run that kills remains.
+**Suspects.** When a worker dies that held several runs, it is unknown which of them killed it. So the death counts
+against none of them. It raises the *suspicion* of each that has recorded nothing since. After the first death the runs
+are claimed at once and together, as if nothing had happened: most deaths are deploys and machines that fail. After the
+next one they are *isolated*: a claim takes only a group of the most suspicious ones, then a smaller group, and in the
+end one run alone (``get_group_size``). A death counts only if the worker held a single run, and ``max_deliveries`` of
+these make the run ``dead``. The store knows from its rows how many runs a worker held, whatever the worker intended. A
+record, a park, or a retry sets a run's suspicion back to 0. So the harmless runs leave the groups one by one, and the
+run that kills its workers remains.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""What a store keeps of a schedule: what it starts and when, and how far it has come.
+"""What a store keeps about a schedule: what it starts and when, and how far it has come.
 
-A schedule is declared in code, and announced by the workers that know its workflow, or made by a client. When it is due
-follows from its timing alone (see ``admission.calendars``), so that a store need not know anything about cron.
+A schedule is declared in code and announced by the workers that know its workflow, or made by a client. When it is due
+follows from its timing alone (see ``admission.calendars``), so a store knows nothing about cron. The table
+``announcements`` has the workers whose code declares a schedule; it shows whether one of them is live.
 
-**One run for each tick.** Whoever sees that a tick is due starts a run whose id is made of the schedule's name and the
-tick. However many do so, there is one run under that id. Then the tick is *settled*: ``fired_up_to`` moves forward, by
-a compare and set, and never goes back. A worker that dies in between leaves a tick that is not settled; the next one
-starts the same run again, which is there already. So nothing is lost, and nothing happens twice.
+**One run for each tick.** A worker that sees that a tick is due starts a run whose id is made of the schedule's name
+and the tick. However many workers do so, there is one run under that id. Then the schedule is advanced: ``fired_up_to``
+moves forward, by a compare-and-set, and never goes back. The start and this update need not be one transaction. If a
+worker dies in between, the next worker starts the same run again, and finds it. So nothing is lost, and nothing happens
+twice.
 
-**Changing one.** The last announcement of a name counts. Its pause and what it has settled stay. With another timing it
-begins anew: what that timing would have fired before the change never was due.
+**Changing one.** The last announcement of a name counts. Its pause and its ``fired_up_to`` stay. With another timing it
+starts over: ticks of the new timing before the change were never due.
 
-**Paused** means that nothing is settled. What was missed when it is resumed is dealt with like what was missed because
-no worker was there: by its ``catch_up``.
+**Paused** means that ``fired_up_to`` stays where it is. After a resume, missed ticks are handled as if no worker had
+been there: by the schedule's ``catch_up``.
 """
 
 from __future__ import annotations

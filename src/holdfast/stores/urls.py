@@ -1,17 +1,18 @@
 """Which store a URL means, and which namespace of it; and how a URL may be shown.
 
-**Namespaces.** Several programs or tenants can share a database without seeing anything of each other: a namespace has
-tables of its own. On PostgreSQL it is a schema (``holdfast_acme``; the default one is ``holdfast``), with SQLite a file
-beside the one in the URL (``runs.acme.db`` for ``runs.db``, which is the default one itself). What is in memory belongs
-to one object anyway. So no query can forget to ask for the namespace. On Temporal it is one of Temporal's own, and
-stands in the path of the URL: ``temporal://host:7233/acme``.
+**Namespaces.** Several programs or tenants can share a database without seeing each other's data: a namespace has its
+own tables. On PostgreSQL it is a schema (``holdfast_acme``; the default is ``holdfast``), and lock numbers and
+notification channels are derived from the schema. With SQLite it is a file next to the one in the URL (``runs.acme.db``
+for ``runs.db``, which is the default namespace). A store in memory belongs to one object anyway. So there is no
+condition that a query could forget. On Temporal it is one of Temporal's own namespaces, in the path of the URL:
+``temporal://host:7233/acme``.
 
-It is chosen by an argument, else by ``?namespace=`` in the URL, else by ``HOLDFAST_NAMESPACE``. ``resolve_store_url``
-settles that once, and what it returns says all: whoever hands that on, hands the namespace on.
+The namespace comes from an argument, else from ``?namespace=`` in the URL, else from ``HOLDFAST_NAMESPACE``.
+``resolve_store_url`` decides this once and returns a URL that contains it.
 
-**Encryption.** What is recorded in a store is sealed if an ``Encryption`` is handed in, or the environment has keys.
+**Encryption.** What a store records is encrypted if an ``Encryption`` is given, or the environment has keys.
 
-**Secrets.** A URL may hold a password, or an API key. Whatever people get to see is ``redact_url``.
+**Secrets.** A URL may contain a password or an API key. People only ever see ``redact_url`` of it.
 """
 
 from __future__ import annotations

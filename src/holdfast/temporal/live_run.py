@@ -1,11 +1,14 @@
-"""A run as a live execution of Temporal's: what its driver begins becomes commands of the workflow.
+"""A run as a live Temporal execution: what its driver starts becomes commands of the Temporal workflow.
 
-All of this runs inside the workflow, on Temporal's own event loop, and again whenever Temporal replays it. The user's
-code runs on the run's loop within (see ``core.loop``), so that it needs no sandbox: it cannot do there what it could
-not do on replay.
+All of this runs inside the Temporal workflow, on Temporal's own event loop, and again whenever Temporal replays it. The
+user's code runs on the run's own loop inside it (see ``core.loop``), so it needs no sandbox: it cannot do there what it
+could not do on replay.
 
-What a workflow task brings arrives piece by piece, as futures are resolved; ``_receive`` gathers it until nothing more
-comes, and only then it is told, in the order that ``happenings`` gives it.
+A step becomes an activity. The activity's id is the position of the command, and its input is a preview of the
+arguments, for people. The command itself stays in ``engine_context``, where the activity finds it.
+
+What a workflow task brings arrives piece by piece, as futures are resolved. ``_receive`` gathers it until nothing more
+arrives. Only then is it applied, in the order that ``run_events`` defines.
 """
 
 from __future__ import annotations

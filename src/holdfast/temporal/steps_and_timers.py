@@ -86,7 +86,7 @@ class TemporalStep:
         ended = event.result
         if self.is_withdrawn:
             if self.is_outcome_required:
-                self._driver.recorder.remove_pending(self.command.position)
+                self._driver.recorder.remove_answered(self.command.position)
                 if ended.status is EndStatus.COMPLETED:
                     self._record_hole(event)
                 elif not self._driver.is_closed:

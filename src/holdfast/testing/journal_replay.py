@@ -200,7 +200,7 @@ def _deliver_records(execution: TracedExecution, journal: Journal) -> int:
     taken = 0
     _run_turns(execution)
     for at, record in enumerate(journal.records):
-        if execution.start_compensation(islice(journal.records, at, None)):
+        if execution.try_start_compensation(islice(journal.records, at, None)):
             _run_turns(execution)
         if execution.fatal_error is not None:
             break
@@ -210,7 +210,7 @@ def _deliver_records(execution: TracedExecution, journal: Journal) -> int:
             execution.deliver(record)
         taken += execution.fatal_error is None
         _run_turns(execution)
-    if execution.start_compensation():
+    if execution.try_start_compensation():
         _run_turns(execution)
     return taken
 

@@ -1,12 +1,12 @@
 """Tools with which a model reads and changes the files of one folder, and no others.
 
-What keeps them inside is ``agents/confined``. Whatever a file holds, what one call hands to the model is bounded, and
-so is the memory that it takes.
+``agents/sandboxed_files`` keeps them inside the folder. Whatever a file contains, what one call returns to the model is
+bounded, and so is the memory that it takes.
 
-Reading may be repeated freely, and so may writing a whole file. Replacing a part of one may not: after a crash, the
-text that was to be replaced may be gone because it was replaced. So an edit keeps, durably and before it touches the
-file, what the file was and what it will be (``StepContext.keep``), as digests. An attempt that comes after it looks
-which of the two the file is. If it is neither, somebody else has changed it since, and the model is told to look.
+Reading may be repeated freely, and so may writing a whole file. Replacing a part of a file may not: after a crash, the
+text may be missing because it was already replaced. So before an edit touches the file, it durably keeps digests of
+what the file was and what it will be (``StepContext.save_progress``). A later attempt checks which of the two the file
+is. If it is neither, something else has changed the file since, and the model is asked to look at it again.
 """
 
 from __future__ import annotations

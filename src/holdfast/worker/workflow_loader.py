@@ -156,7 +156,7 @@ def _select_workflows(module: ModuleType, attribute: str, target: str) -> tuple[
         if not isinstance(item, Workflow):
             what = f"{target!r} contains {_describe_item(item)}" if several else f"{target!r} is {_describe_item(item)}"
             raise UsageError(f"{what}, neither a workflow nor an agent. {_describe_workflows(module)}")
-    return tuple(dict.fromkeys(name for item in items for name in _get_served_names(item)))
+    return tuple(dict.fromkeys(name for item in items for name in _list_served_workflows(item)))
 
 
 def _get_workflow(item: Any) -> Any:
@@ -164,7 +164,7 @@ def _get_workflow(item: Any) -> Any:
     return getattr(item, "holdfast_workflow", item)
 
 
-def _get_served_names(item: Workflow[..., Any]) -> list[str]:
+def _list_served_workflows(item: Workflow[..., Any]) -> list[str]:
     """What to serve with it: an agent's runs wait for those of its sub-agents."""
     items: Sequence[Workflow[..., Any]] = item.collect_agents() if isinstance(item, Agent) else [item]
     return [name for one in items for name in one.definition.served_names]

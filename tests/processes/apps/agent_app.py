@@ -31,7 +31,7 @@ from typing import Any, cast
 
 import agent_flows
 import genai_prices
-import killing
+import kill_points
 import pydantic_ai_flows
 import temporal_flows  # noqa: F401 - makes the workflows known
 from agent_flows import Script, Who
@@ -183,7 +183,7 @@ def live(order: dict[str, Any]) -> None:
     os.chdir(order["cwd"])
     os.environ.update(order["environment"])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    killing.arm()
+    kill_points.arm()
     lives = {
         "program": program,
         "session": session,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import killing
+import kill_points
 from flows import pass_gate
 from ledger import effect
 
@@ -63,7 +63,7 @@ class Script:
         """The first has its result, and the second is not begun."""
 
 
-killing.PLACES |= {
+kill_points.PLACES |= {
     "request": model_call,  # type: ignore[dict-item]
     "change": Outside,
     "half_way": Outside,

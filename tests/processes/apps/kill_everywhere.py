@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import flows
-import killing
+import kill_points
 
 from holdfast import Client, Runtime
 from holdfast.engine import driver, idle_runs
@@ -84,7 +84,7 @@ def fork(folder: Path, main: Callable[[], Coroutine[Any, Any, Any]], kill: str) 
         os.environ["LEDGER"] = str(folder / "ledger")
         os.environ["HOLDFAST_TEST_KILL"] = kill
         commit_in_threads()
-        killing.arm()
+        kill_points.arm()
         (folder / f"result-{os.getpid()}").write_text(json.dumps(asyncio.run(main())))
         os._exit(0)
     except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import killing
+import kill_points
 from agent_flows import Outside, Who
 from ledger import effect
 from pydantic_ai import Agent, RunContext
@@ -34,7 +34,7 @@ async def ask_and_note(question: Any, request: Callable[[], Awaitable[Any]], tim
 
 
 operations._ask_model = ask_and_note  # pyright: ignore[reportPrivateUsage]
-killing.PLACES["library_request"] = Library  # type: ignore[assignment]
+kill_points.PLACES["library_request"] = Library  # type: ignore[assignment]
 
 
 async def look(place: str) -> str:

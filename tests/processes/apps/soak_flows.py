@@ -1,8 +1,8 @@
 """The workflows of the soak (``tests/soak``): one of every sort, many thousand times, under random strikes.
 
-What a run has to return follows from its number alone (see ``soak_expected`` there). Their steps are those of ``flows``
-where these have what is needed, and a few that take long enough to be struck while they are in flight. A run of
-``letters`` is called ``letters-<number>``, and its workflow ``soak_letters``.
+What a run has to return follows from its number alone (see ``soak_expectations`` there). Their steps are those of
+``flows`` where these have what is needed, and a few that take long enough to be struck while they are in flight. A
+run of ``letters`` is called ``letters-<number>``, and its workflow ``soak_letters``.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 
-import asking_flows  # noqa: F401 - makes the workflows known
+import approval_flows  # noqa: F401 - makes the workflows known
 import control_flows  # noqa: F401
 import flows  # noqa: F401
-import killing
+import kill_points
 import wall_clock
 
 from holdfast import Runtime
@@ -27,5 +27,5 @@ async def main() -> None:
 
 logging.basicConfig(level=logging.INFO)
 wall_clock.arm()
-killing.arm()
+kill_points.arm()
 asyncio.run(main())

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from temporal_stores import until
 
 import temporal_server
 from holdfast import Agent, Client, Runtime, ask, patched, step, wait_for_signal, workflow
@@ -27,6 +26,7 @@ from holdfast.stores.temporal.run_details import query_journal
 from holdfast.stores.temporal.store import TemporalStore
 from holdfast.testing.scripted_model import ScriptedModel
 from temporal_server import own
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -187,7 +187,7 @@ class World:
             run = await self.store.get_run(run_id)
             return run is not None and run.state is RunState.WAITING
 
-        await until(is_waiting)
+        await wait_until(is_waiting)
 
     async def kinds(self, run_id: str) -> list[str]:
         return [event.kind async for event in self.client.events(run_id)]
@@ -287,7 +287,7 @@ async def test_a_run_is_retried_with_the_child_that_has_failed(world: World):
         children = await world.store.list_runs(RunFilter(parent=handle.run_id))
         return [(child.id, child.state) for child in children] == [(run.id, RunState.COMPLETED)]
 
-    await until(is_listed_once)  # by its first execution, though the second one is nobody's child in Temporal
+    await wait_until(is_listed_once)  # by its first execution, though the second one is nobody's child in Temporal
     [child] = await world.store.list_runs(RunFilter(parent=handle.run_id))
     assert await world.store.list_runs(RunFilter(parent=handle.run_id), before_key=child.key) == [], (
         "nor on the next page"
@@ -351,14 +351,14 @@ async def test_a_question_is_answered_once(world: World):
     async def is_asked() -> bool:
         return bool(await handle.approvals())
 
-    await until(is_asked)
+    await wait_until(is_asked)
     [asked] = await handle.approvals()
     assert (asked.question, asked.choices, asked.step_number) == ("Which one?", ("a", "b"), 2)
 
     async def is_listed() -> bool:
         return asked.id in [one.id for one in await world.client.approvals()]
 
-    await until(is_listed)
+    await wait_until(is_listed)
     assert await world.client.approve(asked.id, "b", by="me")
     assert await handle.result() == "b"
     assert await world.client.approve(asked.id, "b", by="me") is False
@@ -374,7 +374,7 @@ async def test_a_question_of_a_run_that_was_cancelled_is_withdrawn(world: World)
     async def is_asked() -> bool:
         return bool(await handle.approvals())
 
-    await until(is_asked)
+    await wait_until(is_asked)
     [asked] = await handle.approvals()
     await handle.cancel()
     with pytest.raises(RunCancelled):
@@ -395,7 +395,7 @@ async def test_who_follows_a_run_hears_of_steps_when_they_begin(world: World):
                 assert [(one.name, one.attempt) for one in history.attempts.values()] == [("ts_wait_for", 1)]
                 assert (await world.client.get(handle.run_id)).state is RunState.RUNNING
                 world.mark()
-    assert seen == ["begun ts_wait_for", "step ts_wait_for", "ended "]
+    assert seen == ["started ts_wait_for", "step ts_wait_for", "ended "]
 
 
 async def test_a_run_has_used_what_the_runs_below_it_have_used(world: World):
@@ -421,7 +421,7 @@ async def test_a_list_tells_what_runs_have_used_without_reading_their_histories(
     read: list[object] = []
     monkeypatch.setattr(HistoryCache, "_load", lambda _, told: read.append(told))
     for run_id in (handle.run_id, child):  # the parent has used what its child has used
-        await until(lambda run_id=run_id: told(run_id))
+        await wait_until(lambda run_id=run_id: told(run_id))
     assert read == []
 
 

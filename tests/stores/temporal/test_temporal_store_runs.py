@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from store_values import new_run
-from temporal_stores import opened_store, until
+from temporal_stores import opened_store
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
@@ -41,6 +41,7 @@ from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.rows import ExecutionDescription
 from holdfast.stores.temporal.store import TemporalStore
 from temporal_server import own
+from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -246,7 +247,7 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
     async def all_listed() -> bool:
         return await found() == ids
 
-    await until(all_listed)
+    await wait_until(all_listed)
     page = await store.list_runs(RunFilter(workflow=flow), limit=2)
     assert [run.id for run in page] == ids[:2]
     assert await found(before=page[-1].key) == ids[2:]
@@ -268,13 +269,13 @@ async def test_runs_are_listed_by_what_they_are_the_newest_first(store: Temporal
     async def counted() -> bool:
         return await found(states=[RunState.FAILED]) == [ids[0]] and await found(states=[RunState.PENDING]) == ids[1:]
 
-    await until(counted)
+    await wait_until(counted)
     await verdict(store, ReopenRun(ids[0], 0.0))
 
     async def one_row() -> bool:
         return await found(states=[RunState.PENDING]) == ids and await found(states=[RunState.FAILED]) == []
 
-    await until(one_row)  # its former execution is not listed beside it
+    await wait_until(one_row)  # its former execution is not listed beside it
     assert sorted(await found()) == sorted(ids)
 
 
@@ -289,7 +290,7 @@ async def test_a_search_in_pieces_finds_what_a_list_finds_over_temporal(
     async def all_listed() -> bool:
         return len(await store.list_runs(RunFilter(workflow=flow))) == 5
 
-    await until(all_listed)
+    await wait_until(all_listed)
     found, before, pieces = [], None, 0
     while pieces == 0 or before is not None:
         piece = await store.search_runs(RunFilter(workflow=flow, text=wanted.upper()), limit=5, before_key=before)
@@ -325,7 +326,7 @@ async def test_many_runs_are_read_span_by_span(store: TemporalStore, monkeypatch
     async def all_listed() -> bool:
         return await visibility.count_executions(store.client, query) == 30
 
-    await until(all_listed)
+    await wait_until(all_listed)
     found: list[Run] = []
     while page := await store.list_runs(RunFilter(workflow=flow), limit=7, before_key=found[-1].key if found else None):
         found += page
@@ -345,7 +346,7 @@ async def test_a_journal_is_found_by_the_key_of_its_run_also_by_another_process(
         except Exception:
             return False
 
-    await until(is_found)
+    await wait_until(is_found)
     [history] = await other.get_histories([run.key])
     assert history.records == []
     await other.close()

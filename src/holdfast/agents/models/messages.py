@@ -1,17 +1,19 @@
 """Messages in our own form: plain JSON data that stays readable when the model library changes.
 
-A message is ``{"role": "user" | "model", "parts": [...], ...}``. A part is named by its first key, which holds what it
-is about::
+The library reads JSON that its older versions wrote, but not that of newer ones, and a journal may be read by either.
+Golden files (``tests/golden``) guard the form.
+
+A message is ``{"role": "user" | "model", "parts": [...], ...}``. A part is named by its first key, which holds its
+content::
 
     {"prompt": "Hello", "timestamp": ...}                     {"text": "Hello!", "id": ...}
     {"prompt": ["Look:", {"image_url": "https://..."}]}       {"thinking": "...", "signature": ...}
     {"system": "Be kind."}                                    {"call": "search", "tool_call_id": ..., "args": ...}
     {"result": "search", "tool_call_id": ..., "content": ...}
 
-The further keys are the model library's own field names; what has its default value is left out. Parts that every
-provider has are written field by field (see ``message_layouts``). Whatever else there is, is kept in the library's own
-form, as ``{"other": {...}, "library": "2.66.0"}``, and read back by it. A key that is not known, written by a newer
-version, is passed over.
+The further keys are the model library's own field names; default values are left out. Parts that every provider has are
+written field by field (see ``message_layouts``). Everything else is kept in the library's own form, as ``{"other":
+{...}, "library": "2.66.0"}``, and the library reads it back. An unknown key, written by a newer version, is ignored.
 
 Nothing here imports the library before a message is dumped or loaded.
 """

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_commit, diagnose_namespace
 from holdfast.cli.doctor.workload import diagnose_workload
 from holdfast.cli.formatting import format_bytes, format_count, format_duration
-from holdfast.cli.postgres_database import (
+from holdfast.errors import StoreError
+from holdfast.stores.contract import Store
+from holdfast.stores.postgres.connections import Connection
+from holdfast.stores.postgres.inspection import (
     ServerFacts,
     TableFacts,
     can_receive_notifications,
@@ -19,9 +22,6 @@ from holdfast.cli.postgres_database import (
     read_server_facts,
     read_table_facts,
 )
-from holdfast.errors import StoreError
-from holdfast.stores.contract import Store
-from holdfast.stores.postgres.connections import Connection
 from holdfast.stores.postgres.migrations import make_grants, quote_identifier, validate_schema_version
 from holdfast.stores.postgres.store import PgStore
 from holdfast.stores.sql.schema import latest_version
@@ -106,16 +106,16 @@ def _diagnose_privileges(
             f'so run what this prints: python -c "from holdfast.stores.postgres.migrations import ddl; '
             f'print(ddl({schema!r}, {server.user!r}))"'
         )
-        yield CheckResult("rights", FAIL if not version else WARN, f"{may} not {what} the tables", advice)
+        yield CheckResult("privileges", FAIL if not version else WARN, f"{may} not {what} the tables", advice)
     elif lacking := find_inaccessible_tables(connection, schema):
         yield CheckResult(
-            "rights",
+            "privileges",
             FAIL,
             f"{may} not read and write {', '.join(lacking[:_MAX_SHOWN_TABLES])}",
             make_grants(schema, server.user),
         )
     else:
-        yield CheckResult("rights", OK, f"{may} read and write the tables" if version else f"{may} make the tables")
+        yield CheckResult("privileges", OK, f"{may} read and write the tables" if version else f"{may} make the tables")
 
 
 def _diagnose_durability(server: ServerFacts) -> CheckResult:
@@ -135,15 +135,17 @@ def _diagnose_durability(server: ServerFacts) -> CheckResult:
 def _diagnose_notifications(connection: Connection) -> CheckResult:
     if connection.is_pooled:
         return CheckResult(
-            "news",
+            "notifications",
             OK,
             "a pooler stands between: workers look for news by themselves, and a dead one is noticed by its lease",
             "a URL that leads to the server directly is quicker at both",
         )
     if can_receive_notifications(connection):
-        return CheckResult("news", OK, "notifications are heard, and a session shows at once that its worker is dead")
+        return CheckResult(
+            "notifications", OK, "notifications are heard, and a session shows at once that its worker is dead"
+        )
     return CheckResult(
-        "news", WARN, "no notification is heard", "something between here and the server swallows LISTEN"
+        "notifications", WARN, "no notification is heard", "something between here and the server swallows LISTEN"
     )
 
 

@@ -11,7 +11,10 @@ from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_com
 from holdfast.cli.doctor.workload import diagnose_workload
 from holdfast.cli.formatting import format_bytes
 from holdfast.cli.namespaces import get_base_path, list_sqlite_namespaces
-from holdfast.cli.sqlite_file import (
+from holdfast.errors import StoreError
+from holdfast.stores.sql.schema import BASELINE_VERSION
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.inspection import (
     FileFacts,
     is_holdfast_file,
     is_newer_schema,
@@ -20,9 +23,6 @@ from holdfast.cli.sqlite_file import (
     read_facts,
     read_writer_settings,
 )
-from holdfast.errors import StoreError
-from holdfast.stores.sql.schema import BASELINE_VERSION
-from holdfast.stores.sqlite import SqliteStore
 
 LOW_SPACE_BYTES = 1 << 30
 MIN_SPACE_BYTES = 50 << 20

@@ -126,4 +126,4 @@ def decode_message(data: Any) -> ConversationMessage:
     try:
         return message_from_json(data, lambda told: decode(ModelCallReport, told))
     except (KeyError, TypeError) as error:
-        raise _build_decode_error("Said", error) from None
+        raise _build_decode_error("ConversationMessage", error) from None

@@ -1,19 +1,20 @@
-"""A listener over HTTP: a stream of deliveries that mends itself, and heartbeats.
+"""A listener over HTTP: a stream of deliveries that reconnects, and heartbeats.
 
-**The stream.** When it breaks, the listener connects again, under its id and with the ids of all that it holds: so it
-keeps them, and is told of nothing twice. An answer that was lost on the way is given again, since its delivery is not
-among those. When the server has taken the listener for dead meanwhile, it gives it another id, and the next heartbeats
-tell which deliveries are lost.
+**The stream.** When it breaks, the listener connects again with its id and the ids of all deliveries that it holds. So
+it keeps them, and gets nothing twice. A delivery that was lost on the way is sent again, since it is not among those.
+If the server has declared the listener dead meanwhile, the listener gets another id, and the next heartbeats show which
+deliveries are lost.
 
-**Heartbeats** go on beside, for every delivery that is held: they tell the server that this process does not only have
-a connection, but lives, and find out that a run was cancelled or paused, or that somebody else has it. While there is
-no stream they are more frequent, since the server gives a listener whose connection has broken only a few seconds to be
-heard of again.
+**Heartbeats** are sent for every delivery that is held. They show the server that this process lives and does not only
+have a connection, and they find out that a run was cancelled or paused, or that another listener has it. They are more
+frequent while there is no stream, since the server gives a listener whose connection is broken only a few seconds.
 
-**The end.** A listener that leaves gives back what it was handed and has not passed on. What it has passed on belongs
-to whoever works on it: its heartbeats go on until it is settled.
+**The end.** A listener that leaves first stops taking deliveries: otherwise it would get back what it releases. It
+releases what it received and has not passed on, and then tells the server that it leaves, so what is on its way to it
+at that moment goes to others at once. Deliveries that it has passed on belong to the code that works on them: their
+heartbeats continue until they end.
 
-Only what the server refuses for good ends a listener: a key that it does not know, or that may not listen there.
+Only what the server refuses for good ends a listener: an unknown key, or one that may not listen there.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from holdfast.client.http.transport import TransientError, Transport
 from holdfast.client.listener import MAX_NAME_LENGTH, Listener
 from holdfast.errors import DeliveryLost, HoldfastError, NotAllowed, ServerError, Unauthenticated, UsageError
 
-log = logging.getLogger("holdfast.listening")
+log = logging.getLogger("holdfast.listeners")
 
 DEFAULT_LEASE_S = 30.0
 """Seconds, until the server has said how long they are."""

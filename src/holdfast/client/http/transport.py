@@ -1,11 +1,12 @@
 """Requests to a server, and what happens when it does not answer.
 
-A request is sent again when the server cannot be reached, when the connection breaks, and on 429, 502, 503 and 504. It
-may be: reading changes nothing, and what changes something carries an id of the caller's making, or comes to the same
-when it is done twice. Whoever gets an answer that may be an echo of their own first try is told so (``Answer.again``).
+A request is sent again when the server cannot be reached, when the connection breaks, and on 429, 502, 503, and 504.
+That is safe: reading changes nothing, and a request that changes something carries an id that the caller made, or does
+the same when it is done twice. So the server needs no table of answers. ``ServerResponse.has_unconfirmed_attempt`` says
+that an earlier try of the same request may have been carried out.
 
-A single request has a bounded time. All tries together have one as well, unless the call is one that waits: those go on
-until the caller has enough.
+A single request has a time limit. All tries together have one as well, unless the call is one that waits: those
+continue until the caller gives up.
 
 Each event loop has connections of its own, as with a store.
 """

@@ -105,7 +105,7 @@ def call_to_inputs(call: AgentCall, name: str, models: Mapping[str, Model]) -> t
     return inputs, gave
 
 
-def inputs_to_arguments(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def call_arguments_from_inputs(prompt: Any, message_history: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``agent.run`` in recorded inputs."""
     given: dict[str, Any] = {
         "user_prompt": load_content(cast("list[Any]", prompt)) if isinstance(prompt, list) else prompt

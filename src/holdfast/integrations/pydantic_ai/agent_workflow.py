@@ -37,7 +37,7 @@ from holdfast.codec import InputsCodec, codec_for, decode_plain
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import UsageError
-from holdfast.integrations.pydantic_ai.agent_call import AgentCall, call_to_inputs, inputs_to_arguments
+from holdfast.integrations.pydantic_ai.agent_call import AgentCall, call_arguments_from_inputs, call_to_inputs
 from holdfast.integrations.pydantic_ai.bindings import Bindings
 from holdfast.integrations.pydantic_ai.live_run import LivePosition, current_position
 from holdfast.integrations.pydantic_ai.output_codecs import RunResultCodec, TypedOutput, make_output_codec
@@ -128,7 +128,7 @@ class AgentWorkflow(Workflow[..., Any]):
                 execution.fatal_error or missing
             )  # the code has not changed, whatever the journal has more
             raise
-        given: dict[str, Any] = inputs_to_arguments(prompt, message_history, settings) | dict(bound.arguments)
+        given: dict[str, Any] = call_arguments_from_inputs(prompt, message_history, settings) | dict(bound.arguments)
         given |= {"deps": bound.deps, "run_id": execution.run_id}
         token = current_position.set(None if bound.live_run is None else LivePosition(bound.live_run, execution.run_id))
         try:

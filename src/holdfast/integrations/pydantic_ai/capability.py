@@ -41,7 +41,7 @@ from holdfast.errors import DefinitionError, UsageError
 from holdfast.integrations.pydantic_ai.agent_methods import await_result, current_call, replace_methods, start_run
 from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow, RunOptions
 from holdfast.integrations.pydantic_ai.live_run import current_position, get_position, relayed_position
-from holdfast.integrations.pydantic_ai.operation_codec import PlainCodec, make_unrecordable_error
+from holdfast.integrations.pydantic_ai.operation_codec import LibraryValueCodec, make_unrecordable_error
 from holdfast.integrations.pydantic_ai.operations import OperationBackend
 from holdfast.integrations.pydantic_ai.tool_settings import METADATA_KEY, ToolSettings
 
@@ -76,7 +76,7 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         engine_name="Holdfast",
         durable_unit_noun="step",
         durable_container_noun="workflow",
-        codec=PlainCodec(),
+        codec=LibraryValueCodec(),
         serialization_failure=make_unrecordable_error,
         # A step runs on another event loop than workflow code: what one opens, the other cannot close. So each step
         # that needs an MCP server opens it, unless somebody outside holds it open (`async with agent:`).

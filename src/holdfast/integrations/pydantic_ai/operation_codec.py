@@ -31,7 +31,7 @@ _RESULT_KEYS = {"kind", "result"}
 """All that the library's form of a plain result has."""
 
 
-class PlainCodec:
+class LibraryValueCodec:
     """Between the library's values and plain data: its ``DurabilityCodec``. Answers of models stay what they are."""
 
     def dump(self, tp: Any, value: Any) -> Any:

@@ -41,7 +41,7 @@ class Caller:
     name: str
     namespace: str
     scopes: tuple[str, ...]
-    remote: str = ""
+    remote_address: str = ""
     """The network address."""
 
     def has_scope(self, wanted: Scope, address: str | None = None) -> bool:

@@ -53,7 +53,7 @@ class RequestAdmission:
             self._count_request(request, get_network(remote))
             caller = Caller("", "", tenants.namespace, (), remote)
             return caller, await tenants.get_tenant(caller.namespace)
-        caller = replace(await self._authenticate(request, remote), remote=remote)
+        caller = replace(await self._authenticate(request, remote), remote_address=remote)
         self._count_request(request, get_limit_key(caller))
         address = path_params[endpoint.path_params[0]] if endpoint.is_address_scoped else None
         if not caller.has_scope(endpoint.scope, address):
@@ -72,7 +72,7 @@ class RequestAdmission:
             action=endpoint.name,
             target=target,
             outcome=outcome,
-            remote_address=caller.remote,
+            remote_address=caller.remote_address,
         )
 
     def _count_request(self, request: Request, limit_key: str) -> None:
@@ -102,4 +102,4 @@ class RequestAdmission:
 
 def get_limit_key(caller: Caller) -> str:
     """Whose limits a request counts against: the key's, or the network address's if there is no key."""
-    return caller.key_id or get_network(caller.remote)
+    return caller.key_id or get_network(caller.remote_address)

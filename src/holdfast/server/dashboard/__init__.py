@@ -1,15 +1,29 @@
-"""The dashboard: pages for people, which ask the same API as everybody else.
+"""The dashboard: pages for people, which use the same API as every other client.
 
 All of it is in ``site``: one HTML file, style sheets, and modules that browsers load as they are. Nothing is built, and
-nothing comes from elsewhere. The pages know no more than their reader's key opens: what they show they have asked
-``/v1`` for, with that key, so scopes, namespaces, limits and the audit log hold for them as for any program.
+nothing comes from elsewhere. The pages know no more than their reader's key allows: everything they show comes from
+``/v1``, with that key, so scopes, namespaces, limits, and the audit log apply to them as to any program. The server has
+no session, no cookie, and no template for them.
 
-**What payloads cannot do.** What agents, tools and models say ends up on these pages. It is put there as text, never as
-markup; and should some of it ever get past that, the policy below lets a browser run nothing that is not a file of this
-folder, load nothing from elsewhere, send nothing elsewhere, and make no markup of texts (trusted types).
+**Modules** (``site/js``). ``api`` sends requests and follows streams, ``data`` decides when to refresh, ``router`` and
+``keys`` handle the address and the keyboard, and ``parts``, ``forms``, and ``entries`` are shared by pages. Each page
+has a file, and the page of a run has a folder. What needs no browser (the time axis, rows, trees, lists, forms,
+formats) is pure code, tested in Node. Elements are Preact's, written with htm; both are in ``site/vendor``.
 
-**Addresses** are behind the ``#``: ids of runs are told to no server on the way, and stand in no log. ``/`` is the
-page, ``/ui/...`` its files.
+**Refresh.** One stream for each tab, ``/v1/changes``, says at most once a second that something in the store has
+changed, and lists are then read again. The page of a run follows the run's own events, reads its report after the last
+record that it has, and adds what is in flight from the events. A hidden tab closes its streams, since a browser has few
+connections for all of its tabs.
+
+**A million runs.** No page requests anything whose cost grows with the number of ended runs: lists use indexes, one
+search request examines a few thousand rows and says how far back it has come, and counts stop at a limit.
+
+**What payloads cannot do.** These pages show what agents, tools, and models say. They show it as text, never as markup.
+Should some of it ever get past that, the policy below lets a browser run nothing that is not a file of this folder,
+load nothing from elsewhere, send nothing elsewhere, and make no markup of texts (trusted types).
+
+**Addresses** are after the ``#``, so the ids of runs reach no server and no log on the way. ``/`` is the page,
+``/ui/...`` its files.
 """
 
 from __future__ import annotations

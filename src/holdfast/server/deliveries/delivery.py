@@ -40,7 +40,7 @@ class RecordedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedStep:
+class UnfinishedStep:
     """A step that an earlier listener has begun, and of which nothing was recorded."""
 
     name: str
@@ -73,7 +73,7 @@ class Delivery:
     created_at: datetime
     tags: tuple[str, ...]
     steps: tuple[RecordedStep, ...]
-    in_flight: tuple[StartedStep, ...]
+    in_flight: tuple[UnfinishedStep, ...]
 
 
 _KIND_NAMES = {RecordKind.STEP: "step", RecordKind.APPROVAL: "approval", RecordKind.SIGNAL: "signal"}
@@ -262,7 +262,7 @@ def _build_delivery(call: Call, claimed: ClaimedDelivery, listener_id: str, leas
         tags=run.tags,
         steps=tuple(_build_step(call, one) for one in sorted(claimed.records.values(), key=lambda one: one.seq)),
         in_flight=tuple(
-            StartedStep(
+            UnfinishedStep(
                 name=one.name,
                 attempt=one.attempt,
                 once=one.intent,

@@ -1,4 +1,10 @@
-"""What a listener can do with a delivery: record steps, say that it lives, end the run or give it back."""
+"""What a listener can do with a delivery: record steps, send heartbeats, end the run, or release it.
+
+**Steps are identified by name**, and the first outcome of a name counts. The server that appends a record chooses its
+number. The store takes a number that exists under the same epoch for a repeat, even if another server has written it.
+So the server then reads what is recorded under the name, and tries again with another number if it is not its own
+record.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class PendingListener:
     get_worker_id: Callable[[], Awaitable[int]]
     """Its number in the store, registered when there is something for it."""
     display_name: str
-    remote: str
+    remote_address: str
     check_key: Callable[[], Awaitable[None]] | None = None
     """Raises ``Problem`` if it may take nothing any more: it may have waited for long."""
     get_suspects_after: Callable[[], float | None] = lambda: 0.0
@@ -170,7 +170,9 @@ class Dispatcher:
     async def _deliver(self, store: Store, listener: PendingListener, run: Run) -> None:
         try:
             [history] = await store.get_histories([run.key])
-            data = json.dumps({"listener": listener.display_name, "remote": listener.remote, "number": run.epoch})
+            data = json.dumps(
+                {"listener": listener.display_name, "remote_address": listener.remote_address, "number": run.epoch}
+            )
             notice = LiveEvent(-1, "delivered", run.epoch, DELIVERED, data.encode(), store.now())
             await store.commit([AppendLiveEvents(run.key, run.epoch, (notice,))])
         except Exception as error:

@@ -31,7 +31,7 @@ class DeliveryRecord:
     number: int
     listener_name: str
     """What the listener is called by people."""
-    remote: str
+    remote_address: str
     delivered_at: datetime
     state: DeliveryState
     """``held``: it is under way; ``lost``: its listener was not heard of any more; the others are how it ended."""
@@ -70,7 +70,7 @@ async def read_deliveries(provider: StoreProvider, run_id: str) -> list[Delivery
             DeliveryRecord(
                 number=number,
                 listener_name=told.get("listener", ""),
-                remote=told.get("remote", ""),
+                remote_address=told.get("remote_address", ""),
                 delivered_at=to_datetime(notice.at),
                 state=_derive_state(run, number, number == last, returned is not None),
                 reason="" if returned is None else _format_reason(returned),

@@ -1,8 +1,11 @@
 """Listeners: processes elsewhere that take deliveries, as the store knows them, and whether they live.
 
-A listener is registered when it connects, or when there is something for it to take. It is given an id that it hands in
-with everything it asks for from then on: a process that is started anew has none, and so cannot keep alive what its
-predecessor held. The id is signed, so that nobody can speak for a listener of another address.
+A listener is registered when it connects, or when there is something for it to take. It gets an id that it sends with
+every later request. A process that is restarted has no id, so it cannot keep alive what its predecessor held. The id is
+signed, so no process can act as a listener of another address.
+
+When a listener's last stream breaks, its lease is shortened to ``RECONNECT_GRACE_S``. So the deliveries of a listener
+that was killed go to others quickly.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ class ListenerRegistry:
         shown = "".join(character for character in name if character.isprintable())[:MAX_NAME_CHARS]
         worker = NewWorker(
             name=shown or call.caller.name or "listener",
-            host=call.caller.remote,
+            host=call.caller.remote_address,
             pid=0,
             workflows=(make_served_name(address.name, ""),),
             is_listener=True,

@@ -100,7 +100,7 @@ class ListenerSession:
         waiting = PendingListener(
             self.ensure_registered,
             self.display_name or caller.name,
-            caller.remote,
+            caller.remote_address,
             check_key=None if self.call.is_internal else self.call.check_key,
             get_suspects_after=lambda: wait if active_deliveries else 0.0,
         )

@@ -62,7 +62,7 @@ class EventInfo(BaseModel):
     kind: Annotated[
         str,
         Field(
-            description="begun, text, retracted, answered, step, plan, approval, compacted, child, start, signal, "
+            description="started, text, retracted, answered, step, plan, approval, compacted, child, start, signal, "
             "timer, compensation, cancel, deadline, patch, delivered, returned, reopened or ended."
         ),
     ]

@@ -1,4 +1,8 @@
-"""Changing runs: cancelling, pausing, retrying, settling and forking them; budgets; dead runs, and deleting runs."""
+"""Changing runs: cancelling, pausing, retrying, settling and forking them; budgets; dead runs, and deleting runs.
+
+**Sending a fork again.** With an ``Idempotency-Key``, the fork's id follows from the key, and its seed from the whole
+request. So a repeat finds the fork, and another request under the same key is a conflict.
+"""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 **Local requests.** As long as there are no keys, programs of the same user on this machine have full access. A proxy on
 this machine forwards requests of others, who must not have it, and may not say so: nginx with a bare ``proxy_pass
-http://127.0.0.1:7100`` adds no header and even replaces ``StepHost``. So a request counts as local only if:
+http://127.0.0.1:7100`` adds no header and even replaces ``Host``. So a request counts as local only if:
 
 - it comes from a loopback address, and is for a loopback name;
 - it has none of the headers that proxies add, and is not HTTP/1.0, which old proxies use and other programs do not;
-- ``FailureOrigin`` and ``Referer``, if a browser sends them, name this server;
-- on Linux, where the system tells it, the connection belongs to the user that the server runs as, or to root. A proxy
-  usually runs as its own user.
+- ``Origin`` and ``Referer``, if a browser sends them, name this server;
+- on Linux, where the system provides it, the connection belongs to the user that the server runs as, or to root. A
+  proxy usually runs as its own user.
 
 A proxy of the same user that leaves no trace cannot be recognized, so the docs ask for a key before a proxy.
 """

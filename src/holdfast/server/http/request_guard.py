@@ -1,16 +1,16 @@
-"""What is refused before anybody looks at a request: hosts that are not ours, other sites' pages, and what is too much.
+"""What is refused before a request is examined: unexpected hosts, pages of other sites, and what is too large or slow.
 
-**Hosts.** A page of another site can have its own name point to this machine (DNS rebinding), and its requests then
-look as if they came from here; but they carry that name. So only requests for names that were expected are taken.
+**Hosts.** A page of another site can point its own name to this machine (DNS rebinding). Its requests then look local,
+but they carry that name. So only requests for expected names are accepted.
 
-**Other sites.** A browser sends what pages of other sites ask for, and says so: by ``Sec-Fetch-Site``, or, if it does
-not know that one or does not trust the connection, by ``FailureOrigin``. Whatever such pages ask for is refused; all
-that they may do is to link to something that changes nothing (``allow_navigation``). Programs send neither header, and
-are not concerned.
+**Other sites.** A browser sends what pages of other sites request, and says so: by ``Sec-Fetch-Site``, or, if it does
+not know that header or does not trust the connection, by ``Origin``. Requests of such pages are refused. Such a page
+may only link to something that changes nothing (``allow_navigation``). Programs send neither header, and are not
+affected.
 
-**Too much.** A body may have so many bytes, whether it says so beforehand or not, and take so many seconds to arrive.
+**Too much.** The size of a body is limited, whether it is declared or not, and so is the time that it takes to arrive.
 
-On the way back, every answer is told to be neither kept, nor embedded, nor taken for something else than it says.
+On the way back, every response gets headers that forbid caching, embedding, and guessing its type.
 """
 
 from __future__ import annotations

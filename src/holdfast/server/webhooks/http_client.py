@@ -1,12 +1,12 @@
-"""One request, sent to the very address that was checked.
+"""One request, sent to exactly the network address that was checked.
 
-The URL of the request has the address in place of the name; the ``StepHost`` header, the server name that TLS asks for,
-and the name that the certificate must prove, are those of the webhook. So nothing looks the name up a second time.
-Nothing is taken from the environment either, and each request has a connection of its own: one that was made for
-another name at the same address must not be used again.
+The URL of the request has the address in place of the name. The ``Host`` header, the server name that TLS asks for, and
+the name that the certificate must prove are those of the webhook. So nothing looks the name up a second time. Nothing
+is taken from the environment either, and each request has a connection of its own: one that was made for another name
+at the same address must not be used again.
 
-A redirect is followed where it says that the same request is to be made elsewhere (307, 308), three times, on the same
-host only: the payload and its signature are for that receiver. The new place is checked like the first one.
+A redirect is followed if it says that the same request is to be made elsewhere (307, 308), three times, on the same
+host only: the payload and its signature are for that receiver. The new target is checked like the first one.
 """
 
 from __future__ import annotations

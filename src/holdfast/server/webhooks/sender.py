@@ -326,5 +326,5 @@ def make_target_policy(platform: Platform) -> TargetPolicy:
 
 def _make_internal_call(platform: Platform, tenant: Tenant, host: str) -> Call:
     """A call that the server makes for itself: it may listen everywhere, and wants plain values."""
-    caller = Caller("", "webhook", tenant.namespace, (Scope.LISTEN_TO_ALL,), remote=host)
+    caller = Caller("", "webhook", tenant.namespace, (Scope.LISTEN_TO_ALL,), remote_address=host)
     return Call(Request({"type": "http", "headers": []}), platform, caller, tenant, is_internal=True)

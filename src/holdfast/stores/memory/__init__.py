@@ -2,13 +2,18 @@
 
 ::
 
-    store       the contract, spelled out over the rest
-    tables      what is kept, and how a run ends
-    holding     operations on a held run         requests   operations from outside
-    starting    creating, finding, forking runs  asking     questions to people, notices, and memories
-    accounts    what runs have used, and may use queueing   queues with limits
-    schedules   what starts runs at set times    keeping    what servers keep, and what was used on which day
-    pruning     deleting runs                    archives   runs from elsewhere, and what belongs to one
+    store                   the contract, in terms of the rest
+    tables                  what is kept, and how a run ends
+    claimed_run_operations  operations on a held run
+    client_operations       operations from outside: signals, cancel, pause, budgets, retry
+    start_operations        creating, finding, and forking runs
+    approval_operations     approvals, live events, and memories
+    queue_operations        queues with limits
+    usage_accounts          what runs have used, and may use
+    schedules               what starts runs at set times
+    server_data             what servers keep, and daily usage
+    retention               deleting runs
+    archives                runs from elsewhere, and what belongs to one
 """
 
 from holdfast.stores.memory.store import ACTIVE_POLL_S, MemoryStore

@@ -47,7 +47,7 @@ class _MemoryRelationReader(RelationReader):
     def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterator[tuple[int, int]]:
         """Those next to each in its family."""
         for run in runs:
-            for other in (run.parent, run.previous):
+            for other in (run.parent, run.previous_run):
                 key = self._keys.get(other) if other else None
                 if key is not None and rules.can_be_parent(key, run.key):
                     yield run.key, key

@@ -1,17 +1,24 @@
 """The store on PostgreSQL: journals in a schema of their own, shared by all processes that can reach the database.
 
-What becomes of operations, rows and lists is the affair of all SQL stores (``stores.sql``). Its own are::
+All SQL stores share the code for operations, rows, and lists (``stores.sql``). This package has the rest::
 
-    store         the contract, and which connection does what
-    schema        the tables                        migrations   how they came to be; versions: what each has added
-    statements    the SQL; more of it, by its subject: archives, asking, keeping, pages, pruning, queueing, reopening,
-                  schedules                         bulk         what many rows need of it
-    database      one connection: few round trips   trips        one of those
-    connections   opening one                       lines        a connection and its thread; again, when it was cut
-    keeper        what lives as long as a session   workers      who is dead, and what else is new
-    notifying     who is told of a commit           stepping     transactional steps
-    memories      values that outlive runs          searching    texts in lists
-    adapters      how values travel                 faults       PostgreSQL's errors in Holdfast's words
+    store              the contract, and which connection does what
+    connections        opening a connection
+    connection_worker  a connection and its thread; reconnecting
+    database           a connection as all SQL stores use it: few round trips
+    pipeline           one round trip
+    dialect            how PostgreSQL writes the shared statements
+    statements         statements that only PostgreSQL has
+    migrations         bringing a schema up to date
+    worker_session     the session that holds worker locks, renews leases, listens, and notifies
+    workers            registering workers, finding dead ones, and the poll for everything that is new
+    notifier           which processes are notified of a commit
+    step_transactions  transactional steps
+    memories           values that outlive runs
+    text_patterns      searching texts in lists
+    adapters           how values travel
+    inspection         facts about a database, for people
+    errors             PostgreSQL's errors as Holdfast's
 """
 
 from holdfast.errors import UsageError

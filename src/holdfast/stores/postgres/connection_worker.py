@@ -1,25 +1,26 @@
-"""A *line*: one connection, the thread that waits for it, and what to do when it breaks.
+"""One PostgreSQL connection, the thread that waits for it, and what to do when it breaks.
 
-Work is a function of what ``wrap`` makes of the connection, once for each connection. It runs in the line's own thread,
-never on the event loop: a server that does not answer must stop nobody. The thread takes its work from a queue, and
-hands the results straight to the loop: that costs about 80 µs a call, against 130 µs of ``run_in_executor``, which a
-commit over a local socket (some 300 µs) notices.
+Work is a function of what ``wrap`` makes of the connection, once for each connection. It uses psycopg's blocking calls,
+so SQLite and PostgreSQL share the same code. It runs in a thread of its own, never on the event loop: a server that
+does not answer must not block anything else. The thread takes its work from a queue and gives the results straight to
+the loop. That costs about 80 µs a call, against 130 µs for ``run_in_executor``, which matters for a commit over a local
+socket (some 300 µs).
 
-What is only one round trip, as most commits are, needs no thread: it is sent from the event loop, which is told by the
-socket when the answer is there, and does other things meanwhile. That takes half the time, and no other thread has to
-be given its turn in a process that is busy. It is done if the line is free and has a good connection; else it is the
-thread's, which can wait for both.
+Work that is only one round trip, as most commits are, needs no thread. It is sent from the event loop; the socket
+signals when the answer is there, and the loop does other things meanwhile. That takes half the time, and no other
+thread needs a turn in a busy process. It is done only if the connection is good and not in use; otherwise the thread
+does it, because it can wait for both.
 
-A connection is made when it is first needed. One that has broken meanwhile, say because the server was restarted, is
-noticed before any work is given to it, and replaced. If it breaks in the middle, ``StoreUnavailable`` is raised, since
-only the caller knows what to repeat; commits are harmless to repeat. Between two attempts to connect there are pauses,
-so that nobody storms a server that is just coming up.
+A connection is made when it is first needed. One that has broken meanwhile, for example because the server was
+restarted, is noticed before any work is given to it, and replaced. If it breaks in the middle, ``StoreUnavailable`` is
+raised, since only the caller knows what to repeat; commits are harmless to repeat. There are pauses between attempts to
+connect, so that processes do not storm a server that is just coming up.
 
-A process that is forked off here would keep the session alive when this one is dead, and with it the locks by which
-others see that it lives. So a child gets rid of all that it inherits, without a word to the server.
+A forked child process would keep the session alive after this process is dead, and with it the locks by which others
+see that it lives. So a child drops everything that it inherits, without a message to the server.
 
-Work that was given up because of others (a deadlock, or ``WriteConflict``) is rolled back and done again, from its
-beginning, after a short while of a random length, so that the same two do not meet again.
+Work that was aborted because of other transactions (a deadlock, or ``WriteConflict``) is rolled back and repeated from
+its beginning, after a short random delay, so that the same two do not meet again.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 # ruff: noqa: D102 - what the methods are for is said once, in the base class
 """A PostgreSQL connection, as the code that all SQL stores share uses it: in as few round trips as possible.
 
-Nothing is sent before somebody needs an answer. Then all that has come together goes out at once (see ``pipeline``),
-and all answers come back together: what was to be written, the question itself, and everything that was foreseen. So a
-usual batch takes two trips: ``BEGIN``, the fences and what was foreseen; then all changes and ``COMMIT``. If one of
-them fails, the server passes over the rest, up to the ``COMMIT``, and the transaction can only be rolled back.
+Nothing is sent before an answer is needed. Then everything that has gathered goes out at once (see ``pipeline``): what
+is to be written, the query itself, and everything that was prefetched. All answers come back together.
+
+Records alone take one trip: one statement (``APPEND_ONE`` or ``APPEND_FENCED``) locks the rows of their runs ``FOR
+SHARE`` while it compares epochs. Any other batch usually takes two: ``BEGIN``, the fences, and what was prefetched;
+then all changes and ``COMMIT``. If a statement fails, the server skips the rest, up to the ``COMMIT``, and the
+transaction can only be rolled back.
 
 Locks are taken in one order: runs by their keys, then sessions, accounts by their keys, and turns, so that two batches
-rarely wait for each other in a circle. New keys are taken behind them, or those of a session would not rise; then comes
-what was foreseen, also if it was foreseen before.
+rarely wait for each other in a circle. New keys are taken after them, or those of a session would not rise. Then comes
+what is prefetched, even if the prefetch was requested earlier.
 
-A row that is there already, though it was not there when the transaction looked, is a ``WriteConflict``: PostgreSQL
-waits for the other one to commit, and then refuses the second. Whoever begins again finds it.
+A row that exists although it did not when the transaction looked is a ``WriteConflict``: PostgreSQL waits for the other
+transaction to commit, and then refuses the second. A transaction that begins again finds the row.
 """
 
 from __future__ import annotations

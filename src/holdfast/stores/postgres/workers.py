@@ -1,22 +1,20 @@
-"""Workers on a PostgreSQL database: registering, and finding out which of them are gone.
+"""Workers on a PostgreSQL database: registering, and finding out which of them are dead.
 
-A worker holds a session lock (see ``worker_session``), and its row tells when the server had begun on which it took
-that. The lock is free as soon as the process or its connection is gone: then the worker is a suspect. It may be that
-only the connection was cut; a worker that lives takes its lock again in a moment. So a suspect is looked at twice.
+A worker holds a session lock (see ``worker_session``), and its row says when the server started on which it took the
+lock. The lock is free as soon as the process or its connection is gone: then the worker is presumed dead. Perhaps only
+the connection was cut; a live worker takes its lock again in a moment. So such a worker is checked twice.
 
 Without a lock of its own (behind a pooler), or on a server that has been restarted since, the lease decides, by the
-database's clock, and as far as the caller's window reaches (see ``leases``). A worker by lease never has one, and is
-nobody's suspect: only those who are asked to look for such (``reap_dead_workers`` with ``is_listener``) ask for those
-whose lease has passed.
+database's clock, and as far as the caller's window reaches (see ``leases``). A listener never has a lock: only
+``reap_dead_workers`` with ``include_listeners`` looks for listeners whose lease has passed.
 
-**Neighbors.** Each worker watches the few that come after it in a circle, so a look costs the same in a fleet of any
-size. Whichever workers die, at least one that lives watches one of those; then it looks at all of them, since deaths
-come in groups.
+**Neighbors.** Each worker watches the few that come after it in a circle, so a check costs the same in a fleet of any
+size. Whichever workers die, at least one live worker watches one of them. It then checks all workers, since deaths come
+in groups.
 
-**One look for everything.** A worker that has nothing to do asks one question now and then, about all that might have
-become its business without anybody having told it: workers that seem to be dead, runs that are due, signals and
-requests for the runs that it holds, workflows that were switched off or on, and whether a newer Holdfast has migrated
-the schema.
+**One poll for everything.** A worker that has nothing to do sends one query now and then, about everything that may
+concern it without a notification: workers that seem to be dead, runs that are due, signals and requests for the runs
+that it holds, workflows that were disabled or enabled, and whether a newer Holdfast has migrated the schema.
 """
 
 from __future__ import annotations

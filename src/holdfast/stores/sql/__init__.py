@@ -1,22 +1,27 @@
-"""What all stores in SQL databases share: the transactions, decided in Python over what one look has read.
+"""What all SQL stores share: transactions that are decided in Python over rows that one round trip has read.
 
-The contract is kept by the same code on every database; a database has its own tables, statements, connections and way
-to tell that a worker is dead. One commit, top to bottom:
+The same code keeps the contract on every database. A database adds a connection (``database``), a dialect for the
+statements, statements of its own, and its way to notice that a worker is dead. One commit, top to bottom::
 
-```
-store        SqlStore: the contract; which connection does what
-gathering    the commits of many callers, carried out together
-batch        one commit, one transaction: look ahead, carry out the operations, write
-  holding requests starting asking      what each operation does
-  placing                               where a new run stands in its queue
-  transaction accounts                  what the operations of a transaction share: fences, lanes, links, ends, usage
-stepping                                what has become of a step's transaction
-claims queueing queues                  who takes which run; queues with limits
-expiring                                ending runs by delivery that are late
-workers schedules keeping               what else is written
-queries listing feeds outlines          what is read
-pruning archives                        runs that are deleted, or come from elsewhere
-rows payloads blobs                     values to rows and back
-database statements                     what a database has to bring along
-```
+    store                     SqlStore: the contract; which connection does what
+    group_commit              the commits of many callers, carried out together
+    batch                     one commit, one transaction: prefetch, carry out the operations, write
+      claimed_run_operations  operations on a held run
+      client_operations       operations from outside
+      start_operations        creating, finding, and forking runs
+      queue_placement         the position of a new run in its queue
+      approval_operations     approvals, live events, and memories
+      transaction             what the operations of a transaction share: fences, writes, links, ends
+      usage_accounts          what runs have used, and may use
+    step_transactions         what became of a step's transaction
+    claims                    which runs are due, and taking them
+      limited_queues          queues with limits
+      suspects                isolated runs
+      ready_states            whether a run may be claimed, and how
+    queue_settings            limits from code and from people
+    workers delivery_expiry schedules server_data            what else is written
+    queries run_lists run_updates journal_pages              what is read
+    retention archives        runs that are deleted, or come from elsewhere
+    rows payloads blobs       values to rows and back
+    database templates statements schema                     what a database needs
 """

@@ -1,9 +1,9 @@
 """Claims: which runs are due, and taking them.
 
-Due runs stand in claiming order in an index, one stretch for each version of a workflow: those that nobody serves are
-in nobody's way. A run whose time has come is first moved there from the timers (at most ``MAX_PROMOTED_TIMERS`` at a
-time: after a long pause, a million timers may be due). Both are the business of ``Database.due``. Queues with limits
-are the business of ``limited_queues``, runs that are isolated that of ``suspects``.
+Due runs are in claiming order in an index, one range for each version of a workflow, so a backlog that no worker serves
+slows no claim. A run whose time has come is first moved there from the timers (at most ``MAX_PROMOTED_TIMERS`` at a
+time: after a long pause, a million timers may be due). ``Database.lock_due_runs`` does both. ``limited_queues`` handles
+queues with limits, and ``suspects`` isolated runs.
 """
 
 from __future__ import annotations

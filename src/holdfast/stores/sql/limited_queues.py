@@ -1,18 +1,21 @@
-"""Claims from queues with limits: see ``admission.queue_limits`` for what is let through, and ``stores.queues``.
+"""Claims from queues with limits: see ``admission.queue_limits`` for what is admitted, and ``stores.queues``.
 
-**One at a time.** A claim holds the rows of the limited queues that it takes from, and leaves out those that others
-hold. So nobody else opens the same gate, and what is read of a queue stays true, except that runs come and go: more may
-become due, and places may become free. Runs are therefore chosen without a lock, then locked, and only those that are
-still due then are counted.
+**One at a time.** A claim locks the rows of the limited queues that it takes from, and leaves out those that another
+claim has locked. So no other claim opens the same ``QueueAdmission``, and what is read about a queue stays true, except
+that runs come and go: more may become due, and slots may become free. Runs are therefore chosen without a lock, then
+locked, and only those that are still due are counted.
 
-**Set aside.** Runs that are due stand in order in an index, one stretch for each version of a workflow in a queue. If
-the key of one is at its limits, all runs of that key are *set aside*: they leave these stretches, and stand in others,
-by key. So the next claims do not have to read them again, whatever their number. ``queue_keys`` tells which keys have
-such runs, and when to look at them again: once their rates have room; or, if they have no place, as soon as one becomes
-free. Those are looked at as well, and compete with all others in the usual order.
+**No counter.** How many runs of a queue are running is counted in the index ``runs_executed``, which has only those. A
+counter could become wrong. A park, an end, and a worker death free a slot without any further write.
+
+**Throttled runs.** Due runs are ordered in an index, with one range for each version of a workflow in a queue. If the
+key of a run is at its limits, all runs of that key are moved to another index, by key (``throttle_keys``). So the next
+claims do not read them again, however many there are. ``queue_keys`` has the keys with such runs, and when to look at
+them again: when their rates have room, or, if they have no slot, as soon as one becomes free. Then they compete with
+all others in the usual order.
 
 **Round trips.** The rows of the queues are read with what every claim reads first, and what is due in them together
-with what is due elsewhere. A claim that serves no limited queue does not notice that there could be some.
+with what is due elsewhere. A claim that serves no limited queue is not affected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Deleting runs that have ended: a few families in a transaction, and sweeping away what they leave, in pieces.
+"""Deleting runs that have ended: a few families in a transaction, and sweeping what they leave, in pieces.
 
-Whoever decides holds the rows of a whole family, and its sessions: then it looks once more. So nobody can retry a run,
-wait for it or continue its conversation at the same moment. Large values are deleted when nothing refers to them any
-more; whoever is about to refer to one locks it (``PUT_BLOB``), and so does whoever looks whether it is needed.
+A family is first examined without a lock (``plan_prune``), once, however many of its runs lead to it. Only a family
+that is to be deleted is examined again with its rows and its sessions locked (``delete_planned``). So no run of it can
+be retried, awaited, or continued at the same moment.
+
+A large value is deleted when nothing refers to it any more. Partial indexes on the columns that may refer to one answer
+that. A transaction that is about to refer to a large value locks it (``PUT_BLOB``), and so does one that checks whether
+it is needed.
 """
 
 from __future__ import annotations
@@ -77,7 +81,7 @@ class SqlRelationReader(RelationReader):
         sql = self._sql
         yield sql.CHILDREN, (run.id,), run.key
         yield sql.CONTINUATIONS, (run.id,), run.key
-        for other in {run.parent, run.previous} - {""}:
+        for other in {run.parent, run.previous_run} - {""}:
             yield sql.RUN_KEY, (other,), run.key
         session = (run.workflow, run.session)
         if run.session and session not in self._sessions:

@@ -1,41 +1,48 @@
 """The tables, and how a database gets from one version of them to the next: one home for all SQL stores.
 
 The text is SQL with these additions, which ``render`` turns into what a database takes: the types ``int``, ``small``,
-``float``, ``text`` and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for what only one of
+``float``, ``text``, and ``bytes``; ``@runs`` for a table; ``[sqlite: …]`` and ``[postgres: …]`` for what only one of
 them has.
 
-``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready_state`` exists for
-claims (see ``ready_states``): with it, the due runs of a version of a workflow stand in claiming order in a partial
-index of their own, and the timers in another, so that neither a million parked runs nor a long backlog slows a claim.
+**Migrations.** ``meta`` has the lowest version that a Holdfast must know to use the tables: ``compatible_from``.
+PostgreSQL stores check it when they open, at each new connection, and with each poll; SQLite stores check it when they
+open, and before a write if another process has written since. A process that is too old gets ``SchemaTooNew`` from then
+on.
 
-``inputs`` and ``output`` come late in a row, because SQLite reads a row only as far as it must; what comes behind them
-is empty or 0 for most runs, and such values stand in the row's header. Columns that hold a payload (``inputs``,
+**Columns.** ``runs.key`` is a surrogate for the run's id: it keeps records and their index small. ``runs.ready_state``
+exists for claims (see ``ready_states``): the due runs of each version of a workflow are in claiming order in a partial
+index, and the timers in another, so neither a million parked runs nor a long backlog slows a claim. ``runs.parked_by``
+is set only for a run that parked with something in its mailbox (see ``ParkRun``). The mailbox is read before a run
+parks anyway, so this costs no round trip, and a partial index that has only such runs.
+
+``inputs`` and ``output`` come late in a row, because SQLite reads a row only as far as it must; what comes after them
+is empty or 0 for most runs, and such values are in the row's header. Columns that hold a payload (``inputs``,
 ``output``, ``error``, ``payload``, ``form_schema``, ``arguments``, ``answer``) hold a reference instead when it is
 large: see ``blobs``. The values of memories are not kept apart: they change, and what is kept apart stays.
 
-The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so that no other statement
-that mentions a state is led to it.
+The index ``runs_in_state`` is for lists of runs of all workflows. It indexes an expression, so no other statement that
+mentions a state uses it.
 
 On SQLite, tables are ``STRICT``: a damaged or foreign value is refused when it is written, and not when it is read.
 
 On PostgreSQL:
 
-- Columns that lists are paged by stand in the indexes, which SQLite has without saying so.
+- Columns that lists are paged by are in the indexes, where SQLite has them implicitly.
 - Text is compared by code points (``COLLATE "C"``), in every database of every country.
-- Whatever changes while a run lives is in some index of ``runs``, so that nearly every change of a row makes a new one
-  on a new place. Pages of ``runs`` are filled in part only: then that place is on the same page, and PostgreSQL clears
-  out the old ones as it goes. The rows of ``usages`` and ``workers`` change often, and in no column that is indexed.
+- Whatever changes while a run lives is in some index of ``runs``, so nearly every change of a row makes a new row
+  version in a new place. Pages of ``runs`` are only partly filled: then that place is on the same page, and PostgreSQL
+  removes the old versions as it goes. The rows of ``usages`` and ``workers`` change often, and in no indexed column.
 - Tables that are filled and emptied all the time are vacuumed by the number of dead rows, and not by their share.
-- The condition of ``runs_delivered`` and the expression in ``runs_in_state`` are written in such a way that only a
-  query with the same words is answered by them: the others have better indexes.
-- ``signals.xid`` is the transaction that sent a signal. Numbers of a sequence are given out before the commit, so a
-  smaller one may come to light later; a reader that has seen everything up to some transaction has missed nothing.
-- A memory's words are rows of ``memory_words``, and what is needed of all memories together for their ranking is kept
-  in ``memory_totals``, in several rows, so that those who change memories rarely wait for each other. So is what was
-  used on a day, in ``spending``.
-- Payloads are not compressed by PostgreSQL: that takes ten times as long as to write them as they are. Those of
-  records, which never change, stay in the row as long as a page can hold it; those of runs are put aside early, so that
-  they are not copied with every change of the row.
+- The condition of ``runs_delivered`` and the expression in ``runs_in_state`` are written so that only a query with the
+  same words uses them: the others have better indexes.
+- ``signals.xid`` is the transaction that sent a signal. A sequence gives out its numbers before the commit, so a
+  smaller number may become visible later. A reader that has seen everything up to some transaction has missed nothing.
+- A memory's words are rows of ``memory_words``. What ranking needs to know about all memories together is in
+  ``memory_totals``, in several rows, so that concurrent changes rarely wait for each other. The same goes for the usage
+  of a day, in ``spending``.
+- PostgreSQL does not compress payloads: that takes ten times as long as writing them as they are. Payloads of records,
+  which never change, stay in the row as long as a page can hold it. Those of runs are moved out early, so that they are
+  not copied with every change of the row.
 """
 
 from __future__ import annotations

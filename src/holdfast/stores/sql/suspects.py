@@ -1,8 +1,8 @@
 """Claims of suspects: runs whose workers have died more than once without a new record (see ``rules``).
 
-A suspect that may be claimed has ``ready = 7``, whatever its queue, so an ordinary claim never reads one. Those of each
-version are in an index of their own, which is empty nearly always. In a limited queue a suspect needs a place, like any
-run that has begun, unless it is to be cancelled.
+A suspect that may be claimed has ``ReadyState.SUSPECT``, whatever its queue, so an ordinary claim never reads one.
+Those of each version are in an index of their own, which is nearly always empty. In a limited queue a suspect needs a
+slot, like any run that has begun, unless it is to be cancelled.
 """
 
 from __future__ import annotations

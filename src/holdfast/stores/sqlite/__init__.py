@@ -1,15 +1,19 @@
 """The embedded store: journals in one SQLite file, shared by the processes of one machine.
 
-What becomes of operations, rows and lists is the affair of all SQL stores (``stores.sql``). Its own are::
+All SQL stores share the code for operations, rows, and lists (``stores.sql``). This package has the rest::
 
-    store         the contract, and which line does what
-    schema        the tables                        migrations   how they came to be
-    statements    the SQL; more of it, by its subject: archives, asking, keeping, pruning, queueing, schedules
-    connections   opening the file                  lines        a connection, its lock and its thread: inline or not
-    database      a connection, as all SQL stores use it
-    workers       registering and reaping           locks        how the kernel tells that a worker is gone
-    memories      values that outlive runs          stepping     transactional steps
-    faults        SQLite's errors in Holdfast's words
+    store              the contract, and which connection does what
+    connections        opening the file, and its schema
+    connection_worker  a connection, its lock, and its thread
+    database           a connection as all SQL stores use it
+    dialect            how SQLite writes the shared statements
+    statements         statements that only SQLite has
+    workers            registering workers, and finding dead ones
+    worker_locks       file locks that show that a worker is dead
+    step_transactions  transactional steps
+    memories           values that outlive runs
+    inspection         facts about a file, for people
+    errors             SQLite's errors as Holdfast's
 """
 
 from holdfast.stores.sqlite.store import SqliteStore

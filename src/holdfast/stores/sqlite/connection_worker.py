@@ -1,16 +1,16 @@
-"""A *line*: one SQLite connection, the lock that guards it, and a thread in which to wait for it.
+"""One SQLite connection, the lock that guards it, and a thread in which to wait for it.
 
-Work is a function of the database. It can be done in two ways:
+Work is a function of the database. There are two ways to do it:
 
 - **inline**, on the event loop. It saves two thread hops (about 60 µs, as much as a quick commit), but stops the loop
-  while the disk syncs. So inline is for small work on a quick disk, and never waits: if the line is in use, or another
-  process holds the database lock, the work goes to the thread instead.
-- **in the thread**, which waits for locks as long as ``LOCK_TIMEOUT_S`` allows, without holding up the loop.
+  while the disk syncs. So inline is for small work on a quick disk, and never waits: if the connection is in use, or
+  another process holds the database lock, the work goes to the thread instead.
+- **in the thread**, which waits for locks as long as ``LOCK_TIMEOUT_S`` allows, without blocking the loop.
 
-The writing line chooses by measuring: it keeps a moving average of how long small commits took, in both ways.
+The connection that writes chooses by measuring: it keeps a moving average of how long small commits took, in both ways.
 
-A newer Holdfast may migrate the file while it is open here. So a line that writes looks at the schema's version first
-whenever somebody else has written since it last did.
+A newer Holdfast may migrate the file while it is open here. So a connection that writes checks the schema's version
+first whenever another process has written since the last check.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
-"""The SQLite store: which line does what, and how workers on one file learn of each other."""
+"""The SQLite store: which connection does what, and how workers on one file notice each other's writes.
+
+A process polls ``PRAGMA data_version``, which changes when another connection has written: every ``POLL_INTERVAL_S``
+seconds, and every ``IDLE_POLL_INTERVAL_S`` when nothing has changed for ``IDLE_AFTER_S``.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The account of a budget has a keeper (``entity_workflows``). Before a step uses something, it reserves that with the
 account of every budget that its run is under, the nearest first; what it has used, it tells each of them before its
 outcome is recorded, and that takes the place of what was reserved. Which budgets those are is handed down from run to
-run (see ``heads.BudgetOwner``).
+run (see ``run_memo.BudgetOwner``).
 
 **What is left behind.** A step whose worker dies is carried out by another one, and reserves again in place of its
 first reservation. But if nobody carries it out again, because its run was cancelled or terminated, what it had reserved

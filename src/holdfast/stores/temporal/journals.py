@@ -1,14 +1,14 @@
 """A run's records, made from its history.
 
-**Exactly.** In which order the code has seen what happened, and which command took which signal, only the code knows.
-When a run fails, that order is written with its end (``rows.Ending.order``); of any other run, a worker that has its
+**Exactly.** Only the code knows in which order it has seen what happened, and which command took which signal. When a
+run fails, that order is written with its end (``rows.Ending.record_order``). For any other run, a worker that has its
 code can be asked for it (the query ``identifiers.JOURNAL_QUERY``). ``make_exact_records`` looks all of these up in the
-history. Whoever retries or forks a run needs that.
+history. A retry and a fork need that.
 
-**As far as it can be told.** For people who look, and for those who follow a run, ``infer_records`` makes the records
-from the history alone. They are the same ones, but for waits that leave no trace of their own, for signals and for runs
-that were started before: that there was one is seen when a later command is issued, and leaves a gap in the numbers.
-Until then, a signal counts as not heard. What was told once stays as it was told, however much is added to the history.
+**As far as the history shows.** For people and for readers that follow a run, ``infer_records`` makes the records from
+the history alone. They are the same, except for waits that leave no trace of their own: for signals, and for runs that
+were started before. Such a wait shows when a later command is issued, and leaves a gap in the numbers. Until then, a
+signal counts as not received. A record that was reported once stays as it was, however much is added to the history.
 """
 
 from __future__ import annotations

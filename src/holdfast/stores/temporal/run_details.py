@@ -197,7 +197,7 @@ async def read_live_events(
     for position, attempt in (await read_attempts(client, execution)).items():
         if position not in recorded and attempt.at:
             shown = outcomes.step_previews.get(position, "")
-            data = {"name": attempt.name, "what": RecordKind.STEP.label, "arguments": shown, "attempt": attempt.attempt}
+            data = {"name": attempt.name, "kind": RecordKind.STEP.label, "arguments": shown, "attempt": attempt.attempt}
             found.append(
                 LiveEvent(position, f"1.{attempt.attempt}.0", -1, live_events.STARTED, _encode_json(data), attempt.at)
             )

@@ -31,7 +31,7 @@ from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavail
 from holdfast.tools.mcp.connection import Connection, Connector, HeaderSource, OpenConnection
 from holdfast.tools.mcp.schema_parameters import find_schema_problem
 from holdfast.tools.mcp.secret_redaction import SecretRedactor
-from holdfast.tools.mcp.tool import ToolBehavior, make_mcp_tool, make_retry_policy
+from holdfast.tools.mcp.tool import ToolDeclaration, make_mcp_tool, make_retry_policy
 
 if TYPE_CHECKING:
     import mcp_types
@@ -116,7 +116,7 @@ class McpServer(Toolset):
         """One of its tools."""
         name = str(listed.metadata["name"])
         hinted = Effect(listed.metadata["effect"])
-        behaviour = ToolBehavior(
+        behaviour = ToolDeclaration(
             effect=self._effects.get(name, self._effects.get(None, hinted)),
             requires_approval=self._approvals.get(name, self._approvals.get(None, False)),
             timeout_s=self._timeout_s,

@@ -37,7 +37,7 @@ def make_retry_policy(retries: int) -> RetryPolicy:
 
 
 @dataclass(frozen=True)
-class ToolBehavior:
+class ToolDeclaration:
     """What the code says of a tool, and not the server."""
 
     effect: Effect
@@ -46,7 +46,7 @@ class ToolBehavior:
     retries: int
 
 
-def make_mcp_tool(server: str, listed: ListedTool, behavior: ToolBehavior, call: ToolCaller) -> Tool:
+def make_mcp_tool(server: str, listed: ListedTool, behavior: ToolDeclaration, call: ToolCaller) -> Tool:
     """The tool itself: a call of it is a step that asks the server."""
     name = str(listed.metadata["name"])
     is_once = behavior.effect is Effect.ONCE

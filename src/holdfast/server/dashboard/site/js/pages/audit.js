@@ -15,7 +15,7 @@ export function AuditPage({ who }) {
   const why = lacks(who, "admin");
   const { data, problem, again } = useLoaded((signal) => (why ? Promise.resolve(null) : getPages("/v1/audit", { limit: PAGE }, pages, signal)), [pages, why], { live: false });
   const wanted = text.trim().toLowerCase();
-  const rows = (data?.items ?? []).filter((one) => !wanted || [one.key_name, one.action, one.target, one.remote, one.outcome].some((word) => word.toLowerCase().includes(wanted)));
+  const rows = (data?.items ?? []).filter((one) => !wanted || [one.key_name, one.action, one.target, one.remote_address, one.outcome].some((word) => word.toLowerCase().includes(wanted)));
   return html`<header><h1>Audit log</h1>
       <div class="right"><label class="line">find <input class="narrow" type="search" value=${text} placeholder="name, action, target" onInput=${(event) => setText(event.target.value)} /></label><button onClick=${again}>Ask again</button></div>
     </header>
@@ -29,7 +29,7 @@ export function AuditPage({ who }) {
         { name: "Asked for", of: (one) => html`<code>${one.action}</code>` },
         { name: "About", tone: "wide", of: (one) => one.target },
         { name: "Outcome", of: (one) => html`<${Badge} tone=${one.outcome === "allowed" ? "good" : "bad"}>${one.outcome}<//>` },
-        { name: "From", of: (one) => one.remote },
+        { name: "From", of: (one) => one.remote_address },
       ]} />` : null}
     ${data?.next ? html`<p><button onClick=${() => setPages(pages + 1)}>Older entries</button></p>` : null}`;
 }

@@ -1,0 +1,316 @@
+"""Engines for tests: on any store, under a clock that moves when told to, and mortal."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.authoring import runtime as runtimes
+from holdfast.authoring.registry import definitions
+from holdfast.authoring.runtime import Runtime
+from holdfast.client.handle import Handle
+from holdfast.core.records import Attempt, Record
+from holdfast.engine.clock import Clock
+from holdfast.engine.journal_engine import JournalEngine
+from holdfast.errors import StoreError
+from holdfast.stores.contract import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.operations import Op, Run
+from holdfast.stores.postgres import PgStore
+from holdfast.stores.postgres.workers import compute_lock_class
+from holdfast.stores.sqlite import SqliteStore
+from waits import wait_until
+
+TIMEOUT_S = 20.0
+"""Real seconds after which something is taken never to happen."""
+ENDLESS_LEASE_S = 1e9
+"""A lease that jumping time does not use up."""
+
+
+class _Alarm:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Time that moves when told to, and over sleeps at once."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self._now = now
+        self._alarms: list[tuple[float, int, _Alarm]] = []
+        self._count = itertools.count()
+        self.slept: list[float] = []
+        self.chance = 0.0
+        """What ``draw_random`` returns."""
+
+    def now(self) -> float:
+        return self._now
+
+    def monotonic(self) -> float:
+        return time.monotonic()  # the heartbeat thread runs in real time, and leases are measured by it
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
+        alarm = _Alarm(callback)
+        heapq.heappush(self._alarms, (when, next(self._count), alarm))
+        if when <= self._now:
+            self._fire()
+        return alarm
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+    def draw_random(self) -> float:
+        return self.chance
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._now += seconds
+        self._fire()
+
+    def _fire(self) -> None:
+        while self._alarms and self._alarms[0][0] <= self._now:
+            alarm = heapq.heappop(self._alarms)[2]
+            if alarm.callback is not None:
+                asyncio.get_running_loop().call_soon(_ring, alarm)
+
+
+def _ring(alarm: _Alarm) -> None:
+    if alarm.callback is not None:
+        alarm.callback()
+
+
+class ManualClock(VirtualClock):
+    """As ``VirtualClock``, but a sleep lasts until somebody moves the time."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        alarm = self.call_at(self.now() + seconds, lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            alarm.cancel()
+
+
+class FlakyStore:
+    """Another store, whose commits can be counted, delayed and made to fail."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.commits: list[Sequence[Op]] = []
+        self.fail_before: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
+        """What a commit raises instead of being carried out."""
+        self.fail_after: Callable[[Sequence[Op]], BaseException | None] = lambda _: None
+        """What a commit raises although it was carried out."""
+        self.before_commit: Callable[[Sequence[Op]], Any] | None = None
+        """Awaited before a commit."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def commit(self, ops: Sequence[Op]) -> list[Any]:
+        if self.before_commit is not None:
+            await self.before_commit(ops)
+        if (error := self.fail_before(ops)) is not None:
+            raise error
+        answers = await self.inner.commit(ops)
+        if (error := self.fail_after(ops)) is not None:
+            raise error
+        self.commits.append(list(ops))
+        return answers
+
+
+class World:
+    """A store that outlives the engines on it."""
+
+    def __init__(self, kind: str, place: Path | str) -> None:
+        """``place`` is a folder, or the URL of a database."""
+        self.kind = kind
+        self.clock = VirtualClock()
+        self._place = place
+        self._memory = MemoryStore(clock=self.clock.now)
+        self._open: list[Runtime] = []
+        self._outside: list[Any] = []
+
+    @property
+    def url(self) -> str:
+        """Where others find it; nobody finds what is in memory."""
+        return str(self._place) if self.kind == "postgres" else f"sqlite:///{self._place}/runs.db"
+
+    async def open_store(self) -> Any:
+        """An open store, as somebody who executes nothing has it."""
+        store = self.store()
+        await store.open()
+        self._outside.append(store)
+        return store
+
+    def store(self, clock: Clock | None = None) -> Any:
+        """The store, as another process would open it."""
+        if self.kind == "memory":
+            if clock is not None:
+                self._memory._clock = clock.now
+            return self._memory
+        now = (clock or self.clock).now
+        if self.kind == "postgres":
+            return PgStore(str(self._place), clock=now, poll_interval_s=0.0)
+        return SqliteStore(Path(self._place, "runs.db"), clock=now)
+
+    async def open(self, *, store: Any = None, clock: Clock | None = None, **options: Any) -> Runtime:
+        """A runtime on this store that knows every workflow of the test; ``options`` are the engine's."""
+        runtime = Runtime("memory://")
+        # The public runtime makes its own store and clock; everything else of it is as users have it.
+        runtime._engine.thread_pool.stop()
+        runtime._engine = JournalEngine(
+            store if store is not None else self.store(clock),
+            options.pop("definitions", definitions),
+            **{"lease_s": ENDLESS_LEASE_S, "clock": clock or self.clock, **options},
+        )
+        await runtime.open()
+        self._open.append(runtime)
+        return runtime
+
+    async def crash(self, runtime: Runtime) -> None:
+        """The process of this runtime is gone: it does nothing more, and others can tell."""
+        engine = runtime._engine
+        runtimes._remove_open(runtime)
+        engine._is_closed = engine.is_draining = True
+        engine._heartbeat.stop()
+        for task in (engine._poll_task, *engine._background_tasks):
+            if task is not None:
+                task.cancel()
+        engine.writer.stop()
+        for driver in list(engine._drivers.values()):
+            driver.is_closed = True
+            driver.steps.cancel_all()
+            driver.abandon()
+        engine.thread_pool.stop()
+        await self.kill(runtime)
+        self._open.remove(runtime)
+        if self.kind != "memory":
+            await asyncio.sleep(0)
+            await engine.store.close()
+
+    async def kill(self, runtime: Runtime) -> None:
+        """Others take this runtime's process to be gone; it does not know, and goes on."""
+        store = runtime._engine.store
+        store = getattr(store, "inner", store)
+        if isinstance(store, MemoryStore):
+            store.simulate_worker_death(runtime.worker_id)
+        elif isinstance(store, PgStore):
+            store._session._wanted_locks.discard(runtime.worker_id)  # else it would take the lock again
+            await store._session.run(partial(_unlock, store, runtime.worker_id))
+        else:
+            store._locks.release(store._own_workers[runtime.worker_id])
+
+    async def close(self) -> None:
+        for runtime in self._open:
+            await runtime.close()
+        for store in self._outside:
+            await store.close()
+
+
+def _unlock(store: PgStore, worker: int, db: Any) -> None:
+    store._session._held_locks.discard(worker)
+    assert db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (compute_lock_class(store.schema), worker)) == [
+        (True,)
+    ]
+
+
+# Looking at what is recorded
+
+
+async def read_run(runtime: Runtime, handle: Handle[Any] | str) -> Run:
+    run = await runtime._engine.store.get_run(handle if isinstance(handle, str) else handle.run_id)
+    assert run is not None
+    return run
+
+
+async def read_journal(runtime: Runtime, handle: Handle[Any] | str) -> Sequence[Record]:
+    [history] = await runtime._engine.store.get_histories([(await read_run(runtime, handle)).key])
+    return history.records
+
+
+async def read_attempts(runtime: Runtime, handle: Handle[Any] | str) -> dict[int, Attempt]:
+    [history] = await runtime._engine.store.get_histories([(await read_run(runtime, handle)).key])
+    return dict(history.attempts)
+
+
+async def get_state(runtime: Runtime, handle: Handle[Any] | str) -> str:
+    return (await read_run(runtime, handle)).state.value
+
+
+async def wait_for_state(runtime: Runtime, handle: Handle[Any] | str, *states: str) -> None:
+    async def there() -> bool:
+        return await get_state(runtime, handle) in states
+
+    await wait_until(there)
+
+
+async def wait_for_records(runtime: Runtime, handle: Handle[Any] | str, record_count: int) -> None:
+    """Wait until the journal has this many records. A step that was seen to run may not be recorded yet."""
+
+    async def recorded() -> bool:
+        return len(await read_journal(runtime, handle)) >= record_count
+
+    await wait_until(recorded)
+
+
+async def wait_until_parked(runtime: Runtime, clock: VirtualClock, handle: Handle[Any] | str, records: int = 0) -> None:
+    """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
+    engine = runtime._engine
+    run_id = handle if isinstance(handle, str) else handle.run_id
+    driver = await wait_until(lambda: engine._drivers_by_run_id.get(run_id))
+    await wait_until(lambda: driver in engine._idle_runs and driver.recorder.next_seq >= records)
+    clock.advance(1.1)
+    engine._idle_runs.sweep(min_count=0)  # instead of waiting for the next one
+    await wait_for_state(runtime, handle, "waiting")
+    await wait_until(lambda: driver.is_closed)
+
+
+async def wait_until_ended(runtime: Runtime, handle: Handle[Any] | str) -> Run:
+    """The run's row, once it has ended."""
+
+    async def ended() -> Run | None:
+        run = await read_run(runtime, handle)
+        return run if run.state.is_terminal else None
+
+    return await wait_until(ended)
+
+
+async def describe_journal(runtime: Runtime, handle: Handle[Any] | str) -> list[str]:
+    """The journal in words: kind and name of each record, and whether it is a failure."""
+    return [
+        f"{record.kind.label} {record.name}{'' if record.ok else ' failed'}"
+        for record in await read_journal(runtime, handle)
+    ]
+
+
+async def wait_until_quiet(runtime: Runtime) -> None:
+    """Wait until nothing is on its way in this runtime that needs only time to get done."""
+    quiet = 0
+    async with asyncio.timeout(TIMEOUT_S):
+        while quiet < 5:
+            await asyncio.sleep(0.002)
+            quiet = 0 if runtime._engine.in_flight_count else quiet + 1
+
+
+def make_unavailable_error(message: str = "the disk is gone") -> StoreError:
+    from holdfast.errors import StoreUnavailable
+
+    return StoreUnavailable(message)
+
+
+def select_definitions(*names: str) -> dict[str, Any]:
+    """The definitions of these workflows, for a runtime that knows no others."""
+    return {name: definitions[name] for name in names}

@@ -1,0 +1,99 @@
+"""A fleet of workers on one PostgreSQL database: who notices a death, how soon, and what idling costs."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+import pytest
+from app_processes import App
+from ledger import check_crash, check_end
+from postgres_faults import Pooler
+from postgres_pooler import SmallPooler
+from postgres_processes import PgWorld, Proxy
+
+from waits import wait_until_sync
+
+LEASE = 60.0
+SOON = 10.0
+"""Seconds: far more than it takes on a busy machine, and far less than the lease that would decide otherwise."""
+SHORT_LEASE = 3.0
+KILLS = 2
+QUIET = 3.0
+"""Seconds for which an idle worker is watched."""
+
+
+def killed_in_a_row(world: PgWorld, lease: float, kills: int, **settings: object) -> list[float]:
+    """Kill one worker after the other, with a step in flight; returns how long it took the next one to go on."""
+    delays: list[float] = []
+    victims: list[int] = []
+    victim = world.worker(LEASE=lease, **settings)
+    for number in range(kills):
+        run = world.client.start_sync("held", f"{number}")
+        world.wait_for_line("hold", "start", run=run, pid=victim.pid)
+        peer = world.worker(LEASE=lease, **settings)
+        before = world.moment()
+        killed_at = victim.kill()
+        victims.append(victim.pid)
+        delays.append(world.wait_for_line("hold", "start", run=run, pid=peer.pid).at - killed_at)
+        world.open_gate(f"{number}")
+        assert world.wait_for_end(run).deliveries <= 1
+        check_crash(before, world.moment())
+        victim = peer
+    check_end(world.moment(), killed=victims)
+    return delays
+
+
+def test_the_runs_of_a_killed_worker_go_on_long_before_its_lease_ends(pg_world: PgWorld):
+    delays = killed_in_a_row(pg_world, LEASE, KILLS)
+    print(f"\nSIGKILL to the next worker's first step: {', '.join(f'{delay:.2f}' for delay in delays)} s")
+    assert statistics.median(delays) < SOON, delays
+
+
+def check_behind_pooler(world: PgWorld, url: str) -> None:
+    (delay,) = killed_in_a_row(world, SHORT_LEASE, 1, HOLDFAST_URL=url)
+    # The lease was renewed up to a third of it before the kill.
+    assert SHORT_LEASE / 2 < delay < SHORT_LEASE + SOON
+
+
+def test_behind_a_pooler_the_runs_of_a_killed_worker_go_on_when_its_lease_ends(pg_world: PgWorld):
+    pooler = SmallPooler(pg_world.url)
+    try:
+        check_behind_pooler(pg_world, pooler.url)
+        assert pooler.served
+    finally:
+        pooler.stop()
+
+
+def test_behind_a_real_pooler_the_same_is_so(pg_world: PgWorld):
+    pooler = Pooler(pg_world.url)
+    try:
+        check_behind_pooler(pg_world, pooler.url)
+    finally:
+        pooler.stop()
+
+
+@pytest.fixture
+def watched(pg_world: PgWorld) -> Iterator[tuple[App, Proxy]]:
+    """A worker of which every statement is counted."""
+    proxy = Proxy(pg_world.url)
+    yield pg_world.worker(HOLDFAST_URL=proxy.url), proxy
+    proxy.close()
+
+
+def test_a_worker_that_has_nothing_to_do_asks_at_most_twice_a_second(watched: tuple[App, Proxy], pg_world: PgWorld):
+    _, proxy = watched
+    run = pg_world.client.start_sync("shared", "x")
+    pg_world.wait_for_end(run)
+
+    def is_quiet() -> bool:
+        """Whether it has been for a while; the run, and what is looked at once a minute, come to an end."""
+        before, began = proxy.passed.copy(), time.monotonic()
+        time.sleep(QUIET)
+        asked, seconds = proxy.passed - before, time.monotonic() - began
+        assert asked, "a worker that never looks would not find what nobody tells it"
+        print(f"\nan idle worker asks {asked.total() / seconds:.2f} times a second")
+        return asked.total() <= 2 * seconds
+
+    wait_until_sync(is_quiet, "at most two statements a second", describe=lambda: proxy.passed)

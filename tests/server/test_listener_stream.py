@@ -1,0 +1,222 @@
+"""Deliveries over a stream: as many as the listener can hold, and what happens when the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx2
+import pytest
+from live_server import LiveServer, running_live_server
+
+from holdfast.server.deliveries import listener_registry
+from holdfast.server.deliveries.listener_session import ListenerSession
+from holdfast.stores.operations import NewRun, Run, StartRun
+
+pytestmark = pytest.mark.asyncio
+
+
+async def post(server: LiveServer, path: str, body: Any, status: int = 200) -> Any:
+    async with httpx2.AsyncClient(base_url=server.address, timeout=30) as client:
+        answer = await client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+async def send(server: LiveServer, payload: Any) -> str:
+    return (await post(server, "/v1/addresses/stream/send", {"payload": payload}, status=201))["id"]
+
+
+async def test_deliveries_come_as_many_as_the_listener_can_hold():
+    async with running_live_server() as server:
+        for number in range(4):
+            await send(server, number)
+        async with server.stream("/v1/addresses/stream/listen", max_active=2, name="box") as events:
+            kind, hello = await anext(events)
+            assert (kind, hello["lease"]) == ("listener", 30.0)
+            held = [(await anext(events))[1] for _ in range(2)]
+            assert [one["payload"] for one in held] == [0, 1]
+            third = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.2)
+            assert not third.done()
+            await post(server, f"/v1/deliveries/{held[0]['id']}/complete", {})
+            async with asyncio.timeout(5):
+                assert await third == ("ended", {"id": held[0]["id"]})
+                assert (await anext(events))[1]["payload"] == 2
+
+
+async def test_a_connection_that_breaks_frees_the_delivery_after_a_moment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(listener_registry, "RECONNECT_GRACE_S", 0.2)
+    async with running_live_server() as server:
+        run = await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            first = (await anext(events))[1]
+        async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            second = (await anext(events))[1]
+        assert (first["run_id"], second["run_id"], second["number"]) == (run, run, 2)
+
+
+async def test_whoever_comes_back_in_time_keeps_what_it_holds():
+    async with running_live_server() as server:
+        await send(server, 1)
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            name = (await anext(events))[1]["listener_id"]
+            first = (await anext(events))[1]
+        async with server.stream(
+            "/v1/addresses/stream/listen", listener_id=name, active_deliveries=[first["id"]], max_active=2
+        ) as events:
+            assert (await anext(events))[1]["listener_id"] == name
+            await send(server, 2)
+            assert (await anext(events))[1]["payload"] == 2
+            recorded = await post(server, f"/v1/deliveries/{first['id']}/steps", {"name": "a", "output": 1})
+            assert recorded["is_new"] is True
+        async with server.stream("/v1/addresses/stream/listen", listener_id=name, max_active=2) as events:
+            await anext(events)
+            assert [(await anext(events))[1]["payload"] for _ in range(2)] == [1, 2]  # it has forgotten both
+
+
+async def test_a_listener_that_leaves_with_nothing_is_gone_at_once():
+    async with running_live_server() as server:
+        async with server.stream("/v1/addresses/stream/listen", name="box") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            assert [worker.name for worker in await store.list_workers()] == ["box"]
+        async with asyncio.timeout(5):
+            while await store.list_workers():
+                await store.wait_for_change(0.1)
+
+
+async def test_a_listener_that_leaves_gives_back_what_it_does_not_name_and_is_gone():
+    async with running_live_server() as server:
+        for number in range(2):
+            await send(server, number)
+        async with server.stream("/v1/addresses/stream/listen", max_active=2) as events:
+            name = (await anext(events))[1]["listener_id"]
+            first, second = [(await anext(events))[1] for _ in range(2)]
+        leave = "/v1/addresses/stream/leave"
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            body = {"listener_id": name, "active_deliveries": [first["id"]]}
+            assert (await client.post(leave, json=body)).status_code == 204
+            assert (await client.post(f"/v1/deliveries/{first['id']}/heartbeat")).status_code == 200
+            assert (await client.post(f"/v1/deliveries/{second['id']}/heartbeat")).status_code == 409
+            assert (await client.post(leave, json={"listener_id": name})).status_code == 204
+            assert (await client.get("/v1/workers")).json()["items"] == []
+            history = (await client.get(f"/v1/runs/{second['run_id']}/deliveries")).json()["items"]
+            assert [(one["state"], one["reason"]) for one in history] == [("returned", "the listener has left")]
+            stranger = await client.post(leave, json={"listener_id": "7.nobody"})
+            assert stranger.status_code == 204  # nobody is told who is there
+        again = await post(server, "/v1/addresses/stream/claim?wait=5", {})
+        assert (again["run_id"], again["failure_count"]) == (first["run_id"], 0)
+
+
+async def test_what_the_listener_holds_without_knowing_it_reaches_it_all_the_same():
+    """An older stream of the same process, which nobody reads any more, may have been handed it."""
+    async with running_live_server() as server:
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            await client.put("/v1/addresses/stream", json={"lease": 1})
+        async with asyncio.timeout(10), server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            [worker] = await store.list_workers()
+            new = NewRun("lost", "stream", b'{"payload":1}', b"d", b"s", store.now(), is_delivery=True)
+            await store.commit([StartRun(new, claim_as=worker.id)])  # behind the back of this stream
+            assert (await anext(events))[1]["run_id"] == "lost"
+
+
+async def test_a_broken_stream_does_not_take_the_one_with_it_that_came_in_its_place():
+    async with running_live_server() as server, asyncio.timeout(20):
+        async with server.stream("/v1/addresses/stream/listen") as old:
+            name = (await anext(old))[1]["listener_id"]
+            second = server.stream("/v1/addresses/stream/listen", listener_id=name)
+            new = await second.__aenter__()
+            assert (await anext(new))[1]["listener_id"] == name
+        await asyncio.sleep(0.3)  # the server sees that the old one is gone
+        await send(server, 7)
+        kind, delivery = await anext(new)
+        assert (kind, delivery["payload"], delivery["listener_id"]) == ("delivery", 7, name)
+        await second.__aexit__(None, None, None)
+
+
+async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a_new_one():
+    async with running_live_server() as server, asyncio.timeout(20):
+        async with httpx2.AsyncClient(base_url=server.address) as client:
+            await client.put("/v1/addresses/stream", json={"lease": 1})
+        async with server.stream("/v1/addresses/stream/listen") as events:
+            await anext(events)
+            store = await (await server.app.platform.tenants.get_tenant("default")).store()
+            [worker] = await store.list_workers()
+            await store.retire_worker(worker.id)
+            assert await anext(events, None) is None
+
+
+async def test_an_older_stream_of_a_listener_that_ends_takes_nothing_from_the_one_that_it_is_back_with():
+    async with running_live_server() as server, AsyncExitStack() as back:
+        await send(server, 1)
+        path = "/v1/addresses/stream/listen"
+        async with server.stream(path) as old:
+            name = (await anext(old))[1]["listener_id"]
+            first = (await anext(old))[1]["id"]
+            events = await back.enter_async_context(server.stream(path, listener_id=name, active_deliveries=[first]))
+            await anext(events)
+            await streams_are(server, 2)
+        await streams_are(server, 1)
+        await send(server, 2)
+        await post(server, f"/v1/deliveries/{first}/complete", {})
+        async with asyncio.timeout(10):
+            assert await anext(events) == ("ended", {"id": first})
+            assert (await anext(events))[1]["payload"] == 2
+
+
+def after_look(monkeypatch: pytest.MonkeyPatch, number: int, happens: Callable[[], Awaitable[Any]]) -> None:
+    """Something happens after a request has read what its listener holds for this time, and before it goes on."""
+    looks: Counter[ListenerSession] = Counter()
+    look = ListenerSession.list_claimed
+
+    async def slow_look(listener: ListenerSession) -> list[Run]:
+        found = await look(listener)
+        looks[listener] += 1
+        if looks[listener] == number:
+            await happens()
+        return found
+
+    monkeypatch.setattr(ListenerSession, "list_claimed", slow_look)
+
+
+async def test_what_is_completed_while_the_server_looks_is_not_handed_over_again(monkeypatch: pytest.MonkeyPatch):
+    async with running_live_server() as server, asyncio.timeout(20):
+        await send(server, 1)
+        path = "/v1/addresses/stream/listen"
+        async with server.stream(path) as events:
+            name = (await anext(events))[1]["listener_id"]
+            first = (await anext(events))[1]["id"]
+        # The first look is for what the listener names, the second one for all the rest.
+        after_look(monkeypatch, 2, lambda: post(server, f"/v1/deliveries/{first}/complete", {}))
+        async with server.stream(path, listener_id=name, active_deliveries=[first], max_active=2) as events:
+            await anext(events)
+            assert await anext(events) == ("ended", {"id": first})
+            await send(server, 2)
+            kind, delivery = await anext(events)
+            assert (kind, delivery["payload"]) == ("delivery", 2)
+
+
+@pytest.mark.parametrize("end", ["complete", "release"])
+async def test_what_is_over_before_it_can_be_handed_over_again_is_not(monkeypatch: pytest.MonkeyPatch, end: str):
+    async with running_live_server() as server, asyncio.timeout(20):
+        await send(server, 1)
+        lost = await post(server, "/v1/addresses/stream/claim?wait=5", {})
+        after_look(monkeypatch, 1, lambda: post(server, f"/v1/deliveries/{lost['id']}/{end}", {}))
+        await send(server, 2)
+        found = await post(server, "/v1/addresses/stream/claim?wait=5", {"listener_id": lost["listener_id"]})
+        assert (found["payload"], found["number"]) == ((2, 1) if end == "complete" else (1, 2))
+
+
+async def streams_are(server: LiveServer, number: int) -> None:
+    """Waits until the server has so many streams of listeners."""
+    async with asyncio.timeout(10):
+        while server.app.platform.listeners._stream_counts.total() != number:  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0.01)

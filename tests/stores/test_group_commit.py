@@ -1,0 +1,132 @@
+"""Commits that come in while one is under way share the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from store_values import start_run
+
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.operations import Op, OpResult, OpStatus, ReleaseRun
+from holdfast.stores.sql.group_commit import MAX_OPS, GroupCommit
+from holdfast.stores.sqlite import SqliteStore
+
+pytestmark = pytest.mark.asyncio
+
+
+class Slow:
+    """A database that commits when it is told to, and remembers what came together."""
+
+    def __init__(self) -> None:
+        self.commits: list[list[int]] = []
+        self.may_go_on = asyncio.Semaphore(0)
+        self.bad: set[int] = set()
+        self.is_away = False
+
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        keys = [op.key for op in ops if isinstance(op, ReleaseRun)]
+        self.commits.append(keys)
+        await self.may_go_on.acquire()
+        if self.is_away:
+            raise StoreUnavailable("away")
+        if self.bad & set(keys):
+            raise ValueError("this cannot be committed")
+        return [OpStatus.DONE if key % 2 else OpStatus.FENCED for key in keys]
+
+
+def asking(gathering: GroupCommit, *keys: int) -> asyncio.Task[list[OpResult]]:
+    return asyncio.create_task(gathering.commit([ReleaseRun(key, 1) for key in keys]))
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_what_comes_in_meanwhile_goes_together_and_each_has_its_own_answers():
+    slow = Slow()
+    gathering = GroupCommit(slow.commit)
+    first, second, third = asking(gathering, 1), asking(gathering, 2, 3), asking(gathering, 4)
+    await settle()
+    assert slow.commits == [[1]]
+    slow.may_go_on.release()
+    assert await first == [OpStatus.DONE]
+    await settle()
+    assert slow.commits == [[1], [2, 3, 4]]
+    slow.may_go_on.release()
+    assert (await second, await third) == ([OpStatus.FENCED, OpStatus.DONE], [OpStatus.FENCED])
+    slow.may_go_on.release()
+    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
+
+
+async def test_one_that_cannot_be_committed_takes_no_other_with_it():
+    slow = Slow()
+    slow.bad = {3}
+    gathering = GroupCommit(slow.commit)
+    asked = [asking(gathering, key) for key in (1, 2, 3, 5)]
+    await settle()
+    for _ in range(9):
+        slow.may_go_on.release()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [list, list, ValueError, list]
+    assert slow.commits == [[1], [2, 3, 5], [2], [3], [5]]
+
+
+async def test_a_store_that_is_away_is_told_to_all_and_asked_again_later():
+    slow = Slow()
+    slow.is_away = True
+    gathering = GroupCommit(slow.commit)
+    asked = [asking(gathering, key) for key in (1, 2, 3)]
+    await settle()
+    for _ in range(9):
+        slow.may_go_on.release()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
+    slow.is_away = False
+    assert await gathering.commit([ReleaseRun(1, 1)]) == [OpStatus.DONE]
+
+
+async def test_who_gives_up_waiting_holds_up_nobody():
+    slow = Slow()
+    gathering = GroupCommit(slow.commit)
+    first, second, third = asking(gathering, 1), asking(gathering, 2), asking(gathering, 3)
+    await settle()
+    second.cancel()
+    for _ in range(3):
+        slow.may_go_on.release()
+    assert (await first, await third) == ([OpStatus.DONE], [OpStatus.DONE])
+    await settle()
+    assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
+
+
+async def test_a_transaction_does_not_grow_without_end():
+    slow = Slow()
+    gathering = GroupCommit(slow.commit)
+    asked = [asking(gathering, key) for key in range(MAX_OPS + 100)]
+    await settle()
+    for _ in range(9):
+        slow.may_go_on.release()
+    await asyncio.gather(*asked)
+    assert [len(keys) for keys in slow.commits] == [1, MAX_OPS, 99]
+
+
+async def test_a_store_gathers(tmp_path):
+    store = SqliteStore(tmp_path / "runs.db")
+    await store.open()
+    written, write = 0, store._write
+
+    async def counted(*args, **kwargs):
+        nonlocal written
+        written += 1
+        await asyncio.sleep(0)
+        return await write(*args, **kwargs)
+
+    store._write = counted
+    try:
+        await asyncio.gather(*(start_run(store, f"run-{number}") for number in range(50)))
+        assert written == 2
+        assert len(await store.get_runs([f"run-{number}" for number in range(50)])) == 50
+    finally:
+        await store.close()

@@ -49,7 +49,6 @@ from holdfast.authoring.workflow import (
     validate_version,
 )
 from holdfast.client.store_runs import RunStoreAccess
-from holdfast.client.sync_methods import run_sync
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import get_current_execution
 from holdfast.engine import step_context
@@ -58,6 +57,7 @@ from holdfast.errors import CodecError, DefinitionError, InputError
 from holdfast.reports.agent_result import AgentResult, AgentResultCodec
 from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
 from holdfast.stores.operations import MAX_DELIVERIES
+from holdfast.sync_methods import run_sync
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, UserContent

@@ -22,7 +22,6 @@ from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.handle import Handle
 from holdfast.client.store_runs import RunStoreAccess, StoreRuns
-from holdfast.client.sync_methods import run_sync
 from holdfast.codec import InputsCodec, codec_for, parse_template_fields, prepare_key_template
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
@@ -31,6 +30,7 @@ from holdfast.services.queue_options import declare_queue, get_key_template
 from holdfast.services.run_start import StartOptions, make_start_options, validate_max_deliveries
 from holdfast.stores.operations import MAX_DELIVERIES
 from holdfast.stores.served_versions import explain_invalid_version
+from holdfast.sync_methods import run_sync
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
@@ -17,7 +18,6 @@ from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
 from holdfast.client.listener import check_handler, check_listen_options, listen, serve
 from holdfast.client.sync_listener import SyncDelivery, listen_sync
-from holdfast.client.sync_methods import SyncMethods
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
 from holdfast.core.states import RunState, parse_run_states
 from holdfast.errors import UsageError
@@ -47,9 +47,12 @@ from holdfast.services.run_start import StartOptions, make_start_options
 from holdfast.services.schedules import ClientSchedules
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
+from holdfast.sync_methods import is_loop_running, run_sync, sync_method
+
+T = TypeVar("T")
 
 
-class Client(SyncMethods):
+class Client:
     """Starts, follows and signals runs of workflows that workers elsewhere execute.
 
     It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
@@ -579,29 +582,130 @@ class Client(SyncMethods):
     @property
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
-        return ClientMemory(self._backend.memory, self._run_and_close)
+        return ClientMemory(self._backend.memory, self._run_sync)
 
     @property
     def schedules(self) -> ClientSchedules:
         """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
-        return ClientSchedules(self._backend.schedules, self._run_and_close)
+        return ClientSchedules(self._backend.schedules, self._run_sync)
 
     @property
     def queues(self) -> ClientQueues:
         """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
-        return ClientQueues(self._backend.queues, self._run_and_close)
+        return ClientQueues(self._backend.queues, self._run_sync)
 
     @property
     def addresses(self) -> ClientAddresses:
         """Where work is sent to: ``list``, ``set`` and ``delete``."""
-        return ClientAddresses(self._backend.addresses, self._run_and_close)
+        return ClientAddresses(self._backend.addresses, self._run_sync)
 
     @property
     def policies(self) -> ClientPolicies:
         """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
-        return ClientPolicies(self._backend.policies, self._run_and_close)
+        return ClientPolicies(self._backend.policies, self._run_sync)
 
     @property
     def keys(self) -> ClientKeys:
         """API keys for servers: ``create``, ``list`` and ``revoke``."""
-        return ClientKeys(self._backend.keys, self._run_and_close)
+        return ClientKeys(self._backend.keys, self._run_sync)
+
+    # The same, for code without an event loop
+
+    start_many_sync = sync_method(start_many)
+    run_sync = sync_method(run)
+    wait_sync = sync_method(wait)
+    get_sync = sync_method(get)
+    list_sync = sync_method(list)
+    signal_sync = sync_method(signal)
+    cancel_sync = sync_method(cancel)
+    pause_sync = sync_method(pause)
+    resume_sync = sync_method(resume)
+    approvals_sync = sync_method(approvals)
+    approval_sync = sync_method(approval)
+    approve_sync = sync_method(approve)
+    deny_sync = sync_method(deny)
+    usage_sync = sync_method(usage)
+    usage_report_sync = sync_method(usage_report)
+    plan_sync = sync_method(plan)
+    budget_sync = sync_method(budget)
+    describe_sync = sync_method(describe)
+    conversation_sync = sync_method(conversation)
+    tree_sync = sync_method(tree)
+    set_budget_sync = sync_method(set_budget)
+    retry_sync = sync_method(retry)
+    settle_sync = sync_method(settle)
+    dead_sync = sync_method(dead)
+    prune_sync = sync_method(prune)
+    export_sync = sync_method(export)
+    workers_sync = sync_method(workers)
+    health_sync = sync_method(health)
+    inputs_schema_sync = sync_method(inputs_schema)
+    disable_sync = sync_method(disable)
+    enable_sync = sync_method(enable)
+    disabled_workflows_sync = sync_method(disabled_workflows)
+    audit_sync = sync_method(audit)
+
+    def start_sync(self, workflow: str, /, *args: Any, **kwargs: Any) -> str:
+        """``start`` without an event loop: returns the run's id."""
+
+        async def start() -> str:
+            return (await self.start(workflow, *args, **kwargs)).run_id
+
+        return self._run_sync(start())
+
+    def send_sync(
+        self, address: str, payload: Any = None, *, deadline: Duration | None = None, id: str | None = None
+    ) -> str:
+        """``send`` without an event loop: returns the run's id."""
+
+        async def send() -> str:
+            return (await self.send(address, payload, deadline=deadline, id=id)).run_id
+
+        return self._run_sync(send())
+
+    def fork_sync(
+        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
+    ) -> str:
+        """``fork`` without an event loop: returns the new run's id."""
+
+        async def fork() -> str:
+            return (await self.fork(run_id, at=at, with_output=with_output, id=id)).run_id
+
+        return self._run_sync(fork())
+
+    def events_sync(self, run_id: str, after: str | None = None, *, follow: bool = True) -> Iterator[Event]:
+        """``events`` without an event loop: to be read with a plain ``for``."""
+        if is_loop_running():
+            raise UsageError("an event loop is running in this thread: use `async for event in client.events(...)`")
+        return self._iterate(self.events(run_id, after, follow=follow))
+
+    def tail_sync(self, **filters: Any) -> Iterator[TailEvent]:
+        """``tail`` without an event loop: to be read with a plain ``for``."""
+        if is_loop_running():
+            raise UsageError("an event loop is running in this thread: use `async for one in client.tail(...)`")
+        return self._iterate(self.tail(**filters))
+
+    def _iterate(self, events: AsyncGenerator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(events, None)
+
+        with asyncio.Runner() as runner:
+            try:
+                while (one := runner.run(following())) is not None:
+                    yield one
+            finally:
+                runner.run(self.close())
+
+    def _run_sync(self, coroutine: Coroutine[Any, Any, T], /) -> T:
+        """Run a call to its end in an event loop of its own, and disconnect."""
+
+        async def once() -> T:
+            try:
+                return await coroutine
+            finally:
+                await self.close()
+
+        try:
+            return run_sync(once())
+        finally:
+            coroutine.close()  # it was never begun if an event loop is running here

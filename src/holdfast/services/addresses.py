@@ -27,10 +27,10 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
 from holdfast.stores.operations import MAX_DELIVERIES, Run, StartResult, StartRun
 from holdfast.stores.served_versions import list_announced_specs
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import AddressBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 DOCUMENT_KIND = "address"
 """The kind of document that holds an address's settings."""
@@ -251,14 +251,6 @@ class ClientAddresses:
 
     # The same, for code without an event loop
 
-    def list_sync(self) -> builtins.list[AddressInfo]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list())
-
-    def set_sync(self, name: str, **settings: Any) -> AddressInfo:
-        """``set`` without an event loop."""
-        return self._run_sync(self.set(name, **settings))
-
-    def delete_sync(self, name: str) -> bool:
-        """``delete`` without an event loop."""
-        return self._run_sync(self.delete(name))
+    list_sync = sync_method(list)
+    set_sync = sync_method(set)
+    delete_sync = sync_method(delete)

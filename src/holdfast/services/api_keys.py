@@ -23,10 +23,10 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
 from holdfast.stores.urls import validate_namespace
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import KeyBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 DOCUMENT_KIND = "key"
 """The kind of document that a key is."""
@@ -171,17 +171,9 @@ class ClientKeys:
 
     # The same, for code without an event loop
 
-    def create_sync(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
-        """``create`` without an event loop."""
-        return self._run_sync(self.create(name, scopes, expires_at=expires_at))
-
-    def list_sync(self, namespace: str | None = None) -> builtins.list[ApiKey]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list(namespace))
-
-    def revoke_sync(self, id: str) -> bool:
-        """``revoke`` without an event loop."""
-        return self._run_sync(self.revoke(id))
+    create_sync = sync_method(create)
+    list_sync = sync_method(list)
+    revoke_sync = sync_method(revoke)
 
 
 def hash_secret(secret: str) -> bytes:

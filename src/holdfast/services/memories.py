@@ -19,10 +19,10 @@ from holdfast.errors import InputError
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import MemoryBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 T = TypeVar("T")
 
@@ -136,29 +136,11 @@ class ClientMemory(AsyncMemory):
         super().__init__(backend)
         self._run_sync = run_sync
 
-    def put_sync(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
-        """``put`` without an event loop."""
-        self._run_sync(self.put(namespace, key, value, text=text))
-
-    @overload
-    def get_sync(self, namespace: str, key: str, default: Any = None) -> Any: ...
-    @overload
-    def get_sync(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
-    def get_sync(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
-        """``get`` without an event loop."""
-        return self._run_sync(self.get(namespace, key, default, type=type))
-
-    def search_sync(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
-        """``search`` without an event loop."""
-        return self._run_sync(self.search(namespace, query, limit=limit))
-
-    def list_sync(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list(namespace, after=after, limit=limit))
-
-    def delete_sync(self, namespace: str, key: str) -> None:
-        """``delete`` without an event loop."""
-        self._run_sync(self.delete(namespace, key))
+    put_sync = sync_method(AsyncMemory.put)
+    get_sync = sync_method(AsyncMemory.get)
+    search_sync = sync_method(AsyncMemory.search)
+    list_sync = sync_method(AsyncMemory.list)
+    delete_sync = sync_method(AsyncMemory.delete)
 
 
 def validate_memory_namespace(namespace: object, subject: str = "memory: a namespace") -> str:

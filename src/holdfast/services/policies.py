@@ -35,10 +35,10 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import get_utc_day
 from holdfast.stores.documents import Document
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import PolicyBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 DOCUMENT_KIND = "policy"
 """The kind of document that a policy is."""
@@ -214,14 +214,6 @@ class ClientPolicies:
 
     # The same, for code without an event loop
 
-    def list_sync(self) -> builtins.list[PolicyInfo]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list())
-
-    def set_sync(self, name: str, policy: Policy) -> None:
-        """``set`` without an event loop."""
-        self._run_sync(self.set(name, policy))
-
-    def delete_sync(self, name: str) -> bool:
-        """``delete`` without an event loop."""
-        return self._run_sync(self.delete(name))
+    list_sync = sync_method(list)
+    set_sync = sync_method(set)
+    delete_sync = sync_method(delete)

@@ -20,10 +20,10 @@ from holdfast.services.stalls import explain_blocked_keys, explain_blocked_queue
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import QueueStatus
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import QueueBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 
 class _Unchanged(Enum):
@@ -212,30 +212,10 @@ class ClientQueues:
 
     # The same, for code without an event loop
 
-    def list_sync(self) -> builtins.list[QueueInfo]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list())
-
-    def names_sync(self) -> builtins.list[str]:
-        """``names`` without an event loop."""
-        return self._run_sync(self.names())
-
-    def get_sync(self, name: str) -> QueueInfo:
-        """``get`` without an event loop."""
-        return self._run_sync(self.get(name))
-
-    def set_sync(self, name: str, **limits: Any) -> bool:
-        """``set`` without an event loop."""
-        return self._run_sync(self.set(name, **limits))
-
-    def reset_sync(self, name: str) -> bool:
-        """``reset`` without an event loop."""
-        return self._run_sync(self.reset(name))
-
-    def pause_sync(self, name: str) -> bool:
-        """``pause`` without an event loop."""
-        return self._run_sync(self.pause(name))
-
-    def resume_sync(self, name: str) -> bool:
-        """``resume`` without an event loop."""
-        return self._run_sync(self.resume(name))
+    list_sync = sync_method(list)
+    names_sync = sync_method(names)
+    get_sync = sync_method(get)
+    set_sync = sync_method(set)
+    reset_sync = sync_method(reset)
+    pause_sync = sync_method(pause)
+    resume_sync = sync_method(resume)

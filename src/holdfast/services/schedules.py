@@ -36,10 +36,10 @@ from holdfast.stores.contract import MAX_INLINE_BYTES, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_manual_run, parse_timing
+from holdfast.sync_methods import SyncRunner, sync_method
 
 if TYPE_CHECKING:
     from holdfast.client.backend import ScheduleBackend
-    from holdfast.client.sync_methods import SyncRunner
 
 T = TypeVar("T")
 
@@ -431,30 +431,10 @@ class ClientSchedules:
 
     # The same, for code without an event loop
 
-    def create_sync(self, name: str, workflow: str, **options: Any) -> ScheduleInfo:
-        """``create`` without an event loop."""
-        return self._run_sync(self.create(name, workflow, **options))
-
-    def list_sync(self) -> builtins.list[ScheduleInfo]:
-        """``list`` without an event loop."""
-        return self._run_sync(self.list())
-
-    def get_sync(self, name: str) -> ScheduleInfo:
-        """``get`` without an event loop."""
-        return self._run_sync(self.get(name))
-
-    def pause_sync(self, name: str) -> bool:
-        """``pause`` without an event loop."""
-        return self._run_sync(self.pause(name))
-
-    def resume_sync(self, name: str) -> bool:
-        """``resume`` without an event loop."""
-        return self._run_sync(self.resume(name))
-
-    def delete_sync(self, name: str) -> bool:
-        """``delete`` without an event loop."""
-        return self._run_sync(self.delete(name))
-
-    def trigger_sync(self, name: str, *, id: str | None = None) -> str:
-        """``trigger`` without an event loop."""
-        return self._run_sync(self.trigger(name, id=id))
+    create_sync = sync_method(create)
+    list_sync = sync_method(list)
+    get_sync = sync_method(get)
+    pause_sync = sync_method(pause)
+    resume_sync = sync_method(resume)
+    delete_sync = sync_method(delete)
+    trigger_sync = sync_method(trigger)

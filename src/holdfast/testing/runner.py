@@ -18,7 +18,6 @@ from holdfast.admission.usage import Budget
 from holdfast.agents.models.model_resolution import check_model
 from holdfast.authoring.registry import get_definition
 from holdfast.authoring.workflow import Workflow
-from holdfast.client.sync_methods import run_sync
 from holdfast.core.seeded_random import SEED_BYTES
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.reports.events import Event, list_events
@@ -28,6 +27,7 @@ from holdfast.services.run_control import cancel_run, pause_run, resume_run, ret
 from holdfast.services.run_start import build_new_run, resolve_start
 from holdfast.services.settlement import settle_step
 from holdfast.stores.operations import Run
+from holdfast.sync_methods import run_sync, sync_method
 from holdfast.testing.crash_everywhere import (
     AfterEach,
     BeforeEach,
@@ -383,85 +383,25 @@ class Runner(RunnerSetup):
 
     # The same, for tests without an event loop
 
-    def run_sync(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> RunResult:
-        """``run`` in a plain test function."""
-        return run_sync(self.run(workflow, *args, **kwargs))
+    _run_sync = staticmethod(run_sync)
 
-    def start_sync(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> RunResult:
-        """``start`` in a plain test function."""
-        return run_sync(self.start(workflow, *args, **kwargs))
-
-    def resume_sync(self, run_id: str) -> RunResult:
-        """``resume`` in a plain test function."""
-        return run_sync(self.resume(run_id))
-
-    def signal_sync(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> RunResult:
-        """``signal`` in a plain test function."""
-        return run_sync(self.signal(run_id, name, value, id=id))
-
-    def approve_sync(
-        self,
-        run_id: str,
-        value: Any = None,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        by: str = DEFAULT_ACTOR,
-        reason: str = "",
-        id: str | None = None,
-    ) -> RunResult:
-        """``approve`` in a plain test function."""
-        return run_sync(self.approve(run_id, value, arguments=arguments, by=by, reason=reason, id=id))
-
-    def deny_sync(self, run_id: str, *, by: str = DEFAULT_ACTOR, reason: str = "", id: str | None = None) -> RunResult:
-        """``deny`` in a plain test function."""
-        return run_sync(self.deny(run_id, by=by, reason=reason, id=id))
-
-    def cancel_sync(self, run_id: str) -> RunResult:
-        """``cancel`` in a plain test function."""
-        return run_sync(self.cancel(run_id))
-
-    def pause_sync(self, run_id: str) -> RunResult:
-        """``pause`` in a plain test function."""
-        return run_sync(self.pause(run_id))
-
-    def unpause_sync(self, run_id: str) -> RunResult:
-        """``unpause`` in a plain test function."""
-        return run_sync(self.unpause(run_id))
-
-    def retry_sync(self, run_id: str, *, run_again: bool = False) -> RunResult:
-        """``retry`` in a plain test function."""
-        return run_sync(self.retry(run_id, run_again=run_again))
-
-    def settle_sync(self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True) -> RunResult:
-        """``settle`` in a plain test function."""
-        return run_sync(self.settle(run_id, step, output, happened=happened))
-
-    def set_budget_sync(self, run_id: str, budget: Budget) -> RunResult:
-        """``set_budget`` in a plain test function."""
-        return run_sync(self.set_budget(run_id, budget))
-
-    def fork_sync(
-        self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
-    ) -> RunResult:
-        """``fork`` in a plain test function."""
-        return run_sync(self.fork(run_id, at=at, with_output=with_output, id=id))
-
-    def advance_sync(self, by: timedelta | float) -> None:
-        """``advance`` in a plain test function."""
-        run_sync(self.advance(by))
-
-    def events_sync(self, run_id: str, after: str | None = None) -> list[Event]:
-        """``events`` in a plain test function."""
-        return run_sync(self.events(run_id, after))
-
-    def crash_everywhere_sync(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> CrashReport:
-        """``crash_everywhere`` in a plain test function."""
-        __tracebackhide__ = True  # pytest: the message is the story, not our stack
-        return run_sync(self.crash_everywhere(workflow, *args, **kwargs))
-
-    def result_sync(self, run_id: str) -> RunResult:
-        """``result`` in a plain test function."""
-        return run_sync(self.result(run_id))
+    run_sync = sync_method(run)
+    start_sync = sync_method(start)
+    resume_sync = sync_method(resume)
+    signal_sync = sync_method(signal)
+    approve_sync = sync_method(approve)
+    deny_sync = sync_method(deny)
+    cancel_sync = sync_method(cancel)
+    pause_sync = sync_method(pause)
+    unpause_sync = sync_method(unpause)
+    retry_sync = sync_method(retry)
+    settle_sync = sync_method(settle)
+    set_budget_sync = sync_method(set_budget)
+    fork_sync = sync_method(fork)
+    advance_sync = sync_method(advance)
+    events_sync = sync_method(events)
+    crash_everywhere_sync = sync_method(crash_everywhere)
+    result_sync = sync_method(result)
 
 
 def _check_workflow(workflow: Any) -> None:

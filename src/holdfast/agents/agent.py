@@ -284,9 +284,16 @@ class Agent(Workflow[..., AgentResult[T]]):
             """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
             ...
 
-    def run_sync(self, *args: Any, **kwargs: Any) -> AgentResult[T]:
-        """As ``run``, from code without an event loop."""
-        return run_sync(self(*args, **kwargs))
+    def run_sync(
+        self,
+        prompt: str | Sequence[UserContent],
+        *,
+        deps: Any = None,
+        message_history: Sequence[ModelMessage] | None = None,
+        session: str | None = None,
+    ) -> AgentResult[T]:
+        """``run`` without an event loop."""
+        return run_sync(self.run(prompt, deps=deps, message_history=message_history, session=session))
 
     def options(self, **options: Any) -> Agent[T]:
         """The same agent with options for the runs that are started through it: see ``Workflow.options``."""

@@ -199,7 +199,7 @@ async def test_a_file_from_before_the_first_release_is_refused_and_left_as_it_is
         connection.execute("PRAGMA user_version = 15")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreSchemaError, match=r"before version 0\.2.*Use another file, or move its runs"):
+    with pytest.raises(StoreSchemaError, match=r"before version 0\.2.*Use another file; the version that made it"):
         await opened(path)
     assert path.read_bytes() == before
 

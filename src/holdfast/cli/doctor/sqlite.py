@@ -88,7 +88,7 @@ def _diagnose_schema(path: Path, facts: FileFacts) -> CheckResult:
         advice = "point HOLDFAST_URL at another file: Holdfast keeps its runs in one of their own"
         return CheckResult("database", FAIL, f"{path} is not a Holdfast database", advice)
     if 0 < facts.schema_version < BASELINE_VERSION:
-        advice = "use another file, or export its runs with that version and import them with this one"
+        advice = "use another file; the version that made it can still finish its runs"
         return CheckResult(
             "database", FAIL, f"schema version {facts.schema_version} is from before Holdfast 0.2", advice
         )

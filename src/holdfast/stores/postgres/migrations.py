@@ -113,7 +113,7 @@ def validate_schema_version(connection: Connection, schema: str) -> int:
     if version < BASELINE_VERSION:
         raise StoreSchemaError(
             f"the schema {schema} was made by a Holdfast before version 0.2, whose tables this one cannot read. Use "
-            f"another namespace, or move its runs: export them with that version, and import them with this one."
+            f"another namespace; the version that made it can still finish its runs."
         )
     check_compatible(schema, compatible_from)
     return version

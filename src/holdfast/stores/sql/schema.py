@@ -499,7 +499,7 @@ class Migration(NamedTuple):
     """Those on tables that may be large: PostgreSQL makes them last, and while others write."""
 
 
-BASELINE_VERSION = 100
+BASELINE_VERSION = 101
 """The version of the first release. Databases of the versions before it cannot be used."""
 
 MIGRATIONS: Final = (Migration(BASELINE, BASELINE_VERSION),)

@@ -119,7 +119,7 @@ def validate_schema_version(connection: sqlite3.Connection, database: Path) -> i
         if 0 < version < BASELINE_VERSION:
             raise StoreSchemaError(
                 f"{database} was made by a Holdfast before version 0.2, whose files this one cannot read. Use another "
-                f"file, or move its runs: export them with that version, and import them with this one."
+                f"file; the version that made it can still finish its runs."
             )
         return version
     compatible_from = int(connection.execute(sql.GET_META, ("compatible_from",)).fetchone()[0])

@@ -86,7 +86,7 @@ def test_questions_are_chosen_by_run_workflow_and_person(desk: Project, args: li
 
 def test_an_empty_list_says_so(desk: Project, seeded: Project):
     assert desk.here("approvals", "--for", "bob").out == "no approval matches\n"
-    assert seeded.here("approvals").out == "nobody is asked for anything\n"
+    assert seeded.here("approvals").out == "no open approvals\n"
     assert seeded.here("approvals", "--all").out == "no approvals yet\n"
     unknown = desk.here("approvals", "shipping-vas")
     assert unknown.code == 1

@@ -63,13 +63,7 @@ def show_approvals(
     out = create_console()
     if not asked:
         narrowed = run_id is not None or workflow is not None or assignee is not None
-        out.print(
-            "no approval matches"
-            if narrowed
-            else "no approvals yet"
-            if include_closed
-            else "nobody is asked for anything"
-        )
+        out.print("no approval matches" if narrowed else "no approvals yet" if include_closed else "no open approvals")
     for index, one in enumerate(asked):
         if index:
             out.print()

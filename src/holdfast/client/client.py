@@ -363,16 +363,16 @@ class Client:
     async def describe(
         self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
     ) -> RunReport:
-        """All that is known of a run now: what `holdfast show` tells, as data.
+        """Everything known about a run now: what `holdfast show` prints, as data.
 
-        Its state and what keeps it from going on, its journal, what it has used, the runs and workers around it; in
-        words, what it did (`told`) and what to do now (`advice`).
+        Its state and what keeps it from continuing, its journal, its usage, and the runs and workers related to it;
+        `summary` describes what it did, and `advice` what to do next.
 
         Args:
             run_id: the run.
-            after: the `seq` of a record, to tell those behind it; from the beginning unless given.
-            limit: at most so many records (`more` says whether there are others); `None`: all of them.
-            full: large values, too. Without, they are told by their beginning, and marked as `cut`.
+            after: return records after this `seq`; default: from the beginning.
+            limit: maximum number of records (`has_more` says whether there are others); `None`: all of them.
+            full: include large values. By default, only their beginning is included, and `is_truncated` is set.
         """
         return await self._backend.describe(run_id, after, limit, full=full)
 

@@ -117,7 +117,7 @@ class Claims:
         """Whether there was something to take, and no room for it."""
         self._isolation = Isolation(host, lease_s)
         self._has_disabled_runs = False
-        """Runs in memory stand still, or are about to, because their workflows were switched off."""
+        """Runs in memory start nothing more, because their workflows were disabled."""
         self._is_claiming = False
         self._claimed_while_starting: set[str] = set()
         """Runs that a claim gave to this worker before their start was answered. Only the claim takes them up: if it

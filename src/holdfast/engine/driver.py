@@ -106,7 +106,7 @@ class Driver:
         self._is_cancel_recorded = run.cancel_state is CancelState.RECORDED
         self._is_pausing = False
         self.is_disabled = False
-        """Its workflow was switched off: nothing more is begun here."""
+        """Its workflow was disabled: nothing more is started here."""
         self.is_isolated = is_isolated(run.suspicion)
         """Workers that held it died, and nothing new is recorded since."""
         self.has_fatal_error = False
@@ -497,7 +497,7 @@ class Driver:
             self._close(None)
 
     def begin_disable(self) -> None:
-        """The workflow was switched off: begin nothing more, and give the run back once what is in flight has ended."""
+        """The workflow was disabled: start nothing more, and release the run once what is in flight has ended."""
         if self.is_closed or self.is_disabled:
             return
         self.is_disabled = True

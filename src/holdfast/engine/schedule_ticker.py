@@ -11,7 +11,7 @@ said in ``stores.schedules``; here is what keeps them from doing it all at once,
   not serve the workflow. So as a rule one of those that serve it is the first, and executes the run, which saves a
   claim. Before it starts anything it reads the schedule again; the others find that the tick is settled.
 - If only workers are there that do not serve the workflow, they start the run all the same, and it waits for one that
-  does. A tick of a workflow that is switched off is not settled: it is missed, as if no worker had been there.
+  does. A tick of a disabled workflow does not advance the schedule: it is missed, as if no worker had been there.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class ScheduleTicker:
         self._schedule_next_tick(replace(schedule, fired_up_to=found.fired_up_to))
 
     async def _start_all(self, runs: list[NewRun]) -> tuple[list[str] | None, int | None]:
-        """Start them, in this order and in one commit. ``None``: the workflow is switched off."""
+        """Start them, in this order and in one commit. ``None``: the workflow is disabled."""
         answers = await asyncio.gather(*(self._host.start(run, join_orphan=False) for run in runs))
         if not all(isinstance(answer, StartResult) for answer in answers):
             return None, None

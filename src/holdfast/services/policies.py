@@ -9,9 +9,9 @@ second, and does what the policy says when a limit is reached:
 ``refuse``
     servers start no more runs of it until the day is over; those under way go on.
 ``pause``
-    it is switched off until the day is over: its runs stop at the next recorded point, and go on by themselves then.
-``kill``
-    it is switched off until somebody lifts that.
+    it is disabled until the day is over: its runs stop at the next recorded point, and continue by themselves then.
+``disable``
+    it is disabled until someone enables it.
 
 What was in flight when a limit was reached is paid for as well, so that a day may end a little above its limit. For a
 limit that holds to the cent, give the runs budgets. A person's word counts more than a policy: what somebody has
@@ -114,7 +114,7 @@ async def put_policy(store: Store, name: str, policy: Policy) -> None:
 
 
 async def delete_policy(store: Store, name: str) -> bool:
-    """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
+    """Let it have no policy; false when it had none. What the policy disabled for the day is enabled."""
     is_gone = await store.delete_document(DOCUMENT_KIND, name)
     if is_gone:
         await clear_breach(store, name)
@@ -173,7 +173,7 @@ async def record_breach(store: Store, breach: Breach, name: str, version: int) -
 
 
 async def clear_breach(store: Store, name: str) -> None:
-    """Switch on what a policy has switched off for a day, unless a person has switched it off since."""
+    """Enable what a policy disabled for a day, unless a person has disabled it since."""
     breach = await read_breach(store, name)
     if (
         breach is not None
@@ -209,7 +209,7 @@ class ClientPolicies:
         await self._backend.set(name, validate_policy(name, policy))
 
     async def delete(self, name: str) -> bool:
-        """Let it have no policy; false when it had none. What the policy has switched off for the day is lifted."""
+        """Let it have no policy; false when it had none. What the policy disabled for the day is enabled."""
         return await self._backend.delete(name)
 
     # The same, for code without an event loop

@@ -174,7 +174,7 @@ class WorkflowSpec:
     """Deaths that make a run of it ``dead``: see ``NewRun.max_deliveries``."""
     version: str = ""
     queue_key_template: str | None = None
-    """A template for the key that its runs have in its queue: see ``list_queues``."""
+    """A template for the key that its runs have in its queue: see ``queues``."""
     is_address: bool = False
     """It has no code, and its runs are by delivery: it is an address (see ``services.addresses``)."""
     inputs_schema: str = ""
@@ -236,7 +236,7 @@ class RunRequests(NamedTuple):
 
 
 class DisabledWorkflow(NamedTuple):
-    """Since when a workflow is switched off, who did that, and why."""
+    """Since when a workflow is disabled, who did that, and why."""
 
     disabled_at: float
     actor: str
@@ -384,8 +384,8 @@ class Store(ABC):
         ``workflows`` are served names: only runs of the versions that they name are taken (see ``served_versions``).
         Isolated runs (see ``rules``) come first if they have been due for ``suspect_delay_s`` seconds: if there is one,
         the claim takes a group of them and nothing else. Otherwise, or with ``None``, it takes none of them. Runs that
-        are paused, and runs of workflows that are switched off, are not due. Limited queues have an order of their own
-        (see ``list_queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
+        are paused, and runs of disabled workflows, are not due. Limited queues have an order of their own
+        (see ``queues``). A run whose row cannot be read is ended as ``failed``, and the others are taken.
         """
 
     @abstractmethod
@@ -430,7 +430,7 @@ class Store(ABC):
 
     @abstractmethod
     async def get_disabled_workflows(self) -> Mapping[str, DisabledWorkflow]:
-        """The workflows that are switched off."""
+        """The disabled workflows."""
 
     # Reading
 

@@ -49,7 +49,7 @@ class OpStatus(Enum):
     COMPENSATED = "compensated"
     """A retry found that compensations have undone what the run had done."""
     WORKFLOW_DISABLED = "workflow_disabled"
-    """The workflow is switched off: no new run of it is started."""
+    """The workflow is disabled: no new run of it is started."""
 
 
 @dataclass(frozen=True, slots=True)

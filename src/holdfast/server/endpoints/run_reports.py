@@ -30,7 +30,7 @@ class RunReportQuery(RequestModel):
     limit: PageSize = PAGE_SIZE
     values: Annotated[
         Literal["brief", "full"],
-        Field(description="`brief`: of values over 4 KiB, only the beginning, as text; the record is `cut`."),
+        Field(description="`brief`: of values over 4 KiB, only the beginning, as text; the record has `is_truncated`."),
     ] = "brief"
 
 
@@ -38,7 +38,7 @@ class RunReportQuery(RequestModel):
 async def get_run_report(call: Call, id: str, query: RunReportQuery) -> RunReport:
     """All that is known of a run, with a page of its journal.
 
-    `told` says in words what it did and what that cost, `advice` what to do now. If there is `more`, ask again with
+    `summary` describes what it did and what that cost, `advice` what to do next. If `has_more`, ask again with
     the `seq` of the last record as `after`.
     """
     after = -1 if query.after is None else query.after

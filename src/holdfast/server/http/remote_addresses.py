@@ -71,7 +71,7 @@ def _is_local_host(host: str) -> bool:
 
 
 def parse_host_name(host: str) -> str:
-    """The name in a ``StepHost`` header, without the port."""
+    """The name in a ``Host`` header, without the port."""
     host = host.strip().lower()
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdecimal() else host

@@ -81,7 +81,7 @@ class PollResult(NamedTuple):
     has_run_changes: bool
     """Something was sent to, or asked of, runs that the worker holds."""
     disabled_workflows: str
-    """Which workflows are switched off, as one text."""
+    """Which workflows are disabled, as one text."""
     is_followed: bool
     """Somebody follows runs, perhaps those that are executed here."""
     compatible_from: int

@@ -269,7 +269,7 @@ def get_workflow_specs(db: Database, reader: RowReader) -> dict[str, WorkflowSpe
 
 
 def get_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:
-    """The workflows that are switched off."""
+    """The disabled workflows."""
     return {
         name: DisabledWorkflow(since, by, reason, temporary == 1)
         for name, since, by, reason, temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)

@@ -42,7 +42,7 @@ async def set_policy(call: Call, agent: str, body: PolicyBody) -> PolicyInfo:
     """Limit the runs and the cost of a day, and say what happens when a limit is reached.
 
     `notify` only tells; `refuse` starts no more runs until the day (of UTC) is over; `pause` disables it until the day
-    is over; `kill` until someone enables it.
+    is over; `disable` until someone enables it.
     """
     await put_policy(await call.store(), agent, Policy(body.runs_per_day, body.usd_per_day, body.on_breach))
     return await get_policy(call, agent)

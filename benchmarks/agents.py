@@ -259,7 +259,7 @@ async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
         model.asked = lambda turn, asked=asked: asked.append(time.perf_counter())
         started = time.perf_counter()
         async with Runtime(url) as opened:
-            await opened.wait_for_end(handle.run_id)
+            await opened.store_provider.wait_for_end(handle.run_id)
         assert len(asked) == 1
         times.append(asked[0] - started)
     beside = "opening the store to the next model call"

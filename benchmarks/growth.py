@@ -473,7 +473,7 @@ async def measure_temporal(folder: Path, rounds: int) -> list[Measurement]:
             while await listed() < LISTED_RUN_COUNT:  # the visibility store is a moment behind
                 await asyncio.sleep(0.1)
             await client.close()  # it has kept what it has read
-            store: Any = await client._backend.connections.store()
+            store: Any = await client.connections.store()
             service: ServiceClient = store.client.service_client
             real = service._rpc_call
             service._rpc_call = counted(real)  # type: ignore[method-assign]

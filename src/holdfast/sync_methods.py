@@ -37,7 +37,7 @@ def sync_method(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> 
     """A method that calls the async one of this name and waits for it."""
     name = method.__name__
 
-    @wraps(method)
+    @wraps(method, updated=())  # the method may be abstract, and this one is not
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # pytest: the message counts, not our stack
         run = cast(SyncCapable, self)._run_sync  # pyright: ignore[reportPrivateUsage]

@@ -167,7 +167,7 @@ async def test_clients_run_agents_by_name(url: str) -> None:
     worker = asyncio.create_task(agent.run_worker(url, stop=stop))
     async with Client(url) as client:
         for _ in range(500):
-            if "runtime-by-name" in await (await client._backend.connections.store()).get_workflow_specs():
+            if "runtime-by-name" in await (await client.connections.store()).get_workflow_specs():
                 break
             await asyncio.sleep(0.01)
         result = await client.run("runtime-by-name", "Hello?")

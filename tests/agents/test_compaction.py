@@ -86,7 +86,7 @@ async def test_the_plan_is_kept_in_its_own_words(runtime: Runtime) -> None:
         "- part 0 (working)\n- part 1 (open)",
         "- part 0 (done)\n- part 1 (working)",
     ]
-    run, history = await runtime.read_journal(result.run_id)
+    run, history = await runtime.store_provider.read_journal(result.run_id)
     assert (
         rebuild_conversation(run.inputs, run.clock_started_at, history.records, agent.add_guidance).context[:-1]
         == model.sent[-1]

@@ -26,7 +26,7 @@ async def test_the_journal_tells_the_same_context_as_the_model_was_sent(runtime:
     agent = Agent(model, name="compacted-same", tools=[find], instructions="Find.", compaction=WINDOW)
     result = await agent.run("Find all.")
     assert len(model.transcripts) >= 2
-    run, history = await runtime.read_journal(result.run_id)
+    run, history = await runtime.store_provider.read_journal(result.run_id)
     told = rebuild_conversation(run.inputs, run.clock_started_at, history.records, lambda _: "Find.")
     assert told.context[:-1] == model.sent[-1]
     assert told.usage == result.usage
@@ -69,7 +69,7 @@ async def test_a_tool_may_be_called_compaction(runtime: Runtime) -> None:
     assert result.output == "done"
     assert len(model.transcripts) == 1
     assert len(result.messages) == 26
-    run, history = await runtime.read_journal(result.run_id)
+    run, history = await runtime.store_provider.read_journal(result.run_id)
     assert rebuild_conversation(run.inputs, run.clock_started_at, history.records).context[:-1] == model.sent[-1]
 
 

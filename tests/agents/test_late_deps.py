@@ -50,7 +50,7 @@ async def until_a_tool_is_called(runtime: Runtime, run_id: str) -> None:
     while True:
         await asyncio.sleep(0)  # reading may not
         with suppress(RunNotFound):
-            if (await runtime.read_journal(run_id))[1].records:
+            if (await runtime.store_provider.read_journal(run_id))[1].records:
                 return
 
 

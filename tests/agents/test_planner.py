@@ -199,7 +199,7 @@ async def test_planning_is_yes_or_no() -> None:
 async def test_a_run_that_is_not_there_has_no_plan(runtime: Runtime) -> None:
     agent = Agent(ScriptedModel(["x"]), name="planning-nowhere", planning=True)
     with pytest.raises(RunNotFound):
-        await agent.get_handle(runtime, "no-such-run").plan()
+        await agent.get_handle(runtime.store_provider, "no-such-run").plan()
 
 
 async def test_the_journal_tells_the_same_conversation_as_a_planning_model_saw(runtime: Runtime) -> None:
@@ -237,9 +237,9 @@ async def test_a_planner_that_was_replayed_knows_what_it_knew(runtime: Runtime) 
     assert result.output == "3"
     assert len(model.calls) == 4
     fork = await runtime_fork(runtime, result.run_id, at=4)
-    assert (await agent.get_handle(runtime, fork).result()).output == "3"
+    assert (await agent.get_handle(runtime.store_provider, fork).result()).output == "3"
     assert [turn.turn for turn in model.calls[4:]] == [3, 4]
-    assert list(await agent.get_handle(runtime, fork).plan()) == [PlanItem("a")]
+    assert list(await agent.get_handle(runtime.store_provider, fork).plan()) == [PlanItem("a")]
 
 
 async def runtime_fork(runtime: Runtime, run_id: str, at: int) -> str:

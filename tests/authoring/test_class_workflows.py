@@ -147,7 +147,7 @@ async def test_a_step_knows_its_run_and_the_preview_does_not_show_self(url: str)
 
     async with Runtime(url) as runtime:
         assert await Known(n=3) == ["known", "Known", "look around"]
-        [history] = await runtime._engine.store.get_histories([(await runtime.read("known")).key])
+        [history] = await runtime._engine.store.get_histories([(await runtime.store_provider.read("known")).key])
         assert [(record.name, record.preview) for record in history.records] == [("look around", "n=3")]
 
 

@@ -34,7 +34,7 @@ URL = "memory://"
 
 
 async def row(runtime: Runtime, handle: Handle[Any]) -> Run:
-    return await runtime.read(handle.run_id)
+    return await runtime.store_provider.read(handle.run_id)
 
 
 # Limits
@@ -67,7 +67,7 @@ async def test_a_runtime_announces_what_it_knows_and_what_comes_later():
     async def flow() -> None: ...
 
     async with Runtime(URL, queues=["first", Queue("second", rate="1/s"), "third"]) as runtime:
-        store = await runtime.store()
+        store = await runtime.store_provider.store()
         assert [(one.name, one.limits.describe()) for one in await store.list_queues()] == [
             ("first", "1 at once"),
             ("second", "1/s"),
@@ -161,7 +161,7 @@ async def test_a_child_has_a_queue_and_a_key_and_no_dedup():
     async with Runtime(URL) as runtime:
         kept.append(await whole.start())
         assert await kept[0].result() == "acme"
-        child = await runtime.read(f"{kept[0].run_id}:part-1")
+        child = await runtime.store_provider.read(f"{kept[0].run_id}:part-1")
         assert (child.queue, child.queue_key, child.priority) == ("parts", "acme", 3)
         with pytest.raises(RunFailed, match=r"dedup='x' is for starts from outside.*give it an id"):
             await wrong()
@@ -351,7 +351,7 @@ async def test_a_queue_that_does_not_fit_is_refused_when_the_workflow_is_defined
     with pytest.raises(DefinitionError, match="agent 'unfit'"):
         Agent(ScriptedModel(["hello"]), name="unfit", queue=Queue("q-5", key="{customer}"))
     async with Runtime(URL) as runtime:
-        assert await (await runtime.store()).list_queues() == []
+        assert await (await runtime.store_provider.store()).list_queues() == []
 
 
 async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both_are_named():
@@ -371,7 +371,7 @@ async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both
     for most in (1, 2):  # the same place once more: a module that was loaded again, and has changed
         Runtime(URL, queues=[Queue("again", concurrency=most)])
     async with Runtime(URL) as runtime:
-        again = {one.name: one.limits.concurrency for one in await (await runtime.store()).list_queues()}
+        again = {one.name: one.limits.concurrency for one in await (await runtime.store_provider.store()).list_queues()}
         assert again == {"shared": 2, "again": 2}
 
 
@@ -386,7 +386,7 @@ async def test_what_was_announced_before_is_not_said_again():
     async def flow() -> None: ...
 
     async with Runtime(URL) as runtime:
-        store = await runtime.store()
+        store = await runtime.store_provider.store()
         await store.declare_queues([NewQueue("said", Queue("said", concurrency=9).limits)])  # newer code, elsewhere
         await flow()
         assert [one.limits.concurrency for one in await store.list_queues()] == [9]

@@ -212,7 +212,7 @@ async def test_options_go_around_the_workflow_and_leave_it_as_it_is(url: str):
         assert await special("acme") == "by-hand"
         info = await (await special.start("acme")).info()
         assert (info.queue, info.tags) == ("fast", ("nightly", "urgent"))
-        assert (await runtime.read("by-hand")).priority == 7
+        assert (await runtime.store_provider.read("by-hand")).priority == 7
         plain = await (await etl.start("acme")).info()
         assert (plain.queue, plain.tags) == ("slow", ("nightly",))
         assert plain.id != "by-hand"
@@ -284,4 +284,4 @@ async def test_a_caller_who_is_cancelled_leaves_the_run_running(url: str):
         with pytest.raises(TimeoutError):
             await handle.result(timeout=0.01)
         await handle.signal("go", "still there")
-        assert await etl.get_handle(runtime, handle.run_id).result() == "still there"
+        assert await etl.get_handle(runtime.store_provider, handle.run_id).result() == "still there"

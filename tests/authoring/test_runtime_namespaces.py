@@ -31,9 +31,9 @@ async def test_what_a_step_starts_and_remembers_is_in_the_namespace_of_its_run(t
         assert (acme.namespace, bolt.namespace) == ("acme", "bolt")
         handle = await acme.start(master, "tea")
         assert await handle.result() == "tea"
-        assert (await acme.read("errand-tea")).id == "errand-tea"
+        assert (await acme.store_provider.read("errand-tea")).id == "errand-tea"
         with pytest.raises(RunNotFound, match=r"runs\.db\?namespace=bolt"):
-            await bolt.read("errand-tea")
+            await bolt.store_provider.read("errand-tea")
         assert await master("tar") == "tar", "outside of steps, the runtime that was opened last counts"
     for namespace, name in {"acme": "tea", "bolt": "tar"}.items():
         async with Client(url, namespace=namespace) as client:

@@ -65,7 +65,7 @@ async def test_a_step_called_by_a_step_is_a_plain_call(url: str):
     async with Runtime(url) as runtime:
         handle = await flow.start()
         assert await handle.result() == 6
-        [history] = await runtime._engine.store.get_histories([(await runtime.read(handle.run_id)).key])
+        [history] = await runtime._engine.store.get_histories([(await runtime.store_provider.read(handle.run_id)).key])
         assert [record.name for record in history.records] == ["six_times"]
 
 
@@ -171,7 +171,7 @@ async def test_a_workflow_called_in_a_workflow_is_a_run_of_its_own(url: str):
 
     async with Runtime(url) as runtime:
         assert await outer() == "outer-of-inner:inner-1"
-        assert (await runtime.read("outer-of-inner:inner-1")).parent == "outer-of-inner"
+        assert (await runtime.store_provider.read("outer-of-inner:inner-1")).parent == "outer-of-inner"
 
 
 @pytest.mark.asyncio
@@ -406,6 +406,6 @@ async def test_a_runtime_that_is_opened_again_picks_up_what_is_unfinished(url: s
         handle = await flow.start()
         await asyncio.sleep(0.05)
     async with Runtime(url) as again:
-        await flow.get_handle(again, handle.run_id).signal("go")
-        assert await flow.get_handle(again, handle.run_id).result(timeout=20) == 3
+        await flow.get_handle(again.store_provider, handle.run_id).signal("go")
+        assert await flow.get_handle(again.store_provider, handle.run_id).result(timeout=20) == 3
     assert calls == [1, 2]

@@ -54,7 +54,7 @@ async def test_every_call_of_workflow_code_is_a_recorded_step(url: str):
     async with Client(url) as client:
         assert await client.memory.get("notes", "b") == "the moon is full"
     async with Runtime(url) as runtime:
-        _, history = await runtime.read_journal("recorded")
+        _, history = await runtime.store_provider.read_journal("recorded")
     names = [record.name for record in history.records]
     assert names == [f"memory.{verb}" for verb in ("put", "put", "search", "list", "delete", "get")]
 

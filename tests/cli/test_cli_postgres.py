@@ -220,11 +220,12 @@ async def test_no_error_and_no_object_shows_the_password(
         said.extend(traceback.format_exception(error))
 
     async with Client(pg.url) as client, Runtime(pg.url, workflows=[]) as runtime:
-        for ask in (client.get, client.cancel, client.wait, runtime.read, runtime.read_journal):
+        provider = runtime.store_provider
+        for ask in (client.get, client.cancel, client.wait, provider.read, provider.read_journal):
             with pytest.raises(RunNotFound) as raised:
                 await ask("nothing")
             note(raised.value)
-        said += [repr(client), client.url, repr(runtime), runtime.url, (await runtime.store()).url]
+        said += [repr(client), client.url, repr(runtime), runtime.url, (await runtime.store_provider.store()).url]
     for make in (Client(unreachable.url), Runtime(unreachable.url, workflows=[])):
         with pytest.raises(StoreUnavailable) as unavailable:
             async with make:

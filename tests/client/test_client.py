@@ -109,7 +109,7 @@ def test_arguments_of_the_wrong_type_are_refused_before_anything_starts():
 def test_arguments_of_the_wrong_type_that_nobody_has_checked_fail_the_run_and_not_the_worker():
     async def main() -> None:
         async with worker_and_client() as client:
-            store = await client._backend.connections.store()
+            store = await client.connections.store()
             # As an earlier release announces it.
             await store.publish_workflows([replace((await store.get_workflow_specs())["invoicing"], inputs_schema="")])
             with pytest.raises(RunFailed, match="number"):

@@ -154,7 +154,7 @@ async def test_a_client_without_the_code_gives_runs_the_same_key(client: Client)
         for arguments in ({}, {"customer": "b"}, {"number": 2.0}, {"customer": None}, {"other": 3}):
             mine, theirs = await etl.options(new=True).start(**arguments), await client.start("etl", **arguments)
             keys.append((await client.get(theirs.run_id)).queue_key)
-            assert (await runtime.read(mine.run_id)).queue_key == keys[-1]
+            assert (await runtime.store_provider.read(mine.run_id)).queue_key == keys[-1]
         assert keys == ["ac me/1", "b/1", "ac me/2", "/1", "ac me/1"]
         assert [(await client.get(run)).queue_key for run in await client.start_many("etl", [("x", 3)])] == ["x/3"]
 

@@ -210,7 +210,7 @@ async def test_an_agent_is_started_with_its_prompt_and_its_session(client: Clien
         assert (run.workflow, run.tags) == ("reporter", ("schedule:report",))
         assert (await client.wait(run.id, timeout=10)).output == "done"
         assert (await client.schedules.get("report")).inputs["session"] == "news"
-        store = await client._backend.connections.store()
+        store = await client.connections.store()
         stored = await store.get_run(run.id)
         assert stored is not None
         assert stored.session == "news"

@@ -15,9 +15,8 @@ import httpx2
 import pytest
 
 from holdfast import Budget, Client, HoldfastError, Runtime, UsageError
-from holdfast.client.http.backend import HttpBackend
 from holdfast.client.http.backoff import Timing
-from holdfast.client.http.server_endpoint import ServerEndpoint
+from holdfast.client.http.client import HttpClient
 from holdfast.client.http.sse import ServerSentEvent, SseParser
 from holdfast.errors import (
     NotAllowed,
@@ -92,11 +91,7 @@ class Script:
             self.now += seconds
 
         pace = Timing(lambda: self.now, sleep, lambda: 1.0)
-        return Client.from_backend(
-            HttpBackend(
-                ServerEndpoint(url, KEY), timing=pace, http_transport=httpx2.MockTransport(self.answer), **options
-            )
-        )
+        return HttpClient(url, api_key=KEY, timing=pace, http_transport=httpx2.MockTransport(self.answer), **options)
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
@@ -290,8 +285,8 @@ async def test_the_key_goes_to_the_server_and_nowhere_else(caplog: pytest.LogCap
         await script(AWAY).client().get("r")
     with pytest.raises(Unauthenticated) as unknown:
         await script(problem(401, "no-valid-key")).client().get("r")
-    place = client._backend._transport.endpoint
-    shown = [client, client.url, client._backend, client._backend._transport, place, vars(client), caplog.text]
+    place = client._transport.endpoint
+    shown = [client, client.url, client._transport, place, vars(client), caplog.text]
     shown += [redirected.value, failed.value, unknown.value, vars(failed.value)]
     assert not any("SECRET" in text for one in shown for text in (repr(one), str(one)))
 
@@ -309,7 +304,7 @@ async def test_a_key_is_not_sent_in_plain_text_over_a_network(monkeypatch: pytes
         Client("http://10.0.0.1")
     monkeypatch.setenv("HOLDFAST_INSECURE", "1")
     monkeypatch.setenv("HOLDFAST_URL", "http://10.0.0.1:7100")
-    assert Client()._backend._transport.endpoint.auth_headers() == {"Authorization": f"Bearer {KEY}"}
+    assert Client()._transport.endpoint.auth_headers() == {"Authorization": f"Bearer {KEY}"}
     with pytest.raises(UsageError, match="is a Holdfast server, and this needs the store itself"):
         Runtime()
 

@@ -9,20 +9,24 @@ from typing import Any
 import pytest
 
 from holdfast import Client, UsageError
-from holdfast.services.addresses import ClientAddresses
-from holdfast.services.api_keys import ClientKeys, UnknownApiKey
-from holdfast.services.memories import ClientMemory
-from holdfast.services.policies import ClientPolicies, Policy
-from holdfast.services.queues import ClientQueues
-from holdfast.services.schedules import ClientSchedules
+from holdfast.client.resources import (
+    ClientAddresses,
+    ClientKeys,
+    ClientMemory,
+    ClientPolicies,
+    ClientQueues,
+    ClientSchedules,
+)
+from holdfast.services.api_keys import UnknownApiKey
+from holdfast.services.policies import Policy
 
-FACES = [Client, ClientMemory, ClientSchedules, ClientQueues, ClientAddresses, ClientPolicies, ClientKeys]
-ELSEWHERE = {"close": "each call disconnects by itself", "serve": "listen_sync"}
+PARTS = [Client, ClientMemory, ClientSchedules, ClientQueues, ClientAddresses, ClientPolicies, ClientKeys]
+ELSEWHERE = {"open": "each call connects by itself", "close": "each call disconnects", "serve": "listen_sync"}
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_whatever_is_awaited_can_be_had_without_an_event_loop(face: Any):
-    methods = dict(inspect.getmembers(face, inspect.isfunction))
+@pytest.mark.parametrize("part", PARTS)
+def test_whatever_is_awaited_can_be_had_without_an_event_loop(part: Any):
+    methods = dict(inspect.getmembers(part, inspect.isfunction))
     awaited = {name for name, one in methods.items() if inspect.iscoroutinefunction(one) and not name.startswith("_")}
     followed = {"events", "tail", "listen"} & methods.keys()
     asked = (awaited | followed) - ELSEWHERE.keys()

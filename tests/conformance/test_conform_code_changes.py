@@ -143,7 +143,7 @@ async def test_code_that_does_not_fit_the_journal_stops_the_run_and_other_code_g
             await wait_until(lambda: _says(client, run, "chg_other"))
         else:
             with fails_with(NonDeterminismError, "chg_other"):
-                await drifted.get_handle(runtime, run).result(30)
+                await drifted.get_handle(runtime.store_provider, run).result(30)
     async with Runtime(world.url, workflows=[_define(name, "first").name]):
         if not stands_still:
             await client.retry(run)

@@ -274,10 +274,10 @@ async def test_an_unknown_outcome_is_what_a_person_says_it_is(world: World, clie
         await client.settle(run, 1, 1)
     await client.settle(run, 2, "seven")
     with fails_with(StepOutcomeUnknown, "settled with a value that it cannot have returned"):
-        await ct_wiring.get_handle(world.runtime, run).result(20)
+        await ct_wiring.get_handle(world.runtime.store_provider, run).result(20)
     await client.settle(run, 2, 700)
     with fails_with(StepOutcomeUnknown, "the line broke"):
-        await ct_wiring.get_handle(world.runtime, run).result(20)
+        await ct_wiring.get_handle(world.runtime.store_provider, run).result(20)
     assert effect_counts[run, "wired"] == 2, "the second one"
     healed.add(run)
     await client.settle(run, "ct_wire", happened=False)

@@ -206,7 +206,7 @@ async def test_signals_to_a_run_that_has_not_begun_are_kept_and_hurry_nothing(wo
         else:
             handle = await sig_delayed.options(id=make_unique_id("starter")).start(run)
             await wait_until(partial(_is_there, world, run))
-        child = sig_gathering.get_handle(world.runtime, run)
+        child = sig_gathering.get_handle(world.runtime.store_provider, run)
         for number in range(2):
             await child.signal("item", number)
             await asyncio.sleep(0.15)
@@ -217,7 +217,7 @@ async def test_signals_to_a_run_that_has_not_begun_are_kept_and_hurry_nothing(wo
 
 async def _is_there(world: World, run: str) -> bool:
     try:
-        await sig_gathering.get_handle(world.runtime, run).info()
+        await sig_gathering.get_handle(world.runtime.store_provider, run).info()
     except RunNotFound:
         return False
     return True

@@ -254,7 +254,7 @@ async def test_a_run_that_was_handed_over_is_cancelled_by_whoever_takes_it_up(wo
     await ask(world, handle.run_id)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == ["work", "cleaned up"]  # what was in flight is not begun again only to be cancelled
 
 
@@ -282,7 +282,7 @@ async def test_the_cancel_outlives_the_worker_that_was_asked(world: World):
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == ["clean up", "clean up"]
     assert await describe_journal(second, handle) == ["cancel cancel", "step clean_up"]
 
@@ -309,7 +309,7 @@ async def test_a_worker_that_dies_before_it_records_the_cancel_leaves_it_to_the_
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert await describe_journal(second, handle) == ["cancel cancel"]
 
 
@@ -335,7 +335,7 @@ async def test_while_it_is_being_replayed(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
     await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await again.signal("go")
     await again.cancel()
     await wait_until(lambda: second._engine._drivers_by_run_id[handle.run_id]._is_cancel_requested)
@@ -584,7 +584,7 @@ async def test_a_dead_run_cannot_be_cancelled(world: World):
     runtime = await world.open()
     assert await get_state(runtime, handle) == "dead"
     with pytest.raises(RunEnded, match="it is dead"):
-        await flow.get_handle(runtime, handle.run_id).cancel()
+        await flow.get_handle(runtime.store_provider, handle.run_id).cancel()
 
 
 async def test_a_run_that_is_not_there(world: World):
@@ -594,7 +594,7 @@ async def test_a_run_that_is_not_there(world: World):
     runtime = await world.open()
     for call in ("cancel", "pause", "resume"):
         with pytest.raises(RunNotFound, match="nobody"):
-            await getattr(flow.get_handle(runtime, "nobody"), call)()
+            await getattr(flow.get_handle(runtime.store_provider, "nobody"), call)()
 
 
 # Races with the end
@@ -668,7 +668,7 @@ async def test_a_takeover_after_such_a_race_comes_to_the_same_end(world: World):
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == ["work", "undo", "undo"]
 
 
@@ -872,7 +872,7 @@ async def test_a_cancel_and_a_deadline_due_at_once_after_a_takeover(world: World
     clock.advance(101)
     second = await world.open()
     with pytest.raises(RunCancelled):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert begun == ["slow"]
 
 

@@ -52,7 +52,7 @@ async def test_a_question_that_is_changed_while_it_is_open_is_another_one(world:
     await world.crash(first)
     text = "Delete the original?"
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await wait_until_parked(second, clock, again)
     former, now = await again.approvals(all=True)
     assert (former.id, former.question, former.state) == (shown.id, "Delete the copy?", "withdrawn")
@@ -85,7 +85,7 @@ async def test_an_answer_that_waits_is_not_taken_for_the_answer_to_a_changed_que
     assert await store.commit([AnswerApproval(shown.id, yes, "ann", clock.now())]) == [OpStatus.DONE]
     text = "Delete the original?"
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await wait_until_parked(second, clock, again)
     former, now = await again.approvals(all=True)
     assert (former.id, former.state, former.answered_by) == (shown.id, "withdrawn", "ann")
@@ -124,7 +124,7 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
 
     store.before_commit = answer_just_before
     second = await world.open(store=store)
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await wait_until_parked(second, clock, again)
     assert answered == [OpStatus.DONE]
     former, now = await again.approvals(all=True)
@@ -150,14 +150,14 @@ async def test_a_question_that_was_changed_and_is_changed_back_is_asked_anew(wor
     await world.crash(runtime)
     text = "Delete the original?"
     runtime = await world.open()
-    handle = flow.get_handle(runtime, handle.run_id)
+    handle = flow.get_handle(runtime.store_provider, handle.run_id)
     await handle.resume()
     assert (await open_question(handle)).id != shown.id
     await wait_until_quiet(runtime)
     await world.crash(runtime)
     text = "Delete the copy?"
     runtime = await world.open()
-    handle = flow.get_handle(runtime, handle.run_id)
+    handle = flow.get_handle(runtime.store_provider, handle.run_id)
     await wait_until_parked(runtime, clock, handle)
     [asked] = await handle.approvals()
     assert (asked.id, asked.question, asked.answered_by) == (shown.id, text, "")
@@ -187,7 +187,7 @@ async def test_code_that_is_corrected_after_drift_takes_no_answer_to_what_it_doe
     await world.crash(first)
     version = 2
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await again.resume()
     assert (await wait_until_ended(second, again)).state == "failed"
     version = 3

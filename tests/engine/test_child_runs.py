@@ -207,7 +207,7 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: "p:child-1" in runtime._engine._drivers_by_run_id)
-    assert await child.get_handle(runtime, "p:child-1").cancel()
+    assert await child.get_handle(runtime.store_provider, "p:child-1").cancel()
     assert await handle.result() == "p:child-1 cancelled"
 
 
@@ -229,7 +229,7 @@ async def test_a_child_that_is_cancelled_before_anybody_began_it_tells_the_parke
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_parked(runtime, clock, handle)
     assert (await read_run(runtime, handle)).waits_for == "run 'p:child-1'"
-    await child.get_handle(runtime, "p:child-1").cancel()
+    await child.get_handle(runtime.store_provider, "p:child-1").cancel()
     assert await handle.result() == "cancelled"
 
 
@@ -514,12 +514,12 @@ async def test_a_parked_parent_that_is_woken_by_one_child_leaves_the_other_alone
     parent_driver.park()
     runtime._engine._idle_runs.remove(parent_driver)
     await wait_for_state(runtime, handle, "waiting")
-    await child.get_handle(runtime, "p:child-1").signal("go", 1)
+    await child.get_handle(runtime.store_provider, "p:child-1").signal("go", 1)
     await wait_for_state(runtime, handle, "running")  # replayed: it waits for its second child again
     await wait_until_quiet(runtime)
     assert runtime._engine._drivers_by_run_id["p:child-2"] is second
     assert not second.is_closed
-    await child.get_handle(runtime, "p:child-2").signal("go", 2)
+    await child.get_handle(runtime.store_provider, "p:child-2").signal("go", 2)
     assert await handle.result() == ["a 1", "b 2"]
     assert begun == ["a", "b"]
     assert [run.epoch for run in [await read_run(runtime, "p:child-2")]] == [1]
@@ -650,8 +650,8 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     await wait_until(lambda: second._engine._claims._deferred_starts or calls)
     await asyncio.sleep(0.01)
     let_read.set()
-    await parent.get_handle(second, handle.run_id).signal("go", "on")
-    assert await parent.get_handle(second, handle.run_id).result() == ["worked", "on"]
+    await parent.get_handle(second.store_provider, handle.run_id).signal("go", "on")
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == ["worked", "on"]
     assert calls == ["work"]
 
 
@@ -670,7 +670,7 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     await wait_until(lambda: "p:child-1" in other._engine._drivers_by_run_id)
     await wait_until_parked(runtime, clock, handle)
     await wait_until_parked(other, clock, "p:child-1")
-    await child.get_handle(other, "p:child-1").signal("go", 5)
+    await child.get_handle(other.store_provider, "p:child-1").signal("go", 5)
     assert await handle.result() == 5
 
 
@@ -717,7 +717,7 @@ async def test_a_parent_that_dies_with_its_child_starts_it_only_once(world: Worl
     second = await world.open()
     await wait_until(lambda: second._engine._idle_runs)
     gate.set()
-    assert await parent.get_handle(second, handle.run_id).result() == "worked"
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == "worked"
     assert calls == ["work"]
     run = await read_run(other, "p:child-1")
     assert (run.epoch, run.delivery_count) == (1, 0)
@@ -749,7 +749,7 @@ async def test_a_child_whose_worker_died_with_the_parents_goes_on_too(world: Wor
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await parent.get_handle(second, handle.run_id).result() == ["a", "b"]
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b", "b"]
 
 
@@ -776,7 +776,7 @@ async def test_a_child_that_ended_while_nobody_held_the_parent_is_not_run_again(
     other = await world.open(queues=["other"])
     await wait_until_ended(other, "p:child-1")
     second = await world.open(queues=["default"])
-    assert await parent.get_handle(second, handle.run_id).result() == "worked"
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == "worked"
     assert calls == ["work"]
 
 
@@ -794,8 +794,8 @@ async def test_a_runtime_that_closes_hands_parent_and_child_over(world: World):
     await wait_until(lambda: len(first._engine._idle_runs) == 2)
     await first.close()
     second = await world.open()
-    await child.get_handle(second, "p:child-1").signal("go", "on")
-    assert await parent.get_handle(second, handle.run_id).result() == "on"
+    await child.get_handle(second.store_provider, "p:child-1").signal("go", "on")
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == "on"
     assert (await read_run(second, handle)).delivery_count == 0
 
 
@@ -816,8 +816,8 @@ async def test_a_started_child_goes_its_own_way(world: World):
     assert await handle.result() == "p:child-1"
     assert await describe_journal(runtime, handle) == ["start child"]
     assert not (await read_run(runtime, "p:child-1")).state.is_terminal
-    await child.get_handle(runtime, "p:child-1").signal("go", "alone")
-    assert await child.get_handle(runtime, "p:child-1").result() == "alone"
+    await child.get_handle(runtime.store_provider, "p:child-1").signal("go", "alone")
+    assert await child.get_handle(runtime.store_provider, "p:child-1").result() == "alone"
 
 
 async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(world: World):
@@ -840,8 +840,8 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
     assert (await wait_until_ended(runtime, failing)).state == "failed"
     assert (await wait_until_ended(runtime, cancelled)).state == "cancelled"
     for run_id in ("f:child-1", "c:child-1"):
-        await child.get_handle(runtime, run_id).signal("go", "alive")
-        assert await child.get_handle(runtime, run_id).result() == "alive"
+        await child.get_handle(runtime.store_provider, run_id).signal("go", "alive")
+        assert await child.get_handle(runtime.store_provider, run_id).result() == "alive"
 
 
 async def test_a_handle_in_workflow_code_waits_signals_and_cancels(world: World):
@@ -953,7 +953,7 @@ async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_d
     await asyncio.sleep(0.02)
     await world.crash(first)
     second = await world.open()
-    assert await parent.get_handle(second, handle.run_id).result() == ["first", "second"]
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == ["first", "second"]
 
 
 async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world: World, clock: VirtualClock):
@@ -1347,8 +1347,8 @@ async def test_a_worker_that_dies_before_it_cancels_the_child_leaves_that_to_the
     await world.crash(first)
     second = await world.open(queues=["default"])
     assert (await wait_until_ended(second, "p:child-1")).state == "cancelled"
-    await parent.get_handle(second, handle.run_id).signal("go")
-    assert await parent.get_handle(second, handle.run_id).result() == "gave up"
+    await parent.get_handle(second.store_provider, handle.run_id).signal("go")
+    assert await parent.get_handle(second.store_provider, handle.run_id).result() == "gave up"
 
 
 # When the store fails
@@ -1417,7 +1417,7 @@ async def test_a_store_that_fails_to_link_keeps_the_runs_place(world: World, cap
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: not failures and len(runtime._engine._idle_runs) == 2)
-    await child.get_handle(runtime, "p:child-1").signal("go", "on")
+    await child.get_handle(runtime.store_provider, "p:child-1").signal("go", "on")
     assert await handle.result() == "on"
 
 

@@ -380,7 +380,7 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     await switch.disable_workflow("parent")
     await wait_for_state(runtime, handle, "pending")
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert not (await read_run(runtime, kid)).state.is_terminal
     await kid.signal("go", 1)
     assert await kid.result() == 1

@@ -42,7 +42,7 @@ async def test_progress_that_is_kept_is_in_the_store_before_the_step_goes_on(wor
     await world.crash(runtime)
     assert seen == [None, b"0", b"1", b"2"]
     runtime = await world.open()
-    assert await kept_progress.get_handle(runtime, handle.run_id).result() == "done"
+    assert await kept_progress.get_handle(runtime.store_provider, handle.run_id).result() == "done"
     assert seen[4:] == [2, b"2", b"3"]
     assert not await read_attempts(runtime, handle)
 
@@ -103,7 +103,7 @@ async def test_a_zombie_does_not_go_on_when_it_keeps_its_progress(world: World):
     gates[0].set()
     await wait_until(lambda: events)
     gates[1].set()
-    assert await kept_by_a_zombie.get_handle(second, handle.run_id).result() == "worker 2"
+    assert await kept_by_a_zombie.get_handle(second.store_provider, handle.run_id).result() == "worker 2"
     assert events == ["worker 1 stopped", "worker 2 went on"]
 
 

@@ -170,7 +170,7 @@ async def test_a_run_goes_on_in_another_process_that_has_the_key_from_the_enviro
 
 
 async def _has_recorded(runtime: Runtime) -> bool:
-    run = await runtime.read("taken-over")
+    run = await runtime.store_provider.read("taken-over")
     [history] = await runtime._engine.store.get_histories([run.key])
     return bool(history.records)
 

@@ -88,7 +88,7 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
     broken = another_version(drifted)
     second = await world.open()
     with pytest.raises(RunFailed) as failed:
-        await broken.get_handle(second, handle.run_id).result()
+        await broken.get_handle(second.store_provider, handle.run_id).result()
     assert isinstance(failed.value.__cause__, NonDeterminismError)
     assert "≠" in str(failed.value.__cause__)
     assert len(await read_journal(second, handle)) == 1
@@ -97,7 +97,7 @@ async def test_code_that_drifted_fails_the_run_and_corrected_code_goes_on_where_
     another_version(good)
     third = await world.open()
     await third._engine.store.commit([ReopenRun(handle.run_id, third._engine.clock.now())])
-    again = flow.get_handle(third, handle.run_id)
+    again = flow.get_handle(third.store_provider, handle.run_id)
     await again.signal("go")
     assert await again.result() == "loaded rows"
     assert calls == ["extract", "load"]
@@ -131,7 +131,7 @@ async def test_a_record_that_no_longer_fits_its_type_fails_the_run_even_if_that_
     another_version(after)
     second = await world.open()
     with pytest.raises(RunFailed, match="output of step 'count' cannot be read as `int`") as failed:
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert isinstance(failed.value.__cause__, UnreadableRecord)
     assert len(await read_journal(second, handle)) == 1
 
@@ -256,5 +256,5 @@ async def test_anyio_task_groups_in_a_workflow_survive_the_worker(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result(timeout=20) == ["a", "b", "c", "d", "e"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result(timeout=20) == ["a", "b", "c", "d", "e"]
     assert sorted(calls) == sorted(["a", "b", "c", "c", "d", "e", *[f"undo {name}" for name in "abde"]])

@@ -40,7 +40,7 @@ async def fork(
     """Fork a run as a client does, and return this runtime's handle to the fork."""
     store = await world.open_store()
     run = await fork_run(store, run_id, at=at, with_output=with_output, new_id=id or None)
-    return flow.get_handle(runtime, run.id)
+    return flow.get_handle(runtime.store_provider, run.id)
 
 
 async def everything(runtime: Any, run_id: str) -> tuple[Any, History]:

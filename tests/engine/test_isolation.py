@@ -71,9 +71,9 @@ async def test_one_bad_run_ends_dead_and_ten_innocent_ones_complete(world: World
     handles += [await runtime.start(innocent, n) for n in range(5, 10)]
     runtime = await deadly.restart_until(runtime, "bad")
     for n, handle in enumerate(handles):
-        assert await innocent.get_handle(runtime, handle.run_id).result(timeout=20) == n + 1
+        assert await innocent.get_handle(runtime.store_provider, handle.run_id).result(timeout=20) == n + 1
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held"):
-        await bad.get_handle(runtime, "bad").result()
+        await bad.get_handle(runtime.store_provider, "bad").result()
     assert (await read_run(runtime, "bad")).delivery_count == 3
     assert deadly.deaths <= 7
 
@@ -97,7 +97,7 @@ async def test_a_child_that_kills_its_worker_ends_dead_and_its_parent_is_told(wo
     await runtime.start(parent)
     runtime = await deadly.restart_until(runtime, "parent")
     with pytest.raises(RunFailed) as failed:
-        await parent.get_handle(runtime, "parent").result()
+        await parent.get_handle(runtime.store_provider, "parent").result()
     assert isinstance(failed.value.__cause__, RunDead)
     assert (await read_run(runtime, "parent")).delivery_count == 0
 
@@ -146,7 +146,7 @@ async def test_a_worker_that_tries_a_run_alone_starts_others_when_it_has_recorde
     gate.set()
     assert await handle.result(timeout=20) == "quick"
     for name in "ab":
-        assert await held.get_handle(runtime, f"held-{name}").result(timeout=20) == name
+        assert await held.get_handle(runtime.store_provider, f"held-{name}").result(timeout=20) == name
 
 
 async def test_an_isolated_run_that_waits_leaves_memory_at_once_for_the_next_one(in_memory: World):
@@ -173,7 +173,7 @@ async def test_an_isolated_run_that_waits_leaves_memory_at_once_for_the_next_one
         await runtime.start(flow)
     runtime = await crash_twice(in_memory, runtime, begun, 2)
     begun += ["", "", "", ""]
-    assert await held.get_handle(runtime, "held").result(timeout=20) == "held"
+    assert await held.get_handle(runtime.store_provider, "held").result(timeout=20) == "held"
     await wait_for_state(runtime, "waits", "waiting")
     assert (await read_run(runtime, "waits")).suspicion == 0
 

@@ -63,8 +63,8 @@ async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World)
     store.lose_claim = True
     runtime = await world.open(store=store)
     await wait_until(lambda: not store.lose_claim)
-    await flow.get_handle(runtime, handle.run_id).signal("go", None)
-    assert await flow.get_handle(runtime, handle.run_id).result(timeout=10) == "done"
+    await flow.get_handle(runtime.store_provider, handle.run_id).signal("go", None)
+    assert await flow.get_handle(runtime.store_provider, handle.run_id).result(timeout=10) == "done"
 
 
 async def test_a_run_whose_start_went_unheard_is_not_held_for_ever(world: World):
@@ -99,7 +99,7 @@ async def test_a_run_whose_start_went_unheard_begins_although_nobody_asks_again(
     with pytest.raises(StoreUnavailable):
         await runtime.start(flow.options(id="mine", delay=0.2 if delayed else None))
     world.clock.advance(1)
-    assert await flow.get_handle(runtime, "mine").result(timeout=10) == "done"
+    assert await flow.get_handle(runtime.store_provider, "mine").result(timeout=10) == "done"
 
 
 async def test_a_signal_that_went_unheard_wakes_its_run(world: World):
@@ -149,7 +149,7 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
     store.before_histories = None
     gate.set()
     # Under its new number it claims the run anew; the old claim is worth nothing, and nothing is begun under it.
-    assert await flow.get_handle(first, handle.run_id).result(timeout=10) == "done"
+    assert await flow.get_handle(first.store_provider, handle.run_id).result(timeout=10) == "done"
     assert begun == [1]
     assert (await read_run(first, handle)).epoch == 2
 

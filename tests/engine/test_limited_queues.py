@@ -180,7 +180,7 @@ async def test_the_place_of_a_dead_worker_is_free(world: World):
     assert site.most == 1
     site.open("a")
     site.open("b")
-    assert [await flow.get_handle(second, one.run_id).result() for one in (a, b)] == ["a", "b"]
+    assert [await flow.get_handle(second.store_provider, one.run_id).result() for one in (a, b)] == ["a", "b"]
 
 
 async def test_a_queue_gets_limits_while_its_runs_are_held(world: World):

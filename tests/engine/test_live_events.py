@@ -285,7 +285,7 @@ async def test_who_takes_over_tells_in_a_part_of_its_own_and_deletes_what_was_to
     await stage.begins()
     assert said(await notices(second, handle.run_id)) == [("1.1.0", 0, "from the first")]
     stage.end.set()
-    await second.wait_for_end(handle.run_id)
+    await second.store_provider.wait_for_end(handle.run_id)
     [append] = ops(store, AppendRecord)
     assert append.clear_live_events, "although the second has told nothing itself"
 
@@ -314,7 +314,7 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     await pass_time(world, second)
     assert said(await notices(second, handle.run_id)) == []
     stage.end.set()
-    await second.wait_for_end(handle.run_id)
+    await second.store_provider.wait_for_end(handle.run_id)
 
 
 async def test_a_step_may_tell_from_a_thread(world: World):

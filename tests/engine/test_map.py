@@ -179,7 +179,7 @@ async def test_a_crash_in_the_middle_costs_only_the_items_in_flight(world: World
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == list(range(10))
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == list(range(10))
     assert sorted(calls) == sorted([*range(10), 5, 6])
 
 

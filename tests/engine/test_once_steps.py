@@ -60,7 +60,7 @@ async def test_a_once_step_whose_worker_died_is_not_run_again(world: World):
     await wait_until(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    told = await flow.get_handle(second, handle.run_id).result()
+    told = await flow.get_handle(second.store_provider, handle.run_id).result()
     assert told.startswith(f"pay unknown: step 'pay' of run '{handle.run_id}' was in flight")
     assert "may or may not have happened" in told
     assert calls == [1]
@@ -106,7 +106,7 @@ async def test_a_once_step_that_reports_progress_keeps_its_intent(world: World, 
     await wait_until(progressed)
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "unknown"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result(timeout=10) == "unknown"
     assert calls == [1]
 
 
@@ -134,7 +134,7 @@ async def test_a_worker_that_died_before_the_step_began_may_not_know_either(worl
     await world.crash(first)
     before = len(calls)
     second = await world.open()
-    result = await flow.get_handle(second, handle.run_id).result()
+    result = await flow.get_handle(second.store_provider, handle.run_id).result()
     assert (result, len(calls)) in [("unknown", before), ("paid", 1)]
     assert len(calls) <= 1
 
@@ -311,5 +311,5 @@ async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_wor
     assert not calls
     calls.append("another worker")
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "paid"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "paid"
     assert calls == ["another worker", "pay"]

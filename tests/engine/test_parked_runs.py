@@ -123,7 +123,7 @@ async def test_a_timer_survives_the_worker(world: World, clock: VirtualClock):
     await world.crash(first)
     clock.advance(3601)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "slept"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "slept"
 
 
 async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
@@ -211,7 +211,7 @@ async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen
     async def signal_first(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await flow.get_handle(other, handle.run_id).signal("go", "in time")
+            await flow.get_handle(other.store_provider, handle.run_id).signal("go", "in time")
 
     store.before_commit = signal_first
     driver = runtime._engine._drivers_by_run_id[handle.run_id]
@@ -239,7 +239,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
     async def signal_and_tell(ops: Any) -> None:
         if any(isinstance(op, ParkRun) for op in ops):
             store.before_commit = None
-            await flow.get_handle(other, handle.run_id).signal("go", "in time")
+            await flow.get_handle(other.store_provider, handle.run_id).signal("go", "in time")
             await engine._poll()
 
     store.before_commit = signal_and_tell
@@ -345,13 +345,13 @@ async def test_a_signal_sent_while_a_deploy_waited_for_another_name_is_found_aft
     await first.close()
     waits_for("payment")  # the deploy
     second = await world.open()
-    await flow.get_handle(second, handle.run_id).signal("paid", "7 euros")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("paid", "7 euros")
     await wait_until_parked(second, clock, handle)
     assert (await read_run(second, handle)).waits_for == "signal 'payment'"
     await (second.close() if how == "close" else world.crash(second))
     waits_for("paid")  # the rollback
     third = await world.open()
-    assert await flow.get_handle(third, handle.run_id).result(timeout=10) == "7 euros"
+    assert await flow.get_handle(third.store_provider, handle.run_id).result(timeout=10) == "7 euros"
 
 
 async def test_a_deploy_wakes_no_parked_run_whose_mailbox_is_empty(world: World, clock: VirtualClock):
@@ -451,7 +451,7 @@ async def test_a_deadline_that_passed_while_nobody_was_there_comes_before_what_w
     clock.advance(200)
     second = await world.open()
     with pytest.raises(RunFailed, match="did not end within"):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert calls == ["slow"]
 
 
@@ -483,7 +483,7 @@ async def test_a_worker_that_dies_while_a_timed_out_run_cleans_up_does_not_cut_t
     await wait_until(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "undone"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "undone"
     assert [record.kind.label for record in await read_journal(second, handle)] == ["deadline", "step"]
 
 
@@ -529,7 +529,7 @@ async def test_a_timer_due_while_nobody_was_there_comes_before_what_was_in_fligh
     await world.crash(first)
     clock.advance(31)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "gave up"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "gave up"
     assert calls == ["paid"]
 
 
@@ -574,7 +574,7 @@ async def test_all_that_was_due_comes_first_also_if_it_is_recorded_one_by_one(wo
 
     store.fail_before, store.before_commit = break_once, take_a_while
     second = await world.open(store=store)
-    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "gave up"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result(timeout=10) == "gave up"
     assert broken == [2]
     assert calls == ["model"]
 
@@ -663,7 +663,7 @@ async def test_waiting_for_a_run_that_was_parked_elsewhere_and_ended_there(world
     waiting = asyncio.ensure_future(handle.result())
     await wait_until_parked(first, clock, handle)
     first._engine._claims._queues = ()  # the first engine takes nothing any more
-    await flow.get_handle(second, handle.run_id).signal("go", "done")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go", "done")
     async with asyncio.timeout(10):
         assert await waiting == "done"
     await wait_for_state(second, handle, "completed")

@@ -124,7 +124,7 @@ async def test_a_process_that_dies_before_the_record_is_durable_has_decided_noth
     await world.crash(first)
     flow = deploy(old)  # the deploy was taken back meanwhile
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "euros"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "euros"
     assert log == ["euros"]
 
 
@@ -186,7 +186,7 @@ async def test_code_that_does_not_fit_leaves_no_patch_behind(world: World, clock
     await first.close()
     flow = deploy(drifted)
     second = await world.open()
-    await flow.get_handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go")
     run = await wait_until_ended(second, handle.run_id)
     assert b"NonDeterminismError" in (run.error or b"")
     assert asked == [True]
@@ -266,12 +266,12 @@ async def test_a_parked_run_takes_the_new_way_unless_it_has_been_past_it(
     for signal in ["go", "end"][len(signals) :]:
         # Another process each time, which must come to the same answer.
         runtime = await world.open()
-        handle = flow.get_handle(runtime, handle.run_id)
+        handle = flow.get_handle(runtime.store_provider, handle.run_id)
         await handle.signal(signal, "!")
         await wait_until_quiet(runtime)
         await runtime.close()
     runtime = await world.open()
-    assert await flow.get_handle(runtime, handle.run_id).result() == ["price", way, "!"]
+    assert await flow.get_handle(runtime.store_provider, handle.run_id).result() == ["price", way, "!"]
     assert await describe_journal(runtime, handle) == records
     assert log == ["price", way]
 
@@ -298,8 +298,8 @@ async def test_the_answer_of_an_old_run_stays_when_it_comes_to_new_places(world:
     flow = deploy(new)
     second = await world.open()
     for _ in range(3):
-        await flow.get_handle(second, handle.run_id).signal("go")
-    assert await flow.get_handle(second, handle.run_id).result() == [False, False, False, False, True]
+        await flow.get_handle(second.store_provider, handle.run_id).signal("go")
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == [False, False, False, False, True]
     assert [one for one in await describe_journal(second, handle) if one.startswith("patch")] == ["patch behind it"]
 
 
@@ -321,7 +321,7 @@ async def test_a_once_step_that_old_code_had_begun_counts_as_having_been_there(w
     await world.crash(first)
     flow = deploy(new)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "in doubt"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "in doubt"
     assert log == ["euros"]
 
 
@@ -342,8 +342,8 @@ async def test_a_child_that_old_code_had_started_counts_as_having_been_there(wor
     await first.close()
     flow = deploy(new)
     second = await world.open()
-    await child.get_handle(second, "the child").signal("go", "child")
-    assert await flow.get_handle(second, handle.run_id).result() == "child"
+    await child.get_handle(second.store_provider, "the child").signal("go", "child")
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "child"
 
 
 async def test_a_patch_whose_call_is_gone_is_passed_over(world: World, clock: VirtualClock):
@@ -364,8 +364,8 @@ async def test_a_patch_whose_call_is_gone_is_passed_over(world: World, clock: Vi
     await first.close()
     flow = deploy(newest)
     second = await world.open()
-    await flow.get_handle(second, handle.run_id).signal("go", "!")
-    assert await flow.get_handle(second, handle.run_id).result() == ["!", "end"]
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go", "!")
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["!", "end"]
     assert log == ["cents", "end"]
 
 
@@ -465,7 +465,7 @@ async def test_a_retry_that_goes_back_to_before_the_place_takes_the_new_way(worl
     flow = deploy(new)
     second = await world.open()
     await retry_run(second, handle.run_id)
-    assert await flow.get_handle(second, handle.run_id).result() == "cents"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "cents"
 
 
 async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
@@ -481,7 +481,7 @@ async def test_a_fork_has_the_patches_of_what_it_shares(world: World):
     store = await world.open_store()
     for at in (1, 2):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
-        assert await flow.get_handle(runtime, forked.id).result() == [True, "a", True, "b"]
+        assert await flow.get_handle(runtime.store_provider, forked.id).result() == [True, "a", True, "b"]
         assert await describe_journal(runtime, forked.id) == ["patch one", "step work", "patch two", "step work"]
     assert log == ["a", "b", "a", "b", "b"]
 
@@ -499,5 +499,5 @@ async def test_a_fork_of_an_old_run_takes_the_new_way_behind_what_it_shares(worl
     store = await world.open_store()
     for at, way in ((2, "cents"), (3, "euros")):
         forked = await fork_run(store, "original", at=at, new_id=f"from {at}")
-        assert await flow.get_handle(runtime, forked.id).result() == ["a", way, "c"]
+        assert await flow.get_handle(runtime.store_provider, forked.id).result() == ["a", way, "c"]
     assert (await read_run(runtime, "original")).state.is_terminal

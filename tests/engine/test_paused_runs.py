@@ -325,8 +325,8 @@ async def test_the_end_of_a_child_waits_and_the_child_goes_on(world: World):
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.pause()
     await until_paused(runtime, handle)
-    await child.get_handle(runtime, "p:child-1").signal("go", 7)
-    assert await child.get_handle(runtime, "p:child-1").result() == 7
+    await child.get_handle(runtime.store_provider, "p:child-1").signal("go", 7)
+    assert await child.get_handle(runtime.store_provider, "p:child-1").result() == 7
     await wait_until_quiet(runtime)
     assert (await get_state(runtime, handle), await read_journal(runtime, handle)) == ("waiting", [])
     await handle.resume()
@@ -345,7 +345,7 @@ async def test_a_paused_child_keeps_its_parent_waiting(world: World):
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     await kid.pause()
     await until_paused(runtime, kid)
     await kid.signal("go", 1)
@@ -495,8 +495,8 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
     await second._engine.store.reap_dead_workers(second.worker_id)
     await asyncio.sleep(0.05)
     assert (await get_state(second, handle), log) == ("pending", ["work"])
-    await flow.get_handle(second, handle.run_id).resume()
-    assert await flow.get_handle(second, handle.run_id).result() == "worked"
+    await flow.get_handle(second.store_provider, handle.run_id).resume()
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "worked"
 
 
 async def test_a_pause_survives_a_hand_over(world: World):
@@ -521,8 +521,8 @@ async def test_a_pause_survives_a_hand_over(world: World):
     second = await world.open()
     await asyncio.sleep(0.05)
     assert (await get_state(second, handle), log) == ("pending", ["work"])
-    await flow.get_handle(second, handle.run_id).resume()
-    assert await flow.get_handle(second, handle.run_id).result() == "worked"
+    await flow.get_handle(second.store_provider, handle.run_id).resume()
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "worked"
     assert (await read_run(second, handle)).delivery_count == 0
 
 
@@ -687,7 +687,7 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
     await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await again.pause()
     await settled_look(second)
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)

@@ -136,7 +136,7 @@ async def test_the_wait_and_the_count_survive_the_worker(world: World, clock: Ma
     await wait_until_parked(second, clock, handle)
     clock.advance(600)
     with pytest.raises(RunFailed):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert outage.attempts == [1, 2, 3]
 
 
@@ -407,7 +407,7 @@ async def test_a_worker_that_stops_does_not_wait_for_the_attempt(world: World, c
     await waits_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
-    assert await flow.get_handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -438,7 +438,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
     await waits_in_memory(second, handle)
     outage.is_over = True
     clock.advance(600)
-    assert await flow.get_handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -465,7 +465,7 @@ async def test_a_policy_may_give_up_after_a_time_that_outlives_the_worker(world:
         clock.advance(1000)
         runtime = await world.open()
     with pytest.raises(RunFailed, match="refused"):
-        await flow.get_handle(runtime, handle.run_id).result()
+        await flow.get_handle(runtime.store_provider, handle.run_id).result()
     assert outage.attempts == [1, 2, 3]
 
 
@@ -532,7 +532,7 @@ async def test_a_worker_that_dies_while_a_once_step_waits_leaves_no_doubt(world:
     outage.is_over = True
     clock.advance(600)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "answered"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "answered"
     assert outage.attempts == [1, 2]
 
 
@@ -562,7 +562,7 @@ async def test_a_worker_that_dies_in_the_second_attempt_of_a_once_step_leaves_it
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunFailed) as failed:
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
     assert outage.attempts == [1]
 

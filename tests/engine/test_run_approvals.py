@@ -114,7 +114,7 @@ async def test_whoever_takes_the_run_over_asks_the_same_question_and_people_are_
     await world.crash(first)
     clock.advance(60)
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await wait_until_parked(second, clock, again)
     [same] = await again.approvals(all=True)
     assert (same.id, same.requested_at, same.expires_at) == (asked.id, asked.requested_at, asked.expires_at)
@@ -137,7 +137,7 @@ async def test_an_answer_while_nobody_runs_is_there_for_the_next(world: World, c
     payload = Answer(True, "b", answered_by="ann", answered_at=clock.now()).encode()
     assert await store.commit([AnswerApproval(asked.id, payload, "ann", clock.now())]) == [OpStatus.DONE]
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     assert await again.result() == "b"
     assert (await describe_journal(second, again)).count("approval approval") == 1
 
@@ -223,7 +223,7 @@ async def test_an_answer_that_was_taken_counts_also_if_the_process_dies_before_t
     await wait_until(stop.is_set)
     await world.crash(first)
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     assert await again.result() is True
     assert len([one for one in await describe_journal(second, again) if one == "approval approval"]) == 1
 
@@ -258,7 +258,7 @@ async def test_a_process_that_dies_between_the_withdrawal_and_its_record_does_no
     assert closed.state == "withdrawn"
     await world.crash(first)
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     assert await again.result() == "nobody"
     [closed] = await again.approvals(all=True)
     assert closed.state == "withdrawn"
@@ -403,7 +403,7 @@ async def test_workflow_code_can_ask_in_a_child_but_not_answer_for_it(world: Wor
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    asker = child.get_handle(runtime, "asker")
+    asker = child.get_handle(runtime.store_provider, "asker")
     asked = await open_question(asker)
     await asker.approve(asked.id)
     refused, answer = await handle.result()

@@ -122,7 +122,7 @@ async def test_a_takeover_is_logged_with_the_death_that_made_it_necessary(
     await wait_until(lambda: "b" in calls)
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["a", "b"]
     assert lines(caplog) == [
         ("WARNING", f"worker {first.worker_id} died: 1 of its runs can be taken over"),
         ("WARNING", "run 'long' of workflow 'flow' is taken over after its worker died (1 recorded outcome is kept)"),

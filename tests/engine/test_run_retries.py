@@ -410,8 +410,8 @@ async def test_drift_takes_nothing_back(world: World):
     assert b"NonDeterminismError" in (run.error or b"")
     other = "a"
     await mend(second, handle, bench)
-    await flow.get_handle(second, handle.run_id).signal("go", "!")
-    assert await flow.get_handle(second, handle.run_id).result() == "A!"
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go", "!")
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "A!"
     assert bench.log == []
 
 
@@ -438,7 +438,7 @@ async def test_a_worker_that_dies_after_the_retry_changes_nothing(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == ["A", "B", "LAST"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["A", "B", "LAST"]
     assert bench.log == ["b", "last", "last"]
 
 
@@ -677,7 +677,7 @@ async def test_a_dead_run_gets_another_three_deliveries(world: World):
         await wait_until(lambda deaths=deaths: bench.log.count("deadly") == deaths)
         await world.crash(mortal)
     runtime = await world.open()
-    again = flow.get_handle(runtime, handle.run_id)
+    again = flow.get_handle(runtime.store_provider, handle.run_id)
     with pytest.raises(RunDead):
         await again.result()
     hang = False
@@ -726,7 +726,7 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
     await wait_until(lambda: calls)
     await world.crash(first)
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     with pytest.raises(RunFailed) as failed:
         await again.result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
@@ -900,7 +900,7 @@ async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     await kid.cancel()
     await wait_until_ended(runtime, handle)
     await retry_run(runtime, handle.run_id)
@@ -943,7 +943,7 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_ended(runtime, handle)
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     await mend(runtime, kid, bench)
     assert await kid.result() == "BAD"
     await retry_run(runtime, handle.run_id)
@@ -969,7 +969,7 @@ async def test_a_child_that_was_cancelled_because_its_sibling_failed_goes_on(wor
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_ended(runtime, handle)
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert (await wait_until_ended(runtime, kid)).state == "cancelled"
     await mend(runtime, handle, bench)
     await wait_until_quiet(runtime)
@@ -1023,7 +1023,7 @@ async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world:
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     await handle.cancel()
-    kid = child.get_handle(runtime, "p:child-1")
+    kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert (await wait_until_ended(runtime, kid)).state == "cancelled"
     assert (await wait_until_ended(runtime, handle)).state == "cancelled"
     await retry_run(runtime, handle.run_id)
@@ -1089,7 +1089,7 @@ async def test_the_end_of_a_child_that_was_cancelled_is_not_taken_for_that_of_an
         await wait_until_quiet(runtime)
         assert not (await read_run(runtime, handle)).state.is_terminal
         to = {"a signal": "p", "the same child": "p:child-2.1", "another child": "p:other-2.1"}[instead]
-        await runtime.change(SendSignal(to, "go", b"5", None, 0.0))
+        await runtime.store_provider.change(SendSignal(to, "go", b"5", None, 0.0))
         assert await handle.result() == 5
 
 

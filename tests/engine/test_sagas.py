@@ -599,7 +599,7 @@ async def test_a_takeover_while_a_run_is_being_undone_repeats_only_what_was_in_f
     shop.hangs = set()
     second = await world.open()
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert shop.log == ["buy a", "buy b", "buy c", "fail", "undo c #c", "undo b #b", "undo b #b", "undo a #a"]
 
 
@@ -683,7 +683,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     await world.crash(first)
     second = await world.open()
     with pytest.raises(RunFailed, match="StepOutcomeUnknown") as failed:
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert isinstance(failed.value.__cause__, CompensationFailed)
     assert StepOutcomeUnknown.__name__ in str(failed.value)
     with pytest.raises(RetryRefused, match="once"):
@@ -691,7 +691,7 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     assert calls == ["refund"]
     await retry_run(second, handle.run_id, run_again=True)
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert calls == ["refund", "refund"]
     assert await read_attempts(second, handle) == {}
 
@@ -727,9 +727,9 @@ async def test_code_that_no_longer_fits_the_journal_undoes_nothing_and_says_why(
     await first.close()
     flow = await define(new=True)
     second = await world.open()
-    await flow.get_handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go")
     with pytest.raises(RunFailed, match="UnreadableRecord"):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert shop.log == ["order", "UnreadableRecord"]
 
 
@@ -765,9 +765,9 @@ async def test_an_output_that_only_the_undoing_reads_and_cannot_is_told_as_it_is
     await first.close()
     flow = await define(new=True)
     second = await world.open()
-    await flow.get_handle(second, handle.run_id).signal("go")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go")
     with pytest.raises(RunFailed, match="UnreadableRecord"):
-        await flow.get_handle(second, handle.run_id).result()
+        await flow.get_handle(second.store_provider, handle.run_id).result()
     assert log == []
 
 

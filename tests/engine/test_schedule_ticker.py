@@ -314,7 +314,7 @@ async def test_with_overlap_skip_a_tick_starts_nothing_while_the_run_before_is_u
     schedule = await the_only(runtime)
     assert (schedule.last_run, schedule.last_skipped_at) == ("tidy@2026-11-15T01:00:00Z", MIDNIGHT + 3 * 3600)
     assert schedule.fired_up_to == MIDNIGHT + 3 * 3600
-    await tidy.get_handle(runtime, "tidy@2026-11-15T01:00:00Z").signal("done")
+    await tidy.get_handle(runtime.store_provider, "tidy@2026-11-15T01:00:00Z").signal("done")
     await wait_until_ended(runtime, "tidy@2026-11-15T01:00:00Z")
     tell_time("2026-11-15T04:00:01Z", clock)
     await fires(runtime, "tidy@2026-11-15T01:00:00Z", "tidy@2026-11-15T04:00:00Z")

@@ -91,7 +91,7 @@ async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_a
     await wait_for_records(second, "r", 2)
     await world.crash(second)
     third = await world.open()
-    handle = flow.get_handle(third, "r")
+    handle = flow.get_handle(third.store_provider, "r")
     await send_signal(third, "r", "go", None, None)
     assert await handle.result() == 42
     assert (bank.paid, bank.log) == (["acme"], ["after"])
@@ -110,7 +110,7 @@ async def test_a_step_that_did_not_happen_runs_again(world: World):
 
     second = await bank.strike(world, flow)
     await settle(world, "r", "pay", happened=False)
-    assert await flow.get_handle(second, "r").result() == 4
+    assert await flow.get_handle(second.store_provider, "r").result() == 4
     assert bank.paid == ["acme", "acme"]
 
 
@@ -131,7 +131,7 @@ async def test_what_is_settled_is_settled(world: World):
         await settle(world, "r", 1, output=2)
     assert refused.value.run_id == "r"
     await send_signal(second, "r", "go", None, None)
-    assert await flow.get_handle(second, "r").result() == 1
+    assert await flow.get_handle(second.store_provider, "r").result() == 1
     with pytest.raises(SettleRefused, match="was settled before, and the run is completed"):
         await settle(world, "r", 1, happened=False)
 
@@ -147,7 +147,7 @@ async def test_of_two_who_settle_at_once_one_is_refused(world: World):
     said = await asyncio.gather(*(settle(world, "r", 1, output=n) for n in (7, 8)), return_exceptions=True)
     refused = [one for one in said if one is not None]
     assert [type(one) for one in refused] == [SettleRefused]
-    assert await flow.get_handle(second, "r").result() == (8 if said[0] is not None else 7)
+    assert await flow.get_handle(second.store_provider, "r").result() == (8 if said[0] is not None else 7)
 
 
 async def test_a_value_that_the_step_cannot_have_returned_leaves_its_outcome_unknown(world: World):
@@ -160,10 +160,10 @@ async def test_a_value_that_the_step_cannot_have_returned_leaves_its_outcome_unk
     second = await bank.strike(world, flow)
     await settle(world, "r", 1, output={"receipt": "r-42"})
     with pytest.raises(RunFailed, match="settled with a value that it cannot have returned") as failed:
-        await flow.get_handle(second, "r").result()
+        await flow.get_handle(second.store_provider, "r").result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
     await settle(world, "r", 1, output=9)
-    assert await flow.get_handle(second, "r").result() == 9
+    assert await flow.get_handle(second.store_provider, "r").result() == 9
     assert bank.paid == ["acme"]
     assert len(await read_journal(second, "r")) == 1
 
@@ -186,7 +186,7 @@ async def test_two_unknown_outcomes_are_settled_one_after_the_other(world: World
     run, records = await read_run(second, "r"), await read_journal(second, "r")
     assert [record.position for record in find_unsettled_steps(run, records)] == [0]
     await settle(world, "r", "pay", output=10)
-    assert await flow.get_handle(second, "r").result() == [10, 20]
+    assert await flow.get_handle(second.store_provider, "r").result() == [10, 20]
     assert sorted(bank.paid) == ["acme", "bolt"]
 
 
@@ -204,7 +204,7 @@ async def test_the_first_of_two_that_ends_the_run_is_settled_and_then_the_other(
         [unknown] = find_unsettled_steps(await read_run(second, "r"), await read_journal(second, "r"))
         await settle(world, "r", unknown.position + 1, output=unknown.position)
         await wait_until_ended(second, "r")
-    assert await flow.get_handle(second, "r").result() == [0, 1]
+    assert await flow.get_handle(second.store_provider, "r").result() == [0, 1]
     assert sorted(bank.paid) == ["acme", "bolt"]
 
 
@@ -223,7 +223,7 @@ async def test_what_the_run_did_because_of_the_unknown_outcome_is_taken_back(wor
 
     second = await bank.strike(world, flow)
     await settle(world, "r", 1, output=5)
-    assert await flow.get_handle(second, "r").result() == 5
+    assert await flow.get_handle(second.store_provider, "r").result() == 5
     assert bank.log == ["alarm", "ship"]
     assert [record.name for record in await read_journal(second, "r")] == ["pay", "work"]
 
@@ -271,7 +271,7 @@ async def test_a_run_that_failed_under_an_older_version_is_settled_if_nothing_el
         _narrow_rewind(old, records, records[0])
     assert _narrow_rewind(old, records[:1], records[0]).failed_seqs == (0,)
     await settle_step(store, "r", 1, output=1)
-    assert await flow.get_handle(second, "r").result() == 1
+    assert await flow.get_handle(second.store_provider, "r").result() == 1
 
 
 async def test_an_unknown_outcome_that_the_run_went_on_from_is_not_settled(world: World):
@@ -329,7 +329,7 @@ async def test_a_failure_in_a_run_that_another_one_has_started_is_settled_there(
         await settle(world, "p", 1, output=1)
     await settle(world, "the child", 1, output=4)
     await retry_run(second, "p")
-    assert await outer.get_handle(second, "p").result() == 14
+    assert await outer.get_handle(second.store_provider, "p").result() == 14
     assert bank.paid == ["acme"]
 
 
@@ -365,7 +365,7 @@ async def test_a_run_whose_unknown_outcome_is_not_recorded_yet_is_to_be_retried_
     await retry_run(second, "r")
     await wait_until_ended(second, "r")
     await settle(world, "r", 1, output=1)
-    assert await flow.get_handle(second, "r").result() == 1
+    assert await flow.get_handle(second.store_provider, "r").result() == 1
     assert bank.paid == ["acme"]
 
 
@@ -390,5 +390,5 @@ async def test_a_compensation_of_unknown_outcome_is_settled_and_the_rest_is_undo
     assert bank.log == []
     await settle(world, "r", "pay", output=4)
     with pytest.raises(RunFailed, match="ValueError: no"):
-        await flow.get_handle(second, "r").result()
+        await flow.get_handle(second.store_provider, "r").result()
     assert (bank.paid, bank.log) == (["acme"], ["undo room"])

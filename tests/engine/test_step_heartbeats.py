@@ -72,7 +72,7 @@ async def test_progress_survives_the_worker(world: World, plain: bool):
     await wait_until(lambda: read_attempts(first, handle))
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "from {'bytes': 4096}"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "from {'bytes': 4096}"
     assert seen == [(1, None), (1, {"bytes": 4096})]
     assert await read_attempts(second, handle) == {}
     release.set()
@@ -104,7 +104,7 @@ async def test_attempts_count_on_after_a_takeover(world: World):
     await wait_until(two_failed)
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == 4
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == 4
     assert made == [1, 2, 3, 3, 4]
 
 
@@ -127,7 +127,7 @@ async def test_the_idempotency_key_is_the_same_after_a_takeover(world: World):
     await wait_until(lambda: keys)
     await world.crash(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "paid"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "paid"
     assert len(keys) == 2
     assert keys[0] == keys[1]
 
@@ -252,7 +252,7 @@ async def test_a_heartbeat_tells_a_step_that_another_worker_holds_its_run(world:
     await wait_until(begun.is_set)
     await world.kill(first)
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == "second"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "second"
     assert isinstance(raised[0], FenceLost)
     assert handle.run_id in str(raised[0])
 

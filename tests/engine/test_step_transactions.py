@@ -158,7 +158,7 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
     assert paid(database) == (1 if dies == "after" else 0)
     await database.crash(first)
     second = await database.open()
-    result = await flow.get_handle(second, handle.run_id).result()
+    result = await flow.get_handle(second.store_provider, handle.run_id).result()
     assert result == ("paid 1" if dies == "after" else "paid 2")
     assert paid(database) == 1
     assert await read_attempts(second, handle) == {}
@@ -255,7 +255,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
     await begun.wait()
     await database.kill(first)
     second = await database.open()
-    assert await flow.get_handle(second, handle.run_id).result() == 2
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == 2
     hang.set()
     await wait_until(lambda: not first._engine._drivers)
     assert paid(database) == 1

@@ -37,7 +37,7 @@ async def test_another_worker_goes_on_where_a_dead_one_stopped(world: World):
     await world.crash(first)
     hang = False
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b", "c", "d"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["a", "b", "c", "d"]
     assert calls == ["a", "b", "c", "c", "d"]
     run = await read_run(second, handle)
     assert (run.epoch, run.delivery_count) == (2, 0)
@@ -64,7 +64,7 @@ async def test_a_run_goes_on_after_any_number_of_crashes(world: World):
         await wait_until(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await flow.get_handle(runtime, handle.run_id).result() == sum(range(8))
+    assert await flow.get_handle(runtime.store_provider, handle.run_id).result() == sum(range(8))
     assert calls == [0, 1, 1, 2, 3, 3, 4, 5, 5, 6, 7, 7]
 
 
@@ -97,7 +97,7 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
     gates[0].set()
     await wait_until(lambda: not first._engine._drivers)
     gates[1].set()
-    assert await flow.get_handle(second, handle.run_id).result() == ["worker 2", "after"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["worker 2", "after"]
     assert [record.epoch for record in await read_journal(second, handle)] == [2, 2]
     assert any("held by another worker now" in record.message for record in caplog.records)
 
@@ -133,7 +133,7 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
     await world.kill(first)
     second_turn = True
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
     assert not first._engine._drivers
@@ -174,7 +174,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     await wait_until(lambda: driver.is_closed)
     assert await get_state(first, handle) in ("pending", "running")
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == 1
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == 1
     assert len(gates) == 1
 
 
@@ -200,7 +200,7 @@ async def test_a_caller_who_waits_at_a_zombie_still_gets_the_result(world: World
     second = await world.open()
     await wait_until(lambda: len(gates) == 2)
     gates[1].set()
-    assert await flow.get_handle(second, handle.run_id).result() == "done"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == "done"
     await asyncio.sleep(0.3)  # the first engine has looked around meanwhile, and found itself still holding the run
     gates[0].set()
     async with asyncio.timeout(10):
@@ -246,7 +246,7 @@ async def test_three_deaths_in_a_row_without_a_record_make_a_run_dead(world: Wor
         await world.crash(runtime)
         runtime = await world.open()
     with pytest.raises(RunDead, match="died 3 times while this was the only run it held") as dead:
-        await flow.get_handle(runtime, handle.run_id).result()
+        await flow.get_handle(runtime.store_provider, handle.run_id).result()
     assert f"holdfast retry {handle.run_id}" in str(dead.value)
     assert len(begun) == 3
 
@@ -271,7 +271,7 @@ async def test_deaths_between_which_something_was_recorded_do_not_add_up(world: 
         await wait_until(lambda n=n: n in calls)
         await world.crash(runtime)
         runtime = await world.open()
-    assert await flow.get_handle(runtime, handle.run_id).result() == 10
+    assert await flow.get_handle(runtime.store_provider, handle.run_id).result() == 10
 
 
 async def test_closing_hands_a_run_over_without_counting(world: World):
@@ -294,7 +294,7 @@ async def test_closing_hands_a_run_over_without_counting(world: World):
         await wait_until(lambda n=n: len(begun) == n)
         await runtime.close()
         runtime = await world.open()
-    assert await flow.get_handle(runtime, handle.run_id).result() == "done"
+    assert await flow.get_handle(runtime.store_provider, handle.run_id).result() == "done"
     assert (await read_run(runtime, handle)).delivery_count == 0
 
 
@@ -321,7 +321,7 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     assert calls == ["a"]
     second = await world.open(clock=real)
     assert [record.name for record in await read_journal(second, handle)][:1] == ["work"]
-    assert await flow.get_handle(second, handle.run_id).result() == ["a", "b"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["a", "b"]
     assert calls == ["a", "b"]
 
 
@@ -347,7 +347,7 @@ async def test_a_long_journal_is_replayed_in_slices_and_the_process_goes_on_mean
     hang = False
     second = await in_memory.open()
     turns = 0
-    waiting = asyncio.ensure_future(flow.get_handle(second, handle.run_id).result())
+    waiting = asyncio.ensure_future(flow.get_handle(second.store_provider, handle.run_id).result())
     while not waiting.done():
         turns += 1
         await asyncio.sleep(0)
@@ -405,14 +405,14 @@ async def test_a_signal_for_a_run_that_another_worker_holds_reaches_it(world: Wo
 
     first, second = await world.open(), await world.open()
     handle = await first.start(flow)
-    await flow.get_handle(second, handle.run_id).signal("go", "from elsewhere")
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go", "from elsewhere")
     assert await handle.result(timeout=10) == "from elsewhere"
 
     handle = await first.start(flow)
     await wait_until_parked(first, clock, handle)
     await first.close()
-    await flow.get_handle(second, handle.run_id).signal("go", "after parking")
-    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "after parking"
+    await flow.get_handle(second.store_provider, handle.run_id).signal("go", "after parking")
+    assert await flow.get_handle(second.store_provider, handle.run_id).result(timeout=10) == "after parking"
 
 
 async def test_workflows_that_need_more_room_than_there_is_wait_their_turn(world: World):
@@ -494,7 +494,7 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
     await world.kill(first)
     second_turn = True
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
+    assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
     assert not first._engine._drivers

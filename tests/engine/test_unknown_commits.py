@@ -350,8 +350,8 @@ async def test_a_worker_that_starts_while_the_encryption_is_away_takes_runs_when
         await asyncio.sleep(0.3)
         encryption.is_away = False
         for run_id in ids:
-            await flow.get_handle(runtime, run_id).signal("go", run_id)
-        assert [await flow.get_handle(runtime, run_id).result(timeout=20) for run_id in ids] == ids
+            await flow.get_handle(runtime.store_provider, run_id).signal("go", run_id)
+        assert [await flow.get_handle(runtime.store_provider, run_id).result(timeout=20) for run_id in ids] == ids
 
 
 async def test_a_value_that_an_encryption_refuses_fails_its_own_run(tmp_path: Path, encryption: Unreliable):

@@ -63,7 +63,7 @@ async def parked_then_redeployed(
 async def stops_as_unreadable(world: World, run_id: str, flow: Workflow[..., Any], match: str) -> None:
     """The run fails with a fault, nothing was refunded, and ``replay`` says the same of the code."""
     runtime = await world.open()
-    handle = flow.get_handle(runtime, run_id)
+    handle = flow.get_handle(runtime.store_provider, run_id)
     before = await describe_journal(runtime, run_id)
     await handle.signal("go")
     with pytest.raises(RunFailed, match=match) as failed:
@@ -206,7 +206,7 @@ async def test_a_signal_that_never_fitted_is_an_error_like_any_other_on_replay_t
     ]  # fmt: skip
     await first.close()
     second = await world.open()
-    again = flow.get_handle(second, handle.run_id)
+    again = flow.get_handle(second.store_provider, handle.run_id)
     await again.signal("age", 44)
     assert await again.result(timeout=10) == 44
     assert len(seen) == 1
@@ -236,7 +236,7 @@ async def test_a_run_that_dies_between_such_a_signal_and_what_it_does_about_it_g
     await world.crash(first)
     gate.set()
     second = await world.open()
-    assert await flow.get_handle(second, handle.run_id).result(timeout=10) == "told them"
+    assert await flow.get_handle(second.store_provider, handle.run_id).result(timeout=10) == "told them"
 
 
 async def test_a_retry_after_a_signal_of_the_wrong_type_takes_it_with_the_mended_code(world: World):
@@ -320,6 +320,6 @@ async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, cloc
     child = deploy("child", as_text)
     runtime = world._open[-1]
     await retry_run(runtime, run_id)
-    assert await flow.get_handle(runtime, run_id).result(timeout=10) == "paid"
+    assert await flow.get_handle(runtime.store_provider, run_id).result(timeout=10) == "paid"
     assert await get_state(runtime, run_id) == "completed"
     assert [record.name for record in await read_journal(runtime, run_id)] == ["child", "go"]

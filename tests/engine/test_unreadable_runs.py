@@ -38,7 +38,9 @@ async def test_who_waits_for_an_unreadable_run_is_told_and_the_others_wait_on(tm
     waiter: Any = Client(f"sqlite:///{path}") if who == "client" else Runtime(f"sqlite:///{path}", workflows=[])
     async with waiter:
         waits = [
-            asyncio.ensure_future(waiter.wait(run_id) if who == "client" else flow.get_handle(waiter, run_id).result())
+            asyncio.ensure_future(
+                waiter.wait(run_id) if who == "client" else flow.get_handle(waiter.store_provider, run_id).result()
+            )
             for run_id in ids
         ]
         await asyncio.sleep(0.3)
@@ -106,7 +108,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     await at_work.wait()
     other = await world.open(definitions=there)
     handle = await other.start(elsewhere)
-    result = asyncio.ensure_future(elsewhere.get_handle(runtime, handle.run_id).result(timeout=10))
+    result = asyncio.ensure_future(elsewhere.get_handle(runtime.store_provider, handle.run_id).result(timeout=10))
     await handle.signal("go", "done")
     assert await result == "done"
     world.clock.advance(86_400 + 10)

@@ -61,7 +61,7 @@ async def test_old_and_new_code_side_by_side_each_take_their_own_runs(world: Wor
     await wait_until_parked(first, clock, begun)
     await first.close()
     second = await world.open(definitions=select_definitions("etl@2"))
-    begun = old.get_handle(second, begun.run_id)
+    begun = old.get_handle(second.store_provider, begun.run_id)
     later = await second.start(new)
     elsewhere = await second.start(old, "umbra")  # of a version that this worker does not have
     for handle in (begun, later, elsewhere):
@@ -77,7 +77,7 @@ async def test_old_and_new_code_side_by_side_each_take_their_own_runs(world: Wor
     third = await world.open(definitions=select_definitions("etl@1"))
     assert (await elsewhere.info()).stall_advice is None
     assert await begun.result() == "euros acme"
-    assert await old.get_handle(third, elsewhere.run_id).result() == "euros umbra"
+    assert await old.get_handle(third.store_provider, elsewhere.run_id).result() == "euros umbra"
     assert log == ["euros", "cents", "euros"]
 
 
@@ -89,7 +89,7 @@ async def test_new_code_that_serves_the_old_version_goes_on_with_its_runs(world:
     definitions.clear()
     new = new_code(serves=["", "1"])
     second = await world.open()
-    begun, later = new.get_handle(second, begun.run_id), await second.start(new)
+    begun, later = new.get_handle(second.store_provider, begun.run_id), await second.start(new)
     await begun.signal("go")
     await later.signal("go")
     assert await begun.result() == "euros acme, and more"
@@ -123,13 +123,13 @@ async def test_children_forks_and_retries_have_their_version(world: World, clock
     runtime = await world.open()
     handle = await runtime.start(parent)
     await wait_until(lambda: runtime._engine.store.get_run("by-id"))
-    await new.get_handle(runtime, "by-id").signal("go")
+    await new.get_handle(runtime.store_provider, "by-id").signal("go")
     first, second, joined = await handle.result()
     assert joined == "cents acme, and more"  # it is there already, and keeps its version
     assert [(await read_run(runtime, one)).version for one in (first, second)] == ["1", "2"]
     fork = await fork_run(runtime._engine.store, first, at=None)
     assert fork.version == "1"
-    assert (await old.get_handle(runtime, fork.id).info()).version == "1"
+    assert (await old.get_handle(runtime.store_provider, fork.id).info()).version == "1"
 
 
 async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: World, clock: VirtualClock):
@@ -145,7 +145,7 @@ async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: W
     with pytest.raises(UsageError, match="no '@'"):
         await retry_run(runtime, handle.run_id, version="a@b")
     await retry_run(runtime, handle.run_id, version="2")
-    handle = fixed.get_handle(runtime, handle.run_id)
+    handle = fixed.get_handle(runtime.store_provider, handle.run_id)
     await handle.signal("go")
     assert await handle.result() == "euros acme, and more"
     assert (await read_run(runtime, handle)).version == "2"

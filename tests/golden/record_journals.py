@@ -121,7 +121,9 @@ async def record(url: str) -> dict[str, Journal]:
 
         async def go(run_id: str) -> None:
             # The step's own outcome is to be on its way when the engine finds the signal: a matter of a few turns.
-            await runtime.change(SendSignal(run_id, "go", b'"late"', None, await runtime.now()))
+            await runtime.store_provider.change(
+                SendSignal(run_id, "go", b'"late"', None, await runtime.store_provider.now())
+            )
             for _ in range(int(run_id.rpartition("-")[2]) % 40):
                 await asyncio.sleep(0)
 
@@ -154,7 +156,7 @@ async def record(url: str) -> dict[str, Journal]:
         async with asyncio.timeout(PATIENCE):
             kill_in_once(url)
             await asyncio.gather(*[to_its_end(name) for name in flows.FLOWS if name not in apart])
-            await runtime.wait_for_end("golden_once")
+            await runtime.store_provider.wait_for_end("golden_once")
             mailbox = await hand_over(store, started)
             waiting = await started("golden_waiting", "golden_waiting")
             await waiting.signal("note", "not yet")
@@ -174,13 +176,13 @@ async def record(url: str) -> dict[str, Journal]:
                 await until(partial(parked, name))
             await until(noted)
             await cancelled.cancel()
-            await runtime.wait_for_end("golden_cancelled")
+            await runtime.store_provider.wait_for_end("golden_cancelled")
             await to_its_end("golden_retried")
             await retry_run(runtime, "golden_retried")
-            await runtime.wait_for_end("golden_retried")
+            await runtime.store_provider.wait_for_end("golden_retried")
             await (await started("golden_fork", "golden_fork-origin")).result()
             await fork_run(store, "golden_fork-origin", at=2, new_id="golden_fork")
-            await runtime.wait_for_end("golden_fork")
+            await runtime.store_provider.wait_for_end("golden_fork")
         ids = {name: name for name in flows.FLOWS if name != "golden_mailbox"}
         ids["golden_child"] = "golden_children:golden_child-2"
         journals = {name: await export_run(store, run_id) for name, run_id in ids.items()}

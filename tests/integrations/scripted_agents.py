@@ -80,7 +80,7 @@ def flow_of(agent: Agent[Any, Any]) -> AgentWorkflow:
 
 
 async def journal(runtime: Runtime, run_id: str) -> list[Record]:
-    _, history = await runtime.read_journal(run_id)
+    _, history = await runtime.store_provider.read_journal(run_id)
     return sorted((one for one in history.records if one.kind.has_position), key=lambda one: one.position)
 
 

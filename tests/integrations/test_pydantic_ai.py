@@ -51,7 +51,7 @@ async def test_a_run_of_an_agent_is_a_run_of_its_own_whose_calls_are_steps(runti
         "place='east'",
         "things='trees'",
     ]
-    used = (await runtime.usage(result.run_id)).used
+    used = (await runtime._engine.store.get_usages([result.run_id]))[result.run_id].used
     assert (used.calls, used.input_tokens, used.output_tokens) == (3, 300, 30)
     assert model.asked == [0, 1, 2]
 
@@ -114,7 +114,7 @@ async def test_the_settings_of_a_call_are_recorded_and_given(runtime: Runtime) -
     )  # fmt: skip
     assert (result.metadata, result.conversation_id) == ({"a": 1}, "talk-1")
     assert mine.requests == 8, "the caller's own account goes on counting"
-    run = await runtime.read(result.run_id)
+    run = await runtime.store_provider.read(result.run_id)
     assert b'"temperature":0.5' in run.inputs
 
 
@@ -173,7 +173,7 @@ async def test_deps_are_handed_over_and_never_recorded(runtime: Runtime, url: st
     result = await agent.run("Sell tea.", deps=Shop({"tea": 3}), run_id="pai-deps-1")
     assert result.output == "sold"
     assert model.messages[0].instructions == "There are 1 things."
-    assert "stock" not in str((await runtime.read("pai-deps-1")).inputs)
+    assert "stock" not in str((await runtime.store_provider.read("pai-deps-1")).inputs)
 
 
 async def test_a_process_without_deps_says_so_and_one_with_its_own_goes_on(

@@ -148,11 +148,11 @@ async def test_a_model_object_of_one_call(runtime: Runtime) -> None:
     agent = Agent(Script("mine"), name="pai-models", capabilities=[Durable(models={"other": other})])
     assert (await agent.run("Go.", model="other")).output == "other"
     assert (await agent.run("Go again.", model=other, run_id="pai-models-1")).output == "other"
-    assert b"bound" not in (await runtime.read("pai-models-1")).inputs, "it has a name"
+    assert b"bound" not in (await runtime.store_provider.read("pai-models-1")).inputs, "it has a name"
     result = await agent.run("Go.", model=Script("unknown"), run_id="pai-models-2")
     assert result.output == "unknown"
     assert " at 0x" not in str(result.response.model_id)
-    assert b'"bound":["model"]' in (await runtime.read("pai-models-2")).inputs
+    assert b'"bound":["model"]' in (await runtime.store_provider.read("pai-models-2")).inputs
 
     @workflow(name="pai-models-flow")
     async def flow() -> str:
@@ -237,7 +237,7 @@ async def test_a_process_that_takes_a_run_over_in_the_middle_says_so_too_and_the
     flow.bindings.remove(run_id)  # the process dies here, as far as the next one knows
     await first.close(grace_s=0)
     with pytest.raises(RunFailed) as raised:
-        await flow.get_handle(runtime, run_id).result()
+        await flow.get_handle(runtime.store_provider, run_id).result()
     assert isinstance(raised.value.__cause__, error)
     waiting.set()
     with pytest.raises(RunFailed):  # as the error says: the same call again, and then a retry

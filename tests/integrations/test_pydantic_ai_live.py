@@ -51,7 +51,7 @@ class Words:
 
 
 async def state_of(runtime: Runtime, run_id: str) -> RunState:
-    return (await runtime.read(run_id)).state
+    return (await runtime.store_provider.read(run_id)).state
 
 
 # `run_stream`
@@ -314,7 +314,7 @@ async def test_a_cancellation_token_cancels_the_run(runtime: Runtime) -> None:
     with pytest.raises(RunCancelled):
         await agent.run("Go.", run_id="pai-live-token-2", cancellation_token=token)
     with pytest.raises(RunNotFound):
-        await runtime.read("pai-live-token-2")
+        await runtime.store_provider.read("pai-live-token-2")
 
 
 async def test_a_run_that_was_streamed_survives_a_crash_anywhere() -> None:

@@ -281,7 +281,7 @@ async def test_a_real_sdk_makes_one_attempt_and_the_step_the_others(
         (name.replace("openai-chat", "openai"), 120, 30),
         (name.replace("openai-chat", "openai"), 150, 20),
     ]
-    used = (await runtime.usage(agent_name)).used
+    used = (await runtime._engine.store.get_usages([agent_name]))[agent_name].used
     assert used.nano_usd > 0
     async with Client(runtime.url) as client:
         told = await client.wait(agent_name)  # as a program without the agent's code reads it

@@ -73,7 +73,7 @@ def go(scene: Scene, deaths: Deaths, point: str, main: str) -> None:
 
 async def rebuilt(url: str) -> Conversation:
     async with Runtime(url) as runtime:
-        run, history = await runtime.read_journal(RUN)
+        run, history = await runtime.store_provider.read_journal(RUN)
         return rebuild_conversation(run.inputs, run.clock_started_at, history.records)
 
 

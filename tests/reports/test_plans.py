@@ -78,7 +78,7 @@ def test_workflow_code_cannot_ask_for_a_plan_because_it_changes() -> None:
 
     async def main() -> None:
         async with Runtime(URL):
-            with pytest.raises(RunFailed, match="was asked for in workflow code"):
+            with pytest.raises(RunFailed, match="workflow code cannot read other runs"):
                 await client_asking()
 
     asyncio.run(main())

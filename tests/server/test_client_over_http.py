@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from abc import ABC
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -37,18 +37,27 @@ from holdfast import (
     wait_for_signal,
     workflow,
 )
-from holdfast.client import backend
-from holdfast.client.http.backend import HttpBackend
+from holdfast.client.http.client import HttpClient
 from holdfast.client.http.problems import PARSERS
 from holdfast.client.http.resources import HttpAddresses, HttpKeys, HttpMemory, HttpPolicies, HttpQueues, HttpSchedules
-from holdfast.client.store_backend import StoreBackend
+from holdfast.client.resources import (
+    ClientAddresses,
+    ClientKeys,
+    ClientMemory,
+    ClientPolicies,
+    ClientQueues,
+    ClientSchedules,
+)
+from holdfast.client.store_client import StoreClient
+from holdfast.client.store_resources import (
+    StoreAddresses,
+    StoreKeys,
+    StoreMemory,
+    StorePolicies,
+    StoreQueues,
+    StoreSchedules,
+)
 from holdfast.server.http.problems import _PROBLEMS_BY_ERROR
-from holdfast.services.addresses import ClientAddresses
-from holdfast.services.api_keys import ClientKeys
-from holdfast.services.memories import ClientMemory
-from holdfast.services.policies import ClientPolicies
-from holdfast.services.queues import ClientQueues
-from holdfast.services.schedules import ClientSchedules
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
@@ -159,7 +168,7 @@ async def both(worker: bool = True) -> AsyncIterator[tuple[Client, Client]]:
         async with running_worker(served):
             if worker:
                 await stack.enter_async_context(running_worker(served))
-        store = Client.from_backend(StoreBackend(tenant.connection, "memory://"))
+        store = StoreClient(connections=tenant.connection)
         yield store, await stack.enter_async_context(Client(server.address))
 
 
@@ -187,33 +196,35 @@ async def ended(client: Client, run_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("face", "contract", "http"),
+    ("contract", "implementations"),
     [
-        (Client, backend.Backend, HttpBackend),
-        (Handle, backend.RunBackend, HttpBackend),
-        (ClientMemory, backend.MemoryBackend, HttpMemory),
-        (ClientSchedules, backend.ScheduleBackend, HttpSchedules),
-        (ClientQueues, backend.QueueBackend, HttpQueues),
-        (ClientAddresses, backend.AddressBackend, HttpAddresses),
-        (ClientPolicies, backend.PolicyBackend, HttpPolicies),
-        (ClientKeys, backend.KeyBackend, HttpKeys),
+        (Client, [StoreClient, HttpClient]),
+        (ClientMemory, [StoreMemory, HttpMemory]),
+        (ClientSchedules, [StoreSchedules, HttpSchedules]),
+        (ClientQueues, [StoreQueues, HttpQueues]),
+        (ClientAddresses, [StoreAddresses, HttpAddresses]),
+        (ClientPolicies, [StorePolicies, HttpPolicies]),
+        (ClientKeys, [StoreKeys, HttpKeys]),
     ],
 )
-async def test_each_method_of_the_client_has_one_of_the_server_behind_it(
-    face: type, contract: type[ABC], http: type
-) -> None:
-    """Each async method of a face has a method of that name in the contract, or is made of others that have."""
-    made_of_others = {"run": "start", "wait": "result", "get": "info", "handle": "result", "from_backend": "open"}
-    made_of_others |= dict.fromkeys(("listen", "serve"), "create_listener")
-    here = {"options", "url", "max_value"}  # it needs nobody for these
-    names = [name for name, _ in inspect.getmembers(face) if not name.startswith("_") and not name.endswith("_sync")]
-    names = [name for name in names if name not in here and name != "run_id"]
-    assert names
-    for name in names:
-        behind = name if hasattr(contract, name) else made_of_others[name]
-        assert hasattr(contract, behind), name
-        assert getattr(http, behind) is not getattr(contract, behind), f"{http.__name__} lacks {behind}"
-    assert not inspect.isabstract(http)
+async def test_store_and_server_implement_all_that_a_client_has(contract: type, implementations: list[type]) -> None:
+    """A method of a client that only raises ``NotImplementedError``, or is abstract, is there in both."""
+    for name, member in inspect.getmembers(contract):
+        function = member.fget if isinstance(member, property) else member
+        is_left_open = getattr(function, "__isabstractmethod__", False) or (
+            inspect.isfunction(function) and "NotImplementedError" in function.__code__.co_names
+        )
+        for implementation in implementations:
+            assert not is_left_open or getattr(implementation, name) is not member, f"{implementation} lacks {name}"
+    assert not any(map(inspect.isabstract, implementations))
+
+
+async def test_implementations_take_what_the_client_says() -> None:
+    for implementation in (StoreClient, HttpClient):
+        for name, member in inspect.getmembers(Client, inspect.isfunction):
+            if not name.startswith("_") and not name.endswith("_sync"):
+                here, there = inspect.signature(member), inspect.signature(getattr(implementation, name))
+                assert here.parameters == there.parameters, f"{implementation.__name__}.{name}"
 
 
 async def test_every_error_that_a_server_tells_comes_back_as_itself() -> None:
@@ -306,8 +317,8 @@ async def test_an_agents_result_has_its_usage_and_its_plan() -> None:
         run_id = (await agent.start("Dig.")).run_id
         result = await http.wait(run_id, 30)
         assert isinstance(result, AgentResult)
-        for question in (Client.wait, Client.plan, Client.usage, Client.get):
-            assert await question(http, run_id) == await question(store, run_id)
+        for question in (methodcaller(name, run_id) for name in ("wait", "plan", "usage", "get")):
+            assert await question(http) == await question(store)
         assert await http.usage_report() == await store.usage_report()
         days = {"since": date(2020, 1, 1), "until": datetime.now(UTC), "workflow": "http-digger"}
         assert (await http.usage_report(**days)).total == (await store.usage_report(**days)).total == result.usage
@@ -396,8 +407,8 @@ async def test_unknown_outcomes_are_settled_alike() -> None:
                 await client.settle(run.run_id, 1, moment)
             await client.settle(run.run_id, "http_pay", moment)
             assert await run.result(30) == ["2030-01-01T00:00:00Z"] * 2
-            runs.append(await store._backend.connections.read(run.run_id))
-        backend_store = await store._backend.connections.store()
+            runs.append(await store.connections.read(run.run_id))
+        backend_store = await store.connections.store()
         histories = await backend_store.get_histories([run.key for run in runs])
         told = [[(one.seq, one.payload, one.attempts) for one in history.records] for history in histories]
         assert told[0] == told[1]
@@ -606,7 +617,7 @@ async def test_work_is_sent_to_addresses() -> None:
         several = [await http.send("billing", 1) for _ in range(2)]
         assert several[0].run_id != several[1].run_id
         assert (await store.get(several[0].run_id)).workflow == "billing"
-        run = await store._backend.connections.read("once")
+        run = await store.connections.read("once")
         assert run.is_delivery
         assert run.deadline == pytest.approx(run.created_at + 60 + 7200, abs=1)
 

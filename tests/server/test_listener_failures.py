@@ -20,7 +20,7 @@ from live_server import running_live_server
 from free_ports import free_port
 from holdfast import Client
 from holdfast.client.delivery import Delivery
-from holdfast.client.http.backend import HttpBackend
+from holdfast.client.http.client import HttpClient
 from holdfast.client.sync_listener import SyncDelivery
 from holdfast.errors import DeliveryLost
 from holdfast.server.app import create_app
@@ -214,8 +214,8 @@ async def test_a_dead_listeners_work_goes_to_the_other_which_goes_on_at_its_step
 
 async def die(client: Client) -> None:
     """Nobody speaks for this client's deliveries any more, and it has not said so: as if its process were dead."""
-    assert isinstance(client._backend, HttpBackend)
-    for listener in client._backend._listeners._listeners:
+    assert isinstance(client, HttpClient)
+    for listener in client._listeners._listeners:
         assert listener._stream_task is not None
         listener._stream_task.cancel()
         await listener.stop_heartbeats()

@@ -69,7 +69,7 @@ async def test_a_tail_goes_on_over_a_restart_of_its_server(tmp_path: Path):
 
 async def test_a_place_that_is_none_is_refused(tmp_path: Path):
     async with running_live_server(f"sqlite:///{tmp_path / 'runs.db'}") as server, Client(server.address) as client:
-        transport = client._backend._transport  # type: ignore[attr-defined]
+        transport = client._transport  # type: ignore[attr-defined]
         with pytest.raises(InputError):
             (await transport.request("GET", "/v1/events", query={"since": "yesterday"})).unwrap()
 

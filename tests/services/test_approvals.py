@@ -124,7 +124,7 @@ async def test_an_id_may_be_shortened_as_long_as_it_names_one(client: Client, mo
     assert await client.deny(f" {one.id[:length].upper()} ", by="ann")
     assert (await client.approvals("shipping-x", all=True))[0].state == "answered"
 
-    store = await client._backend.connections.store()
+    store = await client.connections.store()
     same = await store.list_approvals(ApprovalFilter(only_open=False))
 
     async def both(*_: Any, **__: Any) -> Any:
@@ -225,7 +225,7 @@ async def test_an_answer_that_nobody_waits_for_is_told(client: Client):
         await client.wait("shipping-x")
     with pytest.raises(ApprovalClosed, match=r"run 'shipping-x' was cancelled\. Nobody waits for the answer"):
         await client.approve(one.id)
-    store = await client._backend.connections.store()
+    store = await client.connections.store()
     assert await store.commit([AnswerApproval("zzz", b"{}", "", 0.0)]) == [OpStatus.UNKNOWN_APPROVAL]
 
 

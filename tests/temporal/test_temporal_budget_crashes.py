@@ -66,7 +66,7 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
 
 async def _start(client: Client) -> Handle[Any]:
     for _ in range(600):
-        if "temporal-budget-killed" in await (await client._backend.connections.store()).get_workflow_specs():
+        if "temporal-budget-killed" in await (await client.connections.store()).get_workflow_specs():
             return await client.start("temporal-budget-killed", "go")
         await asyncio.sleep(0.05)
     pytest.fail("no worker has announced the agent")

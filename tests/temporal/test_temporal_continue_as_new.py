@@ -201,7 +201,7 @@ async def test_class_workflows_and_agents_go_on_as_well() -> None:
     async with serving(url, continuing_class, continuing_agent, continue_as_new_after=AFTER) as runtime:
         assert await (await runtime.start(continuing_class.options(id="class"), count=12)).result() == sum(range(12))
         await runtime.start(continuing_agent.options(id="agent"), "Count.")
-        assert b"Counted to 15." in ((await runtime.wait_for_end("agent")).output or b"")
+        assert b"Counted to 15." in ((await runtime.store_provider.wait_for_end("agent")).output or b"")
     assert len(await executions(url, "class")) > 1
     assert len(await executions(url, "agent")) > 1
 

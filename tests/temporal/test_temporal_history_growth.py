@@ -49,7 +49,7 @@ async def test_a_history_grows_with_what_is_said_and_a_restart_repeats_nothing(l
     before = done(ledger, "model")
     async with serving(url, growing_agent, lease_s=2.0) as runtime:
         async with asyncio.timeout(60):
-            run = await runtime.wait_for_end("talk")
+            run = await runtime.store_provider.wait_for_end("talk")
         recall = engine_of(runtime).rebuilt_runs
         assert recall.history_read_count <= 3
     assert b"That was all." in (run.output or b"")
@@ -87,7 +87,7 @@ async def test_what_is_recalled_is_read_once(ledger: Path, monkeypatch: pytest.M
     async with serving(url, growing_agent) as runtime:
         await runtime.start(growing_agent.options(id="forgotten"), "Talk.")
         async with asyncio.timeout(60):
-            assert b"That was all." in ((await runtime.wait_for_end("forgotten")).output or b"")
+            assert b"That was all." in ((await runtime.store_provider.wait_for_end("forgotten")).output or b"")
         recall = engine_of(runtime).rebuilt_runs
     assert done(ledger, "model") == {f"model {turn}": 1 for turn in range(25)}
     assert done(ledger, "tool") == {f"tool {turn}": 1 for turn in range(24)}

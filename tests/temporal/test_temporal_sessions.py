@@ -62,7 +62,7 @@ async def test_a_session_goes_on_where_the_last_run_ended_on_temporal(runtime: R
     assert len(third.new_messages) == 2
     assert (await agent.run("Who am I?", session="s2")).output == "Hello Ada."  # nothing came before
     async with Client(temporal_url) as client:
-        rows = [await client._backend.connections.read(one.run_id) for one in (first, second, third)]
+        rows = [await client.connections.read(one.run_id) for one in (first, second, third)]
     assert [row.previous_run for row in rows] == ["", first.run_id, second.run_id]
 
 

@@ -95,7 +95,7 @@ async def test_a_refused_client_is_told_at_once_and_without_its_secret(
         with pytest.raises(RunFailed, match=rf"refuses this client \(HTTP {status}\): check the headers") as failed:
             await handle.result()
         assert type(failed.value.__cause__) is McpError
-        [record] = (await runtime.read_journal(handle.run_id))[1].records
+        [record] = (await runtime.store_provider.read_journal(handle.run_id))[1].records
         assert (record.attempts, SECRET in journal_of([record]), SECRET in repr(server)) == (1, False, False)
 
 
@@ -108,7 +108,7 @@ async def test_an_agent_may_have_several_servers_whose_tools_are_listed_at_the_s
         model = ScriptedModel([[call("look", name="a"), call("two_look", name="b")], "done"])
         handle = await Agent(model, name="mcp-several", tools=servers).start("go")
         assert (await handle.result()).output == "done"
-        records = (await runtime.read_journal(handle.run_id))[1].records
+        records = (await runtime.store_provider.read_journal(handle.run_id))[1].records
         assert {record.name for record in records if record.position < 2} == {"tools of one", "tools of two"}
         assert [len(happened(folder, "look")) for folder in (tmp_path, tmp_path / "other")] == [1, 1]
 

@@ -55,7 +55,7 @@ def connection_of(server: McpServer) -> Connection:
 
 
 async def records_of(runtime: Runtime, run_id: str) -> list[Any]:
-    return list((await runtime.read_journal(run_id))[1].records)
+    return list((await runtime.store_provider.read_journal(run_id))[1].records)
 
 
 async def test_the_tools_are_listed_page_by_page_in_a_recorded_step_and_offered_to_the_model(

@@ -48,7 +48,6 @@ from holdfast.authoring.workflow import (
     validate_served_versions,
     validate_version,
 )
-from holdfast.client.store_runs import RunStoreAccess
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import get_current_execution
 from holdfast.engine import step_context
@@ -56,6 +55,7 @@ from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import CodecError, DefinitionError, InputError
 from holdfast.reports.agent_result import AgentResult, AgentResultCodec
 from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import MAX_DELIVERIES
 from holdfast.sync_methods import run_sync
 
@@ -401,9 +401,9 @@ class Agent(Workflow[..., AgentResult[T]]):
             return PreparedStart(args, given)
         return PreparedStart(args, given, bind_run, handing.clear_run_deps)
 
-    def get_handle(self, access: RunStoreAccess, run_id: str) -> AgentHandle[T]:
+    def get_handle(self, provider: StoreProvider, run_id: str) -> AgentHandle[T]:
         """A handle to one of its runs."""
-        return AgentHandle(access, run_id, self.definition.output_codec.decode, self._build_instructions)  # type: ignore[arg-type]
+        return AgentHandle(provider, run_id, self.definition.output_codec.decode, self._build_instructions)  # type: ignore[arg-type]
 
     def _build_instructions(self, generated: str | None) -> str | None:
         """What the model is told at the beginning, given what the function of its instructions has returned."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.admission.durations import Duration
 from holdfast.agents.conversation import InstructionsBuilder, RecordedMessages
 from holdfast.agents.sessions import read_messages
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import RunStoreAccess, StoreRuns
+from holdfast.client.store_runs import StoreRuns
 from holdfast.errors import UsageError
 from holdfast.reports.agent_result import AgentResult
-from holdfast.stores.contract import History
-from holdfast.stores.operations import Run
+from holdfast.services.store_provider import StoreProvider
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -22,35 +22,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _JournalReader(Protocol):
-    """A link that can read journals: that of a runtime."""
-
-    async def read_journal(self, run_id: str) -> tuple[Run, History]: ...
-
-
 class AgentHandle(Handle[AgentResult[T]]):
     """A started run of an agent."""
 
-    __slots__ = ("_access", "_build_instructions")
+    __slots__ = ("_build_instructions", "_provider")
 
     def __init__(
         self,
-        access: RunStoreAccess,
+        provider: StoreProvider,
         run_id: str,
         decode: Callable[..., AgentResult[T]],
         build_instructions: InstructionsBuilder,
     ) -> None:
-        super().__init__(StoreRuns(access, partial(decode, subject=f"the result of run {run_id!r}")), run_id)
-        self._access = access
+        super().__init__(StoreRuns(provider, partial(decode, subject=f"the result of run {run_id!r}")), run_id)
+        self._provider = provider
         self._build_instructions = build_instructions
 
-    async def result(self, timeout: float | None = None) -> AgentResult[T]:
+    async def result(self, timeout: Duration | None = None) -> AgentResult[T]:
         """The run's result, once it has ended, with its messages. Raises as that of any run does."""
         result = await super().result(timeout)
-        if not hasattr(self._access, "read_journal"):
-            return result  # in workflow code: what is not recorded is not there
+        if not self._provider.can_read:
+            return result  # in workflow code, only what is recorded is known
         said = await self._read_messages()
-        used = (await self._access.usage(self.run_id)).used
+        used = await self.usage()
         return replace(result, usage=used, loaded_messages=said, history_count=said.earlier_count)
 
     async def messages(self) -> list[ModelMessage]:
@@ -59,9 +53,9 @@ class AgentHandle(Handle[AgentResult[T]]):
 
     async def _read_messages(self) -> RecordedMessages:
         """What was said before this run, and in it."""
-        if not hasattr(self._access, "read_journal"):
+        if not self._provider.can_read:
             raise UsageError("messages are read from the journal, which workflow code cannot do: read them in a step")
-        read = cast(_JournalReader, self._access).read_journal
+        read = self._provider.read_journal
         run, history = await read(self.run_id)
         before: list[Any] = await read_messages(run.previous_run, read)
         return RecordedMessages(before, run.inputs, run.clock_started_at, history.records, self._build_instructions)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from holdfast.authoring.step import STORE_RETRY_POLICY
 from holdfast.client.handle import Handle
@@ -22,17 +23,17 @@ from holdfast.codec.run_ids import MAX_ID_LENGTH
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
-from holdfast.core.records import Record, RecordKind
+from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
 from holdfast.errors import RunEnded, UsageError
 from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
 from holdfast.services.run_start import build_new_run, check_same_run, resolve_start
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.approvals import AnswerApproval
-from holdfast.stores.change_feed import Subscription
-from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.operations import ClientOp, NewRun, OpStatus, Run, SendSignal, StartResult
+from holdfast.stores.contract import Store
+from holdfast.stores.operations import ClientOp, NewRun, OpStatus, SendSignal, StartResult
 
 if TYPE_CHECKING:
     from holdfast.authoring.workflow import Workflow
@@ -68,7 +69,7 @@ async def start_child(execution: Execution, workflow: Workflow[..., Any], args: 
     if not outcome.record.ok:
         raise _decode_failure(execution, outcome, definition)
     run_id = json.loads(outcome.record.payload or b"null")
-    return workflow.get_handle(_WorkflowRunAccess(execution, definition), run_id)
+    return workflow.get_handle(_WorkflowStoreProvider(execution, definition), run_id)
 
 
 def _prepare_child(
@@ -143,46 +144,34 @@ def _decode_failure(execution: Execution, outcome: Outcome, definition: Workflow
     return error
 
 
-class _WorkflowRunAccess:
-    """What a handle asks for in workflow code: everything is a recorded command."""
+class _WorkflowStoreProvider(StoreProvider):
+    """How a handle reaches a run from workflow code: every change is a recorded command, and nothing can be read."""
+
+    can_read = False
 
     def __init__(self, execution: Execution, definition: WorkflowDefinition) -> None:
         self._execution = execution
         self._definition = definition
 
+    @override
+    async def store(self) -> Store:
+        raise UsageError(
+            "workflow code cannot read other runs, because the answer would differ on replay: read them in a step, "
+            "with a Client"
+        )
+
+    @override
+    async def now(self) -> float:
+        return self._execution.loop.time()
+
+    @override
     async def wait_for_end(self, run_id: str) -> EndedRun:
-        """The run, once it has ended. No longer waiting for it does not cancel it."""
+        # No longer waiting for it does not cancel it.
         ended, _ = await _await_child(self._execution, self._definition, ChildCall(run_id, lambda _: None))
         return ended
 
-    async def read(self, run_id: str) -> Run:
-        """Refused: what a run is doing now is not the same on replay."""
-        raise UsageError(
-            f"the state of run {run_id!r} was asked for in workflow code, where it would differ on replay: ask in a "
-            f"step, with a Client"
-        )
-
-    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        """Refused, for the same reason."""
-        raise UsageError(f"run {run_id!r} cannot be followed in workflow code: do that in a step, or from outside")
-
-    async def usage(self, run_id: str) -> RunUsage:
-        """Refused, for the same reason."""
-        raise UsageError(f"the usage of run {run_id!r} was asked for in workflow code: ask in a step, with a Client")
-
-    async def store(self) -> Store:
-        """Refused, for the same reason: it would be read."""
-        raise UsageError("questions of other runs are seen and answered in a step, with a Client, not in workflow code")
-
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        """Refused, for the same reason."""
-        raise UsageError(
-            f"the journal of run {run_id!r} was asked for in workflow code, where it would differ on replay: ask in a "
-            f"step, with a Client"
-        )
-
+    @override
     async def change(self, op: ClientOp) -> OpStatus:
-        """Change a run, as a recorded step."""
         outcome = await self._execution.issue(RecordKind.STEP, _CHANGE_STEP.name, StepCall(_CHANGE_STEP, (op,), {}))
         if not outcome.record.ok:
             raise _decode_failure(self._execution, outcome, self._definition)
@@ -193,10 +182,6 @@ class _WorkflowRunAccess:
             mark_origin(ended, outcome.origin)
             raise ended
         return verdict
-
-    async def now(self) -> float:
-        """The run's time."""
-        return self._execution.loop.time()
 
 
 async def _change_run(op: ClientOp) -> str:

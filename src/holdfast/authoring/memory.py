@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from holdfast.authoring.runtime import current_runtime
+from typing_extensions import override
+
+from holdfast.authoring.runtime import StepStoreProvider, current_runtime
 from holdfast.authoring.step import invoke
 from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
@@ -20,34 +22,39 @@ from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
 from holdfast.services import memories
 from holdfast.services.memories import AsyncMemory, MemoryEntry
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import MemoryChange
+from holdfast.sync_methods import run_sync
 
 T = TypeVar("T")
 
 _MISSING = object()
 
 
-class _CurrentStoreAccess:
-    """The store of the step that calls, or of this loop's runtime."""
+class _CurrentStoreProvider(StoreProvider):
+    """The way to the store of the calling step, or of this loop's runtime."""
 
+    async def _find(self) -> StoreProvider:
+        step = step_context.current_context.get(None)
+        return (await current_runtime()).store_provider if step is None else StepStoreProvider(step.engine)
+
+    @override
     async def store(self) -> Store:
-        step = step_context.current_context.get(None)
-        if step is not None:
-            return step.engine.store
-        return await (await current_runtime()).store()
+        return await (await self._find()).store()
 
+    @override
     async def change_memory(self, change: MemoryChange) -> None:
-        step = step_context.current_context.get(None)
-        if step is not None:
-            await step.engine.writer.perform(change)
-        else:
-            await (await current_runtime()).change_memory(change)
+        await (await self._find()).change_memory(change)
+
+
+_outside_runs = StoreMemory(_CurrentStoreProvider(), run_sync)
 
 
 class WorkflowMemory(AsyncMemory):
-    """Memory as the calling code may use it: recorded in workflow code, at once anywhere else."""
+    """Memory for the calling code: recorded in workflow code, immediate anywhere else."""
 
+    @override
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
         """Keep a value under a key, in place of the one that is there.
 
@@ -59,7 +66,7 @@ class WorkflowMemory(AsyncMemory):
         """
         execution = get_current_execution()
         if execution is None:
-            await super().put(namespace, key, value, text=text)
+            await _outside_runs.put(namespace, key, value, text=text)
             return
         await _invoke_as_step(execution, "memory.put", partial(_put, namespace, key, value, text), None, namespace, key)
 
@@ -71,7 +78,7 @@ class WorkflowMemory(AsyncMemory):
         """The value under a key, or ``default``. With a ``type``, it is checked against it, and comes back as one."""
         execution = get_current_execution()
         if execution is None:
-            return await super().get(namespace, key, default, type=type)
+            return await _outside_runs.get(namespace, key, default, type=type)
         read = partial(_get, namespace, key, type)
         found = await _invoke_as_step(execution, "memory.get", read, list[type], namespace, key)
         return found[0] if found else default
@@ -80,7 +87,7 @@ class WorkflowMemory(AsyncMemory):
         """Values that have some of these words in them (or in their key), the best match first."""
         execution = get_current_execution()
         if execution is None:
-            return await super().search(namespace, query, limit=limit)
+            return await _outside_runs.search(namespace, query, limit=limit)
         read = partial(_search, namespace, query, limit)
         return await _invoke_as_step(execution, "memory.search", read, list[MemoryEntry], namespace, query)
 
@@ -88,7 +95,7 @@ class WorkflowMemory(AsyncMemory):
         """Values in the order of their keys, those behind the key ``after``."""
         execution = get_current_execution()
         if execution is None:
-            return await super().list(namespace, after=after, limit=limit)
+            return await _outside_runs.list(namespace, after=after, limit=limit)
         read = partial(_list, namespace, after, limit)
         return await _invoke_as_step(execution, "memory.list", read, list[MemoryEntry], namespace, after)
 
@@ -96,12 +103,12 @@ class WorkflowMemory(AsyncMemory):
         """Forget a value; harmless if there is none."""
         execution = get_current_execution()
         if execution is None:
-            await super().delete(namespace, key)
+            await _outside_runs.delete(namespace, key)
             return
         await _invoke_as_step(execution, "memory.delete", partial(_delete, namespace, key), None, namespace, key)
 
 
-memory = WorkflowMemory(StoreMemory(_CurrentStoreAccess()))
+memory = WorkflowMemory()
 """The one that users import."""
 
 

@@ -14,25 +14,28 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar
 
+from typing_extensions import override
+
 from holdfast.admission.queue_limits import Queue
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.stop_signals import STOP_SIGNALS, StopSignalHandler, end_process
 from holdfast.authoring.workflow import Workflow
 from holdfast.client.handle import Handle
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
-from holdfast.core.records import Record
 from holdfast.engine import forked_child, step_context
 from holdfast.engine.contract import Engine
 from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.host import StepEngine
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.loop_watchdog import MAX_BLOCKED_S
 from holdfast.errors import UsageError
 from holdfast.log_output import log_to_terminal
 from holdfast.services import queue_options
-from holdfast.services.lookup import find_run, make_run_not_found
+from holdfast.services.lookup import make_run_not_found
 from holdfast.services.run_start import build_new_run, resolve_start
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.change_feed import Subscription
-from holdfast.stores.contract import History, RunUsage, Store
+from holdfast.stores.contract import History, Store
 from holdfast.stores.memories import MemoryChange
 from holdfast.stores.operations import ClientOp, OpStatus, Run
 from holdfast.stores.temporal.targets import is_temporal_url
@@ -144,7 +147,7 @@ class Runtime:
             given.bind_run(run.id)
             if given.unbind_run is not None:
                 given.unbind_run(new.id)
-        return workflow.get_handle(self, run.id)
+        return workflow.get_handle(self.store_provider, run.id)
 
     async def run_worker(
         self, *, grace_s: float = DEFAULT_GRACE_S, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
@@ -177,50 +180,10 @@ class Runtime:
         if isinstance(engine, JournalEngine) and engine.fatal_store_error is not None:
             raise engine.fatal_store_error
 
-    # What handles ask for (see `client.store_runs.Link`)
-
-    async def wait_for_end(self, run_id: str) -> Run:
-        """The run's row, once it has ended."""
-        return await self._engine.wait(run_id)
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row now."""
-        return await find_run(self._engine.store, run_id)
-
-    async def read_journal(self, run_id: str) -> tuple[Run, History]:
-        """The run's row and journal now."""
-        found = await self._engine.read_run(run_id)
-        if found is None:
-            raise make_run_not_found(self._engine.store, run_id)
-        return found
-
-    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        """A bell that rings whenever something may be new of the run."""
-        return self._engine.change_feed.subscribe(run_id)
-
-    async def usage(self, run_id: str) -> RunUsage:
-        """What the run has used so far, with those that it has started."""
-        return (await self._engine.store.get_usages([run_id])).get(run_id, RunUsage())
-
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        """The run's newest record of this name that is ``ok``."""
-        return await self._engine.store.get_last_record(run_id, name)
-
-    async def change(self, op: ClientOp) -> OpStatus:
-        """Change a run from outside."""
-        return await self._engine.change_run(op)
-
-    async def store(self) -> Store:
-        """The store, open."""
-        return self._engine.store
-
-    async def change_memory(self, change: MemoryChange) -> None:
-        """Change what outlives runs."""
-        await self._engine.writer.perform(change)
-
-    async def now(self) -> float:
-        """The store's time."""
-        return self._engine.clock.now()
+    @property
+    def store_provider(self) -> StoreProvider:
+        """The way to its store, for Holdfast's own code. Yours uses handles, or a ``Client``."""
+        return EngineStoreProvider(self._engine)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -245,6 +208,52 @@ class Runtime:
     def is_closed(self) -> bool:
         """Whether the engine has been closed, by hand or because its loop ended."""
         return self._engine.is_closed
+
+
+class StepStoreProvider(StoreProvider):
+    """The way to the store of the engine that executes a step."""
+
+    def __init__(self, engine: StepEngine) -> None:
+        self._step_engine = engine
+
+    @override
+    async def store(self) -> Store:
+        return self._step_engine.store
+
+    @override
+    async def now(self) -> float:
+        return self._step_engine.clock.now()
+
+    @override
+    async def change_memory(self, change: MemoryChange) -> None:
+        await self._step_engine.writer.perform(change)
+
+
+class EngineStoreProvider(StepStoreProvider):
+    """The way to the store of an open engine, which also executes runs itself."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._engine = engine
+
+    @override
+    async def read_journal(self, run_id: str) -> tuple[Run, History]:
+        found = await self._engine.read_run(run_id)
+        if found is None:
+            raise make_run_not_found(self._engine.store, run_id)
+        return found
+
+    @override
+    async def change(self, op: ClientOp) -> OpStatus:
+        return await self._engine.change_run(op)
+
+    @override
+    async def wait_for_end(self, run_id: str) -> Run:
+        return await self._engine.wait(run_id)
+
+    @override
+    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
+        return self._engine.change_feed.subscribe(run_id)
 
 
 _open_runtimes: list[Runtime] = []

@@ -21,13 +21,14 @@ from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import RunStoreAccess, StoreRuns
+from holdfast.client.store_runs import StoreRuns
 from holdfast.codec import InputsCodec, codec_for, parse_template_fields, prepare_key_template
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError, UsageError
 from holdfast.services.queue_options import declare_queue, get_key_template
 from holdfast.services.run_start import StartOptions, make_start_options, validate_max_deliveries
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import MAX_DELIVERIES
 from holdfast.stores.served_versions import explain_invalid_version
 from holdfast.sync_methods import run_sync
@@ -162,10 +163,10 @@ class Workflow(Generic[P, R]):
         """What is recorded of the arguments of a start."""
         return PreparedStart(args, kwargs)
 
-    def get_handle(self, access: RunStoreAccess, run_id: str) -> Handle[R]:
+    def get_handle(self, provider: StoreProvider, run_id: str) -> Handle[R]:
         """A handle to one of its runs."""
         decode = partial(self.definition.output_codec.decode, subject=self.definition.result_label)
-        return Handle(StoreRuns(access, decode, [self.definition.namespace]), run_id)
+        return Handle(StoreRuns(provider, decode, [self.definition.namespace]), run_id)
 
     @property
     def start_options(self) -> StartOptions:

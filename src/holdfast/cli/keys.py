@@ -23,8 +23,8 @@ from holdfast.cli.formatting import (
 from holdfast.cli.outcomes import error_to_json
 from holdfast.cli.store_access import open_client, resolve_store
 from holdfast.cli.tables import print_table
-from holdfast.client.backend_factory import is_server_url
 from holdfast.client.client import Client
+from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.errors import HoldfastError
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
 from holdfast.stores.contract import DEFAULT_NAMESPACE

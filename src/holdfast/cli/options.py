@@ -150,11 +150,11 @@ def url_option(command: F, url_help: str = _STORE_OR_SERVER_HELP) -> F:
 def _apply_namespace(url: str | None, namespace: str | None) -> str | None:
     if namespace is None:
         return url
-    from holdfast.client.backend_factory import is_server_url, raise_namespace_error
+    from holdfast.client.http.server_endpoint import is_server_url, make_namespace_error
     from holdfast.stores.urls import resolve_store_url
 
     if is_server_url(url):
-        raise_namespace_error(namespace, f"--namespace {namespace}")
+        raise make_namespace_error(namespace, f"--namespace {namespace}")
     return resolve_store_url(url, namespace)
 
 
@@ -174,7 +174,7 @@ def store_only_option(alternative: str, option: Callable[[F, str], F] = url_opti
 
 def refuse_server(url: str | None, alternative: str) -> None:
     """Raises ``UsageError`` if ``url``, or ``HOLDFAST_URL``, is a server's, and the store itself is needed."""
-    from holdfast.client.backend_factory import is_server_url
+    from holdfast.client.http.server_endpoint import is_server_url
     from holdfast.stores.urls import redact_url
 
     if is_server_url(url):

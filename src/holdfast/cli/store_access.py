@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.event_loop import await_with_progress
 from holdfast.cli.formatting import format_command, format_list
-from holdfast.client.backend import Backend
-from holdfast.client.backend_factory import choose_backend, is_server_url
 from holdfast.client.client import Client
-from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
+from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.errors import NotAllowed, RunNotFound, StoreError, UsageError
 from holdfast.reports.run_info import RunInfo
 from holdfast.stores.contract import Store
@@ -32,7 +30,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_store_url, split_namespace
 
 if TYPE_CHECKING:
-    from holdfast.client.http.backend import HttpBackend
+    from holdfast.client.http.client import HttpClient
 
 _MAX_SUGGESTION_RUNS = 500
 _COMMAND_PATTERN = re.compile(r"`holdfast (\w+)[^`]*`")
@@ -84,18 +82,11 @@ def resolve_store(url: str | None) -> tuple[Store, str]:
     return store, target
 
 
-def create_server_backend(url: str | None) -> HttpBackend:
-    """The way to the server at ``url``."""
-    from holdfast.client.http.backend import HttpBackend
+def create_server_client(url: str | None) -> HttpClient:
+    """A client of the server at ``url``."""
+    from holdfast.client.http.client import HttpClient
 
-    backend = _create_backend(url)
-    assert isinstance(backend, HttpBackend)
-    return backend
-
-
-def _create_backend(url: str | None) -> Backend:
-    """Whatever else a client can be told, the environment tells a command."""
-    return choose_backend(url, None, max_value=DEFAULT_MAX_VALUE_BYTES, encryption=None, api_key=None, insecure=False)
+    return HttpClient(url)
 
 
 @asynccontextmanager
@@ -104,10 +95,9 @@ async def open_client(url: str | None) -> AsyncGenerator[Client]:
     if not is_server_url(url):
         store, url = resolve_store(url)
         await _await_opening(url, _check_store_present(store, url))
-    backend = _create_backend(url)
-    client = Client.from_backend(backend)
+    client = Client(url)
     try:
-        await _await_opening(url, backend.open(OPEN_TIMEOUT_S))
+        await _await_opening(url, client.open(OPEN_TIMEOUT_S))
         yield client
     finally:
         await client.close()

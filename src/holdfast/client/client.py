@@ -1,50 +1,51 @@
-"""``Client``: runs by workflow name, in a store or behind a Holdfast server. It imports none of the user's code."""
+"""``Client``: runs by workflow name, in a store or over a Holdfast server. It imports none of the user's code.
+
+``Client(url)`` returns a ``StoreClient`` or an ``HttpClient``, whichever the URL means. The other one is not imported.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
+import copy
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
-from holdfast.admission.usage import Budget, Usage
-from holdfast.client.backend import Backend
-from holdfast.client.backend_factory import choose_backend
+from holdfast.admission.usage import Budget
 from holdfast.client.delivery import Delivery
 from holdfast.client.handle import Handle
-from holdfast.client.listener import check_handler, check_listen_options, listen, serve
+from holdfast.client.http.server_endpoint import is_server_url
+from holdfast.client.listener import Listener, check_handler, check_listen_options, listen, serve
+from holdfast.client.resources import (
+    ClientAddresses,
+    ClientKeys,
+    ClientMemory,
+    ClientPolicies,
+    ClientQueues,
+    ClientSchedules,
+)
+from holdfast.client.run_operations import RunOperations
 from holdfast.client.sync_listener import SyncDelivery, listen_sync
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
 from holdfast.core.states import RunState, parse_run_states
 from holdfast.errors import UsageError
 from holdfast.reports.budgets import BudgetInfo
-from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.events import Event
-from holdfast.reports.plans import Plan
 from holdfast.reports.run_info import RunInfo
-from holdfast.reports.run_tree import RunTree
 from holdfast.reports.tail import TailEvent, TailFilter
-from holdfast.reports.types import RunReport
 from holdfast.reports.usage_report import UsageReport
-from holdfast.services.addresses import ClientAddresses
-from holdfast.services.api_keys import ClientKeys
-from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.audit_log import AuditEntry
 from holdfast.services.bulk_start import CallArguments
 from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.journal_files import Journal
-from holdfast.services.memories import ClientMemory
-from holdfast.services.policies import ClientPolicies
-from holdfast.services.queues import ClientQueues
 from holdfast.services.retention import PruneReport
 from holdfast.services.run_start import StartOptions, make_start_options
-from holdfast.services.schedules import ClientSchedules
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
 from holdfast.sync_methods import is_loop_running, run_sync, sync_method
@@ -52,24 +53,40 @@ from holdfast.sync_methods import is_loop_running, run_sync, sync_method
 T = TypeVar("T")
 
 
-class Client:
-    """Starts, follows and signals runs of workflows that workers elsewhere execute.
+class Client(RunOperations):
+    """Starts, follows, and signals runs of workflows that workers elsewhere execute.
 
     It connects when it is first used, and again when it is used under another event loop. ``close`` it, or use it as
     ``async with Client(url) as client:``.
 
     Args:
-        url: the store, such as ``sqlite:///runs.db``, or a Holdfast server, such as ``https://holdfast.example``;
-            ``HOLDFAST_URL`` or the default file unless given.
-        namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
-            ``HOLDFAST_NAMESPACE``, else ``default``. Of a server, the key says it.
-        max_value: the largest value that is sent, in bytes; 64 MiB unless given.
-        encryption: what the workers of the store seal with, such as ``AesEncryption(key)``; the keys in
-            ``HOLDFAST_ENCRYPTION_KEYS`` unless given. A server has keys of its own.
-        api_key: what a server knows the caller by; ``HOLDFAST_API_KEY`` unless given.
-        insecure: send the key over plain ``http://`` to another machine all the same, where whoever stands between can
-            read it; ``HOLDFAST_INSECURE=1`` says the same.
+        url: a store, such as ``sqlite:///runs.db``, or a Holdfast server, such as ``https://holdfast.example``;
+            default: ``HOLDFAST_URL``, else the default file.
+        namespace: whose runs, where several programs or tenants share a store; default: what the URL says, else
+            ``HOLDFAST_NAMESPACE``, else ``default``. On a server, the key determines it.
+        max_value: the largest value that is sent, in bytes; default: 64 MiB.
+        encryption: what the workers of the store encrypt with, such as ``AesEncryption(key)``; default: the keys in
+            ``HOLDFAST_ENCRYPTION_KEYS``. A server has keys of its own.
+        api_key: the key for a server; default: ``HOLDFAST_API_KEY``.
+        insecure: send the key over plain ``http://`` to another machine, where anyone on the way can read it;
+            ``HOLDFAST_INSECURE=1`` does the same.
     """
+
+    url: str
+    """The URL of the store or the server, without secrets."""
+    max_value: int
+    """The largest value that is sent, in bytes."""
+    _options = StartOptions()
+
+    def __new__(cls, url: str | None = None, *_: Any, **__: Any) -> Self:
+        """An instance of the subclass that the URL means; its ``__init__`` gets the same arguments."""
+        if cls is not Client:
+            return super().__new__(cls)
+        if is_server_url(url):
+            from holdfast.client.http.client import HttpClient as Implementation
+        else:
+            from holdfast.client.store_client import StoreClient as Implementation
+        return cast("Self", object.__new__(Implementation))
 
     def __init__(
         self,
@@ -80,29 +97,7 @@ class Client:
         encryption: Encryption | None = None,
         api_key: str | None = None,
         insecure: bool = False,
-    ) -> None:
-        self._backend = choose_backend(
-            url, namespace, max_value=max_value, encryption=encryption, api_key=api_key, insecure=insecure
-        )
-        self._options = StartOptions()
-
-    @classmethod
-    def from_backend(cls, backend: Backend) -> Client:
-        """A client over a backend that somebody has made. To close the one is to close the other."""
-        client = object.__new__(cls)
-        client._backend = backend
-        client._options = StartOptions()
-        return client
-
-    @property
-    def url(self) -> str:
-        """The URL of the store or the server, as people may see it."""
-        return self._backend.url
-
-    @property
-    def max_value(self) -> int:
-        """The largest value that is sent, in bytes."""
-        return self._backend.max_value
+    ) -> None: ...
 
     def options(
         self,
@@ -122,9 +117,9 @@ class Client:
     ) -> Client:
         """The same client, with options for the runs that are started through it: see ``Workflow.options``.
 
-        A run is of the newest version of its workflow that a live worker serves, unless ``version`` says which.
+        ``version`` chooses a version of the workflow; default: the newest one that a live worker serves.
         """
-        view = Client.from_backend(self._backend)
+        view = copy.copy(self)
         view._options = make_start_options(
             "",
             id=id,
@@ -142,51 +137,63 @@ class Client:
         )
         return view
 
-    async def __aenter__(self) -> Client:
-        await self._backend.open()
+    async def __aenter__(self) -> Self:
+        await self.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def open(self, timeout: Duration | None = None) -> None:
+        """Connect now, not with the first call. A server gets ``timeout`` to answer; default: some retries."""
+        raise NotImplementedError
+
     async def close(self) -> None:
         """Disconnect. The client connects again if it is used again."""
-        await self._backend.close()
+        raise NotImplementedError
+
+    # Starting runs
 
     async def start(self, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Start a run of the workflow of this name (or join the one that is there) and return a handle to it."""
-        return self.handle(await self._backend.start(workflow, args, kwargs, self._options))
+        """Start a run of the workflow of this name (or join the existing one) and return a handle to it."""
+        return self.handle(await self._start(workflow, args, kwargs))
+
+    async def _start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        raise NotImplementedError
 
     async def start_many(self, workflow: str, calls: Iterable[CallArguments]) -> list[str]:
         """Start (or join) a run for each of ``calls``, a thousand in one commit, and return their ids in order.
 
-        A call is a tuple of arguments, or a mapping of them. If one cannot be started, what ``start`` would raise is
-        raised; those before it are started. With an id template, the same call may then be made again.
+        A call is a tuple of arguments, or a mapping of them. If one cannot be started, this raises what ``start`` would
+        raise, and those before it are started. With an id template, the same call may then be made again.
         """
-        return await self._backend.start_many(workflow, calls, self._options)
+        raise NotImplementedError
 
     async def send(
         self, address: str, payload: Any = None, *, deadline: Duration | None = None, id: str | None = None
     ) -> Handle[Any]:
-        """Send work to an address, where whoever listens takes it, and return a handle to its run.
+        """Send work to an address, where a listener takes it, and return a handle to its run.
 
-        The work is a run like any other: it waits until somebody listens, survives whoever works on it, and its result
-        is what they completed it with.
+        The work is a run like any other: it waits for a listener, survives the listener's death, and its result is what
+        the listener completed it with.
 
         Args:
-            address: where to. It is there as soon as somebody sends to it or listens on it.
+            address: the address; it exists as soon as it is used.
             payload: what is sent.
-            deadline: by when it must have ended, from its beginning on: seconds, a ``timedelta``, or words such as
-                ``15 min``; what the address says unless given.
-            id: of the run: what was sent before under this id is not sent twice.
+            deadline: when the run must have ended, counted from its start: seconds, a ``timedelta``, or words such as
+                ``15 min``; default: the deadline of the address.
+            id: of the run. What was already sent under this id is not sent twice.
         """
-        seconds = None if deadline is None else duration_to_seconds(deadline, f"address {address!r}: deadline")
+        deadline_s = None if deadline is None else duration_to_seconds(deadline, f"address {address!r}: deadline")
         options = self._options if id is None else replace(self._options, id=id)
         if options.id is not None and options.dedup is not None:
             raise UsageError(
                 f"address {address!r}: id={options.id!r} and dedup={options.dedup!r} name two runs to join: give one"
             )
-        return self.handle(await self._backend.send(address, payload, options, seconds))
+        return self.handle(await self._send(address, payload, options, deadline_s))
+
+    async def _send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
+        raise NotImplementedError
 
     async def run(self, workflow: str, /, *args: Any, **kwargs: Any) -> Any:
         """Start a run and wait for its result: plain data, or the ``AgentResult`` of an agent with plain data in it."""
@@ -194,15 +201,7 @@ class Client:
 
     def handle(self, run_id: str) -> Handle[Any]:
         """A handle to a run that was started before."""
-        return Handle(self._backend, run_id)
-
-    async def wait(self, run: str | Handle[Any], timeout: float | None = None) -> Any:
-        """The result of a run, by its id or its handle, once it has ended, whoever executes it."""
-        return await (self.handle(run) if isinstance(run, str) else run).result(timeout)
-
-    async def get(self, run_id: str) -> RunInfo:
-        """What can be told of a run now."""
-        return await self._backend.info(run_id)
+        return Handle(self, run_id)
 
     async def list(
         self,
@@ -242,78 +241,10 @@ class Client:
             created_after=None if created_after is None else created_after.timestamp(),
             created_before=None if created_before is None else created_before.timestamp(),
         )
-        return await self._backend.list(where, limit, before)
+        return await self._list(where, limit, before)
 
-    async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
-        """Send a value into a run. With an ``id``, sending it again changes nothing (and returns false)."""
-        return await self._backend.signal(run_id, name, value, id)
-
-    async def cancel(self, run_id: str) -> bool:
-        """Ask for a run to be cancelled; false when that was asked before. ``RunEnded`` if it has ended."""
-        return await self._backend.cancel(run_id)
-
-    async def pause(self, run_id: str) -> bool:
-        """Keep a run from going on; false when it was paused before. Steps in flight may end, and are recorded."""
-        return await self._backend.pause(run_id)
-
-    async def resume(self, run_id: str) -> bool:
-        """Let a paused run go on; false when it was not paused."""
-        return await self._backend.resume(run_id)
-
-    async def approvals(
-        self,
-        run_id: str | None = None,
-        *,
-        workflow: str | None = None,
-        assignee: str | None = None,
-        all: bool = False,
-        limit: int = 1000,
-    ) -> builtins.list[ApprovalInfo]:
-        """Questions that wait for a person's answer, the longest open first; with ``all``, also those that are closed.
-
-        Args:
-            run_id: only those of this run.
-            workflow: only those of runs of this workflow.
-            assignee: only those that this person is asked now.
-            all: also what was answered or withdrawn.
-            limit: at most so many.
-        """
-        return await self._backend.approvals(run_id, workflow=workflow, assignee=assignee, all=all, limit=limit)
-
-    async def approve(
-        self,
-        id: str,
-        value: Any = None,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        by: str | None = None,
-        reason: str = "",
-    ) -> bool:
-        """Say yes to a question; false when the same person has said the very same before.
-
-        Args:
-            id: the approval's id; its beginning will do, as long as it names one.
-            value: the choice, or what is filled into the form, if the question is not answered with yes or no.
-            arguments: for the call of a tool, arguments in place of those that it was called with.
-            by: who answers; unless given, the user of the operating system, or of a server, the name of the key.
-            reason: why, for people to read.
-
-        Raises ``InputError`` if the answer does not fit (the question stays open), ``ApprovalClosed`` if it was
-        answered before or nobody waits for it any more, and ``UnknownApproval``.
-        """
-        return await self._backend.approve(id, value, arguments=arguments, by=by, reason=reason)
-
-    async def deny(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
-        """Say no to a question; false when the same person has said the very same before. Errors as for ``approve``."""
-        return await self._backend.deny(id, by=by, reason=reason)
-
-    async def approval(self, id: str) -> ApprovalInfo:
-        """One question, and what has become of it; the beginning of its id will do. Raises ``UnknownApproval``."""
-        return await self._backend.approval(id)
-
-    def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
-        """What happens in a run, whoever executes it, from its beginning or behind ``after``: see ``Handle.events``."""
-        return self._backend.events(run_id, after, follow=follow)
+    async def _list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
+        raise NotImplementedError
 
     def tail(
         self,
@@ -334,11 +265,10 @@ class Client:
             state: only of runs that are in this state, or in one of these, when it is told.
             since: also what has happened since this time (a time with a time zone); from now on unless given.
         """
-        return self._backend.tail(TailFilter(workflow, tag, tuple(parse_run_states(state))), since)
+        return self._tail(TailFilter(workflow, tag, tuple(parse_run_states(state))), since)
 
-    async def usage(self, run_id: str) -> Usage:
-        """What the model calls of a run have used so far, with those of the runs that it has started."""
-        return await self._backend.usage(run_id)
+    def _tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
+        raise NotImplementedError
 
     async def usage_report(
         self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
@@ -350,43 +280,11 @@ class Client:
             until: the last day, included; today unless given.
             workflow: only what runs of this agent or workflow have used.
         """
-        return await self._backend.usage_report(since, until, workflow)
-
-    async def plan(self, run_id: str) -> Plan:
-        """What an agent's run means to do, and how far it is; empty as long as it has written no plan."""
-        return await self._backend.plan(run_id)
+        raise NotImplementedError
 
     async def budget(self, run_id: str) -> BudgetInfo:
         """What a run may use and has used, with the budgets above it and the runs that it has started."""
-        return await self._backend.budget(run_id)
-
-    async def describe(
-        self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
-    ) -> RunReport:
-        """Everything known about a run now: what `holdfast show` prints, as data.
-
-        Its state and what keeps it from continuing, its journal, its usage, and the runs and workers related to it;
-        `summary` describes what it did, and `advice` what to do next.
-
-        Args:
-            run_id: the run.
-            after: return records after this `seq`; default: from the beginning.
-            limit: maximum number of records (`has_more` says whether there are others); `None`: all of them.
-            full: include large values. By default, only their beginning is included, and `is_truncated` is set.
-        """
-        return await self._backend.describe(run_id, after, limit, full=full)
-
-    async def conversation(self, run_id: str) -> builtins.list[ConversationMessage]:
-        """What was said in an agent's run so far; empty for other runs."""
-        return await self._backend.conversation(run_id)
-
-    async def tree(self, run_id: str) -> RunTree:
-        """The tree of runs that a run is in, from its topmost ancestor down, at most 500 of them."""
-        return await self._backend.tree(run_id)
-
-    async def set_budget(self, run_id: str, budget: Budget) -> None:
-        """Give a run another budget in place of the one that it was started with; it goes on if that was used up."""
-        await self._backend.set_budget(run_id, budget)
+        raise NotImplementedError
 
     async def retry(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
         """Let a failed, cancelled or dead run go on from where it went wrong.
@@ -396,7 +294,7 @@ class Client:
         ``run_again=True`` says that it may. ``version`` lets the code of another version of its workflow go on with it
         (not with the runs that it had started). Raises ``RetryRefused`` if the run cannot go on.
         """
-        await self._backend.retry(run_id, run_again=run_again, version=version)
+        raise NotImplementedError
 
     async def settle(
         self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
@@ -418,7 +316,7 @@ class Client:
         Raises ``SettleRefused`` if the step's outcome is known, if that is not what ended the run, if the run goes on,
         and if another ``once`` step, which the run has come to since, would thereby run a second time.
         """
-        await self._backend.settle(run_id, step, output=output, happened=happened, by=by)
+        raise NotImplementedError
 
     async def dead(
         self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
@@ -432,7 +330,7 @@ class Client:
             limit: at most so many.
             before: the id of the last one of the page before, to go on from there.
         """
-        return await self._backend.dead(workflow, limit, before)
+        raise NotImplementedError
 
     async def prune(
         self,
@@ -462,7 +360,7 @@ class Client:
             dry_run: delete nothing, only tell.
             report: is brought up to date after every piece, for whoever may be interrupted; by a server, at the end.
         """
-        return await self._backend.prune(
+        return await self._prune(
             older_than,
             parse_run_states(state),
             workflow=workflow,
@@ -473,9 +371,23 @@ class Client:
             report=PruneReport() if report is None else report,
         )
 
+    async def _prune(
+        self,
+        older_than: Duration,
+        states: Collection[RunState],
+        *,
+        workflow: str | None,
+        keep: int,
+        unclaimed: bool,
+        run_ids: Collection[str] | None,
+        dry_run: bool,
+        report: PruneReport,
+    ) -> PruneReport:
+        raise NotImplementedError
+
     async def export(self, run_id: str) -> Journal:
         """A run outside its store, as it is now: its row and all that is recorded of it, for ``replay`` and files."""
-        return await self._backend.export(run_id)
+        raise NotImplementedError
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
@@ -489,7 +401,10 @@ class Client:
             with_output: what the step is taken to have returned; then it does not run again.
             id: the id of the new run; made up unless given.
         """
-        return self.handle(await self._backend.fork(run_id, at=at, with_output=with_output, id=id))
+        return self.handle(await self._fork(run_id, at=at, with_output=with_output, id=id))
+
+    async def _fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
+        raise NotImplementedError
 
     def listen(self, address: str, *, concurrency: int = 1, name: str | None = None) -> AsyncGenerator[Delivery]:
         """Deliveries of what is sent to an address, as they come: ``async for delivery in client.listen("pipeline"):``.
@@ -503,9 +418,7 @@ class Client:
             name: what people call this process; its host and number unless given.
         """
         check_listen_options(address, concurrency, name)
-        return listen(
-            self._backend.create_listener(address, concurrency=concurrency, name=name), concurrency=concurrency
-        )
+        return listen(self._create_listener(address, concurrency=concurrency, name=name), concurrency=concurrency)
 
     async def serve(
         self,
@@ -521,7 +434,7 @@ class Client:
         """
         check_listen_options(address, concurrency, name)
         check_handler(handler)
-        await serve(self._backend.create_listener(address, concurrency=concurrency, name=name), handler)
+        await serve(self._create_listener(address, concurrency=concurrency, name=name), handler)
 
     def listen_sync(self, address: str, *, concurrency: int = 1, name: str | None = None) -> Iterator[SyncDelivery]:
         """``listen`` without an event loop: ``for delivery in client.listen_sync("pipeline"): with delivery: ...``.
@@ -530,18 +443,22 @@ class Client:
         """
         check_listen_options(address, concurrency, name)
         return listen_sync(
-            lambda: self._backend.create_listener(address, concurrency=concurrency, name=name),
+            lambda: self._create_listener(address, concurrency=concurrency, name=name),
             self.close,
             concurrency=concurrency,
         )
 
+    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
+        """A new listener, which belongs to the event loop that first uses it."""
+        raise NotImplementedError
+
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The processes that take up runs: those that are live, and those that unfinished runs refer to."""
-        return await self._backend.workers()
+        raise NotImplementedError
 
     async def health(self) -> builtins.list[Health]:
         """How it is with every agent and workflow that is known: who serves it, by its workers' heartbeats."""
-        return await self._backend.health()
+        raise NotImplementedError
 
     async def inputs_schema(self, workflow: str, *, version: str | None = None) -> Mapping[str, Any]:
         """A JSON schema of the inputs of a workflow or an agent; an empty one if its workers have announced none.
@@ -552,7 +469,7 @@ class Client:
             workflow: its name.
             version: of its code; the newest that is served unless given.
         """
-        return await self._backend.inputs_schema(workflow, version)
+        raise NotImplementedError
 
     async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         """Stop a workflow or an agent everywhere: its runs stop at the next recorded point, and none is started.
@@ -565,73 +482,73 @@ class Client:
             reason: why, for others to read.
             by: who does it; default: the user of the operating system, or the name of the API key.
         """
-        return await self._backend.disable(workflow, reason, by)
+        raise NotImplementedError
 
     async def enable(self, workflow: str) -> bool:
         """Enable a workflow again: its runs continue; false when it was not disabled."""
-        return await self._backend.enable(workflow)
+        raise NotImplementedError
 
     async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
         """The workflows and agents that are disabled: since when, by whom, and why."""
-        return await self._backend.disabled_workflows()
+        raise NotImplementedError
 
     async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
         """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
-        return await self._backend.audit(limit)
+        raise NotImplementedError
 
     @property
     def memory(self) -> ClientMemory:
         """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
-        return ClientMemory(self._backend.memory, self._run_sync)
+        raise NotImplementedError
 
     @property
     def schedules(self) -> ClientSchedules:
         """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
-        return ClientSchedules(self._backend.schedules, self._run_sync)
+        raise NotImplementedError
 
     @property
     def queues(self) -> ClientQueues:
         """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
-        return ClientQueues(self._backend.queues, self._run_sync)
+        raise NotImplementedError
 
     @property
     def addresses(self) -> ClientAddresses:
         """Where work is sent to: ``list``, ``set`` and ``delete``."""
-        return ClientAddresses(self._backend.addresses, self._run_sync)
+        raise NotImplementedError
 
     @property
     def policies(self) -> ClientPolicies:
         """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
-        return ClientPolicies(self._backend.policies, self._run_sync)
+        raise NotImplementedError
 
     @property
     def keys(self) -> ClientKeys:
         """API keys for servers: ``create``, ``list`` and ``revoke``."""
-        return ClientKeys(self._backend.keys, self._run_sync)
+        raise NotImplementedError
 
     # The same, for code without an event loop
 
     start_many_sync = sync_method(start_many)
     run_sync = sync_method(run)
-    wait_sync = sync_method(wait)
-    get_sync = sync_method(get)
+    wait_sync = sync_method(RunOperations.wait)
+    get_sync = sync_method(RunOperations.get)
     list_sync = sync_method(list)
-    signal_sync = sync_method(signal)
-    cancel_sync = sync_method(cancel)
-    pause_sync = sync_method(pause)
-    resume_sync = sync_method(resume)
-    approvals_sync = sync_method(approvals)
-    approval_sync = sync_method(approval)
-    approve_sync = sync_method(approve)
-    deny_sync = sync_method(deny)
-    usage_sync = sync_method(usage)
+    signal_sync = sync_method(RunOperations.signal)
+    cancel_sync = sync_method(RunOperations.cancel)
+    pause_sync = sync_method(RunOperations.pause)
+    resume_sync = sync_method(RunOperations.resume)
+    approvals_sync = sync_method(RunOperations.approvals)
+    approval_sync = sync_method(RunOperations.approval)
+    approve_sync = sync_method(RunOperations.approve)
+    deny_sync = sync_method(RunOperations.deny)
+    usage_sync = sync_method(RunOperations.usage)
     usage_report_sync = sync_method(usage_report)
-    plan_sync = sync_method(plan)
+    plan_sync = sync_method(RunOperations.plan)
     budget_sync = sync_method(budget)
-    describe_sync = sync_method(describe)
-    conversation_sync = sync_method(conversation)
-    tree_sync = sync_method(tree)
-    set_budget_sync = sync_method(set_budget)
+    describe_sync = sync_method(RunOperations.describe)
+    conversation_sync = sync_method(RunOperations.conversation)
+    tree_sync = sync_method(RunOperations.tree)
+    set_budget_sync = sync_method(RunOperations.set_budget)
     retry_sync = sync_method(retry)
     settle_sync = sync_method(settle)
     dead_sync = sync_method(dead)

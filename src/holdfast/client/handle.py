@@ -1,13 +1,13 @@
-"""A run that somebody follows: its state, its result, and ways to influence it."""
+"""A handle to a started run: its state, its result, and ways to influence it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Generic, TypeVar
 
+from holdfast.admission.durations import Duration
 from holdfast.admission.usage import Budget, Usage
-from holdfast.client.backend import RunBackend
+from holdfast.client.run_operations import RunOperations
 from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.events import Event
 from holdfast.reports.plans import Plan
@@ -22,64 +22,63 @@ R = TypeVar("R")
 class Handle(Generic[R]):
     """A started run."""
 
-    __slots__ = ("_backend", "run_id")
+    __slots__ = ("_runs", "run_id")
 
-    def __init__(self, backend: RunBackend, run_id: str) -> None:
+    def __init__(self, runs: RunOperations, run_id: str) -> None:
         self.run_id = run_id
-        self._backend = backend
+        self._runs = runs
 
-    async def result(self, timeout: float | None = None) -> R:
-        """The run's result, once it has ended. Raises ``RunFailed``, ``RunCancelled`` or ``RunDead`` if it has none.
+    async def result(self, timeout: Duration | None = None) -> R:
+        """The run's result, once it has ended. Raises ``RunFailed``, ``RunCancelled``, or ``RunDead`` if it has none.
 
-        With a ``timeout`` in seconds, ``TimeoutError`` if it has not ended by then; the run goes on all the same.
+        Raises ``TimeoutError`` if it has not ended after ``timeout``; the run continues all the same.
         """
-        async with asyncio.timeout(timeout):
-            return await self._backend.result(self.run_id)
+        return await self._runs.wait(self.run_id, timeout)
 
     def events(self, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
-        """What happens in the run, from its beginning or behind the event with the offset ``after``, until its end.
+        """What happens in the run until its end, from its beginning or after the event with the offset ``after``.
 
-        Tokens, tool calls, steps, plans and questions, whoever executes the run: see ``Event``. A reader that comes
-        back with the offset of the last event that it had misses nothing, and sees nothing twice. Without ``follow``
-        it ends with what has happened so far.
+        Tokens, tool calls, steps, plans, and approvals, whichever process executes the run: see ``Event``. A reader
+        that returns with the offset of its last event misses nothing and sees nothing twice. Without ``follow``, the
+        events end with what has happened so far.
         """
-        return self._backend.events(self.run_id, after, follow=follow)
+        return self._runs.events(self.run_id, after, follow=follow)
 
     async def info(self) -> RunInfo:
-        """What can be told of the run now."""
-        return await self._backend.info(self.run_id)
+        """The current state of the run."""
+        return await self._runs.get(self.run_id)
 
     async def usage(self) -> Usage:
-        """What its model calls have used so far, with those of the runs that it has started."""
-        return await self._backend.usage(self.run_id)
+        """What its model calls have used so far, including those of the runs that it started."""
+        return await self._runs.usage(self.run_id)
 
     async def plan(self) -> Plan:
-        """What an agent that plans means to do, and how far it is; empty as long as it has written no plan."""
-        return await self._backend.plan(self.run_id)
+        """The agent's plan and its progress; empty until the agent has written one."""
+        return await self._runs.plan(self.run_id)
 
     async def describe(self, after: int | None = None, limit: int | None = 500, *, full: bool = False) -> RunReport:
-        """All that is known of the run now: see ``Client.describe``."""
-        return await self._backend.describe(self.run_id, after, limit, full=full)
+        """Everything known about the run now: see ``Client.describe``."""
+        return await self._runs.describe(self.run_id, after, limit, full=full)
 
     async def conversation(self) -> list[ConversationMessage]:
-        """What was said in an agent's run so far; empty for other runs."""
-        return await self._backend.conversation(self.run_id)
+        """The conversation of an agent's run so far; empty for other runs."""
+        return await self._runs.conversation(self.run_id)
 
     async def tree(self) -> RunTree:
-        """The tree of runs that the run is in, from its topmost ancestor down, at most 500 of them."""
-        return await self._backend.tree(self.run_id)
+        """The tree of runs that the run belongs to, from its topmost ancestor down, at most 500 of them."""
+        return await self._runs.tree(self.run_id)
 
     async def set_budget(self, budget: Budget) -> None:
-        """Give the run another budget in place of the one that it was started with; it goes on if that was used up."""
-        await self._backend.set_budget(self.run_id, budget)
+        """Replace the budget that the run was started with. The run continues if the old one was used up."""
+        await self._runs.set_budget(self.run_id, budget)
 
     async def signal(self, name: str, value: Any = None, *, id: str | None = None) -> bool:
-        """Send a value into the run. With an ``id``, sending it again changes nothing (and returns false)."""
-        return await self._backend.signal(self.run_id, name, value, id)
+        """Send a value into the run. Sending it again with the same ``id`` changes nothing and returns false."""
+        return await self._runs.signal(self.run_id, name, value, id=id)
 
     async def approvals(self, *, all: bool = False) -> list[ApprovalInfo]:
-        """The questions of the run that wait for a person's answer; with ``all``, also those that are closed."""
-        return await self._backend.approvals(self.run_id, workflow=None, assignee=None, all=all, limit=1000)
+        """The run's approvals that wait for an answer; with ``all``, including closed ones."""
+        return await self._runs.approvals(self.run_id, all=all)
 
     async def approve(
         self,
@@ -90,28 +89,28 @@ class Handle(Generic[R]):
         by: str | None = None,
         reason: str = "",
     ) -> bool:
-        """Say yes to a question of the run: see ``Client.approve``."""
-        return await self._backend.approve(id, value, arguments=arguments, by=by, reason=reason, run_id=self.run_id)
+        """Answer an approval of the run with yes: see ``Client.approve``."""
+        return await self._runs.approve(id, value, arguments=arguments, by=by, reason=reason, run_id=self.run_id)
 
     async def deny(self, id: str, *, by: str | None = None, reason: str = "") -> bool:
-        """Say no to a question of the run: see ``Client.approve``."""
-        return await self._backend.deny(id, by=by, reason=reason, run_id=self.run_id)
+        """Answer an approval of the run with no: see ``Client.approve``."""
+        return await self._runs.deny(id, by=by, reason=reason, run_id=self.run_id)
 
     async def cancel(self) -> bool:
-        """Ask for the run to be cancelled; false when that was asked before.
+        """Cancel the run. False when that was already requested.
 
-        What it is doing is interrupted: ``asyncio.CancelledError`` is raised in its code, and in the steps in flight.
-        ``finally`` blocks run, and steps with a compensation are undone. ``RunEnded`` if there is nothing to cancel.
+        ``asyncio.CancelledError`` is raised in its code and in the steps in flight. ``finally`` blocks run, and steps
+        with a compensation are undone. Raises ``RunEnded`` if there is nothing to cancel.
         """
-        return await self._backend.cancel(self.run_id)
+        return await self._runs.cancel(self.run_id)
 
     async def pause(self) -> bool:
-        """Keep the run from going on; false when it was paused before. Steps in flight may end, and are recorded."""
-        return await self._backend.pause(self.run_id)
+        """Pause the run. False when it was already paused. Steps in flight may end, and are recorded."""
+        return await self._runs.pause(self.run_id)
 
     async def resume(self) -> bool:
-        """Let a paused run go on; false when it was not paused."""
-        return await self._backend.resume(self.run_id)
+        """Resume the run. False when it was not paused."""
+        return await self._runs.resume(self.run_id)
 
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r}>"

@@ -1,4 +1,4 @@
-"""A client's way to its store: opened when it is first used, under every event loop that it is used under."""
+"""A client's connections to its store: opened on first use, one for each event loop that the client is used under."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 
+from typing_extensions import override
+
 from holdfast.background_tasks import keep_running
-from holdfast.core.records import Record
 from holdfast.errors import StoreError, UsageError
-from holdfast.reports.events import POLL_INTERVAL_S
-from holdfast.services.lookup import find_run
+from holdfast.services.store_provider import POLL_INTERVAL_S, StoreProvider
 from holdfast.stores.change_feed import ChangeFeed, Subscription
-from holdfast.stores.contract import RunUsage, Store
-from holdfast.stores.memories import MemoryChange
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import ClientOp, OpStatus, Run
 from holdfast.stores.run_waiters import RunWaiters
 from holdfast.stores.urls import create_store
@@ -22,17 +21,17 @@ from holdfast.stores.urls import create_store
 log = logging.getLogger("holdfast.client")
 
 
-class LoopConnections:
+class LoopConnections(StoreProvider):
     """A connection for each event loop that the client is used under: a thread may bring one of its own."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
-        self._url = url
+        self.url = url
         self._opener = opener
         self._by_loop: dict[asyncio.AbstractEventLoop, StoreConnection] = {}
 
     def for_url(self, url: str) -> LoopConnections:
-        """A way to another namespace of the same database."""
-        return self if url == self._url else LoopConnections(url, self._opener)
+        """Connections to another namespace of the same database."""
+        return self if url == self.url else LoopConnections(url, self._opener)
 
     def _current(self) -> StoreConnection:
         loop = asyncio.get_running_loop()
@@ -40,11 +39,11 @@ class LoopConnections:
         if connection is None:
             for other in [other for other in list(self._by_loop) if other.is_closed()]:
                 self._by_loop.pop(other).abandon()
-            connection = self._by_loop[loop] = StoreConnection(self._url, self._opener)
+            connection = self._by_loop[loop] = StoreConnection(self.url, self._opener)
         return connection
 
+    @override
     async def store(self) -> Store:
-        """The store, open."""
         return await self._current().store()
 
     async def close(self) -> None:
@@ -53,40 +52,20 @@ class LoopConnections:
         if connection is not None:
             await connection.close()
 
-    async def read(self, run_id: str) -> Run:
-        """A run's row; ``RunNotFound`` if there is none."""
-        return await self._current().read(run_id)
-
+    @override
     async def wait_for_end(self, run_id: str) -> Run:
-        """A run, once it has ended."""
         return await self._current().wait_for_end(run_id)
 
+    @override
     def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        """A bell that rings whenever something may be new of this run."""
         return self._current().subscribe(run_id)
 
-    async def usage(self, run_id: str) -> RunUsage:
-        """What a run has used so far."""
-        return (await (await self.store()).get_usages([run_id])).get(run_id, RunUsage())
-
+    @override
     async def change(self, op: ClientOp) -> OpStatus:
-        """Change a run."""
         return await self._current().change(op)
 
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        """A run's newest record of this name that is ``ok``."""
-        return await (await self.store()).get_last_record(run_id, name)
 
-    async def change_memory(self, change: MemoryChange) -> None:
-        """Change what outlives runs."""
-        await (await self.store()).commit([change])
-
-    async def now(self) -> float:
-        """The store's time."""
-        return (await self.store()).now()
-
-
-class StoreConnection:
+class StoreConnection(StoreProvider):
     """An open store, and one watcher for everybody who waits for a run to end, or follows one."""
 
     def __init__(self, url: str, opener: Callable[[str], Store] = create_store) -> None:
@@ -98,8 +77,8 @@ class StoreConnection:
         self._change_feed = ChangeFeed()
         self._watcher: asyncio.Task[None] | None = None
 
+    @override
     async def store(self) -> Store:
-        """The store, open."""
         async with self._open_lock:
             if self._store is None:
                 store = self._opener(self._url)
@@ -124,12 +103,8 @@ class StoreConnection:
         if self._store is not None:
             self._store.abandon()
 
-    async def read(self, run_id: str) -> Run:
-        """A run's row; ``RunNotFound`` if there is none."""
-        return await find_run(await self.store(), run_id)
-
+    @override
     async def wait_for_end(self, run_id: str) -> Run:
-        """A run, once it has ended."""
         await self.store()
         future = self._arrivals.add(run_id)
         try:
@@ -141,24 +116,18 @@ class StoreConnection:
         finally:
             self._arrivals.remove(run_id, future)
 
+    @override
     @contextmanager
     def subscribe(self, run_id: str) -> Generator[Subscription]:
-        """A bell that rings whenever something may be new of this run."""
-        with self._change_feed.subscribe(run_id) as bell:
+        with self._change_feed.subscribe(run_id) as subscription:
             self._start_watcher()
-            yield bell
+            yield subscription
 
+    @override
     async def change(self, op: ClientOp) -> OpStatus:
-        """Change a run."""
-        store = await self.store()
-        [verdict] = await store.commit([op])
-        assert isinstance(verdict, OpStatus)
-        self._change_feed.notify_all()  # a store does not tell of what was written through it
-        return verdict
-
-    async def now(self) -> float:
-        """The store's time."""
-        return (await self.store()).now()
+        status = await super().change(op)
+        self._change_feed.notify_all()  # a store does not report what was written through it
+        return status
 
     def _start_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():

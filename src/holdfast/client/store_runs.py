@@ -1,19 +1,15 @@
-"""Runs in a store, one by one: what a handle asks for, over a link to the store.
-
-A *link* is a client's connection, the open runtime of a process that executes runs itself, or what workflow code may do
-with other runs. The link also decides how changes reach the store.
-"""
+"""Operations on runs in a store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 from holdfast.admission.usage import Budget, Usage
-from holdfast.client.backend import RunBackend
+from holdfast.client.run_operations import RunOperations
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES
-from holdfast.core.records import Record
 from holdfast.reports.agent_result import decode_plain_result
 from holdfast.reports.conversations import ConversationMessage, read_conversation
 from holdfast.reports.events import Event, read_events
@@ -22,134 +18,129 @@ from holdfast.reports.report_reader import read_report
 from holdfast.reports.run_info import RunInfo, read_run_info
 from holdfast.reports.run_tree import RunTree, read_run_tree
 from holdfast.reports.types import RunReport
-from holdfast.services.approvals import ApprovalAccess, ApprovalInfo, approve, deny, find_approval, list_approvals
+from holdfast.services.approvals import ApprovalInfo, approve, deny, find_approval, list_approvals
 from holdfast.services.run_control import cancel_run, pause_run, resume_run, send_signal, set_budget
-from holdfast.services.run_outcome import EndedRun, get_result
-from holdfast.stores.change_feed import Subscription
+from holdfast.services.run_outcome import get_result
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.contract import RunUsage
-from holdfast.stores.operations import Run
 
 
-class RunStoreAccess(ApprovalAccess, Protocol):
-    """What it takes to follow and change runs."""
-
-    async def wait_for_end(self, run_id: str) -> Run | EndedRun:
-        """The run, once it has ended."""
-        ...
-
-    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        """A bell that rings whenever something may be new of the run."""
-        ...
-
-    async def usage(self, run_id: str) -> RunUsage:
-        """What the run has used so far."""
-        ...
-
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        """The newest record of this name that is ``ok``."""
-        ...
-
-
-class StoreRuns(RunBackend):
-    """Runs over a link.
+class StoreRuns(RunOperations):
+    """Operations on runs in a store.
 
     Args:
-        access: the way to the store.
-        decode: makes a result of what is recorded; plain data unless given.
-        namespaces: where the classes of exceptions are looked for, beside the modules that are loaded.
+        provider: the way to the store, which also decides how changes reach it.
+        decode: decodes a recorded result; default: as plain data.
+        namespaces: where classes of exceptions are looked up, besides the loaded modules.
         max_value: the largest value that is sent, in bytes.
     """
 
     def __init__(
         self,
-        access: RunStoreAccess,
+        provider: StoreProvider,
         decode: Callable[[bytes], Any] = decode_plain_result,
         namespaces: Sequence[Mapping[str, object]] = (),
         max_value: int = DEFAULT_MAX_VALUE_BYTES,
     ) -> None:
-        self._access = access
+        self._provider = provider
         self._decode = decode
         self._namespaces = namespaces
         self.max_value = max_value
 
-    async def result(self, run_id: str) -> Any:
-        """The run's result, once it has ended."""
-        return get_result(await self._access.wait_for_end(run_id), self._decode, self._namespaces)
+    @override
+    async def _wait_for_result(self, run_id: str) -> Any:
+        return get_result(await self._provider.wait_for_end(run_id), self._decode, self._namespaces)
 
-    def events(self, run_id: str, after: str | None, *, follow: bool) -> AsyncGenerator[Event]:
-        """What happens in the run."""
-        return read_events(self._access, run_id, after, follow=follow)
+    @override
+    def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
+        return read_events(self._provider, run_id, after, follow=follow)
 
-    async def info(self, run_id: str) -> RunInfo:
-        """What can be told of the run now."""
-        return await read_run_info(self._access, run_id)
+    @override
+    async def get(self, run_id: str) -> RunInfo:
+        return await read_run_info(self._provider, run_id)
 
+    @override
     async def usage(self, run_id: str) -> Usage:
-        """What its model calls have used so far."""
-        return (await self._access.usage(run_id)).used
+        usages = await (await self._provider.store()).get_usages([run_id])
+        return usages.get(run_id, RunUsage()).used
 
+    @override
     async def plan(self, run_id: str) -> Plan:
-        """Its plan."""
-        return await read_plan(self._access, run_id)
+        return await read_plan(await self._provider.store(), run_id)
 
-    async def describe(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> RunReport:
-        """All that is known of it."""
-        store = await self._access.store()
+    @override
+    async def describe(
+        self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
+    ) -> RunReport:
+        store = await self._provider.store()
         return await read_report(store, run_id, -1 if after is None else after, limit, brief=not full)
 
+    @override
     async def conversation(self, run_id: str) -> list[ConversationMessage]:
-        """What was said in it."""
-        return await read_conversation(await self._access.store(), run_id)
+        return await read_conversation(await self._provider.store(), run_id)
 
+    @override
     async def tree(self, run_id: str) -> RunTree:
-        """The tree of runs that it is in."""
-        return await read_run_tree(await self._access.store(), run_id)
+        return await read_run_tree(await self._provider.store(), run_id)
 
+    @override
     async def set_budget(self, run_id: str, budget: Budget) -> None:
-        """Give it another budget."""
-        await set_budget(self._access, run_id, budget)
+        await set_budget(self._provider, run_id, budget)
 
-    async def signal(self, run_id: str, name: str, value: Any, id: str | None) -> bool:
-        """Send a value into it."""
-        return await send_signal(self._access, run_id, name, value, id, self.max_value)
+    @override
+    async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
+        return await send_signal(self._provider, run_id, name, value, id, self.max_value)
 
+    @override
     async def cancel(self, run_id: str) -> bool:
-        """Ask for it to be cancelled."""
-        return await cancel_run(self._access, run_id)
+        return await cancel_run(self._provider, run_id)
 
+    @override
     async def pause(self, run_id: str) -> bool:
-        """Keep it from going on."""
-        return await pause_run(self._access, run_id)
+        return await pause_run(self._provider, run_id)
 
+    @override
     async def resume(self, run_id: str) -> bool:
-        """Let it go on."""
-        return await resume_run(self._access, run_id)
+        return await resume_run(self._provider, run_id)
 
+    @override
     async def approvals(
-        self, run_id: str | None, *, workflow: str | None, assignee: str | None, all: bool, limit: int
+        self,
+        run_id: str | None = None,
+        *,
+        workflow: str | None = None,
+        assignee: str | None = None,
+        all: bool = False,
+        limit: int = 1000,
     ) -> list[ApprovalInfo]:
-        """Questions that match."""
-        return await list_approvals(self._access, run_id, workflow=workflow, assignee=assignee, all=all, limit=limit)
+        return await list_approvals(self._provider, run_id, workflow=workflow, assignee=assignee, all=all, limit=limit)
 
+    @override
     async def approval(self, id: str) -> ApprovalInfo:
-        """One question."""
-        return ApprovalInfo.from_row(await find_approval(self._access, id))
+        return ApprovalInfo.from_row(await find_approval(self._provider, id))
 
+    @override
     async def approve(
         self,
         id: str,
-        value: Any,
+        value: Any = None,
         *,
-        arguments: Mapping[str, Any] | None,
-        by: str | None,
-        reason: str,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
         run_id: str | None = None,
     ) -> bool:
-        """Say yes to a question."""
         return await approve(
-            self._access, id, value, arguments=arguments, by=by, reason=reason, run_id=run_id, max_value=self.max_value
+            self._provider,
+            id,
+            value,
+            arguments=arguments,
+            by=by,
+            reason=reason,
+            run_id=run_id,
+            max_value=self.max_value,
         )
 
-    async def deny(self, id: str, *, by: str | None, reason: str, run_id: str | None = None) -> bool:
-        """Say no to a question."""
-        return await deny(self._access, id, by=by, reason=reason, run_id=run_id, max_value=self.max_value)
+    @override
+    async def deny(self, id: str, *, by: str | None = None, reason: str = "", run_id: str | None = None) -> bool:
+        return await deny(self._provider, id, by=by, reason=reason, run_id=run_id, max_value=self.max_value)

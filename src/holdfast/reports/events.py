@@ -20,10 +20,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.codec import check_decrypted, decode_plain
 from holdfast.core.execution import get_current_execution
@@ -37,10 +36,10 @@ from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
 from holdfast.reports.recorded_values import decode_recorded_error, get_record_error
 from holdfast.reports.types import RecordedError
 from holdfast.services.lookup import find_run
+from holdfast.services.store_provider import POLL_INTERVAL_S, OpenStoreProvider, StoreProvider
 from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.change_feed import ChangeFeed, Subscription
 from holdfast.stores.contract import Store
 from holdfast.stores.live_events import (
     APPROVAL_REMINDED,
@@ -54,9 +53,6 @@ from holdfast.stores.live_events import (
     RunUpdates,
 )
 from holdfast.stores.operations import LiveEvent, Run
-
-POLL_INTERVAL_S = 0.5
-"""Seconds after which the store is asked again although nothing told of a change."""
 
 MIN_POLL_INTERVAL_S = 0.05
 """Seconds between two looks at a run: on a busy store something is new all the time, mostly of other runs."""
@@ -103,20 +99,8 @@ class Event:
         }
 
 
-class EventSource(Protocol):
-    """Where events are read from."""
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
-
-    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        """A bell that rings whenever something may be new of this run."""
-        ...
-
-
 async def read_events(
-    source: EventSource,
+    provider: StoreProvider,
     run_id: str,
     after: str | None = None,
     *,
@@ -128,10 +112,10 @@ async def read_events(
     ``runner`` decodes large values.
     """
     check_not_in_workflow(run_id)
-    store = await source.store()
+    store = await provider.store()
     run = await find_run(store, run_id)
     reader = EventReader(run, decode_cursor(after, run))
-    with source.subscribe(run_id) as bell:
+    with provider.subscribe(run_id) as bell:
         while True:
             bell.clear()
             try:
@@ -173,20 +157,7 @@ def check_not_in_workflow(run_id: str) -> None:
 
 async def list_events(store: Store, run_id: str, after: str | None = None) -> list[Event]:
     """The events of a run behind an offset that are there now, from a store that is open."""
-    return [event async for event in read_events(_StaticSource(store), run_id, after, follow=False)]
-
-
-class _StaticSource:
-    """A store that nobody waits for."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def store(self) -> Store:
-        return self._store
-
-    def subscribe(self, run_id: str) -> AbstractContextManager[Subscription]:
-        return ChangeFeed().subscribe(run_id)
+    return [event async for event in read_events(OpenStoreProvider(store), run_id, after, follow=False)]
 
 
 async def add_approval_details(store: Store, event: Event) -> Event:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args, overload
+from typing import Any, Literal, cast, get_args, overload
 
 from holdfast.codec import decode_plain
 from holdfast.core.records import Record, RecordKind
 from holdfast.errors import CodecError
-from holdfast.stores.operations import Run
+from holdfast.services.lookup import find_run
+from holdfast.stores.contract import Store
 
 PLAN_TOOL = "write_plan"
 """The tool by which a model writes its plan, and thus the name of the records that hold one."""
@@ -76,23 +77,11 @@ class Plan(Sequence[PlanItem]):
         return f"Plan({', '.join(f'{item.status}: {item.task!r}' for item in self.items)})"
 
 
-class RecordReader(Protocol):
-    """Who can look up records of a run."""
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row; ``RunNotFound`` if there is none."""
-        ...
-
-    async def last_record(self, run_id: str, name: str) -> Record | None:
-        """The newest record of this name that is ``ok``."""
-        ...
-
-
-async def read_plan(reader: RecordReader, run_id: str) -> Plan:
+async def read_plan(store: Store, run_id: str) -> Plan:
     """The plan of a run as it is now, empty if it has none. Raises ``RunNotFound``."""
-    record = await reader.last_record(run_id, PLAN_TOOL)
+    record = await store.get_last_record(run_id, PLAN_TOOL)
     if record is None:
-        await reader.read(run_id)
+        await find_run(store, run_id)
         return Plan()
     return plan_from_record(record) or Plan()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.admission.usage import Usage
 from holdfast.codec import ErrorInfo, decode_plain, describe_if_encrypted, mask_encrypted_text, read_error_info
@@ -13,6 +13,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import CodecError, UnreadableRecord
 from holdfast.reports.agent_result import decode_plain_output
 from holdfast.services.stalls import RunEnvironment, find_stall, is_cancelling, is_claimed, is_paused, read_environment
+from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunUsage, Store
@@ -109,22 +110,10 @@ class RunInfo:
         )
 
 
-class RunReader(Protocol):
-    """Who can read a run, and what is around it."""
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row now; ``RunNotFound`` if there is none."""
-        ...
-
-
-async def read_run_info(reader: RunReader, run_id: str) -> RunInfo:
+async def read_run_info(provider: StoreProvider, run_id: str) -> RunInfo:
     """What can be told of a run now."""
-    run = await reader.read(run_id)
-    [info] = await read_run_infos(await reader.store(), [run])
+    run = await provider.read(run_id)
+    [info] = await read_run_infos(await provider.store(), [run])
     return info
 
 

@@ -30,7 +30,8 @@ from typing import Any
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.reports.event_offsets import EventCursor
-from holdfast.reports.events import Event, EventReader, EventSource, add_approval_details, get_max_value_bytes
+from holdfast.reports.events import Event, EventReader, add_approval_details, get_max_value_bytes
+from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.change_feed import ALL_RUNS
@@ -129,10 +130,10 @@ class SeenEvents:
         return True
 
 
-async def read_tail(source: EventSource, tail_filter: TailFilter, since: float) -> AsyncGenerator[TailEvent]:
+async def read_tail(provider: StoreProvider, tail_filter: TailFilter, since: float) -> AsyncGenerator[TailEvent]:
     """What has happened since a moment, and whatever happens from now on. It goes on until it is closed."""
-    with source.subscribe(ALL_RUNS) as bell:
-        tail = _TailReader(await source.store(), tail_filter, since)
+    with provider.subscribe(ALL_RUNS) as bell:
+        tail = _TailReader(await provider.store(), tail_filter, since)
         while True:
             bell.clear()
             try:

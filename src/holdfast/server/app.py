@@ -91,7 +91,7 @@ class Platform:
     def __init__(self, tenants: Tenants, settings: Settings) -> None:
         self.tenants = tenants
         self.settings = settings
-        self.authenticator = Authenticator(tenants, tenants.namespace, settings.now)
+        self.authenticator = Authenticator(tenants.get_home_store, tenants.namespace, settings.now)
         self.closing = asyncio.Event()
         """Set when the server is about to stop: whoever waits ends."""
         self.disabled_workflows = DisabledWorkflows()

@@ -10,11 +10,11 @@ webhook is another (see ``services.webhook_settings``), since that has a secret.
 
 from __future__ import annotations
 
-import builtins
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.admission.durations import duration_to_seconds
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, encode_inputs_by_name
@@ -27,10 +27,6 @@ from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.documents import Document
 from holdfast.stores.operations import MAX_DELIVERIES, Run, StartResult, StartRun
 from holdfast.stores.served_versions import list_announced_specs
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import AddressBackend
 
 DOCUMENT_KIND = "address"
 """The kind of document that holds an address's settings."""
@@ -219,38 +215,13 @@ def _address_from_document(document: Document) -> AddressInfo:
     return AddressInfo(document.name, **known)
 
 
-class ClientAddresses:
-    """Addresses as a client sees them: where work is sent to, and taken from by processes elsewhere."""
-
-    def __init__(self, backend: AddressBackend, run_sync: SyncRunner) -> None:
-        self._backend = backend
-        self._run_sync = run_sync
-
-    async def list(self) -> builtins.list[AddressInfo]:
-        """All of them, with their settings, in the order of their names."""
-        return await self._backend.list()
-
-    async def set(self, name: str, **settings: Any) -> AddressInfo:
-        """Change settings of an address, or declare it with them; what is not given stays as it is.
-
-        Args:
-            name: the address.
-            settings: ``max_deliveries``, ``deadline`` (a length of time, as for ``send``, or ``None``), ``lease`` and
-                ``webhook_timeout`` (lengths of time): see ``AddressInfo``.
-        """
-        if unknown := settings.keys() - _SETTINGS:
-            raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
-        for word in _DURATION_SETTINGS & settings.keys():
-            if settings[word] is not None:
-                settings[word] = duration_to_seconds(settings[word], f"address {name!r}: {word}")
-        return await self._backend.set(validate_address_name(name), settings)
-
-    async def delete(self, name: str) -> bool:
-        """Forget its settings and its webhook; its runs stay, and it is back as soon as somebody uses it."""
-        return await self._backend.delete(name)
-
-    # The same, for code without an event loop
-
-    list_sync = sync_method(list)
-    set_sync = sync_method(set)
-    delete_sync = sync_method(delete)
+def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an address with durations in seconds. Raises ``UsageError``."""
+    if unknown := settings.keys() - set(_SETTINGS):
+        raise UsageError(f"address {name!r} has no setting {min(unknown)!r}: there are {', '.join(_SETTINGS)}")
+    return {
+        word: duration_to_seconds(value, f"address {name!r}: {word}")
+        if word in _DURATION_SETTINGS and value is not None
+        else value
+        for word, value in settings.items()
+    }

@@ -7,7 +7,6 @@ database, its default namespace, each with the namespace that it is bound to. A 
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import json
 import re
@@ -15,7 +14,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
@@ -23,10 +22,6 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
 from holdfast.stores.urls import validate_namespace
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import KeyBackend
 
 DOCUMENT_KIND = "key"
 """The kind of document that a key is."""
@@ -142,38 +137,6 @@ async def revoke_key(store: Store, id: str, now: float, namespace: str | None = 
             is not None
         ):
             return True
-
-
-class ClientKeys:
-    """API keys as a client sees them: of a database; of a server, those of the caller's namespace."""
-
-    def __init__(self, backend: KeyBackend, run_sync: SyncRunner) -> None:
-        self._backend = backend
-        self._run_sync = run_sync
-
-    async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
-        """Make a key for the client's namespace. Its ``token`` is told this once: what is kept is a hash.
-
-        Args:
-            name: what people call it.
-            scopes: of ``read``, ``submit``, ``operate``, ``admin``, ``listen:<address>`` and ``listen:*``.
-            expires_at: when it ceases to open anything (a time with a time zone); never unless given.
-        """
-        return await self._backend.create(name, scopes, expires_at)
-
-    async def list(self, namespace: str | None = None) -> builtins.list[ApiKey]:
-        """All keys, or those of a namespace, the oldest first; also those that were revoked or have expired."""
-        return await self._backend.list(namespace)
-
-    async def revoke(self, id: str) -> bool:
-        """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownApiKey``."""
-        return await self._backend.revoke(id)
-
-    # The same, for code without an event loop
-
-    create_sync = sync_method(create)
-    list_sync = sync_method(list)
-    revoke_sync = sync_method(revoke)
 
 
 def hash_secret(secret: str) -> bytes:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from holdfast.codec import (
     DEFAULT_MAX_VALUE_BYTES,
@@ -27,11 +27,10 @@ from holdfast.codec import (
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
 from holdfast.services.json_schemas import SchemaViolation, find_violations
-from holdfast.services.run_control import RunAccess
+from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import LARGE_BYTES, estimate_size, run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, ApprovalRequest, ApprovalState
-from holdfast.stores.contract import Store
 from holdfast.stores.operations import OpStatus
 
 log = logging.getLogger("holdfast.client")
@@ -45,18 +44,6 @@ MAX_LISTED = 5
 """How many questions an error message names."""
 MAX_VIOLATIONS = 50
 """How many faults of an answer an error has."""
-
-
-class StoreProvider(Protocol):
-    """What it takes to see questions."""
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
-
-
-class ApprovalAccess(StoreProvider, RunAccess, Protocol):
-    """What it takes to answer them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +217,7 @@ async def find_approval(provider: StoreProvider, id: str) -> Approval:
 
 
 async def approve(
-    access: ApprovalAccess,
+    provider: StoreProvider,
     id: str,
     value: Any = None,
     *,
@@ -244,19 +231,19 @@ async def approve(
 
     False when the same person has said the very same before. ``run_id`` is the run that must be the asker.
     """
-    row = await _find_run_approval(access, id, run_id)
+    row = await _find_run_approval(provider, id, run_id)
     size = estimate_size([value, arguments])
     plain = await run_off_loop(size, lambda: to_json_data(value, f"the answer to approval {row.id}"))
     edited = await run_off_loop(size, lambda: _validate_arguments(row, arguments))
-    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await access.now())
+    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await provider.now())
     if row.state is ApprovalState.OPEN:
         # Whoever has asked may have written a form that takes a while to check.
         await run_off_loop(LARGE_BYTES + 1 if row.request.form_schema else size, lambda: _check_answer(row, given))
-    return await _submit_answer(access, row, given, max_value)
+    return await _submit_answer(provider, row, given, max_value)
 
 
 async def deny(
-    access: ApprovalAccess,
+    provider: StoreProvider,
     id: str,
     *,
     by: str | None = None,
@@ -265,11 +252,11 @@ async def deny(
     max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
     """Say no; false when the same person has said the very same before."""
-    row = await _find_run_approval(access, id, run_id)
+    row = await _find_run_approval(provider, id, run_id)
     given = Answer(
-        False, reason=reason, answered_by=get_os_user() if by is None else by, answered_at=await access.now()
+        False, reason=reason, answered_by=get_os_user() if by is None else by, answered_at=await provider.now()
     )
-    return await _submit_answer(access, row, given, max_value)
+    return await _submit_answer(provider, row, given, max_value)
 
 
 def get_os_user() -> str:
@@ -280,26 +267,26 @@ def get_os_user() -> str:
         return ""
 
 
-async def _find_run_approval(access: ApprovalAccess, id: str, run_id: str | None) -> Approval:
-    row = await find_approval(access, id)
+async def _find_run_approval(provider: StoreProvider, id: str, run_id: str | None) -> Approval:
+    row = await find_approval(provider, id)
     _check_decrypted(row)
     if run_id is not None and row.run_id != run_id:
         raise UnknownApproval(f"approval {row.id} was asked for by run {row.run_id!r}, not by run {run_id!r}", row.id)
     return row
 
 
-async def _submit_answer(access: ApprovalAccess, row: Approval, answer: Answer, max_value: int) -> bool:
+async def _submit_answer(provider: StoreProvider, row: Approval, answer: Answer, max_value: int) -> bool:
     payload = validate_size(answer.encode(), f"the answer to approval {row.id}", max_value)
-    verdict = await access.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
+    verdict = await provider.change(AnswerApproval(row.id, payload, answer.answered_by, answer.answered_at))
     if verdict is OpStatus.DONE:
         return True
-    now = await find_approval(access, row.id)
+    now = await find_approval(provider, row.id)
     if now.answer is not None and now.state is ApprovalState.ANSWERED:
         first = Answer.from_payload(now.answer)
         if first.is_same(answer):
             return False
         raise _make_already_answered_error(now, first)
-    raise await _make_closed_error(access, now)
+    raise await _make_closed_error(provider, now)
 
 
 def _make_already_answered_error(row: Approval, first: Answer) -> ApprovalError:
@@ -312,28 +299,28 @@ def _make_already_answered_error(row: Approval, first: Answer) -> ApprovalError:
     )
 
 
-async def _make_closed_error(access: ApprovalAccess, row: Approval) -> ApprovalError:
-    run = await access.read(row.run_id)
+async def _make_closed_error(provider: StoreProvider, row: Approval) -> ApprovalError:
+    run = await provider.read(row.run_id)
     closed = f"approval {row.id} ({row.request.question!r}) is closed"
     if run.state.is_terminal:
         ended = {RunState.CANCELLED: "was cancelled", RunState.DEAD: "is dead"}.get(run.state, f"has {run.state}")
         why = f"run {run.id!r} {ended}"
-    elif (other := await _find_replacement(access, row)) is not None:
+    elif (other := await _find_replacement(provider, row)) is not None:
         return ApprovalClosed(
             f"{closed}: run {run.id!r} asks something else in its place now: {other.request.question!r}. If you mean "
             f"that, answer approval {other.id}.",
             row.id,
         )
-    elif row.expires_at is not None and row.expires_at <= await access.now():
+    elif row.expires_at is not None and row.expires_at <= await provider.now():
         why = f"its time was over at {to_datetime(row.expires_at):%Y-%m-%d %H:%M:%S} UTC, and run {run.id!r} went on"
     else:
         why = f"run {run.id!r} does not wait for it any more"
     return ApprovalClosed(f"{closed}: {why}. Nobody waits for the answer.", row.id)
 
 
-async def _find_replacement(access: ApprovalAccess, row: Approval) -> Approval | None:
+async def _find_replacement(provider: StoreProvider, row: Approval) -> Approval | None:
     """What the run asks now instead: its code was changed while the question was open."""
-    still_open = await (await access.store()).list_approvals(ApprovalFilter(row.run_id))
+    still_open = await (await provider.store()).list_approvals(ApprovalFilter(row.run_id))
     return next((one for one in still_open if one.position == row.position and one.id != row.id), None)
 
 

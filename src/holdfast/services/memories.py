@@ -7,10 +7,11 @@ it is in ``authoring.memory`` and ``agents.memory_tools``.
 from __future__ import annotations
 
 import builtins
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
@@ -19,10 +20,6 @@ from holdfast.errors import InputError
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import MemoryBackend
 
 T = TypeVar("T")
 
@@ -98,49 +95,32 @@ async def list_values(store: Store, namespace: str, after: str, limit: int) -> l
     return [entry_from_row(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
 
 
-class AsyncMemory:
-    """Memory as those see it who can wait for an answer: a client, or code of a workflow (``authoring.memory``)."""
+class AsyncMemory(ABC):
+    """Values that outlive runs, for async code: outside of runs (``client``) and inside (``authoring.memory``)."""
 
-    def __init__(self, backend: MemoryBackend) -> None:
-        self._backend = backend
-
+    @abstractmethod
     async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
-        """Keep a value under a key, in place of the one that is there."""
-        await self._backend.put(namespace, key, value, text)
+        """Put a value under a key, in place of the current one."""
 
     @overload
     async def get(self, namespace: str, key: str, default: Any = None) -> Any: ...
     @overload
     async def get(self, namespace: str, key: str, default: T | None = None, *, type: type[T]) -> T | None: ...
+    @abstractmethod
     async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         """The value under a key, or ``default``."""
-        return await self._backend.get(namespace, key, default, type)
 
+    @abstractmethod
     async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
-        """Values that have some of these words in them, the best match first."""
-        return await self._backend.search(namespace, query, limit)
+        """Values that contain some of these words, the best match first."""
 
+    @abstractmethod
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
-        """Values in the order of their keys, those behind the key ``after``."""
-        return await self._backend.list(namespace, after, limit)
+        """Values in the order of their keys, starting after the key ``after``."""
 
+    @abstractmethod
     async def delete(self, namespace: str, key: str) -> None:
-        """Forget a value; harmless if there is none."""
-        await self._backend.delete(namespace, key)
-
-
-class ClientMemory(AsyncMemory):
-    """Memory as a client sees it: also for code without an event loop."""
-
-    def __init__(self, backend: MemoryBackend, run_sync: SyncRunner) -> None:
-        super().__init__(backend)
-        self._run_sync = run_sync
-
-    put_sync = sync_method(AsyncMemory.put)
-    get_sync = sync_method(AsyncMemory.get)
-    search_sync = sync_method(AsyncMemory.search)
-    list_sync = sync_method(AsyncMemory.list)
-    delete_sync = sync_method(AsyncMemory.delete)
+        """Delete a value, if there is one."""
 
 
 def validate_memory_namespace(namespace: object, subject: str = "memory: a namespace") -> str:

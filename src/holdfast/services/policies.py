@@ -20,13 +20,12 @@ switched on again stays on for the rest of the day.
 
 from __future__ import annotations
 
-import builtins
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.errors import UsageError
@@ -35,10 +34,6 @@ from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import get_utc_day
 from holdfast.stores.documents import Document
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import PolicyBackend
 
 DOCUMENT_KIND = "policy"
 """The kind of document that a policy is."""
@@ -191,29 +186,3 @@ def end_of_day(day: str) -> datetime:
 def _policy_from_document(document: Document) -> Policy:
     kept: dict[str, Any] = document.load_json()
     return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})
-
-
-class ClientPolicies:
-    """Policies as a client sees them: what agents, workflows and addresses may use up in a day of UTC."""
-
-    def __init__(self, backend: PolicyBackend, run_sync: SyncRunner) -> None:
-        self._backend = backend
-        self._run_sync = run_sync
-
-    async def list(self) -> builtins.list[PolicyInfo]:
-        """All of them in the order of their names, and how the day is for each."""
-        return await self._backend.list()
-
-    async def set(self, name: str, policy: Policy) -> None:
-        """Give an agent, a workflow or an address a policy, in place of the one that it has."""
-        await self._backend.set(name, validate_policy(name, policy))
-
-    async def delete(self, name: str) -> bool:
-        """Let it have no policy; false when it had none. What the policy disabled for the day is enabled."""
-        return await self._backend.delete(name)
-
-    # The same, for code without an event loop
-
-    list_sync = sync_method(list)
-    set_sync = sync_method(set)
-    delete_sync = sync_method(delete)

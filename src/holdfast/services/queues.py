@@ -6,37 +6,18 @@ nobody has given limits is only a name: the store knows nothing of it, and it ca
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from holdfast.admission.queue_limits import QueueLimits, RateInput, parse_limits, validate_queue_name
-from holdfast.errors import UnknownQueue, UsageError
+from holdfast.admission.queue_limits import QueueLimits, parse_limits, validate_queue_name
+from holdfast.errors import UnknownQueue
 from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_blocked_keys, explain_blocked_queue
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.queues import QueueStatus
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import QueueBackend
-
-
-class _Unchanged(Enum):
-    """The type of ``UNCHANGED``."""
-
-    UNCHANGED = "as it is"
-
-
-UNCHANGED: Final = _Unchanged.UNCHANGED
-"""A limit that ``set`` leaves alone; ``None`` takes one away."""
-
-
-# What is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,83 +120,3 @@ async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> boo
         error_prefix=f"queue {name!r}: ",
     )
     return await store.set_queue_limits(name, limits)
-
-
-class ClientQueues:
-    """Queues with limits as a client sees them."""
-
-    def __init__(self, backend: QueueBackend, run_sync: SyncRunner) -> None:
-        self._backend = backend
-        self._run_sync = run_sync
-
-    async def list(self) -> builtins.list[QueueInfo]:
-        """All queues with limits, in the order of their names."""
-        return await self._backend.list()
-
-    async def names(self) -> builtins.list[str]:
-        """All queues that something is known of: they have limits, or a workflow that was announced has them."""
-        return await self._backend.names()
-
-    async def get(self, name: str) -> QueueInfo:
-        """One queue. Raises ``UnknownQueue`` if it has no limits."""
-        return await self._backend.get(name)
-
-    async def set(
-        self,
-        name: str,
-        *,
-        concurrency: int | _Unchanged | None = UNCHANGED,
-        rate: RateInput | _Unchanged | None = UNCHANGED,
-        key_concurrency: int | _Unchanged | None = UNCHANGED,
-        key_rate: RateInput | _Unchanged | None = UNCHANGED,
-    ) -> bool:
-        """Set limits of a queue by hand, for all workers and at once. They stay until ``reset``, whatever code says.
-
-        Only what is given changes; ``None`` takes a limit away. A queue that has no limits yet gets some. False when
-        they were set to the same before.
-
-        Args:
-            name: the queue.
-            concurrency: how many of its runs are executed at once.
-            rate: how many begin, or how many tokens they use: ``"100/min"``, ``"50000 tokens/min"``, or a list.
-            key_concurrency: how many of each key are executed at once.
-            key_rate: a rate for each key.
-        """
-        all_four = {
-            "concurrency": concurrency,
-            "rate": rate,
-            "key_concurrency": key_concurrency,
-            "key_rate": key_rate,
-        }
-        given = {word: limit for word, limit in all_four.items() if limit is not UNCHANGED}
-        if not given:
-            raise UsageError(
-                f"queue {name!r}: what is to be set? Give concurrency=, rate=, key_concurrency= or key_rate=; None "
-                f"takes a limit away"
-            )
-        return await self._backend.set(name, given)
-
-    async def reset(self, name: str) -> bool:
-        """Let a queue have the limits that code says, or none if it says nothing; false when none were set by hand."""
-        return await self._backend.reset(name)
-
-    async def pause(self, name: str) -> bool:
-        """Let no run of a queue begin or go on until it is resumed; those that are being executed are left alone.
-
-        It stays paused over restarts and deploys. False when it was paused before.
-        """
-        return await self._backend.pause(name)
-
-    async def resume(self, name: str) -> bool:
-        """Let its runs begin again; false when it was not paused."""
-        return await self._backend.resume(name)
-
-    # The same, for code without an event loop
-
-    list_sync = sync_method(list)
-    names_sync = sync_method(names)
-    get_sync = sync_method(get)
-    set_sync = sync_method(set)
-    reset_sync = sync_method(reset)
-    pause_sync = sync_method(pause)
-    resume_sync = sync_method(resume)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.admission.usage import Budget
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
 from holdfast.core.states import RunState
 from holdfast.errors import RetryRefused, RunEnded, RunNotFound, UsageError
+from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import (
     CancelRun,
-    ClientOp,
     OpStatus,
     PauseRun,
     ReopenRun,
     ResumeRun,
-    Run,
     SendSignal,
     SetBudget,
 )
@@ -31,59 +30,50 @@ _END_PHRASES = {
 }
 
 
-class RunAccess(Protocol):
-    """What it takes to change a run."""
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row now; ``RunNotFound`` if there is none."""
-        ...
-
-    async def change(self, op: ClientOp) -> OpStatus:
-        """Carry out a change."""
-        ...
-
-    async def now(self) -> float:
-        """The store's time, for a change that is made now."""
-        ...
-
-
 async def send_signal(
-    access: RunAccess, run_id: str, name: str, value: Any, dedup: str | None, max_value: int = DEFAULT_MAX_VALUE_BYTES
+    provider: StoreProvider,
+    run_id: str,
+    name: str,
+    value: Any,
+    dedup: str | None,
+    max_value: int = DEFAULT_MAX_VALUE_BYTES,
 ) -> bool:
     """Send a signal; false when one with this deduplication id was sent before."""
     what = f"signal {name!r}"
     payload = validate_size(_any_codec.encode(value, what), what, max_value)
-    verdict = await access.change(SendSignal(run_id, name, payload, dedup, await access.now()))
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} takes no signal {name!r}")
+    verdict = await provider.change(SendSignal(run_id, name, payload, dedup, await provider.now()))
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} takes no signal {name!r}")
     return verdict is not OpStatus.DUPLICATE
 
 
-async def cancel_run(access: RunAccess, run_id: str) -> bool:
+async def cancel_run(provider: StoreProvider, run_id: str) -> bool:
     """Ask for a run to be cancelled; false when that was asked before."""
-    verdict = await access.change(CancelRun(run_id, await access.now()))
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} cannot be cancelled")
+    verdict = await provider.change(CancelRun(run_id, await provider.now()))
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} cannot be cancelled")
     return verdict is not OpStatus.DUPLICATE
 
 
-async def pause_run(access: RunAccess, run_id: str) -> bool:
+async def pause_run(provider: StoreProvider, run_id: str) -> bool:
     """Pause a run; false when it was paused before."""
-    verdict = await access.change(PauseRun(run_id, await access.now()))
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} cannot be paused")
+    verdict = await provider.change(PauseRun(run_id, await provider.now()))
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} cannot be paused")
     return verdict is not OpStatus.DUPLICATE
 
 
-async def resume_run(access: RunAccess, run_id: str) -> bool:
+async def resume_run(provider: StoreProvider, run_id: str) -> bool:
     """Let a paused run go on; false when it was not paused."""
-    verdict = await access.change(ResumeRun(run_id, await access.now()))
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} cannot be resumed")
+    verdict = await provider.change(ResumeRun(run_id, await provider.now()))
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} cannot be resumed")
     return verdict is not OpStatus.DUPLICATE
 
 
-async def retry_run(access: RunAccess, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
+async def retry_run(
+    provider: StoreProvider, run_id: str, *, run_again: bool = False, version: str | None = None
+) -> None:
     """Let a failed, cancelled or dead run go on from where it went wrong; with the code of ``version``, if given."""
     if version is not None and (refused := explain_invalid_version(version)) is not None:
         raise UsageError(f"run {run_id!r} cannot be retried so: {refused}")
-    verdict = await access.change(ReopenRun(run_id, await access.now(), run_again, version))
+    verdict = await provider.change(ReopenRun(run_id, await provider.now(), run_again, version))
     if verdict is OpStatus.REFUSED:
         raise RetryRefused(
             f"retrying run {run_id!r} would run a `once` step a second time (`holdfast show {run_id}` tells which). "
@@ -101,30 +91,30 @@ async def retry_run(access: RunAccess, run_id: str, *, run_again: bool = False, 
             run_id,
         )
     if verdict is OpStatus.ENDED:
-        run = await access.read(run_id)
+        run = await provider.read(run_id)
         raise RetryRefused(
             f"run {run_id!r} is {run.state}; only a failed, cancelled or dead run can be retried", run_id
         )
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} cannot be retried")
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} cannot be retried")
 
 
-async def set_budget(access: RunAccess, run_id: str, budget: Budget) -> None:
+async def set_budget(provider: StoreProvider, run_id: str, budget: Budget) -> None:
     """Give a run another budget in place of its own: model calls that were refused, there or below it, are made now."""
-    verdict = await access.change(SetBudget(run_id, budget.to_limits(), await access.now()))
+    verdict = await provider.change(SetBudget(run_id, budget.to_limits(), await provider.now()))
     if verdict is OpStatus.REFUSED:
-        run = await access.read(run_id)
+        run = await provider.read(run_id)
         told = f"run {run_id!r} cannot be given another budget: it was started without one of its own"
         if run.has_budget and run.parent:
             told += f". It heeds the budget of a run above it: set that of {run.parent!r}, which started it"
         else:
             told += ", and so nothing limits it. A budget is given with the start of a run, or to its agent"
         raise UsageError(told)
-    await _check_verdict(access, verdict, run_id, f"run {run_id!r} cannot be given another budget")
+    await _check_verdict(provider, verdict, run_id, f"run {run_id!r} cannot be given another budget")
 
 
-async def _check_verdict(access: RunAccess, verdict: OpStatus, run_id: str, refusal: str) -> None:
+async def _check_verdict(provider: StoreProvider, verdict: OpStatus, run_id: str, refusal: str) -> None:
     if verdict is OpStatus.UNKNOWN_RUN:
         raise RunNotFound(f"{refusal}: there is no run {run_id!r}", run_id)
     if verdict is OpStatus.ENDED:
-        run = await access.read(run_id)
+        run = await provider.read(run_id)
         raise RunEnded(f"{refusal}: {_END_PHRASES.get(run.state, 'it had ended')}", run_id)

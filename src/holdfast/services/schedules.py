@@ -5,13 +5,12 @@ How they fire is told in ``engine.schedule_ticker``; a client needs no worker fo
 
 from __future__ import annotations
 
-import builtins
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_in
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from holdfast.admission.calendars import CatchUp, Cron, Overlap, Timing, make_interval
 from holdfast.admission.durations import Duration
@@ -36,10 +35,6 @@ from holdfast.stores.contract import MAX_INLINE_BYTES, Store, WorkflowSpec
 from holdfast.stores.operations import Run, StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_manual_run, parse_timing
-from holdfast.sync_methods import SyncRunner, sync_method
-
-if TYPE_CHECKING:
-    from holdfast.client.backend import ScheduleBackend
 
 T = TypeVar("T")
 
@@ -323,118 +318,3 @@ async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec,
     # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
     await store.advance_schedule(schedule.definition.name, schedule.fired_up_to, schedule.fired_up_to, run_id=run.id)
     return run.id
-
-
-class ClientSchedules:
-    """Schedules as a client sees them."""
-
-    def __init__(self, backend: ScheduleBackend, run_sync: SyncRunner) -> None:
-        self._backend = backend
-        self._run_sync = run_sync
-
-    async def create(
-        self,
-        name: str,
-        workflow: str,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        zone: str | None = None,
-        start: datetime | float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        catch_up: CatchUp = "last",
-        max_catch_up: int = 100,
-        overlap: Overlap = "allow",
-        queue: str | Queue | None = None,
-        key: str | int | None = None,
-        priority: int = 0,
-        tags: Collection[str] = (),
-        budget: Budget | None = None,
-        max_deliveries: int | None = None,
-        replace: bool = False,
-    ) -> ScheduleInfo:
-        """Let a workflow be started again and again; nothing changes if the very same schedule is there.
-
-        Args:
-            name: what it is called; the ids of its runs begin with it.
-            workflow: the workflow's name. A worker must have announced it.
-            cron: when, as a cron expression of five fields (or six, with seconds in front).
-            every: when, as an interval: seconds, a ``timedelta``, or words such as ``15 min``.
-            zone: the time zone whose clock a cron expression is read by; UTC unless given.
-            start: when an interval begins to count.
-            args: the inputs of each run.
-            kwargs: the inputs of each run, by name.
-            catch_up: what becomes of ticks that were missed because no worker was there, or it was paused: ``skip``
-                fires none, ``last`` the newest, ``all`` each.
-            max_catch_up: at most so many missed ticks fire at once; the newest do.
-            overlap: ``skip`` starts nothing while the run before is under way.
-            queue: the queue that its runs wait in, instead of the workflow's own: its name, or a ``Queue`` with limits.
-            key: whose runs they are in their queue; what the queue's template says unless given.
-            priority: of its runs.
-            tags: of its runs, beside ``schedule:NAME``.
-            budget: what each run may use, instead of the workflow's own.
-            max_deliveries: as in ``options``.
-            replace: change the schedule that is there under this name; its pause stays.
-        """
-        wanted = ScheduleRequest(
-            name,
-            workflow,
-            cron=cron,
-            every=every,
-            zone=zone,
-            start=start,
-            args=args,
-            kwargs=kwargs,
-            catch_up=catch_up,
-            max_catch_up=max_catch_up,
-            overlap=overlap,
-            queue=queue,
-            key=key,
-            priority=priority,
-            tags=tags,
-            budget=budget,
-            max_deliveries=max_deliveries,
-            replace=replace,
-        )
-        return await self._backend.create(wanted)
-
-    async def list(self) -> builtins.list[ScheduleInfo]:
-        """All schedules, in the order of their names."""
-        return await self._backend.list()
-
-    async def get(self, name: str) -> ScheduleInfo:
-        """One schedule. Raises ``UnknownSchedule``."""
-        return await self._backend.get(name)
-
-    async def pause(self, name: str) -> bool:
-        """Keep a schedule from firing, over restarts and deploys; false when it was paused before."""
-        return await self._backend.pause(name)
-
-    async def resume(self, name: str) -> bool:
-        """Let it fire again; what it missed is dealt with by its ``catch_up``. False when it was not paused."""
-        return await self._backend.resume(name)
-
-    async def delete(self, name: str) -> bool:
-        """Forget a schedule; its runs stay. One that is declared in code is back when a worker with that code starts.
-
-        False when there is none.
-        """
-        return await self._backend.delete(name)
-
-    async def trigger(self, name: str, *, id: str | None = None) -> str:
-        """Start a run of it now, paused or not, beside those of its ticks; returns the run's id.
-
-        With an ``id`` for the run, the one that is there under it is found instead, whatever has become of it.
-        """
-        return await self._backend.trigger(name, id)
-
-    # The same, for code without an event loop
-
-    create_sync = sync_method(create)
-    list_sync = sync_method(list)
-    get_sync = sync_method(get)
-    pause_sync = sync_method(pause)
-    resume_sync = sync_method(resume)
-    delete_sync = sync_method(delete)
-    trigger_sync = sync_method(trigger)

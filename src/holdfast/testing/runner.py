@@ -26,6 +26,7 @@ from holdfast.services.forks import NOT_GIVEN, fork_run
 from holdfast.services.run_control import cancel_run, pause_run, resume_run, retry_run, send_signal, set_budget
 from holdfast.services.run_start import build_new_run, resolve_start
 from holdfast.services.settlement import settle_step
+from holdfast.services.store_provider import OpenStoreProvider, StoreProvider
 from holdfast.stores.operations import Run
 from holdfast.sync_methods import run_sync, sync_method
 from holdfast.testing.crash_everywhere import (
@@ -41,8 +42,7 @@ from holdfast.testing.mocks import MISSING
 from holdfast.testing.result_builder import build_run_result
 from holdfast.testing.results import Children, RunResult, Steps
 from holdfast.testing.runner_setup import RunnerSetup
-from holdfast.testing.simulated_process import SimulatedProcess, World
-from holdfast.testing.store_provider import DEFAULT_ACTOR, TestingStoreProvider
+from holdfast.testing.simulated_process import DEFAULT_ACTOR, SimulatedProcess, World
 from holdfast.testing.subprocess_replay import stop_if_replay_process
 from holdfast.testing.virtual_clock import VirtualClock
 
@@ -303,7 +303,7 @@ class Runner(RunnerSetup):
             await process.drive(until=until, stop=partial(self._has_tree_ended, eldest))
 
     async def _change_run(
-        self, run_id: str, change: Callable[[TestingStoreProvider], Awaitable[object]], *, until: float | None = MISSING
+        self, run_id: str, change: Callable[[StoreProvider], Awaitable[object]], *, until: float | None = MISSING
     ) -> RunResult:
         """Change a run from outside, and let it go on; without time passing unless told otherwise."""
         await self._read_run(run_id)  # who is not there is told with those that are
@@ -311,8 +311,8 @@ class Runner(RunnerSetup):
         return await self._resume_run(run_id, until=self.clock.now() if until is MISSING else until)
 
     @property
-    def _store_provider(self) -> TestingStoreProvider:
-        return TestingStoreProvider(self._world.store, self.clock.now)
+    def _store_provider(self) -> StoreProvider:
+        return OpenStoreProvider(self._world.store)
 
     async def _find_open_approval(self, run_id: str, id: str | None) -> str:
         """The question that is meant: the only one of the run that is open, unless it is named."""

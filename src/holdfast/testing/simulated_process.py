@@ -26,6 +26,7 @@ from holdfast.engine.step_run import StepRun
 from holdfast.errors import UsageError
 from holdfast.run_log import RunLog
 from holdfast.services.approvals import approve, deny, find_approval
+from holdfast.services.store_provider import OpenStoreProvider
 from holdfast.stores.approvals import ApprovalRequest, ApprovalState
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
@@ -33,7 +34,6 @@ from holdfast.stores.operations import CancelRun, NewRun, Op, Run, SendSignal
 from holdfast.testing.crash_points import CrashPoint, EventLocation, Phase, RunEvent
 from holdfast.testing.crashable import CrashableAwaitable, CrashableStore, ProcessState, get_event_kind
 from holdfast.testing.mocks import Mock
-from holdfast.testing.store_provider import DEFAULT_ACTOR, TestingStoreProvider
 from holdfast.testing.traced_execution import TracedExecution
 from holdfast.testing.virtual_clock import VirtualClock
 
@@ -52,6 +52,9 @@ MAX_VIRTUAL_S = 100 * 365 * 86400.0
 
 MAX_BUSY_TURNS = 300
 """Turns after which a step that is still busy is waited for in small naps."""
+
+DEFAULT_ACTOR = "tester"
+"""Who answers the approvals of runs in a test; default of ``by``."""
 
 
 class RunTrace:
@@ -249,8 +252,8 @@ class SimulatedProcess:
             or trace.answer_counts[key] >= len(self.world.approval_answers[key])
         ):
             return False
-        reach = TestingStoreProvider(self.world.store, self.world.clock.now)
-        if (await find_approval(reach, call.id)).state is not ApprovalState.OPEN:
+        provider = OpenStoreProvider(self.world.store)
+        if (await find_approval(provider, call.id)).state is not ApprovalState.OPEN:
             return False
         trace.handled_approval_ids.add(call.id)
         answer = self.world.approval_answers[key][trace.answer_counts[key]]
@@ -258,11 +261,11 @@ class SimulatedProcess:
         if answer is None:
             return False
         if answer is False:
-            return await deny(reach, call.id, by=DEFAULT_ACTOR)
+            return await deny(provider, call.id, by=DEFAULT_ACTOR)
         if question.tool:
-            return await approve(reach, call.id, arguments=None if answer is True else answer, by=DEFAULT_ACTOR)
+            return await approve(provider, call.id, arguments=None if answer is True else answer, by=DEFAULT_ACTOR)
         is_plain = not (question.choices or question.form_schema)
-        return await approve(reach, call.id, None if is_plain and answer is True else answer, by=DEFAULT_ACTOR)
+        return await approve(provider, call.id, None if is_plain and answer is True else answer, by=DEFAULT_ACTOR)
 
     # What the engine calls
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
 from holdfast.cli.doctor.providers import get_mcp_version, list_installed_providers
 from holdfast.cli.formatting import create_console, print_json, to_one_line
-from holdfast.client.backend_factory import is_server_url
+from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import KEYS_VARIABLE
 from holdfast.errors import HoldfastError

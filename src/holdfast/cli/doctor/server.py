@@ -10,8 +10,8 @@ from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
 from holdfast.cli.doctor.workload import diagnose_workload
 from holdfast.cli.event_loop import run_in_loop
 from holdfast.cli.formatting import format_duration
-from holdfast.cli.store_access import OPEN_TIMEOUT_S, create_server_backend
-from holdfast.client.http.backend import ServerInfo
+from holdfast.cli.store_access import OPEN_TIMEOUT_S, create_server_client
+from holdfast.client.http.client import ServerInfo
 from holdfast.client.http.server_endpoint import is_loopback
 from holdfast.errors import HoldfastError, Unauthenticated
 from holdfast.installation import __version__
@@ -37,26 +37,26 @@ def diagnose_server(url: str | None) -> Iterator[CheckResult]:
 
 async def _diagnose(url: str | None) -> list[CheckResult]:
     try:
-        backend = create_server_backend(url)
+        client = create_server_client(url)
     except HoldfastError as error:
         return [CheckResult("server", FAIL, str(error))]
     try:
-        await backend.open(OPEN_TIMEOUT_S)
+        await client.open(OPEN_TIMEOUT_S)
         began, at = time.perf_counter(), time.time()
-        told = await backend.get_server_info()
+        told = await client.get_server_info()
         took = time.perf_counter() - began
     except Unauthenticated as error:
         return [
-            _diagnose_tls(backend.url),
+            _diagnose_tls(client.url),
             CheckResult("key", FAIL, str(error), "`holdfast keys create` makes one, where its store is"),
         ]
     except HoldfastError as error:
         return [CheckResult("server", FAIL, str(error), "is `holdfast serve` running there, and is the address right?")]
     finally:
-        await backend.close()
+        await client.close()
     return [
-        _diagnose_version(told, backend.url, took),
-        _diagnose_tls(backend.url),
+        _diagnose_version(told, client.url, took),
+        _diagnose_tls(client.url),
         _diagnose_key(told),
         CheckResult("namespace", OK, f"{told.namespace}: what the server tells is of this one"),
         _diagnose_clock(told.now.timestamp() - (at + took / 2), took),

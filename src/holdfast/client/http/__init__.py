@@ -1,9 +1,9 @@
-"""A client's backend over HTTP: everything that it is asked for, it asks a Holdfast server for.
+"""The client over a Holdfast server.
 
-``server_endpoint`` says where the server is, and who is asking; ``transport`` sends requests, and sends them again as
-long as that is safe; ``problems`` turns answers that are errors back into Holdfast's own; ``decoders`` makes of the
-rest what the store's backend gives; ``sse`` reads streams. ``backend``, ``runs`` and ``resources`` are the contract of
-``client.backend`` upon that.
+``server_endpoint`` is the server's address with the caller's key; ``transport`` sends requests, and repeats them as
+long as that is safe; ``problems`` turns error responses into Holdfast's exceptions; ``decoders`` turns the others into
+the values that a client over a store returns; ``sse`` reads streams. ``client``, ``runs``, and ``resources`` implement
+``Client`` with these.
 
-It is imported when a URL begins with ``http``, and not before.
+Except for ``server_endpoint``, it is imported only when a URL begins with ``http``.
 """

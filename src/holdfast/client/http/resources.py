@@ -9,20 +9,22 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
+from typing_extensions import override
+
 from holdfast.admission.queue_limits import Queue, validate_queue_name
 from holdfast.admission.rates import Rate
-from holdfast.client.backend import (
-    AddressBackend,
-    KeyBackend,
-    MemoryBackend,
-    PolicyBackend,
-    QueueBackend,
-    ScheduleBackend,
-)
 from holdfast.client.http.decoders import decode, decode_list, decode_schedule
 from holdfast.client.http.runs import PAGE_SIZE, budget_to_json, quote_segment
 from holdfast.client.http.transport import Transport
-from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for
+from holdfast.client.resources import (
+    ClientAddresses,
+    ClientKeys,
+    ClientMemory,
+    ClientPolicies,
+    ClientQueues,
+    ClientSchedules,
+)
+from holdfast.codec import codec_for
 from holdfast.errors import UsageError
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
@@ -39,23 +41,25 @@ from holdfast.services.queues import QueueInfo
 from holdfast.services.schedules import ScheduleInfo, ScheduleRequest
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import encoded_to_wire, to_wire
+from holdfast.sync_methods import SyncRunner
 
 
-class HttpMemory(MemoryBackend):
+class HttpMemory(ClientMemory):
     """Memory behind a server."""
 
-    def __init__(self, transport: Transport, max_value: int = DEFAULT_MAX_VALUE_BYTES) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner, max_value: int) -> None:
+        super().__init__(run_sync)
         self._transport = transport
         self._max_value = max_value
 
-    async def put(self, namespace: str, key: str, value: Any, text: str | None) -> None:
-        """Keep a value."""
+    @override
+    async def put(self, namespace: str, key: str, value: Any, *, text: str | None = None) -> None:
         change = build_put(namespace, key, value, text, 0.0, self._max_value)
         body = {"value": encoded_to_wire(change.value)} | ({} if text is None else {"text": change.text})
         (await self._transport.request("PUT", _memory_path(namespace, key), body=body)).unwrap()
 
-    async def get(self, namespace: str, key: str, default: Any, type: Any) -> Any:
-        """One value, as ``type``."""
+    @override
+    async def get(self, namespace: str, key: str, default: Any = None, *, type: Any = Any) -> Any:
         what = check_location(namespace, key)
         answer = await self._transport.request("GET", _memory_path(namespace, key))
         if answer.status == 404 and answer.data is not None and answer.data.get("type") == "memory-not-found":
@@ -65,8 +69,8 @@ class HttpMemory(MemoryBackend):
             return value
         return codec_for(type).decode(codec_for(Any).encode(value, what), what)
 
-    async def search(self, namespace: str, query: str, limit: int) -> builtins.list[MemoryEntry]:
-        """Values that have some of these words in them."""
+    @override
+    async def search(self, namespace: str, query: str, *, limit: int = 10) -> builtins.list[MemoryEntry]:
         validate_memory_namespace(namespace)
         check_query(query)
         check_limit(limit)
@@ -74,8 +78,8 @@ class HttpMemory(MemoryBackend):
         answer = await self._transport.request("GET", path, query={"q": query, "limit": limit})
         return decode_list(MemoryEntry, answer.unwrap(), "value")
 
-    async def list(self, namespace: str, after: str, limit: int) -> builtins.list[MemoryEntry]:
-        """Values in the order of their keys."""
+    @override
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
         validate_memory_namespace(namespace)
         check_limit(limit)
         found: list[MemoryEntry] = []
@@ -90,8 +94,8 @@ class HttpMemory(MemoryBackend):
             if place is None or len(found) >= limit:
                 return found
 
+    @override
     async def delete(self, namespace: str, key: str) -> None:
-        """Forget a value."""
         check_location(namespace, key)
         (await self._transport.request("DELETE", _memory_path(namespace, key))).unwrap()
 
@@ -100,14 +104,15 @@ def _memory_path(namespace: str, key: str) -> str:
     return f"/v1/memories/{quote_segment(namespace)}/{quote_segment(key)}"
 
 
-class HttpSchedules(ScheduleBackend):
+class HttpSchedules(ClientSchedules):
     """Schedules behind a server."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
+        super().__init__(run_sync)
         self._transport = transport
 
-    async def create(self, request: ScheduleRequest) -> ScheduleInfo:
-        """Make one, or find that it is there."""
+    @override
+    async def _create(self, request: ScheduleRequest) -> ScheduleInfo:
         if isinstance(request.tags, str):
             raise UsageError(f"tags is a collection of words, not one string: tags=[{request.tags!r}]")
         start = request.start
@@ -139,28 +144,28 @@ class HttpSchedules(ScheduleBackend):
             (await self._transport.request("PUT", _schedule_path(request.name), body=given)).unwrap()
         )
 
+    @override
     async def list(self) -> builtins.list[ScheduleInfo]:
-        """All of them."""
         return decode_list(ScheduleInfo, (await self._transport.request("GET", "/v1/schedules")).unwrap(), "inputs")
 
+    @override
     async def get(self, name: str) -> ScheduleInfo:
-        """One of them."""
         return decode_schedule((await self._transport.request("GET", _schedule_path(name))).unwrap())
 
+    @override
     async def pause(self, name: str) -> bool:
-        """Keep it from firing."""
         return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/pause")
 
+    @override
     async def resume(self, name: str) -> bool:
-        """Let it fire again."""
         return await _send_change(self._transport, "POST", f"{_schedule_path(name)}/resume")
 
+    @override
     async def delete(self, name: str) -> bool:
-        """Forget it."""
         return await _send_change(self._transport, "DELETE", _schedule_path(name))
 
-    async def trigger(self, name: str, id: str | None) -> str:
-        """Start a run of it now."""
+    @override
+    async def trigger(self, name: str, *, id: str | None = None) -> str:
         body = {} if id is None else {"id": id}
         answer = await self._transport.request(
             "POST", f"{_schedule_path(name)}/trigger", body=body, idempotency_key=secrets.token_hex(16)
@@ -172,39 +177,40 @@ def _schedule_path(name: str) -> str:
     return f"/v1/schedules/{quote_segment(name)}"
 
 
-class HttpQueues(QueueBackend):
+class HttpQueues(ClientQueues):
     """Queues with limits behind a server."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
+        super().__init__(run_sync)
         self._transport = transport
 
+    @override
     async def list(self) -> builtins.list[QueueInfo]:
-        """All of them."""
         return decode_list(QueueInfo, (await self._transport.request("GET", "/v1/queues")).unwrap())
 
+    @override
     async def names(self) -> builtins.list[str]:
-        """All that something is known of."""
         return [str(name) for name in (await self._transport.request("GET", "/v1/queues")).unwrap()["names"]]
 
+    @override
     async def get(self, name: str) -> QueueInfo:
-        """One of them."""
         return decode(QueueInfo, (await self._transport.request("GET", _queue_path(name))).unwrap())
 
-    async def set(self, name: str, limits: Mapping[str, Any]) -> bool:
-        """Set those of its limits that are given."""
+    @override
+    async def _set(self, name: str, limits: Mapping[str, Any]) -> bool:
         body = {word: _limit_to_json(limit) for word, limit in limits.items()}
         return await _send_change(self._transport, "PATCH", _queue_path(name), body)
 
+    @override
     async def reset(self, name: str) -> bool:
-        """Let it have the limits that code says."""
         return await _send_change(self._transport, "POST", f"{_queue_path(name)}/reset")
 
+    @override
     async def pause(self, name: str) -> bool:
-        """Let nothing of it begin or go on."""
         return await _send_change(self._transport, "POST", f"{_queue_path(name)}/pause")
 
+    @override
     async def resume(self, name: str) -> bool:
-        """Let its runs begin again."""
         return await _send_change(self._transport, "POST", f"{_queue_path(name)}/resume")
 
 
@@ -234,42 +240,44 @@ def queue_to_json(queue: str | Queue | None) -> Any:
     return {name: value for name, value in told.items() if value is not None}
 
 
-class HttpAddresses(AddressBackend):
+class HttpAddresses(ClientAddresses):
     """Addresses behind a server."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
+        super().__init__(run_sync)
         self._transport = transport
 
+    @override
     async def list(self) -> builtins.list[AddressInfo]:
-        """All of them."""
         return decode_list(AddressInfo, (await self._transport.request("GET", "/v1/addresses")).unwrap())
 
-    async def set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
-        """Change those of its settings that are given."""
+    @override
+    async def _set(self, name: str, settings: Mapping[str, Any]) -> AddressInfo:
         answer = await self._transport.request("PUT", f"/v1/addresses/{quote_segment(name)}", body=dict(settings))
         return decode(AddressInfo, answer.unwrap())
 
+    @override
     async def delete(self, name: str) -> bool:
-        """Forget its settings."""
         return await _send_change(self._transport, "DELETE", f"/v1/addresses/{quote_segment(name)}")
 
 
-class HttpPolicies(PolicyBackend):
+class HttpPolicies(ClientPolicies):
     """Policies behind a server."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
+        super().__init__(run_sync)
         self._transport = transport
 
+    @override
     async def list(self) -> builtins.list[PolicyInfo]:
-        """All of them."""
         return decode_list(PolicyInfo, (await self._transport.request("GET", "/v1/policies")).unwrap())
 
-    async def set(self, name: str, policy: Policy) -> None:
-        """Give somebody a policy."""
+    @override
+    async def _set(self, name: str, policy: Policy) -> None:
         (await self._transport.request("PUT", _policy_path(name), body=asdict(policy))).unwrap()
 
+    @override
     async def delete(self, name: str) -> bool:
-        """Take it away."""
         return await _send_change(self._transport, "DELETE", _policy_path(name))
 
 
@@ -277,14 +285,15 @@ def _policy_path(name: str) -> str:
     return f"/v1/agents/{quote_segment(name)}/policy"
 
 
-class HttpKeys(KeyBackend):
+class HttpKeys(ClientKeys):
     """API keys behind a server: those of the caller's namespace."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, run_sync: SyncRunner) -> None:
+        super().__init__(run_sync)
         self._transport = transport
 
-    async def create(self, name: str, scopes: Collection[str], expires_at: datetime | None) -> CreatedApiKey:
-        """Make one."""
+    @override
+    async def create(self, name: str, scopes: Collection[str], *, expires_at: datetime | None = None) -> CreatedApiKey:
         body = {"name": name, "scopes": [*scopes]}
         if expires_at is not None:
             body["expires_at"] = expires_at.isoformat()
@@ -293,13 +302,13 @@ class HttpKeys(KeyBackend):
             CreatedApiKey, (await self._transport.request("POST", "/v1/keys", body=body, give_up_after_s=0.0)).unwrap()
         )
 
-    async def list(self, namespace: str | None) -> builtins.list[ApiKey]:
-        """All of them; of another namespace than the caller's, none are known."""
+    @override
+    async def list(self, namespace: str | None = None) -> builtins.list[ApiKey]:
         found = decode_list(ApiKey, (await self._transport.request("GET", "/v1/keys")).unwrap())
         return [key for key in found if namespace in (None, key.namespace)]
 
+    @override
     async def revoke(self, id: str) -> bool:
-        """Let one open nothing any more."""
         return await _send_change(self._transport, "DELETE", f"/v1/keys/{quote_segment(id)}")
 
 

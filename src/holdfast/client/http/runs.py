@@ -1,4 +1,4 @@
-"""Runs behind a server, one by one: what a handle asks for."""
+"""Operations on runs over a server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from typing_extensions import override
+
 from holdfast.admission.usage import Budget, Usage
-from holdfast.client.backend import RunBackend
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff
 from holdfast.client.http.decoders import (
     decode,
@@ -26,6 +27,7 @@ from holdfast.client.http.decoders import (
 )
 from holdfast.client.http.problems import error_from_response
 from holdfast.client.http.transport import TransientError, Transport
+from holdfast.client.run_operations import RunOperations
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, validate_size
 from holdfast.core.states import RunState
 from holdfast.errors import InputError, UnknownApproval
@@ -59,7 +61,7 @@ def quote_segment(text: str) -> str:
     return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
 
 
-class HttpRuns(RunBackend):
+class HttpRuns(RunOperations):
     """Runs behind a server.
 
     Args:
@@ -92,8 +94,8 @@ class HttpRuns(RunBackend):
 
     # One run
 
-    async def result(self, run_id: str) -> Any:
-        """The run's result, once it has ended."""
+    @override
+    async def _wait_for_result(self, run_id: str) -> Any:
         path = f"/v1/runs/{quote_segment(run_id)}/result"
         left = Backoff(self._transport.timing, None)
         while True:
@@ -107,8 +109,8 @@ class HttpRuns(RunBackend):
             else:
                 left.reset()
 
-    async def events(self, run_id: str, after: str | None, *, follow: bool) -> AsyncGenerator[Event]:
-        """What happens in the run."""
+    @override
+    async def events(self, run_id: str, after: str | None = None, *, follow: bool = True) -> AsyncGenerator[Event]:
         check_not_in_workflow(run_id)
         if not follow:
             async for event in self._read_events(run_id, after):
@@ -169,20 +171,22 @@ class HttpRuns(RunBackend):
                 after = event.offset
                 yield event
 
-    async def info(self, run_id: str) -> RunInfo:
-        """What can be told of the run now."""
+    @override
+    async def get(self, run_id: str) -> RunInfo:
         return decode_run(await self._get(f"/v1/runs/{quote_segment(run_id)}"))
 
+    @override
     async def usage(self, run_id: str) -> Usage:
-        """What its model calls have used so far."""
         return decode_usage(await self._get(f"/v1/runs/{quote_segment(run_id)}/usage"))
 
+    @override
     async def plan(self, run_id: str) -> Plan:
-        """Its plan."""
         return decode_plan(await self._get(f"/v1/runs/{quote_segment(run_id)}/plan"))
 
-    async def describe(self, run_id: str, after: int | None, limit: int | None, *, full: bool) -> RunReport:
-        """All that is known of it: page by page, if it is long."""
+    @override
+    async def describe(
+        self, run_id: str, after: int | None = None, limit: int | None = 500, *, full: bool = False
+    ) -> RunReport:
         story = await self._fetch_report(run_id, after, PAGE_SIZE if limit is None else min(limit, PAGE_SIZE), full)
         told, newest = list(story.journal), story
         while newest.has_more and newest.journal and (limit is None or len(told) < limit):
@@ -198,22 +202,22 @@ class HttpRuns(RunBackend):
             await self._get(f"/v1/runs/{quote_segment(run_id)}/report", after=after, limit=limit, values=values)
         )
 
+    @override
     async def conversation(self, run_id: str) -> list[ConversationMessage]:
-        """What was said in it."""
         return [
             decode_message(one) for one in get_items(await self._get(f"/v1/runs/{quote_segment(run_id)}/conversation"))
         ]
 
+    @override
     async def tree(self, run_id: str) -> RunTree:
-        """The tree of runs that it is in."""
         return decode(RunTree, await self._get(f"/v1/runs/{quote_segment(run_id)}/tree"))
 
+    @override
     async def set_budget(self, run_id: str, budget: Budget) -> None:
-        """Give it another budget."""
         await self._send_change(f"/v1/runs/{quote_segment(run_id)}/budget", budget_to_json(budget), method="PUT")
 
-    async def signal(self, run_id: str, name: str, value: Any, id: str | None) -> bool:
-        """Send a value into it."""
+    @override
+    async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> bool:
         body = {
             "name": name,
             "value": self._value_to_wire(value, f"signal {name!r}"),
@@ -222,24 +226,30 @@ class HttpRuns(RunBackend):
         is_new = await self._send_change(f"/v1/runs/{quote_segment(run_id)}/signals", body)
         return is_new or id is None  # under an id of our own making, nobody but us can have sent it before
 
+    @override
     async def cancel(self, run_id: str) -> bool:
-        """Ask for it to be cancelled."""
         return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/cancel")
 
+    @override
     async def pause(self, run_id: str) -> bool:
-        """Keep it from going on."""
         return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/pause")
 
+    @override
     async def resume(self, run_id: str) -> bool:
-        """Let it go on."""
         return await self._send_change(f"/v1/runs/{quote_segment(run_id)}/resume")
 
     # Questions
 
+    @override
     async def approvals(
-        self, run_id: str | None, *, workflow: str | None, assignee: str | None, all: bool, limit: int
+        self,
+        run_id: str | None = None,
+        *,
+        workflow: str | None = None,
+        assignee: str | None = None,
+        all: bool = False,
+        limit: int = 1000,
     ) -> list[ApprovalInfo]:
-        """Questions that match."""
         found: list[ApprovalInfo] = []
         wanted = {"run_id": run_id, "workflow": workflow, "assignee": assignee, "include_closed": all or None}
         cursor: str | None = None
@@ -252,21 +262,21 @@ class HttpRuns(RunBackend):
                 break
         return found
 
+    @override
     async def approval(self, id: str) -> ApprovalInfo:
-        """One question."""
         return decode_approval(await self._get(f"/v1/approvals/{quote_segment(id.strip() or '-')}"))
 
+    @override
     async def approve(
         self,
         id: str,
-        value: Any,
+        value: Any = None,
         *,
-        arguments: Mapping[str, Any] | None,
-        by: str | None,
-        reason: str,
+        arguments: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str = "",
         run_id: str | None = None,
     ) -> bool:
-        """Say yes to a question."""
         body: dict[str, Any] = {"reason": reason}
         if value is not None:
             what = f"the answer to approval {id}"
@@ -281,8 +291,8 @@ class HttpRuns(RunBackend):
         what = f"argument {name!r} for approval {id}"
         return self._value_to_wire(to_json_data(value, what), what)
 
-    async def deny(self, id: str, *, by: str | None, reason: str, run_id: str | None = None) -> bool:
-        """Say no to a question."""
+    @override
+    async def deny(self, id: str, *, by: str | None = None, reason: str = "", run_id: str | None = None) -> bool:
         return await self._answer(id, "deny", {"reason": reason}, by, run_id)
 
     async def _answer(self, id: str, action: str, body: dict[str, Any], by: str | None, run_id: str | None) -> bool:

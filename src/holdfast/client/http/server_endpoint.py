@@ -7,6 +7,7 @@ when that has happened; so that is refused, unless the server is on this machine
 
 from __future__ import annotations
 
+import os
 import re
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
@@ -14,6 +15,19 @@ from urllib.parse import SplitResult, urlsplit
 from holdfast.errors import UsageError
 
 _KEY_PATTERN = re.compile(r"[!-~]+")
+
+
+def is_server_url(url: str | None = None) -> bool:
+    """Whether ``url``, or ``HOLDFAST_URL`` in its place, is the URL of a Holdfast server."""
+    return (url or os.environ.get("HOLDFAST_URL") or "").lower().startswith(("http://", "https://"))
+
+
+def make_namespace_error(namespace: str, option: str) -> UsageError:
+    """The error of an option that names a namespace to a server."""
+    return UsageError(
+        f"{option}: a server knows by the key whose runs are meant. Use a key of that namespace: `holdfast keys create "
+        f"NAME --namespace {namespace}`"
+    )
 
 
 class ServerEndpoint:

@@ -23,6 +23,7 @@ from pydantic_ai import Agent, AgentRunResult
 from pydantic_ai.messages import ModelMessage, ModelResponse
 
 import holdfast
+from holdfast.admission.durations import Duration
 from holdfast.admission.queue_limits import Queue
 from holdfast.admission.usage import Budget, Usage
 from holdfast.agents.models.finish_reasons import get_ending
@@ -32,7 +33,7 @@ from holdfast.authoring.introspection import attribute_to_caller
 from holdfast.authoring.step import invoke
 from holdfast.authoring.workflow import PreparedStart, Workflow, make_queue_key, resolve_queue_name
 from holdfast.client.handle import Handle
-from holdfast.client.store_runs import RunStoreAccess, StoreRuns
+from holdfast.client.store_runs import StoreRuns
 from holdfast.codec import InputsCodec, codec_for, decode_plain
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
@@ -42,6 +43,7 @@ from holdfast.integrations.pydantic_ai.bindings import Bindings
 from holdfast.integrations.pydantic_ai.live_run import LivePosition, current_position
 from holdfast.integrations.pydantic_ai.output_codecs import RunResultCodec, TypedOutput, make_output_codec
 from holdfast.reports.agent_result import FINISH_STOP, AgentResult, AgentResultCodec
+from holdfast.services.store_provider import StoreProvider
 
 if TYPE_CHECKING:
     from holdfast.integrations.pydantic_ai.capability import Durable
@@ -102,9 +104,9 @@ class AgentWorkflow(Workflow[..., Any]):
 
         return PreparedStart((), inputs, bind, self.bindings.remove)
 
-    def get_handle(self, access: RunStoreAccess, run_id: str) -> AgentRunHandle:
+    def get_handle(self, provider: StoreProvider, run_id: str) -> AgentRunHandle:
         """A handle to one of its runs."""
-        return AgentRunHandle(access, run_id, self.definition, self.bindings)
+        return AgentRunHandle(provider, run_id, self.definition, self.bindings)
 
     # The run
 
@@ -200,30 +202,32 @@ def _dump_result(result: AgentRunResult[Any], history: Sequence[ModelMessage]) -
 class AgentRunHandle(Handle[Any]):
     """A started run of an agent of the library; its result is the library's ``AgentRunResult``."""
 
-    __slots__ = ("_access", "_binding", "_bindings")
+    __slots__ = ("_binding", "_bindings", "_provider")
 
-    def __init__(self, access: RunStoreAccess, run_id: str, definition: WorkflowDefinition, bindings: Bindings) -> None:
+    def __init__(
+        self, provider: StoreProvider, run_id: str, definition: WorkflowDefinition, bindings: Bindings
+    ) -> None:
         bound = bindings.get_referenced(run_id)
         own_type = None if bound is None else bound.arguments.get("output_type")
         codec = definition.output_codec if own_type is None else AgentResultCodec(make_output_codec(own_type))
         decode = partial(codec.decode, subject=f"the result of run {run_id!r}")
-        super().__init__(StoreRuns(access, decode, [definition.namespace]), run_id)
-        self._access = access
+        super().__init__(StoreRuns(provider, decode, [definition.namespace]), run_id)
+        self._provider = provider
         self._bindings = bindings
         self._binding = bound  # held for other handles to the same run
 
-    async def result(self, timeout: float | None = None) -> Any:
+    async def result(self, timeout: Duration | None = None) -> Any:
         """The run's result, once it has ended. Raises as that of any run does."""
         result: AgentResult[Any] = await super().result(timeout)
         # There is no other occasion if the run had ended before the call. One that failed may be retried.
         self._bindings.remove(self.run_id)
-        record = await self._access.last_record(self.run_id, MESSAGES_STEP)
+        record = await (await self._provider.store()).get_last_record(self.run_id, MESSAGES_STEP)
         if record is None:
             raise UsageError(f"run {self.run_id!r} has no record of its messages: it is not a run of this agent")
         told = cast("dict[str, Any]", _MESSAGES_CODEC.decode(record.payload or b"null", "the messages of a run"))
         messages = load_messages(told["messages"])
         if told["known"]:
-            inputs: Any = decode_plain((await self._access.read(self.run_id)).inputs)
+            inputs: Any = decode_plain((await self._provider.read(self.run_id)).inputs)
             messages = load_messages(inputs["message_history"])[: told["known"]] + messages
         return _result_adapter.validate_python({**told["result"], "messages": messages, "output": result.output})
 

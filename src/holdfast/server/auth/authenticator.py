@@ -13,9 +13,8 @@ import asyncio
 import hmac
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from holdfast.server.auth.scopes import Scope, has_scope
 from holdfast.server.http.problems import Problem
@@ -59,19 +58,13 @@ def make_local_caller(namespace: str) -> Caller:
     return Caller("", "local", namespace, (Scope.ADMIN, Scope.LISTEN_TO_ALL))
 
 
-class HomeStoreProvider(Protocol):
-    """Where keys are kept."""
-
-    async def get_home_store(self) -> Store:
-        """The store, open."""
-        ...
-
-
 class Authenticator:
     """Finds out who a caller is."""
 
-    def __init__(self, stores: HomeStoreProvider, namespace: str, clock: Callable[[], float]) -> None:
-        self._stores = stores
+    def __init__(
+        self, open_home_store: Callable[[], Awaitable[Store]], namespace: str, clock: Callable[[], float]
+    ) -> None:
+        self._open_home_store = open_home_store
         self._clock = clock
         self._local_caller = make_local_caller(namespace)
         self._cache: OrderedDict[str, tuple[float, ApiKey, bytes]] = OrderedDict()
@@ -86,7 +79,7 @@ class Authenticator:
         """Whether a key was ever made."""
         if not self._has_keys and not self._is_fresh(self._checked_any_at):
             now = self._clock()
-            self._has_keys = bool(await (await self._stores.get_home_store()).list_documents(DOCUMENT_KIND, limit=1))
+            self._has_keys = bool(await (await self._open_home_store()).list_documents(DOCUMENT_KIND, limit=1))
             self._checked_any_at = now
         return self._has_keys
 
@@ -142,7 +135,7 @@ class Authenticator:
         while self._pending:
             wanted, self._pending = self._pending, {}
             try:
-                found = await (await self._stores.get_home_store()).list_documents(DOCUMENT_KIND, list(wanted))
+                found = await (await self._open_home_store()).list_documents(DOCUMENT_KIND, list(wanted))
             except Exception as error:
                 for future in wanted.values():
                     future.set_exception(error)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from holdfast.codec import check_decrypted
 from holdfast.core.states import RunState
+from holdfast.services.store_provider import StoreProvider
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.live_events import DELIVERED, RETURNED
@@ -39,18 +40,6 @@ class DeliveryRecord:
     """Why it was given back."""
     steps: tuple[str, ...]
     """The steps that were recorded in it."""
-
-
-class StoreProvider(Protocol):
-    """Where it is read from."""
-
-    async def read(self, run_id: str) -> Run:
-        """The run's row; ``RunNotFound`` if there is none."""
-        ...
-
-    async def store(self) -> Store:
-        """The store, open."""
-        ...
 
 
 async def read_deliveries(provider: StoreProvider, run_id: str) -> list[DeliveryRecord]:

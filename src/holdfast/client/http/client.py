@@ -1,9 +1,10 @@
-"""A client's backend over a Holdfast server."""
+"""A client over a Holdfast server."""
 
 from __future__ import annotations
 
 import builtins
 import json
+import os
 import secrets
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -12,17 +13,10 @@ from datetime import date, datetime
 from typing import Any, TypeVar
 
 import httpx2
+from typing_extensions import override
 
-from holdfast.admission.durations import MAX_DURATION_S, Duration
-from holdfast.client.backend import (
-    AddressBackend,
-    Backend,
-    KeyBackend,
-    MemoryBackend,
-    PolicyBackend,
-    QueueBackend,
-    ScheduleBackend,
-)
+from holdfast.admission.durations import MAX_DURATION_S, Duration, duration_to_seconds
+from holdfast.client.client import Client
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
 from holdfast.client.http.decoders import decode, decode_list, decode_run, get_items
 from holdfast.client.http.listener import HttpListenerRegistry
@@ -36,10 +30,10 @@ from holdfast.client.http.resources import (
     queue_to_json,
 )
 from holdfast.client.http.runs import PAGE_SIZE, HttpRuns, budget_to_json, encode_value, quote_segment
-from holdfast.client.http.server_endpoint import ServerEndpoint
+from holdfast.client.http.server_endpoint import ServerEndpoint, make_namespace_error
 from holdfast.client.http.transport import TransientError, Transport
 from holdfast.client.listener import Listener
-from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, validate_size
+from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption, validate_size
 from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
 from holdfast.reports.budgets import BudgetInfo
@@ -60,6 +54,7 @@ from holdfast.services.settlement import check_settlement
 from holdfast.services.wire_values import encoded_to_wire
 from holdfast.services.workers import WorkerInfo
 from holdfast.stores.contract import RunFilter
+from holdfast.stores.urls import redact_url
 
 T = TypeVar("T")
 
@@ -83,102 +78,113 @@ class ServerInfo:
     scopes: tuple[str, ...]
 
 
-class HttpBackend(HttpRuns, Backend):
-    """Over a server.
+class HttpClient(HttpRuns, Client):
+    """A client over a Holdfast server.
 
-    Args:
-        endpoint: where it is, and who asks.
-        max_value: the largest value that is sent, in bytes.
-        timing: time and chance.
-        http_transport: what requests are sent through, instead of the network.
+    Args, in addition to those of ``Client``:
+        timing: clock and random source.
+        http_transport: sends requests instead of the network.
     """
 
     def __init__(
         self,
-        endpoint: ServerEndpoint,
-        max_value: int = DEFAULT_MAX_VALUE_BYTES,
+        url: str | None = None,
         *,
+        namespace: str | None = None,
+        max_value: int = DEFAULT_MAX_VALUE_BYTES,
+        encryption: Encryption | None = None,
+        api_key: str | None = None,
+        insecure: bool = False,
         timing: Timing | None = None,
         http_transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        url = url or os.environ.get("HOLDFAST_URL") or ""
+        if namespace is not None:
+            raise make_namespace_error(namespace, f"Client(namespace={namespace!r})")
+        if encryption is not None:
+            raise UsageError(
+                f"Client(encryption=...) is for a store, and {redact_url(url)} is a server, which seals what it "
+                f"keeps with keys of its own: give it those with HOLDFAST_ENCRYPTION_KEYS where it runs"
+            )
+        endpoint = ServerEndpoint(
+            url,
+            api_key if api_key is not None else os.environ.get("HOLDFAST_API_KEY") or None,
+            insecure=insecure or os.environ.get("HOLDFAST_INSECURE", "") not in ("", "0"),
+        )
         super().__init__(Transport(endpoint, timing=timing, http_transport=http_transport), max_value)
         self.url = endpoint.url
         self._listeners = HttpListenerRegistry(self._transport)
 
     @property
-    def memory(self) -> MemoryBackend:
+    def memory(self) -> HttpMemory:
         """Values that outlive runs."""
-        return HttpMemory(self._transport, self.max_value)
+        return HttpMemory(self._transport, self._run_sync, self.max_value)
 
     @property
-    def schedules(self) -> ScheduleBackend:
-        """What is started at set times."""
-        return HttpSchedules(self._transport)
+    def schedules(self) -> HttpSchedules:
+        """Schedules."""
+        return HttpSchedules(self._transport, self._run_sync)
 
     @property
-    def queues(self) -> QueueBackend:
+    def queues(self) -> HttpQueues:
         """Queues with limits."""
-        return HttpQueues(self._transport)
+        return HttpQueues(self._transport, self._run_sync)
 
     @property
-    def addresses(self) -> AddressBackend:
-        """Where work is sent to."""
-        return HttpAddresses(self._transport)
+    def addresses(self) -> HttpAddresses:
+        """Addresses."""
+        return HttpAddresses(self._transport, self._run_sync)
 
     @property
-    def policies(self) -> PolicyBackend:
-        """What a day may cost."""
-        return HttpPolicies(self._transport)
+    def policies(self) -> HttpPolicies:
+        """Policies."""
+        return HttpPolicies(self._transport, self._run_sync)
 
     @property
-    def keys(self) -> KeyBackend:
+    def keys(self) -> HttpKeys:
         """API keys."""
-        return HttpKeys(self._transport)
+        return HttpKeys(self._transport, self._run_sync)
 
-    async def open(self, give_up_after_s: float | None = None) -> None:
-        """Look whether the server is there, and whether it knows the key."""
+    @override
+    async def open(self, timeout: Duration | None = None) -> None:
+        give_up_after_s = GIVE_UP_AFTER_S if timeout is None else duration_to_seconds(timeout, "timeout")
         try:
-            answer = await self._transport.request(
-                "GET", "/v1/whoami", give_up_after_s=GIVE_UP_AFTER_S if give_up_after_s is None else give_up_after_s
-            )
-            answer.unwrap()
+            (await self._transport.request("GET", "/v1/whoami", give_up_after_s=give_up_after_s)).unwrap()
         except NotAllowed:
-            pass  # it knows the key, which is for something else than reading
+            pass  # the server knows the key, which may not read
 
     async def get_server_info(self) -> ServerInfo:
         """What the server tells of itself, and of the caller."""
         health, who = await self._get("/v1/health"), await self._get("/v1/whoami")
         return decode(ServerInfo, {**health, **who, "key_name": who["name"]})
 
+    @override
     async def close(self) -> None:
-        """Disconnect the running event loop."""
         await self._listeners.close()
         await self._transport.close()
 
-    def create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
-        """A new listener on an address."""
+    @override
+    def _create_listener(self, address: str, *, concurrency: int, name: str | None) -> Listener:
         return self._listeners.create(address, concurrency=concurrency, name=name)
 
     # Starting
 
-    async def start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: StartOptions) -> str:
-        """Start a run or join the one that is there."""
+    @override
+    async def _start(self, workflow: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         inputs, _ = self._encode_inputs(workflow, args, kwargs)
-        body = {"workflow": workflow, "id": options.id, **inputs, **_options_to_json(options)}
+        body = {"workflow": workflow, "id": self._options.id, **inputs, **_options_to_json(self._options)}
         answer = await self._transport.request(
             "POST", "/v1/runs", body=_drop_none(body), idempotency_key=secrets.token_hex(16)
         )
         return str(answer.unwrap()["id"])
 
-    async def start_many(
-        self, workflow: str, calls: Iterable[CallArguments], options: StartOptions
-    ) -> builtins.list[str]:
-        """Start or join a run for each call."""
-        check_bulk_options(workflow, options)
+    @override
+    async def start_many(self, workflow: str, calls: Iterable[CallArguments]) -> builtins.list[str]:
+        check_bulk_options(workflow, self._options)
         ids: list[str] = []
         inputs = (self._encode_inputs(workflow, *split_call(call)) for call in calls)
         for some in _split_batches(inputs):
-            body = _drop_none({"workflow": workflow, "calls": some, **_options_to_json(options)})
+            body = _drop_none({"workflow": workflow, "calls": some, **_options_to_json(self._options)})
             # Under the same key the server starts none of them twice, however often it is asked.
             answer = await self._transport.request(
                 "POST", "/v1/runs/batch", body=body, idempotency_key=secrets.token_hex(16)
@@ -186,8 +192,8 @@ class HttpBackend(HttpRuns, Backend):
             ids += answer.unwrap()["ids"]
         return ids
 
-    async def send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
-        """Send work to an address, or find that it was sent before."""
+    @override
+    async def _send(self, address: str, payload: Any, options: StartOptions, deadline_s: float | None) -> str:
         body = _drop_none({"id": options.id, "deadline": deadline_s, **_options_to_json(options)})
         body["payload"] = self._value_to_wire(payload, f"what is sent to address {address!r}")
         path = f"/v1/addresses/{quote_segment(validate_address_name(address))}/send"
@@ -212,8 +218,8 @@ class HttpBackend(HttpRuns, Backend):
 
     # Many runs
 
-    async def list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
-        """Runs that match, newest first."""
+    @override
+    async def _list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
         query = {
             "state": [str(one) for one in run_filter.states],
             "workflow": run_filter.workflow,
@@ -226,8 +232,8 @@ class HttpBackend(HttpRuns, Backend):
         }
         return [decode_run(one) for one in await self._fetch_pages("/v1/runs", query, limit, before)]
 
-    async def tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
-        """What happens in all runs."""
+    @override
+    async def _tail(self, tail_filter: TailFilter, since: datetime | None) -> AsyncGenerator[TailEvent]:
         query = {
             "workflow": tail_filter.workflow,
             "tag": tail_filter.tag,
@@ -255,17 +261,19 @@ class HttpBackend(HttpRuns, Backend):
                 wait = passing.retry_after_s
             await left.wait(wait)  # its server is about to stop: another one, or it itself, goes on from this place
 
+    @override
     async def export(self, run_id: str) -> Journal:
-        """A run outside its store."""
         told = await self._get(f"/v1/runs/{quote_segment(run_id)}/journal")
         return Journal.from_json(told, f"what {self.url} tells of run {run_id!r}")
 
+    @override
     async def budget(self, run_id: str) -> BudgetInfo:
-        """What a run may use and has used."""
         return decode(BudgetInfo, await self._get(f"/v1/runs/{quote_segment(run_id)}/budget"))
 
-    async def dead(self, workflow: str | None, limit: int, before: str | None) -> builtins.list[DeadRun]:
-        """Dead runs, newest first."""
+    @override
+    async def dead(
+        self, *, workflow: str | None = None, limit: int = 50, before: str | None = None
+    ) -> builtins.list[DeadRun]:
         found = await self._fetch_pages("/v1/dead-runs", {"workflow": workflow}, limit, before)
         return [decode(DeadRun, one) for one in found]
 
@@ -282,17 +290,19 @@ class HttpBackend(HttpRuns, Backend):
             place = {"cursor": str(told["next"])}
         return found
 
-    async def retry(self, run_id: str, *, run_again: bool, version: str | None) -> None:
-        """Let a run go on that failed, was cancelled or is dead."""
+    @override
+    async def retry(self, run_id: str, *, run_again: bool = False, version: str | None = None) -> None:
         body = _drop_none({"run_again": run_again, "version": version})
         answer = await self._transport.request("POST", f"/v1/runs/{quote_segment(run_id)}/retry", body=body)
         is_refused = isinstance(answer.error, RetryRefused)
-        if answer.has_unconfirmed_attempt and is_refused and not (await self.info(run_id)).state.is_terminal:
+        if answer.has_unconfirmed_attempt and is_refused and not (await self.get(run_id)).state.is_terminal:
             return  # our first try has been heard: it goes on
         answer.unwrap()
 
-    async def settle(self, run_id: str, step: int | str, *, output: Any, happened: bool, by: str | None) -> None:
-        """Say what came of a step of unknown outcome, and let its run go on."""
+    @override
+    async def settle(
+        self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True, by: str | None = None
+    ) -> None:
         check_settlement(output, happened)
         body = _drop_none({"step": step, "by": by})
         if happened:
@@ -301,12 +311,12 @@ class HttpBackend(HttpRuns, Backend):
             body["happened"] = False
         answer = await self._transport.request("POST", f"/v1/runs/{quote_segment(run_id)}/settle", body=body)
         is_refused = isinstance(answer.error, SettleRefused)
-        if answer.has_unconfirmed_attempt and is_refused and not (await self.info(run_id)).state.is_terminal:
+        if answer.has_unconfirmed_attempt and is_refused and not (await self.get(run_id)).state.is_terminal:
             return  # our first try has been heard: it goes on
         answer.unwrap()
 
-    async def fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
-        """A new run that shares the beginning of another one."""
+    @override
+    async def _fork(self, run_id: str, *, at: int | str | None, with_output: Any, id: str | None) -> str:
         if with_output is not NOT_GIVEN and at is None:
             raise UsageError("fork: with_output is the output of a step: say which with `at`")
         body = _drop_none({"at": at, "id": id})
@@ -319,12 +329,13 @@ class HttpBackend(HttpRuns, Backend):
             answer.has_unconfirmed_attempt
             and is_taken
             and id is not None
-            and (await self.info(id)).forked_from == run_id
+            and (await self.get(id)).forked_from == run_id
         ):
             return id  # our first try has been heard
         return str(answer.unwrap()["id"])
 
-    async def prune(
+    @override
+    async def _prune(
         self,
         older_than: Duration,
         states: Collection[RunState],
@@ -336,7 +347,6 @@ class HttpBackend(HttpRuns, Backend):
         dry_run: bool,
         report: PruneReport,
     ) -> PruneReport:
-        """Delete ended runs, and tell in ``report``."""
         body = {
             "older_than": parse_age_s(older_than),
             "state": [str(one) for one in states],
@@ -354,39 +364,41 @@ class HttpBackend(HttpRuns, Backend):
 
     # Agents and workflows
 
-    async def usage_report(self, since: date | None, until: date | None, workflow: str | None) -> UsageReport:
-        """What all runs have used, by day."""
+    @override
+    async def usage_report(
+        self, since: date | None = None, until: date | None = None, *, workflow: str | None = None
+    ) -> UsageReport:
         first, last = (None if day is None else to_utc_date(day).isoformat() for day in (since, until))
         told = await self._get("/v1/usage", since=first, until=last, workflow=workflow)
         spending = decode_list(DailyUsage, told)
         return decode(UsageReport, {**told, "daily_usage": spending})
 
+    @override
     async def workers(self) -> builtins.list[WorkerInfo]:
-        """Who takes up runs."""
         return decode_list(WorkerInfo, await self._get("/v1/workers"))
 
+    @override
     async def health(self) -> builtins.list[Health]:
-        """How it is with all that was announced."""
         return decode_list(Health, await self._get("/v1/agents"))
 
-    async def inputs_schema(self, workflow: str, version: str | None) -> Mapping[str, Any]:
-        """What the inputs of a workflow must be, in the newest version: a server tells of no other."""
+    @override
+    async def inputs_schema(self, workflow: str, *, version: str | None = None) -> Mapping[str, Any]:
         return decode(Health, await self._get(f"/v1/agents/{quote_segment(workflow)}")).inputs_schema
 
-    async def disable(self, workflow: str, reason: str, by: str | None) -> bool:
-        """Stop a workflow everywhere."""
+    @override
+    async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         return await self._send_change(f"/v1/agents/{quote_segment(workflow)}/disable", {"reason": reason, "by": by})
 
+    @override
     async def enable(self, workflow: str) -> bool:
-        """Let its runs go on."""
         return await self._send_change(f"/v1/agents/{quote_segment(workflow)}/enable")
 
-    async def audit(self, limit: int) -> builtins.list[AuditEntry]:
-        """Who asked servers for what."""
+    @override
+    async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
         return [decode(AuditEntry, one) for one in await self._fetch_pages("/v1/audit", {}, limit, None)]
 
+    @override
     async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
-        """What is disabled, since when, by whom, and why."""
         return {one.name: one for one in decode_list(DisabledWorkflow, await self._get("/v1/disabled"))}
 
 

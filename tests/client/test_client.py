@@ -154,7 +154,7 @@ def test_signals_are_sent_once_per_id_and_not_to_ended_runs():
             handle = await client.options(id="q").start("asking", "ready?")
             assert await client.signal("q", "answer", "yes", id="click") is True
             assert await client.signal("q", "answer", "yes", id="click") is False
-            assert await client.wait("q", timeout=10) == "ready? yes"
+            assert await client.wait("q", timeout="10 s") == "ready? yes"
             assert await handle.result() == "ready? yes"
             with pytest.raises(RunEnded, match="has completed"):
                 await client.signal("q", "answer", "too late")

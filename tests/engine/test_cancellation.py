@@ -368,7 +368,7 @@ async def test_a_once_step_in_flight_is_interrupted_and_never_begun_again(world:
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "StepOutcomeUnknown"
     assert log == ["pay"]
 

@@ -923,7 +923,7 @@ async def test_what_a_child_is_doing_cannot_be_asked_in_workflow_code(world: Wor
         return ""
 
     runtime = await world.open()
-    assert "ask in a step" in await (await runtime.start(parent)).result()
+    assert "do it in a step, with a Client" in await (await runtime.start(parent)).result()
 
 
 async def test_a_signal_sent_by_workflow_code_arrives_once_although_the_worker_died(world: World):

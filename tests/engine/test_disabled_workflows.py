@@ -336,7 +336,7 @@ async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_ret
     assert await runtime._engine.store.get_run("called:child-1") is None
     await switch.enable_workflow("child")
     for handle in handles:
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
         assert await handle.result() == "child"
 
 

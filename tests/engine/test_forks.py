@@ -392,7 +392,7 @@ async def test_a_fork_of_a_run_that_was_retried_draws_for_itself(world: World):
     gate.set()
     await wait_until_ended(runtime, original)
     broken = False
-    await retry_run(runtime, "original")
+    await retry_run(runtime.store_provider, "original")
     first = await original.result()
     assert [record.seq for record in await read_journal(runtime, "original")] == [1, 2, 3]
     forked = await fork(world, runtime, flow, "original", "slow")

@@ -124,7 +124,7 @@ async def test_a_retry_finds_the_step_that_failed_behind_what_the_items_code_rai
     with pytest.raises(RunFailed, match="item 2"):
         await handle.result()
     broken = False
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == [0, 1, 2, 3]
     assert calls == [0, 1, 2, 2, 3]
 

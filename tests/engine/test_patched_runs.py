@@ -391,7 +391,7 @@ async def test_a_retry_keeps_the_way_that_a_run_has_taken(world: World):
         "patch first", "step work", "step work failed", "patch clean", "step work",
     ]  # fmt: skip
     broken.clear()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "b"
     assert await describe_journal(runtime, handle) == [
         "patch first",
@@ -445,7 +445,7 @@ async def test_a_patch_that_was_recorded_after_a_failure_that_nobody_had_seen_ye
     ]
     assert rest == [failed + 1]
     broken.clear()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == ["b", None]
     assert "old b" not in log
 
@@ -464,7 +464,7 @@ async def test_a_retry_that_goes_back_to_before_the_place_takes_the_new_way(worl
     await runtime.close()
     flow = deploy(new)
     second = await world.open()
-    await retry_run(second, handle.run_id)
+    await retry_run(second.store_provider, handle.run_id)
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == "cents"
 
 

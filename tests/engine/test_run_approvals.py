@@ -407,7 +407,7 @@ async def test_workflow_code_can_ask_in_a_child_but_not_answer_for_it(world: Wor
     asked = await open_question(asker)
     await asker.approve(asked.id)
     refused, answer = await handle.result()
-    assert "are seen and answered in a step, with a Client" in refused
+    assert "cannot read other runs, nor answer their approvals" in refused
     assert answer is True
 
 

@@ -69,7 +69,7 @@ async def mend(runtime: Any, handle: Any, bench: Bench, *, run_again: bool = Fal
     await wait_until_ended(runtime, handle)
     bench.broken.clear()
     bench.log.clear()
-    await retry_run(runtime, handle.run_id, run_again=run_again)
+    await retry_run(runtime.store_provider, handle.run_id, run_again=run_again)
 
 
 # What is taken back
@@ -104,7 +104,7 @@ async def test_a_run_can_be_retried_as_often_as_it_fails(world: World):
     handle = await runtime.start(flow)
     for _ in range(3):
         await wait_until_ended(runtime, handle)
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
         await wait_until_ended(runtime, handle)
     await mend(runtime, handle, bench)
     assert await handle.result() == ["A", "B"]
@@ -380,7 +380,7 @@ async def test_an_interruption_that_became_something_else_is_taken_back_too(worl
         await handle.cancel()
     runtime._engine.clock.advance(101)
     await wait_until_ended(runtime, handle)
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     await wait_until_quiet(runtime)
     assert not (await read_run(runtime, handle)).state.is_terminal
     await handle.signal("go", 1)
@@ -618,7 +618,7 @@ async def test_a_cancelled_run_that_was_retried_can_be_cancelled_again(world: Wo
         assert await handle.cancel()
         await wait_until_ended(runtime, handle)
         assert await get_state(runtime, handle) == "cancelled"
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
 
 
 async def test_a_run_that_was_cancelled_before_anybody_began_it_begins(world: World, clock: VirtualClock):
@@ -629,7 +629,7 @@ async def test_a_run_that_was_cancelled_before_anybody_began_it_begins(world: Wo
     runtime = await world.open()
     handle = await runtime.start(flow.options(delay=1000))
     await handle.cancel()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "ran"
 
 
@@ -700,7 +700,7 @@ async def test_a_failed_once_step_is_run_again_only_when_told_so(world: World):
     handle = await runtime.start(flow)
     before = await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
     assert await read_run(runtime, handle) == before
     await mend(runtime, handle, bench, run_again=True)
     assert await handle.result() == "paid bill"
@@ -731,8 +731,8 @@ async def test_a_once_step_of_unknown_outcome_is_run_again_only_when_told_so(wor
         await again.result()
     assert isinstance(failed.value.__cause__, StepOutcomeUnknown)
     with pytest.raises(RetryRefused):
-        await retry_run(second, handle.run_id)
-    await retry_run(second, handle.run_id, run_again=True)
+        await retry_run(second.store_provider, handle.run_id)
+    await retry_run(second.store_provider, handle.run_id, run_again=True)
     assert await again.result() == "paid"
     assert calls == ["pay", "pay"]
 
@@ -751,7 +751,7 @@ async def test_a_once_step_in_what_would_be_taken_back_is_told(world: World):
     handle = await runtime.start(flow)
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
     await mend(runtime, handle, bench, run_again=True)
     await handle.result()
     assert bench.log == ["bad", "pay the fine"]
@@ -799,7 +799,7 @@ async def test_a_once_step_that_was_cancelled_when_its_outcome_was_on_its_way_co
     let_commit.set()
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="`once`"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
 
 
 # Children
@@ -879,12 +879,12 @@ async def test_a_run_that_was_joined_is_not_retried_but_asked_again(world: World
     await wait_until_ended(runtime, shared)
     handle = await runtime.start(parent)
     await wait_until_ended(runtime, handle)
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     await wait_until_ended(runtime, handle)
     assert await get_state(runtime, handle) == await get_state(runtime, shared) == "failed"
     await mend(runtime, shared, bench)
     assert await shared.result() == "BAD"
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "BAD"
 
 
@@ -903,7 +903,7 @@ async def test_a_child_that_was_cancelled_goes_on_with_its_parent(world: World):
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     await kid.cancel()
     await wait_until_ended(runtime, handle)
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     await kid.signal("go", "after all")
     assert await handle.result() == "after all"
 
@@ -923,7 +923,7 @@ async def test_a_child_that_cannot_be_retried_keeps_its_parent_from_it(world: Wo
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_ended(runtime, handle)
     with pytest.raises(RetryRefused, match="once"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
     assert [await get_state(runtime, "p"), await get_state(runtime, "p:child-1")] == ["failed", "failed"]
     await mend(runtime, handle, bench, run_again=True)
     assert await handle.result() == "paid bill"
@@ -946,7 +946,7 @@ async def test_a_child_that_was_retried_by_itself_and_completed_is_found_so(worl
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     await mend(runtime, kid, bench)
     assert await kid.result() == "BAD"
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "BAD"
     assert bench.log == ["bad"]
 
@@ -1026,7 +1026,7 @@ async def test_a_child_that_was_cancelled_with_its_parent_goes_on_with_it(world:
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert (await wait_until_ended(runtime, kid)).state == "cancelled"
     assert (await wait_until_ended(runtime, handle)).state == "cancelled"
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     await wait_until_quiet(runtime)
     await kid.signal("go", "on")
     assert await handle.result() == "on"
@@ -1151,10 +1151,10 @@ async def test_runs_that_have_nothing_to_retry(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     with pytest.raises(RetryRefused, match="running"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
     await handle.signal("go", 1)
     await handle.result()
     with pytest.raises(RetryRefused, match="completed"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
     with pytest.raises(RunNotFound, match="nobody"):
-        await retry_run(runtime, "nobody")
+        await retry_run(runtime.store_provider, "nobody")

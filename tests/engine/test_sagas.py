@@ -548,16 +548,16 @@ async def test_retrying_a_run_that_could_not_be_undone_goes_on_undoing(world: Wo
     handle = await runtime.start(flow)
     await wait_until_ended(runtime, handle)
     del shop.log[:]
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     await wait_until_ended(runtime, handle)
     assert shop.log == ["undo b #b"]  # still not
     shop.refuses = set()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     with pytest.raises(RunFailed, match="ValueError: for good"):
         await handle.result()
     assert shop.log == ["undo b #b", "undo b #b", "undo a #a"]
     with pytest.raises(RetryRefused, match="undone"):
-        await retry_run(runtime, handle.run_id)
+        await retry_run(runtime.store_provider, handle.run_id)
 
 
 async def test_a_cancelled_run_that_could_not_be_undone_has_failed_and_is_cancelled_once_it_is(world: World):
@@ -576,7 +576,7 @@ async def test_a_cancelled_run_that_could_not_be_undone_has_failed_and_is_cancel
     with pytest.raises(RunFailed, match="was cancelled, and step 'buy' could not be undone"):
         await handle.result()
     shop.refuses = set()
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     with pytest.raises(RunCancelled):
         await handle.result()
     assert shop.log == ["buy a", "undo a #a", "undo a #a"]
@@ -640,7 +640,7 @@ async def test_a_run_that_has_been_undone_cannot_be_retried(world: World):
         handle = await runtime.start(one)
         before = await wait_until_ended(runtime, handle)
         with pytest.raises(RetryRefused, match="fork"):
-            await retry_run(runtime, handle.run_id, run_again=True)
+            await retry_run(runtime.store_provider, handle.run_id, run_again=True)
         assert await read_run(runtime, handle) == before
 
 
@@ -656,7 +656,7 @@ async def test_a_run_with_nothing_to_undo_can_be_retried(world: World):
     runtime = await world.open()
     handle = await runtime.start(flow)
     await wait_until_ended(runtime, handle)
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result() == "#a"
 
 
@@ -687,9 +687,9 @@ async def test_a_compensation_that_is_once_and_of_unknown_outcome_is_not_repeate
     assert isinstance(failed.value.__cause__, CompensationFailed)
     assert StepOutcomeUnknown.__name__ in str(failed.value)
     with pytest.raises(RetryRefused, match="once"):
-        await retry_run(second, handle.run_id)
+        await retry_run(second.store_provider, handle.run_id)
     assert calls == ["refund"]
-    await retry_run(second, handle.run_id, run_again=True)
+    await retry_run(second.store_provider, handle.run_id, run_again=True)
     with pytest.raises(RunFailed, match="ValueError: no"):
         await flow.get_handle(second.store_provider, handle.run_id).result()
     assert calls == ["refund", "refund"]

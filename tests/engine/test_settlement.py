@@ -92,7 +92,7 @@ async def test_the_run_goes_on_with_what_a_person_says_and_the_step_is_not_run_a
     await world.crash(second)
     third = await world.open()
     handle = flow.get_handle(third.store_provider, "r")
-    await send_signal(third, "r", "go", None, None)
+    await send_signal(third.store_provider, "r", "go", None, None)
     assert await handle.result() == 42
     assert (bank.paid, bank.log) == (["acme"], ["after"])
     record = (await read_journal(third, "r"))[0]
@@ -130,7 +130,7 @@ async def test_what_is_settled_is_settled(world: World):
     ) as refused:
         await settle(world, "r", 1, output=2)
     assert refused.value.run_id == "r"
-    await send_signal(second, "r", "go", None, None)
+    await send_signal(second.store_provider, "r", "go", None, None)
     assert await flow.get_handle(second.store_provider, "r").result() == 1
     with pytest.raises(SettleRefused, match="was settled before, and the run is completed"):
         await settle(world, "r", 1, happened=False)
@@ -328,7 +328,7 @@ async def test_a_failure_in_a_run_that_another_one_has_started_is_settled_there(
     with pytest.raises(SettleRefused, match=r"step 1 .* is run 'the child': settle .*`holdfast retry p`"):
         await settle(world, "p", 1, output=1)
     await settle(world, "the child", 1, output=4)
-    await retry_run(second, "p")
+    await retry_run(second.store_provider, "p")
     assert await outer.get_handle(second.store_provider, "p").result() == 14
     assert bank.paid == ["acme"]
 
@@ -362,7 +362,7 @@ async def test_a_run_whose_unknown_outcome_is_not_recorded_yet_is_to_be_retried_
     assert (await read_run(second, "r")).state is RunState.DEAD
     with pytest.raises(SettleRefused, match=r"has not been recorded: `holdfast retry r` has it found out"):
         await settle(world, "r", 1, output=1)
-    await retry_run(second, "r")
+    await retry_run(second.store_provider, "r")
     await wait_until_ended(second, "r")
     await settle(world, "r", 1, output=1)
     assert await flow.get_handle(second.store_provider, "r").result() == 1

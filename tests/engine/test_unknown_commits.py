@@ -148,7 +148,7 @@ async def test_a_record_that_can_never_be_written_fails_its_run_and_no_other(wor
     # What would have come after it is not recorded either: a journal has no gaps.
     assert [record.seq for record in await read_journal(runtime, bad)] == [0]
     store.fail_before = lambda _: None
-    await retry_run(runtime, bad.run_id)
+    await retry_run(runtime.store_provider, bad.run_id)
     assert await bad.result(timeout=10) == [10, 11, 12]
 
 

@@ -252,7 +252,7 @@ async def test_a_retry_after_a_signal_of_the_wrong_type_takes_it_with_the_mended
     with pytest.raises(RunFailed, match=r"[sS]ignal 'age'"):
         await handle.result(timeout=10)
     kind = str
-    await retry_run(runtime, handle.run_id)
+    await retry_run(runtime.store_provider, handle.run_id)
     assert await handle.result(timeout=10) == "old"
 
 
@@ -319,7 +319,7 @@ async def test_a_run_that_stopped_so_goes_on_with_mended_code(world: World, cloc
     await stops_as_unreadable(world, run_id, flow, "result of workflow 'child'")
     child = deploy("child", as_text)
     runtime = world._open[-1]
-    await retry_run(runtime, run_id)
+    await retry_run(runtime.store_provider, run_id)
     assert await flow.get_handle(runtime.store_provider, run_id).result(timeout=10) == "paid"
     assert await get_state(runtime, run_id) == "completed"
     assert [record.name for record in await read_journal(runtime, run_id)] == ["child", "go"]

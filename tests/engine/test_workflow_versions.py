@@ -143,8 +143,8 @@ async def test_a_run_that_failed_with_old_code_can_be_moved_to_new_code(world: W
     handle = await runtime.start(broken)
     await wait_until_ended(runtime, handle)
     with pytest.raises(UsageError, match="no '@'"):
-        await retry_run(runtime, handle.run_id, version="a@b")
-    await retry_run(runtime, handle.run_id, version="2")
+        await retry_run(runtime.store_provider, handle.run_id, version="a@b")
+    await retry_run(runtime.store_provider, handle.run_id, version="2")
     handle = fixed.get_handle(runtime.store_provider, handle.run_id)
     await handle.signal("go")
     assert await handle.result() == "euros acme, and more"

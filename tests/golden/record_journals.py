@@ -178,7 +178,7 @@ async def record(url: str) -> dict[str, Journal]:
             await cancelled.cancel()
             await runtime.store_provider.wait_for_end("golden_cancelled")
             await to_its_end("golden_retried")
-            await retry_run(runtime, "golden_retried")
+            await retry_run(runtime.store_provider, "golden_retried")
             await runtime.store_provider.wait_for_end("golden_retried")
             await (await started("golden_fork", "golden_fork-origin")).result()
             await fork_run(store, "golden_fork-origin", at=2, new_id="golden_fork")

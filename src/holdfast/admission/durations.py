@@ -40,6 +40,15 @@ def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool =
     return seconds
 
 
+def timeout_to_seconds(timeout: Duration | None, subject: str = "timeout") -> float | None:
+    """The seconds of a timeout; ``None``: none. A time that has passed is no time left. Raises ``UsageError``."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, int | float) and timeout < 0:
+        return 0.0
+    return duration_to_seconds(timeout, subject, may_be_zero=True)
+
+
 def declared_seconds(duration: Duration | None, subject: str) -> float | None:
     """The seconds of an optional duration in a declaration. Raises ``DefinitionError``."""
     if duration is None:

@@ -156,8 +156,8 @@ class _WorkflowStoreProvider(StoreProvider):
     @override
     async def store(self) -> Store:
         raise UsageError(
-            "workflow code cannot read other runs, because the answer would differ on replay: read them in a step, "
-            "with a Client"
+            "workflow code cannot read other runs, nor answer their approvals, because that would differ on replay: do "
+            "it in a step, with a Client"
         )
 
     @override

@@ -27,6 +27,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
+from holdfast.admission.durations import Duration, timeout_to_seconds
 from holdfast.client.delivery_approvals import DeliveryApproval, InvalidAnswer
 from holdfast.client.delivery_steps import (
     OutcomeCodec,
@@ -227,7 +228,7 @@ class Delivery:
         choices: Sequence[str] = (),
         form: Any = None,
         assignee: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Any:
         """Ask a person. Without an answer the run is parked, and the code left: it comes back with the answer.
 
@@ -240,9 +241,9 @@ class Delivery:
             choices: what can be answered.
             form: a type, such as a pydantic model, or a JSON schema, that is filled in.
             assignee: who is asked, for people to read.
-            timeout: seconds after which ``ApprovalTimedOut`` is raised.
+            timeout: a duration after which ``ApprovalTimedOut`` is raised; default: none.
         """
-        asking = DeliveryApproval(self.run_id, question, choices, form, assignee, timeout)
+        asking = DeliveryApproval(self.run_id, question, choices, form, assignee, timeout_to_seconds(timeout))
         name, complaint, turn = name or question[:200], "", 1
         while True:
             under = name if turn == 1 else f"{name[:180]} (again, {turn})"
@@ -251,7 +252,7 @@ class Delivery:
             except InvalidAnswer as unfit:
                 complaint, turn = str(unfit), turn + 1
 
-    async def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: float | None = None) -> Any:
+    async def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: Duration | None = None) -> Any:
         """Wait for a signal, and return its value; ``None`` when there was none in time.
 
         Until it is there the run is parked, and the code left: it comes back with the signal.
@@ -259,10 +260,12 @@ class Delivery:
         Args:
             signal: its name.
             name: what it is recorded under: to wait for a second one, give another name.
-            timeout: seconds to wait.
+            timeout: how long to wait; default: until it comes.
         """
         body: dict[str, Any] = {"name": name or f"signal {signal}", "signal": signal}
-        return await self._wait("wait", body if timeout is None else {**body, "seconds": timeout}, signal)
+        if timeout is not None:
+            body["seconds"] = timeout_to_seconds(timeout)
+        return await self._wait("wait", body, signal)
 
     async def sleep(self, seconds: float, *, name: str) -> None:
         """Let time pass: the run is parked, and the code left until then."""
@@ -292,24 +295,26 @@ class Delivery:
         await self._call_ending("complete", {"output": codec.encode(output, "the output of the run")})
         self._set_final_state("completed")
 
-    async def fail(self, error: BaseException | str, *, retry: bool = True, delay: float | None = None) -> None:
+    async def fail(self, error: BaseException | str, *, retry: bool = True, delay: Duration | None = None) -> None:
         """Say that it has failed.
 
         Args:
             error: what went wrong.
             retry: deliver it again, as often as the address allows; else the run ends with the error.
-            delay: seconds until then; longer each time unless given.
+            delay: the time until then; default: longer each time.
         """
         kind, message = (
             ("Error", error) if isinstance(error, str) else (type(error).__qualname__, get_error_message(error))
         )
         body: dict[str, Any] = {"error": {"type": kind[:200], "message": message[:100_000]}, "retry": retry}
-        await self._call_ending("fail", body if delay is None else {**body, "delay": delay})
+        if delay is not None:
+            body["delay"] = timeout_to_seconds(delay, "delay")
+        await self._call_ending("fail", body)
         self._set_final_state("failed")
 
-    async def release(self, *, delay: float = 0.0, reason: str = "") -> None:
+    async def release(self, *, delay: Duration = 0.0, reason: str = "") -> None:
         """Give it back, to be delivered again, to whoever is there. That counts for nothing."""
-        await self._call_ending("release", {"delay": delay, "reason": reason[:1000]})
+        await self._call_ending("release", {"delay": timeout_to_seconds(delay, "delay"), "reason": reason[:1000]})
         self._set_final_state("released")
 
     async def heartbeat(self) -> None:

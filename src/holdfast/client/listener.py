@@ -1,7 +1,7 @@
 """Listening on an address: deliveries one after the other, several at once, or without an event loop.
 
-A ``Listener`` is what a backend gives: it waits for deliveries, keeps those that are held, and leaves. Here is what
-users see of it: ``listen`` gives deliveries to an ``async for``, ``serve`` calls a function with each of them.
+A client creates a ``Listener``, which waits for deliveries, keeps the claimed ones, and leaves. Users see ``listen``,
+which yields deliveries to an ``async for``, and ``serve``, which calls a function with each of them.
 """
 
 from __future__ import annotations

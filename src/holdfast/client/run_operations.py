@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.admission.durations import Duration, timeout_to_seconds
 from holdfast.admission.usage import Budget, Usage
 from holdfast.reports.conversations import ConversationMessage
 from holdfast.reports.events import Event
@@ -39,7 +39,7 @@ class RunOperations:
         """
         if not isinstance(run, str):
             return await run.result(timeout)
-        async with asyncio.timeout(None if timeout is None else duration_to_seconds(timeout, f"run {run!r}: timeout")):
+        async with asyncio.timeout(timeout_to_seconds(timeout, f"run {run!r}: timeout")):
             return await self._wait_for_result(run)
 
     async def _wait_for_result(self, run_id: str) -> Any:

@@ -16,6 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
+from holdfast.admission.durations import Duration
 from holdfast.client.delivery import Delivery, log
 from holdfast.client.delivery_steps import RecordedStep, StepCall, UnfinishedStep, UsageSource, is_async
 from holdfast.client.listener import Listener, check_ended
@@ -188,13 +189,13 @@ class SyncDelivery:
         choices: Sequence[str] = (),
         form: Any = None,
         assignee: str = "",
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Any:
         """``Delivery.ask``."""
         asked = self._delivery.ask(question, name=name, choices=choices, form=form, assignee=assignee, timeout=timeout)
         return self._thread.run(asked)
 
-    def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: float | None = None) -> Any:
+    def wait_for_signal(self, signal: str, *, name: str | None = None, timeout: Duration | None = None) -> Any:
         """``Delivery.wait_for_signal``."""
         return self._thread.run(self._delivery.wait_for_signal(signal, name=name, timeout=timeout))
 
@@ -206,11 +207,11 @@ class SyncDelivery:
         """``Delivery.complete``."""
         self._thread.run(self._delivery.complete(output))
 
-    def fail(self, error: BaseException | str, *, retry: bool = True, delay: float | None = None) -> None:
+    def fail(self, error: BaseException | str, *, retry: bool = True, delay: Duration | None = None) -> None:
         """``Delivery.fail``."""
         self._thread.run(self._delivery.fail(error, retry=retry, delay=delay))
 
-    def release(self, *, delay: float = 0.0, reason: str = "") -> None:
+    def release(self, *, delay: Duration = 0.0, reason: str = "") -> None:
         """``Delivery.release``."""
         self._thread.run(self._delivery.release(delay=delay, reason=reason))
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.core.states import TERMINAL_STATES, RunState
@@ -52,7 +51,7 @@ def make_prune_request(
     dry_run: bool = False,
 ) -> PruneRequest:
     """What is to be deleted, checked. Raises ``UsageError``."""
-    seconds = parse_age_s(older_than)
+    seconds = duration_to_seconds(older_than, "older_than", may_be_zero=True)
     if keep < 0:
         raise UsageError(f"keep={keep} must be a whole number, not below 0")
     wanted = frozenset(states) or DEFAULT_STATES
@@ -62,18 +61,6 @@ def make_prune_request(
     # Whoever ended a run may have a clock that is ahead of ours: "whenever they ended" is no question of clocks.
     before = now - seconds if seconds else math.inf
     return PruneRequest(before, wanted, workflow, keep, unclaimed, ids, dry_run)
-
-
-def parse_age_s(older_than: Duration) -> float:
-    """How long ago a run must have ended at least, which may be no time at all. Raises ``UsageError``."""
-    if isinstance(older_than, str):
-        return duration_to_seconds(older_than, "older_than")
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(
-            f"older_than={older_than!r} must be seconds, not below 0, or a timedelta, or words such as '30 days'"
-        )
-    return float(seconds)
 
 
 async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -> PruneReport:

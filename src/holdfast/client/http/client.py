@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx2
 from typing_extensions import override
 
-from holdfast.admission.durations import MAX_DURATION_S, Duration, duration_to_seconds
+from holdfast.admission.durations import MAX_DURATION_S, Duration, duration_to_seconds, timeout_to_seconds
 from holdfast.client.client import Client
 from holdfast.client.http.backoff import GIVE_UP_AFTER_S, Backoff, Timing
 from holdfast.client.http.decoders import decode, decode_list, decode_run, get_items
@@ -48,7 +48,7 @@ from holdfast.services.bulk_start import BATCH_SIZE, CallArguments, check_bulk_o
 from holdfast.services.forks import NOT_GIVEN
 from holdfast.services.health import DisabledWorkflow, Health
 from holdfast.services.journal_files import Journal
-from holdfast.services.retention import PruneReport, parse_age_s
+from holdfast.services.retention import PruneReport
 from holdfast.services.run_start import StartOptions
 from holdfast.services.settlement import check_settlement
 from holdfast.services.wire_values import encoded_to_wire
@@ -147,7 +147,7 @@ class HttpClient(HttpRuns, Client):
 
     @override
     async def open(self, timeout: Duration | None = None) -> None:
-        give_up_after_s = GIVE_UP_AFTER_S if timeout is None else duration_to_seconds(timeout, "timeout")
+        give_up_after_s = GIVE_UP_AFTER_S if timeout is None else timeout_to_seconds(timeout)
         try:
             (await self._transport.request("GET", "/v1/whoami", give_up_after_s=give_up_after_s)).unwrap()
         except NotAllowed:
@@ -348,7 +348,7 @@ class HttpClient(HttpRuns, Client):
         report: PruneReport,
     ) -> PruneReport:
         body = {
-            "older_than": parse_age_s(older_than),
+            "older_than": duration_to_seconds(older_than, "older_than", may_be_zero=True),
             "state": [str(one) for one in states],
             "workflow": workflow,
             "keep": keep,

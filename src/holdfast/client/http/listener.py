@@ -49,7 +49,7 @@ DISCONNECTED_HEARTBEAT_INTERVAL_S = 1.0
 
 
 class HttpListenerRegistry:
-    """The listeners of a backend, so that closing it ends them."""
+    """The listeners of a client, so that closing it ends them."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast import testing
 from holdfast.authoring import runtime as runtimes
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
@@ -33,37 +31,19 @@ ENDLESS_LEASE_S = 1e9
 """A lease that jumping time does not use up."""
 
 
-class _Alarm:
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class VirtualClock:
-    """Time that moves when told to, and over sleeps at once."""
+class VirtualClock(testing.VirtualClock):
+    """The clock of the testing kit, but a sleep moves the time at once."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
-        self._now = now
-        self._alarms: list[tuple[float, int, _Alarm]] = []
-        self._count = itertools.count()
+        super().__init__(now)
         self.slept: list[float] = []
         self.chance = 0.0
         """What ``draw_random`` returns."""
 
-    def now(self) -> float:
-        return self._now
-
-    def monotonic(self) -> float:
-        return time.monotonic()  # the heartbeat thread runs in real time, and leases are measured by it
-
-    def call_at(self, when: float, callback: Callable[[], object]) -> _Alarm:
-        alarm = _Alarm(callback)
-        heapq.heappush(self._alarms, (when, next(self._count), alarm))
-        if when <= self._now:
-            self._fire()
-        return alarm
+    def set_time(self, timestamp: float) -> None:
+        """Set the clock, back or forward."""
+        self._now = min(self._now, timestamp)
+        self.advance_to(timestamp)
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -73,34 +53,13 @@ class VirtualClock:
     def draw_random(self) -> float:
         return self.chance
 
-    def advance(self, seconds: float) -> None:
-        """Let time pass at once."""
-        self._now += seconds
-        self._fire()
-
-    def _fire(self) -> None:
-        while self._alarms and self._alarms[0][0] <= self._now:
-            alarm = heapq.heappop(self._alarms)[2]
-            if alarm.callback is not None:
-                asyncio.get_running_loop().call_soon(_ring, alarm)
-
-
-def _ring(alarm: _Alarm) -> None:
-    if alarm.callback is not None:
-        alarm.callback()
-
 
 class ManualClock(VirtualClock):
     """As ``VirtualClock``, but a sleep lasts until somebody moves the time."""
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        alarm = self.call_at(self.now() + seconds, lambda: woken.done() or woken.set_result(None))
-        try:
-            await woken
-        finally:
-            alarm.cancel()
+        await testing.VirtualClock.sleep(self, seconds)
 
 
 class FlakyStore:

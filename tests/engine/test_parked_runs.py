@@ -54,7 +54,7 @@ async def test_a_run_is_parked_although_the_clock_was_set_back(in_memory: World,
     runtime = await in_memory.open()
     handle = await runtime.start(flow)
     await wait_until(lambda: len(runtime._engine._idle_runs) == 1)
-    clock.advance(-3600)
+    clock.set_time(clock.now() - 3600)
     runtime._engine._idle_runs.sweep()
     await wait_for_state(runtime, handle, "waiting")
 

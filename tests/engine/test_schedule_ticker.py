@@ -34,7 +34,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
 def tell_time(at: str | datetime, clock: VirtualClock) -> None:
     """Let time pass until then."""
     moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-    clock.advance(moment.timestamp() - clock.now())
+    clock.set_time(moment.timestamp())
 
 
 async def ids(runtime: Runtime) -> list[str]:

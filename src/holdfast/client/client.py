@@ -76,6 +76,18 @@ class Client(RunOperations):
     """The URL of the store or the server, without secrets."""
     max_value: int
     """The largest value that is sent, in bytes."""
+    memory: ClientMemory
+    """Values that outlive runs."""
+    schedules: ClientSchedules
+    """Workflows that start at set times."""
+    queues: ClientQueues
+    """Queues with limits."""
+    addresses: ClientAddresses
+    """The addresses that work is sent to."""
+    policies: ClientPolicies
+    """Daily limits of agents, workflows, and addresses."""
+    keys: ClientKeys
+    """API keys for servers."""
     _options = StartOptions()
 
     def __new__(cls, url: str | None = None, *_: Any, **__: Any) -> Self:
@@ -360,29 +372,6 @@ class Client(RunOperations):
             dry_run: delete nothing, only tell.
             report: is brought up to date after every piece, for whoever may be interrupted; by a server, at the end.
         """
-        return await self._prune(
-            older_than,
-            parse_run_states(state),
-            workflow=workflow,
-            keep=keep,
-            unclaimed=unclaimed,
-            run_ids=run_ids,
-            dry_run=dry_run,
-            report=PruneReport() if report is None else report,
-        )
-
-    async def _prune(
-        self,
-        older_than: Duration,
-        states: Collection[RunState],
-        *,
-        workflow: str | None,
-        keep: int,
-        unclaimed: bool,
-        run_ids: Collection[str] | None,
-        dry_run: bool,
-        report: PruneReport,
-    ) -> PruneReport:
         raise NotImplementedError
 
     async def export(self, run_id: str) -> Journal:
@@ -494,36 +483,6 @@ class Client(RunOperations):
 
     async def audit(self, limit: int = 100) -> builtins.list[AuditEntry]:
         """Who asked servers for what, the newest first, at most ``limit``; also what was refused."""
-        raise NotImplementedError
-
-    @property
-    def memory(self) -> ClientMemory:
-        """Values that outlive runs: ``put``, ``get``, ``search``, ``list`` and ``delete``."""
-        raise NotImplementedError
-
-    @property
-    def schedules(self) -> ClientSchedules:
-        """What is started at set times: ``create``, ``list``, ``pause``, ``resume``, ``trigger`` and so on."""
-        raise NotImplementedError
-
-    @property
-    def queues(self) -> ClientQueues:
-        """Queues with limits: ``list``, ``get``, ``set``, ``reset``, ``pause`` and ``resume``."""
-        raise NotImplementedError
-
-    @property
-    def addresses(self) -> ClientAddresses:
-        """Where work is sent to: ``list``, ``set`` and ``delete``."""
-        raise NotImplementedError
-
-    @property
-    def policies(self) -> ClientPolicies:
-        """What agents may use up in a day: ``list``, ``set`` and ``delete``."""
-        raise NotImplementedError
-
-    @property
-    def keys(self) -> ClientKeys:
-        """API keys for servers: ``create``, ``list`` and ``revoke``."""
         raise NotImplementedError
 
     # The same, for code without an event loop

@@ -27,7 +27,7 @@ from holdfast.client.store_resources import (
 )
 from holdfast.client.store_runs import StoreRuns
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption
-from holdfast.core.states import RunState
+from holdfast.core.states import RunState, parse_run_states
 from holdfast.errors import UsageError
 from holdfast.reports.budgets import BudgetInfo, read_budget
 from holdfast.reports.dead_runs import DeadRun, list_dead_runs
@@ -83,41 +83,16 @@ class StoreClient(StoreRuns, Client):
         self.connections = connections
         super().__init__(connections, max_value=max_value)
         place, own_namespace = split_namespace(connections.url)
-        self._namespace = own_namespace or DEFAULT_NAMESPACE
         self._default_connections = connections.for_url(with_namespace(place, DEFAULT_NAMESPACE))
         """Connections to the default namespace of the same database, which holds the API keys."""
+        self.memory = StoreMemory(connections, self._run_sync, max_value)
+        self.schedules = StoreSchedules(connections, self._run_sync)
+        self.queues = StoreQueues(connections, self._run_sync)
+        self.addresses = StoreAddresses(connections, self._run_sync)
+        self.policies = StorePolicies(connections, self._run_sync)
+        self.keys = StoreKeys(self._default_connections, self._run_sync, own_namespace or DEFAULT_NAMESPACE)
         self._announced_queues: WeakKeyDictionary[Store, WeakSet[Queue]] = WeakKeyDictionary()
         """The queues whose limits were announced, by connection."""
-
-    @property
-    def memory(self) -> StoreMemory:
-        """Values that outlive runs."""
-        return StoreMemory(self.connections, self._run_sync, self.max_value)
-
-    @property
-    def schedules(self) -> StoreSchedules:
-        """Schedules."""
-        return StoreSchedules(self.connections, self._run_sync)
-
-    @property
-    def queues(self) -> StoreQueues:
-        """Queues with limits."""
-        return StoreQueues(self.connections, self._run_sync)
-
-    @property
-    def addresses(self) -> StoreAddresses:
-        """Addresses."""
-        return StoreAddresses(self.connections, self._run_sync)
-
-    @property
-    def policies(self) -> StorePolicies:
-        """Policies."""
-        return StorePolicies(self.connections, self._run_sync)
-
-    @property
-    def keys(self) -> StoreKeys:
-        """API keys."""
-        return StoreKeys(self._default_connections, self._run_sync, self._namespace)
 
     @override
     async def open(self, timeout: Duration | None = None) -> None:
@@ -211,24 +186,24 @@ class StoreClient(StoreRuns, Client):
         return await list_dead_runs(await self.connections.store(), workflow, limit, before)
 
     @override
-    async def _prune(
+    async def prune(
         self,
         older_than: Duration,
-        states: Collection[RunState],
         *,
-        workflow: str | None,
-        keep: int,
-        unclaimed: bool,
-        run_ids: Collection[str] | None,
-        dry_run: bool,
-        report: PruneReport,
+        state: RunState | str | Collection[RunState | str] = (),
+        workflow: str | None = None,
+        keep: int = 0,
+        unclaimed: bool = False,
+        run_ids: Collection[str] | None = None,
+        dry_run: bool = False,
+        report: PruneReport | None = None,
     ) -> PruneReport:
         store = await self.connections.store()
-        what = make_prune_request(
-            store.now(), older_than, states, workflow=workflow, keep=keep, unclaimed=unclaimed, run_ids=run_ids,
-            dry_run=dry_run,
+        request = make_prune_request(
+            store.now(), older_than, parse_run_states(state), workflow=workflow, keep=keep, unclaimed=unclaimed,
+            run_ids=run_ids, dry_run=dry_run,
         )  # fmt: skip
-        return await prune_runs(store, what, report)
+        return await prune_runs(store, request, report or PruneReport())
 
     @override
     async def usage_report(

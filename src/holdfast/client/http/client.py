@@ -34,7 +34,7 @@ from holdfast.client.http.server_endpoint import ServerEndpoint, make_namespace_
 from holdfast.client.http.transport import TransientError, Transport
 from holdfast.client.listener import Listener
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, Encryption, validate_size
-from holdfast.core.states import RunState
+from holdfast.core.states import RunState, parse_run_states
 from holdfast.errors import NotAllowed, RetryRefused, RunConflict, SettleRefused, UsageError
 from holdfast.reports.budgets import BudgetInfo
 from holdfast.reports.dead_runs import DeadRun
@@ -113,37 +113,13 @@ class HttpClient(HttpRuns, Client):
         )
         super().__init__(Transport(endpoint, timing=timing, http_transport=http_transport), max_value)
         self.url = endpoint.url
+        self.memory = HttpMemory(self._transport, self._run_sync, max_value)
+        self.schedules = HttpSchedules(self._transport, self._run_sync)
+        self.queues = HttpQueues(self._transport, self._run_sync)
+        self.addresses = HttpAddresses(self._transport, self._run_sync)
+        self.policies = HttpPolicies(self._transport, self._run_sync)
+        self.keys = HttpKeys(self._transport, self._run_sync)
         self._listeners = HttpListenerRegistry(self._transport)
-
-    @property
-    def memory(self) -> HttpMemory:
-        """Values that outlive runs."""
-        return HttpMemory(self._transport, self._run_sync, self.max_value)
-
-    @property
-    def schedules(self) -> HttpSchedules:
-        """Schedules."""
-        return HttpSchedules(self._transport, self._run_sync)
-
-    @property
-    def queues(self) -> HttpQueues:
-        """Queues with limits."""
-        return HttpQueues(self._transport, self._run_sync)
-
-    @property
-    def addresses(self) -> HttpAddresses:
-        """Addresses."""
-        return HttpAddresses(self._transport, self._run_sync)
-
-    @property
-    def policies(self) -> HttpPolicies:
-        """Policies."""
-        return HttpPolicies(self._transport, self._run_sync)
-
-    @property
-    def keys(self) -> HttpKeys:
-        """API keys."""
-        return HttpKeys(self._transport, self._run_sync)
 
     @override
     async def open(self, timeout: Duration | None = None) -> None:
@@ -335,21 +311,21 @@ class HttpClient(HttpRuns, Client):
         return str(answer.unwrap()["id"])
 
     @override
-    async def _prune(
+    async def prune(
         self,
         older_than: Duration,
-        states: Collection[RunState],
         *,
-        workflow: str | None,
-        keep: int,
-        unclaimed: bool,
-        run_ids: Collection[str] | None,
-        dry_run: bool,
-        report: PruneReport,
+        state: RunState | str | Collection[RunState | str] = (),
+        workflow: str | None = None,
+        keep: int = 0,
+        unclaimed: bool = False,
+        run_ids: Collection[str] | None = None,
+        dry_run: bool = False,
+        report: PruneReport | None = None,
     ) -> PruneReport:
         body = {
             "older_than": duration_to_seconds(older_than, "older_than", may_be_zero=True),
-            "state": [str(one) for one in states],
+            "state": [str(one) for one in parse_run_states(state)],
             "workflow": workflow,
             "keep": keep,
             "unclaimed": unclaimed,
@@ -357,9 +333,11 @@ class HttpClient(HttpRuns, Client):
             "dry_run": dry_run,
         }
         answer = await self._transport.request("POST", "/v1/prune", body=_drop_none(body), timeout_s=PRUNE_TIMEOUT_S)
-        told = decode(PruneReport, answer.unwrap())
-        for one in fields(told):
-            setattr(report, one.name, getattr(told, one.name))
+        found = decode(PruneReport, answer.unwrap())
+        if report is None:
+            return found
+        for field in fields(found):
+            setattr(report, field.name, getattr(found, field.name))
         return report
 
     # Agents and workflows

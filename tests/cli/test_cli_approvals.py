@@ -163,7 +163,7 @@ def test_from_question_to_question_to_the_end(office: Project):
 def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
     mail = id_of(office, "mailing")
     for args, words in [
-        (["--arguments", "{"], "--arguments is no JSON"),
+        (["--arguments", "{"], "--arguments is not JSON"),
         (["--arguments", "[1]"], "--arguments is a JSON object"),
         (["yes", "--value", "1"], "the answer is given once"),
     ]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_project import Project
 
-from holdfast.cli.archives import read_archive
+from holdfast.cli.journals.archives import read_archive
 from holdfast.stores.sqlite import SqliteStore
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cli_project import Project
 
-from holdfast import Client, ScheduleInfo
-from holdfast.cli.schedules import show_schedule
+from holdfast import ScheduleInfo
+from holdfast.services.schedules import Schedules
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
@@ -144,16 +144,15 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
 
 
 def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
-    planned: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    planned: Project, monkeypatch: pytest.MonkeyPatch
 ):
     elsewhere = "30 2 * * * in Mars/Olympus_Mons"
+    get = Schedules.get
 
-    async def read(_url: str | None, name: str) -> ScheduleInfo:
-        async with Client(planned.url) as client:
-            return replace(await client.schedules.get(name), timing=elsewhere, zone="Mars/Olympus_Mons")
+    async def get_elsewhere(schedules: Schedules, name: str) -> ScheduleInfo:
+        return replace(await get(schedules, name), timing=elsewhere, zone="Mars/Olympus_Mons")
 
-    monkeypatch.setattr("holdfast.cli.schedules._fetch_schedule", read)
-    show_schedule(None, "nightly", as_json=False)
-    told = capsys.readouterr().out
+    monkeypatch.setattr(Schedules, "get", get_elsewhere)
+    told = planned.here("schedules", "show", "nightly").out
     assert f"as written: {elsewhere}" in told
     assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+( \d+ \w+)?\n", told)

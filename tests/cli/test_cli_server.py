@@ -51,7 +51,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
         (["create", "x", "--scope", "everything"], 1, "'everything' is no scope"),
         (["create", " ", "--scope", "read"], 1, "a key's name has 1 to 100"),
         (["create", "x", "--scope", "read", "--expires", "2001-01-01"], 1, "that is over"),
-        (["create", "x", "--scope", "read", "--expires", "soon"], 2, "is no moment"),
+        (["create", "x", "--scope", "read", "--expires", "soon"], 2, "is not a date or time"),
         (["create", "x", "--scope", "read", "--quiet", "--json"], 2, "give one of them"),
         (["create", "x", "--scope", "read", "--url", "memory://"], 1, "lives inside the process"),
         (["list"], 1, "there is no database at"),

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from cli_project import Project
 
-from holdfast.cli.events import describe_event, is_problem
-from holdfast.cli.tail import _format_line
+from holdfast.cli.runs.events import describe_event, is_problem
+from holdfast.cli.runs.tail import _format_line
 from holdfast.core.states import RunState
 from holdfast.reports.events import Event
 from holdfast.reports.tail import TailEvent

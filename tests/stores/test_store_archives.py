@@ -35,7 +35,7 @@ from store_values import (
 )
 
 from holdfast.admission.usage import BudgetLimits, Usage
-from holdfast.cli.archives import archive_run, dump_run, iter_archive_lines, read_archive
+from holdfast.cli.journals.archives import archive_run, dump_run, iter_archive_lines, read_archive
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError

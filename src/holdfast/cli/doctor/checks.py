@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.formatting import format_duration
+from holdfast.cli.shared.formatting import format_duration
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SLOW_COMMIT_S = 0.05

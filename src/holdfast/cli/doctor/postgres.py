@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_commit, diagnose_namespace
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.formatting import format_bytes, format_count, format_duration
+from holdfast.cli.shared.formatting import format_bytes, format_count, format_duration
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres.connections import Connection

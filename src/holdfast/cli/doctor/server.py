@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.formatting import format_duration
-from holdfast.cli.store_access import OPEN_TIMEOUT_S, create_server_backend
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.formatting import format_duration
+from holdfast.cli.shared.store_access import OPEN_TIMEOUT_S, create_server_backend
 from holdfast.client.http.backend import ServerInfo
 from holdfast.client.http.server_endpoint import is_loopback
 from holdfast.errors import HoldfastError, Unauthenticated

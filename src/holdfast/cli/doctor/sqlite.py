@@ -9,8 +9,8 @@ from pathlib import Path
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_commit, diagnose_namespace
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.formatting import format_bytes
-from holdfast.cli.namespaces import get_base_path, list_sqlite_namespaces
+from holdfast.cli.shared.formatting import format_bytes
+from holdfast.cli.stores.namespaces import get_base_path, list_sqlite_namespaces
 from holdfast.errors import StoreError
 from holdfast.stores.sql.schema import BASELINE_VERSION
 from holdfast.stores.sqlite import SqliteStore

@@ -13,8 +13,8 @@ from temporalio.service import RPCError
 
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.formatting import format_count, format_duration
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.formatting import format_count, format_duration
 from holdfast.errors import HoldfastError
 from holdfast.stores.temporal.connection import connect
 from holdfast.stores.temporal.errors import translate_errors

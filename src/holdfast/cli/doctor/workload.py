@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.cli.disabled_workflows import count_unfinished_runs
 from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.formatting import format_ago, format_command, format_count
-from holdfast.cli.store_access import open_client, with_store_options
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.formatting import format_ago, format_command, format_count
+from holdfast.cli.shared.store_access import open_client, with_store_options
+from holdfast.cli.workflows.disable import count_unfinished_runs
 from holdfast.core.states import UNFINISHED_STATES, RunState
 from holdfast.errors import HoldfastError
 from holdfast.services.health import Health

@@ -88,9 +88,7 @@ def test_a_wrong_moment_is_a_usage_error_that_shows_right_ones(relatives: Projec
     done = relatives.here("runs", "--since", "yesterday")
     assert done.code == 2
     told = " ".join(done.err.split())
-    assert (
-        "Invalid value for '--since': 'yesterday' is not a date or time: give a date or time such as 2026-11-15" in told
-    )
+    assert "Invalid value for '--since': 'yesterday' is not a date or time: give a date or time such as 2026" in told
 
 
 def test_the_list_says_what_is_paused_cancelled_started_by_another_and_forked(undone: Project):

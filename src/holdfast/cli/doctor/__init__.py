@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, fail, ok, warn
 from holdfast.cli.doctor.providers import get_mcp_version, list_installed_providers
 from holdfast.cli.shared.formatting import create_console, print_json, to_one_line
 from holdfast.cli.shared.options import format_example, json_option, url_option
@@ -50,12 +50,12 @@ def doctor(as_json: bool, url: str | None) -> None:
     here. It changes nothing, and shows no key. Exits with 1 if a check fails.
     """
     results = list(_diagnose(url))
-    ok = all(result.status != FAIL for result in results)
+    is_ok = all(result.status != FAIL for result in results)
     if as_json:
-        print_json({"ok": ok, "checks": [asdict(result) for result in results]})
+        print_json({"ok": is_ok, "checks": [asdict(result) for result in results]})
     else:
         _print_results(create_console(), results)
-    sys.exit(0 if ok else 1)
+    sys.exit(0 if is_ok else 1)
 
 
 def _print_results(out: Console, results: Sequence[CheckResult]) -> None:
@@ -69,10 +69,10 @@ def _print_results(out: Console, results: Sequence[CheckResult]) -> None:
 
 
 def _diagnose(url: str | None) -> Iterator[CheckResult]:
-    yield CheckResult("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
-    yield CheckResult("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+    yield ok("python", f"{platform.python_implementation()} {platform.python_version()}")
+    yield ok("holdfast", f"{__version__}, with SQLite {sqlite3.sqlite_version}")
     if found := find_foreign_distribution():
-        yield CheckResult("distribution", WARN, describe_clash(found), REINSTALL_HINT)
+        yield warn("distribution", describe_clash(found), REINSTALL_HINT)
     yield _diagnose_models()
     yield _diagnose_mcp()
     try:
@@ -84,7 +84,7 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
             return
         store = create_store(resolve_store_url(url))
     except HoldfastError as error:
-        yield CheckResult("store", FAIL, str(error))
+        yield fail("store", str(error))
         return
     yield _diagnose_encryption(store)
     yield from _diagnose_store(url, unwrap_store(store))
@@ -93,9 +93,7 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
 def _diagnose_store(url: str | None, store: Store) -> Iterator[CheckResult]:
     """Check the store; only the module for its kind is imported."""
     if isinstance(store, MemoryStore):
-        yield CheckResult(
-            "store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL"
-        )
+        yield warn("store", "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
     elif isinstance(store, SqliteStore):
         from holdfast.cli.doctor.sqlite import diagnose_sqlite
 
@@ -113,20 +111,19 @@ def _diagnose_store(url: str | None, store: Store) -> Iterator[CheckResult]:
 def _diagnose_models() -> CheckResult:
     known = list_installed_providers()
     if known:
-        return CheckResult("models", OK, f"packages for {', '.join(known)}")
+        return ok("models", f"packages for {', '.join(known)}")
     advice = (
         "an agent needs one of its model's provider: pip install 'holdfast-agents[openai]', or [anthropic], [google]…"
     )
-    return CheckResult("models", OK, "no provider's package is installed", advice)
+    return ok("models", "no provider's package is installed", advice)
 
 
 def _diagnose_mcp() -> CheckResult:
     found = get_mcp_version()
     if found is not None:
-        return CheckResult("mcp", OK, f"the package for MCP servers is installed ({found})")
-    return CheckResult(
+        return ok("mcp", f"the package for MCP servers is installed ({found})")
+    return ok(
         "mcp",
-        OK,
         "the package for MCP servers is not installed",
         "to use their tools: pip install 'holdfast-agents[mcp]'",
     )
@@ -134,15 +131,15 @@ def _diagnose_mcp() -> CheckResult:
 
 def _diagnose_encryption(store: Store) -> CheckResult:
     if not isinstance(store, EncryptedStore):
-        return CheckResult("encryption", OK, f"off: {KEYS_VARIABLE} is not set")
+        return ok("encryption", f"off: {KEYS_VARIABLE} is not set")
     assert isinstance(store.encryption, AesEncryption)  # only the environment configures it here
     first, *others = store.encryption.key_ids
     also = f", and key {', '.join(others)} can be read" if others else ""
-    return CheckResult("encryption", OK, f"what is recorded is sealed with key {first}{also}")
+    return ok("encryption", f"what is recorded is sealed with key {first}{also}")
 
 
 def _diagnose_store_url(url: str | None) -> CheckResult:
     place = split_namespace(url)[0] if url else None
     is_given = place is not None and place != split_namespace(resolve_store_url())[0]
     source = "--url" if is_given else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
-    return CheckResult("store url", OK, f"{redact_url(resolve_store_url(url))} (from {source})")
+    return ok("store url", f"{redact_url(resolve_store_url(url))} (from {source})")

@@ -183,10 +183,7 @@ def load_run(text: str, source: str) -> ArchivedRun:
         ),
         tuple(_load_approvals(run, given, source)),
         tuple(LiveEvent(**one) for one in read_list(_LIVE_EVENT_FIELDS, given, source, "live_events")),
-        RunExtras(
-            **told,
-            links=tuple(ArchivedLink(**one) for one in read_list(_LINK_FIELDS, given, source, "links")),
-        ),
+        RunExtras(**told, links=tuple(ArchivedLink(**one) for one in read_list(_LINK_FIELDS, given, source, "links"))),
     )
 
 

@@ -6,6 +6,7 @@ call in full, and with the command that answers it.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -19,13 +20,12 @@ from rich.text import Text
 
 from holdfast.cli.shared.formatting import (
     create_console,
-    format_ago,
     format_count,
-    format_local_time,
+    format_time_and_age,
     make_printable,
+    print_field,
     print_json,
     to_one_line,
-    wrap_text,
 )
 from holdfast.cli.shared.group import F
 from holdfast.cli.shared.options import format_example, json_changes_option, json_option, limit_option, url_option
@@ -40,7 +40,6 @@ from holdfast.services.approvals import Answer, ApprovalInfo, describe_form_fiel
 from holdfast.stores.approvals import ApprovalState
 
 _MAX_NAMED = 5
-_LABEL_WIDTH = 11
 _INDENT = 4
 
 # Listing
@@ -97,48 +96,44 @@ def approvals(
 
 def print_approval(out: Console, approval: ApprovalInfo, now: float, url: str | None = None, indent: int = 0) -> None:
     """Print everything that a person must see to decide, and how to answer."""
-    printer = _FieldPrinter(out, indent)
+    # Recorded text is wrapped and never cut: people decide by it.
+    print_wrapped = functools.partial(print_field, out, indent=indent + _INDENT, wrap=True)
     style = "bold" if approval.state is ApprovalState.OPEN else ""
-    first, *rest = wrap_text(out, approval.question, indent + 14) or [""]
-    printer.print_line(f"{approval.id}  ", first, style)
-    for line in rest:
-        printer.print_line(" " * (len(approval.id) + 2), line, style)
-    printer.print_field(
+    label = Text(approval.id + "  ")
+    print_field(out, label, approval.question, style, indent=indent, label_width=len(label), wrap=True)
+    print_wrapped(
         "run", f"{to_one_line(approval.run_id)} ({to_one_line(approval.workflow)}), number {approval.step_number}"
     )
-    since = approval.requested_at.timestamp()
     whom = f" of {to_one_line(approval.assignee)}" if approval.assignee else ""
     again = f", told again {_format_times(approval.reminder_count)}" if approval.reminder_count else ""
-    printer.print_field("asked", f"{format_ago(now - since)} ({format_local_time(since)}){whom}{again}")
+    print_wrapped("asked", f"{format_time_and_age(approval.requested_at.timestamp(), now)}{whom}{again}")
     if approval.expires_at is not None and approval.state is ApprovalState.OPEN:
-        until = approval.expires_at.timestamp()
-        printer.print_field("until", f"{format_ago(now - until)} ({format_local_time(until)})")
+        print_wrapped("until", format_time_and_age(approval.expires_at.timestamp(), now))
     if approval.tool:
-        printer.print_field("tool", to_one_line(approval.tool))
+        print_wrapped("tool", to_one_line(approval.tool))
     if approval.reason:
-        printer.print_field("reason", approval.reason)
+        print_wrapped("reason", approval.reason)
     if approval.arguments is not None:
-        printer.print_block("arguments", json.dumps(approval.arguments, indent=2, ensure_ascii=False))
+        print_wrapped("arguments", "")
+        arguments = make_printable(json.dumps(approval.arguments, indent=2, ensure_ascii=False))
+        print_field(out, "", arguments, indent=indent + _INDENT, label_width=2)
     if approval.choices:
-        printer.print_field("choices", "\n".join(approval.choices))
+        print_wrapped("choices", "\n".join(approval.choices))
     if approval.form is not None and not approval.tool:
-        printer.print_field("form", "\n".join(describe_form_fields(approval.form)))
+        print_wrapped("form", "\n".join(describe_form_fields(approval.form)))
     if approval.state is ApprovalState.ANSWERED and approval.answer is not None:
-        printer.print_field(
-            "answered", describe_answer(approval.answer, now), "green" if approval.answer.approved else "yellow"
-        )
+        style = "green" if approval.answer.approved else "yellow"
+        print_wrapped("answered", describe_answer(approval.answer, now), style)
     elif approval.state is ApprovalState.WITHDRAWN:
-        printer.print_field("closed", "nobody waits for the answer any more", "dim")
+        print_wrapped("closed", "nobody waits for the answer any more", "dim")
     else:
-        printer.print_field("answer", "\n".join(_list_answer_commands(approval, url)), "cyan")
+        print_wrapped("answer", "\n".join(_list_answer_commands(approval, url)), "cyan")
 
 
 def describe_answer(answer: Answer, now: float) -> str:
     """The answer, who gave it, and when."""
-    return (
-        f"{answer.describe()}, by {answer.answered_by or 'somebody'} {format_ago(now - answer.answered_at)} "
-        f"({format_local_time(answer.answered_at)})"
-    )
+    when = format_time_and_age(answer.answered_at, now)
+    return f"{answer.describe()}, by {answer.answered_by or 'somebody'} {when}"
 
 
 def _list_answer_commands(approval: ApprovalInfo, url: str | None) -> list[str]:
@@ -156,29 +151,6 @@ def _list_answer_commands(approval: ApprovalInfo, url: str | None) -> list[str]:
 
 def _format_times(count: int) -> str:
     return "once" if count == 1 else "twice" if count == 2 else format_count(count, "time")
-
-
-class _FieldPrinter:
-    """Prints fields below a question. Recorded text is wrapped and never cut: people decide by it."""
-
-    def __init__(self, out: Console, indent: int) -> None:
-        self._out = out
-        self._indent = indent
-
-    def print_line(self, prefix: str, text: str, style: str) -> None:
-        self._out.print(Text.assemble(" " * self._indent, prefix, (text, style)))
-
-    def print_field(self, label: str, value: str, style: str = "") -> None:
-        indent = self._indent + _INDENT
-        for index, line in enumerate(wrap_text(self._out, value, indent + _LABEL_WIDTH)):
-            head = label if index == 0 else ""
-            self._out.print(Text.assemble(" " * indent, (head.ljust(_LABEL_WIDTH), "dim"), (line, style)))
-
-    def print_block(self, label: str, value: str) -> None:
-        indent = self._indent + _INDENT
-        self._out.print(Text.assemble(" " * indent, (label, "dim")))
-        for line in make_printable(value).splitlines():
-            self._out.print(Text(" " * (indent + 2) + line))
 
 
 def _approval_to_json(approval: ApprovalInfo) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def _print_budget(out: Console, info: BudgetInfo, url: str | None) -> None:
             (to_one_line(info.run_id), "bold"),
             f" ({to_one_line(info.workflow)}), ",
             (info.state, STATE_STYLES[info.state]),
-        ),
+        )
     )
     below = ", with the runs below it" if info.children else ""
     out.print(Text(f"used{below}: {format_usage(info.used)}"))
@@ -135,9 +135,7 @@ def _print_budget(out: Console, info: BudgetInfo, url: str | None) -> None:
     elif not info.ancestors:
         out.print(Text("no budget: nothing limits what it uses", "dim"))
     for over in info.ancestors:
-        out.print(
-            Text(f"\nit keeps to the budget of run {make_printable(over.run_id)!r}, which is above it", "bold"),
-        )
+        out.print(Text(f"\nit keeps to the budget of run {make_printable(over.run_id)!r}, which is above it", "bold"))
         print_budget_table(over)
     _print_children(out, info, url)
 

@@ -15,9 +15,8 @@ from holdfast.cli.runs.retry import RunSelection, retry_runs, retry_selected, ru
 from holdfast.cli.runs.show import show_run
 from holdfast.cli.shared.formatting import (
     create_console,
-    format_ago,
     format_count,
-    format_local_time,
+    format_time_and_age,
     make_printable,
     print_json,
     to_one_line,
@@ -70,12 +69,11 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         out.print(_describe_none(workflow))
         return
     for run in runs:
-        since = run.since.timestamp()
         out.print(Text.assemble((to_one_line(run.id), "bold red"), f"  {to_one_line(run.workflow)}"))
-        out.print(f"    dead since  {format_ago(now - since)} ({format_local_time(since)})")
+        out.print(f"    dead since  {format_time_and_age(run.since.timestamp(), now)}")
         last = f", the last one {run.worker}" if run.worker else ""
         out.print(
-            f"    deaths      {format_count(run.death_count, 'worker')} that held no other run{to_one_line(last)}",
+            f"    deaths      {format_count(run.death_count, 'worker')} that held no other run{to_one_line(last)}"
         )
         out.print(f"    in flight   {_format_in_flight(run)}")
         after = f", the last one of {to_one_line(run.last_step_name)}" if run.last_step_name else ""

@@ -16,6 +16,7 @@ from holdfast.cli.runs.budget import print_budget_table
 from holdfast.cli.runs.conversation import show_conversation
 from holdfast.cli.runs.timeline import print_journal, print_related_runs
 from holdfast.cli.shared.formatting import (
+    LABEL_WIDTH,
     PLAN_MARKS,
     STATE_STYLES,
     create_console,
@@ -25,7 +26,9 @@ from holdfast.cli.shared.formatting import (
     format_duration,
     format_list,
     format_local_time,
+    format_time_and_age,
     make_printable,
+    print_field,
     print_json,
     to_one_line,
     value_to_json,
@@ -46,13 +49,10 @@ from holdfast.stores.operations import CancelState
 
 _MAX_RESULT_LINES = 12
 _MAX_TRACEBACK_LINES = 14
-_LABEL_WIDTH = 11
 _MODEL_ERROR_PREFIX = "TransientModelError: "
 """The prefix of errors of model calls: see ``agents.models.errors``."""
 _HEADER_ACTIONS = ("retry", "run_again", "fork", "settle")
 """Advice that is printed with the end of the run. Everything else is printed last, where readers look."""
-
-
 _PLAN_STYLES = {"open": "", "working": "bold", "done": "green", "dropped": "dim"}
 _INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
 """Frames between those of the user's code: this package, and the pool that plain steps run in."""
@@ -116,34 +116,28 @@ def _print_advice(out: Console, text: str) -> None:
 
 def _print_header(out: Console, report: RunReport, url: str | None) -> None:
     now = report.reported_at.timestamp()
-    _print_field(out, "run", make_printable(report.id), "bold")
-    more = [f"version {report.version}"] * bool(report.version) + [f"queue {report.queue}"] * (
-        report.queue != "default"
-    )
-    more += [f"key {report.queue_key}"] * bool(report.queue_key)
-    _print_field(out, "workflow", make_printable(report.workflow + (f" ({', '.join(more)})" if more else "")))
-    took = (
-        ""
-        if report.finished_at is None
-        else f" in {format_duration((report.finished_at - report.created_at).total_seconds())}"
-    )
-    _print_field(out, "state", f"{report.state}{took}", STATE_STYLES[report.state])
-    _print_wrapped_field(out, "in short", report.summary)
+    print_field(out, "run", make_printable(report.id), "bold")
+    queue = "" if report.queue == "default" else report.queue
+    details = (("version", report.version), ("queue", queue), ("key", report.queue_key))
+    more = [f"{name} {value}" for name, value in details if value]
+    print_field(out, "workflow", make_printable(report.workflow + (f" ({', '.join(more)})" if more else "")))
+    duration = None if report.finished_at is None else report.finished_at - report.created_at
+    took = "" if duration is None else f" in {format_duration(duration.total_seconds())}"
+    print_field(out, "state", f"{report.state}{took}", STATE_STYLES[report.state])
+    print_field(out, "in short", report.summary, wrap=True)
     created = report.created_at.timestamp()
-    _print_field(
-        out, "started", f"{format_ago(now - created)} ({format_local_time(created)}, Python {report.python_version})"
-    )
+    started = f"{format_ago(now - created)} ({format_local_time(created)}, Python {report.python_version})"
+    print_field(out, "started", started)
     if inputs := _format_inputs(report.inputs):
-        _print_field(out, "inputs", to_one_line(inputs))
+        print_field(out, "inputs", to_one_line(inputs))
     if report.tags:
-        _print_field(out, "tags", make_printable(", ".join(report.tags)))
+        print_field(out, "tags", make_printable(", ".join(report.tags)))
     if report.deadline is not None and not report.state.is_terminal:
-        deadline = report.deadline.timestamp()
-        _print_field(out, "deadline", f"{format_ago(now - deadline)} ({format_local_time(deadline)})")
+        print_field(out, "deadline", format_time_and_age(report.deadline.timestamp(), now))
     if report.parent:
-        _print_field(out, "parent", make_printable(report.parent))
+        print_field(out, "parent", make_printable(report.parent))
     if report.forked_from:
-        _print_field(out, "fork of", make_printable(report.forked_from))
+        print_field(out, "fork of", make_printable(report.forked_from))
     _print_status(out, report)
     _print_requests(out, report)
     _print_end(out, report, url)
@@ -153,19 +147,19 @@ def _print_end(out: Console, report: RunReport, url: str | None) -> None:
     """Print how the run ended, and what to do if it has no result."""
     size = report.output_size
     if size is not None and report.is_agent and size <= MAX_PRINTED_BYTES:
-        answer = "\n".join(wrap_text(out, _format_pretty(report.output, is_agent=True), _LABEL_WIDTH))
-        _print_field(out, "answer", _truncate_lines(answer, _MAX_RESULT_LINES, "--conversation --full"))
+        answer = "\n".join(wrap_text(out, _format_pretty(report.output, is_agent=True), LABEL_WIDTH))
+        print_field(out, "answer", _truncate_lines(answer, _MAX_RESULT_LINES, "--conversation --full"))
     elif size is not None:
-        _print_field(out, "result", _format_result(report, size))
+        print_field(out, "result", _format_result(report, size))
     if report.error is not None:
-        _print_field(out, "error", make_printable(report.error.summary), "red")
+        print_field(out, "error", make_printable(report.error.summary), "red")
         for line in _list_error_frames(report, report.error)[-_MAX_TRACEBACK_LINES:]:
-            out.print(Text(" " * _LABEL_WIDTH + make_printable(line), "dim"))
+            out.print(Text(" " * LABEL_WIDTH + make_printable(line), "dim"))
     if report.retry is not None:
-        _print_wrapped_field(out, "retry", with_store_options(url, report.retry.message))
+        print_field(out, "retry", with_store_options(url, report.retry.message), wrap=True)
     for advice in report.advice:
         if advice.action == "fork":
-            _print_wrapped_field(out, "fork", with_store_options(url, advice.text))
+            print_field(out, "fork", with_store_options(url, advice.text), wrap=True)
 
 
 def _format_result(report: RunReport, output_size: int) -> str:
@@ -177,19 +171,18 @@ def _format_result(report: RunReport, output_size: int) -> str:
 def _print_requests(out: Console, report: RunReport) -> None:
     """Print that a pause or a cancel was requested."""
     if report.paused_at is not None:
-        paused = report.paused_at.timestamp()
-        since = f"{format_ago(report.reported_at.timestamp() - paused)} ({format_local_time(paused)})"
+        since = format_time_and_age(report.paused_at.timestamp(), report.reported_at.timestamp())
         rests = "; it rests once its steps in flight have ended" if report.is_claimed else ""
-        _print_field(out, "paused", f"{since}{rests}", "yellow")
+        print_field(out, "paused", f"{since}{rests}", "yellow")
     if report.cancel_state is None or report.state is RunState.CANCELLED:
         return
     if report.state.is_terminal:
-        _print_field(out, "cancel", f"was asked for; the run ended {report.state} all the same")
+        print_field(out, "cancel", f"was asked for; the run ended {report.state} all the same")
     elif report.cancel_state == CancelState.RECORDED:
-        _print_field(out, "cancel", "is being carried out", "yellow")
+        print_field(out, "cancel", "is being carried out", "yellow")
     else:
         who = "its worker carries it out" if report.is_claimed else "not begun yet"
-        _print_field(out, "cancel", f"asked for; {who}", "yellow")
+        print_field(out, "cancel", f"asked for; {who}", "yellow")
 
 
 def _list_error_frames(report: RunReport, error: RecordedError) -> list[str]:
@@ -210,36 +203,23 @@ def _print_status(out: Console, report: RunReport) -> None:
             f" ({worker.location})" if worker is not None and worker.state != "unknown" else ""
         )
         if report.is_claimed:
-            _print_field(out, "held by", f"{who}, alive")
+            print_field(out, "held by", f"{who}, alive")
         else:
-            _print_field(out, "held by", f"{who}, which is dead: the next {kind} takes it over", "yellow")
+            print_field(out, "held by", f"{who}, which is dead: the next {kind} takes it over", "yellow")
     if report.budget_refusal is not None:
-        _print_wrapped_field(
-            out, "waits for", f"a higher budget: {parse_refusal_reason(report.budget_refusal.message)}", "yellow"
-        )
+        reason = parse_refusal_reason(report.budget_refusal.message)
+        print_field(out, "waits for", f"a higher budget: {reason}", "yellow", wrap=True)
     elif report.budget_changed_at is not None:
         changed = format_ago(now - report.budget_changed_at.timestamp())
-        _print_wrapped_field(out, "waits for", f"a worker: its budget was changed {changed}, and it asks again")
+        print_field(out, "waits for", f"a worker: its budget was changed {changed}, and it asks again", wrap=True)
     elif report.state is RunState.WAITING:
         due = "" if wake_at is None else f" (due {format_ago(now - wake_at)})"
-        _print_field(out, "waits for", make_printable(report.waits_for or "") + due)
+        print_field(out, "waits for", make_printable(report.waits_for or "") + due)
     elif report.state is RunState.PENDING and wake_at is not None and wake_at > now:
-        _print_field(out, "starts", f"{format_ago(now - wake_at)} ({format_local_time(wake_at)})")
+        print_field(out, "starts", format_time_and_age(wake_at, now))
     if report.delivery_count:
         label = "deliveries" if report.is_delivery_run else "deaths"
-        _print_field(out, label, f"{report.delivery_count} of {report.max_deliveries} without a new record")
-
-
-def _print_field(out: Console, label: str, value: str, style: str = "") -> None:
-    first, *rest = value.splitlines() or [""]
-    out.print(Text.assemble((label.ljust(_LABEL_WIDTH), "dim"), (first, style)))
-    for line in rest:
-        out.print(Text((" " * _LABEL_WIDTH + line).rstrip(), style))
-
-
-def _print_wrapped_field(out: Console, label: str, text: str, style: str = "") -> None:
-    """Print a field whose text wraps at the width of the terminal. In a file it is one line."""
-    _print_field(out, label, "\n".join(wrap_text(out, text, _LABEL_WIDTH)), style)
+        print_field(out, label, f"{report.delivery_count} of {report.max_deliveries} without a new record")
 
 
 def _truncate_lines(text: str, max_lines: int, option: str = "--json") -> str:
@@ -308,9 +288,7 @@ def _print_signals(out: Console, report: RunReport) -> None:
     out.print(f"\nsignals that nothing {'took' if report.state.is_terminal else 'has taken yet'}", style="bold")
     for signal in report.pending_signals:
         sent = format_ago((report.reported_at - signal.sent_at).total_seconds())
-        out.print(
-            Text(f"      {to_one_line(signal.name)} = {to_one_line(_format_brief(signal.value))}, sent {sent}"),
-        )
+        out.print(Text(f"      {to_one_line(signal.name)} = {to_one_line(_format_brief(signal.value))}, sent {sent}"))
 
 
 def _print_workers(out: Console, report: RunReport) -> None:
@@ -323,7 +301,7 @@ def _print_workers(out: Console, report: RunReport) -> None:
         out.print(
             Text.assemble(
                 f"{worker.id:>4}  {_format_location(worker)}", alive, f", {format_count(worker.record_count, 'record')}"
-            ),
+            )
         )
 
 

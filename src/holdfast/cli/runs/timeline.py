@@ -132,9 +132,7 @@ def _print_reply(out: Console, reply: RecordedReply, limit: int | None) -> None:
     else:
         said = reply.text
     if said:
-        out.print(
-            Text(f"      “{to_one_line(said, min(limit or _MAX_TEXT_CHARS, _MAX_TEXT_CHARS) - 2)}”", "dim"),
-        )
+        out.print(Text(f"      “{to_one_line(said, min(limit or _MAX_TEXT_CHARS, _MAX_TEXT_CHARS) - 2)}”", "dim"))
     if asked := Counter(call.name for call in reply.tool_calls if call.name != ANSWER_TOOL):
         asks = format_list([f"{name} ×{many}" if many > 1 else name for name, many in asked.items()], 6)
         out.print(Text(f"      {to_one_line(f'asks for {asks}', limit)}", "dim"))

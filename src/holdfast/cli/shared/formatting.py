@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from holdfast.core.states import RunState
 from holdfast.reports.formatting import (
@@ -26,6 +27,7 @@ from holdfast.reports.formatting import (
 from holdfast.reports.run_info import RunErrorInfo
 
 __all__ = [
+    "LABEL_WIDTH",
     "PLAN_MARKS",
     "STATE_STYLES",
     "UNLIMITED_WIDTH",
@@ -39,8 +41,10 @@ __all__ = [
     "format_iso",
     "format_list",
     "format_local_time",
+    "format_time_and_age",
     "make_printable",
     "print_error",
+    "print_field",
     "print_json",
     "print_warning",
     "to_one_line",
@@ -50,6 +54,9 @@ __all__ = [
 
 UNLIMITED_WIDTH = 10_000
 """The width of a line in a file or a pipe: nothing is cut or wrapped there."""
+
+LABEL_WIDTH = 11
+"""The usual width of a label before a value."""
 
 STATE_STYLES = {
     RunState.PENDING: "yellow",
@@ -111,6 +118,30 @@ def format_ago(age_s: float) -> str:
 def format_local_time(timestamp: float) -> str:
     """A time in the local time zone."""
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def format_time_and_age(timestamp: float, now: float) -> str:
+    """A local time, with how long ago it was: ``2 d ago (2026-11-15 08:30:00 UTC)``."""
+    return f"{format_ago(now - timestamp)} ({format_local_time(timestamp)})"
+
+
+def print_field(
+    out: Console,
+    label: str | Text,
+    text: str,
+    style: str = "",
+    *,
+    indent: int = 0,
+    label_width: int = LABEL_WIDTH,
+    wrap: bool = False,
+) -> None:
+    """Print text after a label, and its further lines below each other; with ``wrap``, lines that fit a terminal."""
+    lines = wrap_text(out, text, indent + label_width) if wrap else text.splitlines()
+    for index, line in enumerate(lines or [""]):
+        field = Text(" " * indent).append(label if index == 0 else "", None if isinstance(label, Text) else "dim")
+        field.append(" " * (indent + label_width - len(field))).append(line, style)
+        field.rstrip()
+        out.print(field)
 
 
 def wrap_text(out: Console, text: str, indent: int, max_width: int = UNLIMITED_WIDTH) -> list[str]:

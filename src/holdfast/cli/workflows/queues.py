@@ -19,6 +19,7 @@ from holdfast.cli.shared.formatting import (
     format_iso,
     format_local_time,
     make_printable,
+    print_field,
     print_json,
     to_one_line,
 )
@@ -55,7 +56,7 @@ def queues(as_json: bool, url: str | None) -> None:
     if not found:
         out.print(
             'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
-            "`holdfast queues set llm --concurrency 10`",
+            "`holdfast queues set llm --concurrency 10`"
         )
         return
     print_table(
@@ -124,7 +125,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     out.print(Text.assemble(("queue ", ""), (to_one_line(one.name), "bold")))
     facts = [("limits", one.limits_text), ("running", f"{one.running_count:,}"), ("waiting", f"{one.waiting_count:,}")]
     for word, told in [*facts, ("now", _describe_status(one, now))]:
-        out.print(Text(f"  {word:8} {make_printable(told)}"))
+        print_field(out, word, make_printable(told), indent=2, label_width=9)
     if any(key.key for key in one.keys):
         _print_keys(one)
     for note in _build_notes(one, now, url):

@@ -20,6 +20,7 @@ from holdfast.cli.shared.formatting import (
     format_iso,
     format_local_time,
     make_printable,
+    print_field,
     print_json,
     to_one_line,
     value_to_json,
@@ -64,7 +65,7 @@ def schedules(as_json: bool, url: str | None) -> None:
     if not found:
         out.print(
             'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
-            "`client.schedules.create(...)` makes one",
+            "`client.schedules.create(...)` makes one"
         )
         return
     rows = [
@@ -171,7 +172,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     ]  # fmt: skip
     for word, told in facts:
         if told:
-            out.print(Text(f"  {word:9} {make_printable(told)}"))
+            print_field(out, word, make_printable(told), indent=2, label_width=10)
     for note in _build_notes(one, now, url):
         out.print(Text(make_printable(f"it {note}")))
 

@@ -97,7 +97,7 @@ def _diagnose_privileges(
         what = "make" if not version else "bring up to date"
         advice = (
             f"GRANT CREATE ON DATABASE {quote_identifier(server.database)} TO {quote_identifier(server.user)}; or have "
-            "somebody who may do "
+            "someone who may do "
             f'so run what this prints: python -c "from holdfast.stores.postgres.migrations import ddl; '
             f'print(ddl({schema!r}, {server.user!r}))"'
         )
@@ -128,7 +128,7 @@ def _diagnose_notifications(connection: Connection) -> CheckResult:
     if connection.is_pooled:
         return ok(
             "notifications",
-            "a pooler stands between: workers look for news by themselves, and a dead one is noticed by its lease",
+            "there is a pooler: workers poll for changes, and a dead worker is noticed by its lease",
             "a URL that leads to the server directly is quicker at both",
         )
     if can_receive_notifications(connection):

@@ -58,7 +58,7 @@ async def _diagnose(url: str | None) -> list[CheckResult]:
         _diagnose_version(told, backend.url, took),
         _diagnose_tls(backend.url),
         _diagnose_key(told),
-        ok("namespace", f"{told.namespace}: what the server tells is of this one"),
+        ok("namespace", f"{told.namespace}: the server reports about this one"),
         _diagnose_clock(told.now.timestamp() - (at + took / 2), took),
     ]
 
@@ -78,7 +78,7 @@ def _diagnose_tls(url: str) -> CheckResult:
     if is_loopback(parts.hostname or ""):
         return ok("tls", "off: the server is on this machine")
     advice = "serve it with --tls-cert, or behind a proxy that speaks HTTPS"
-    return warn("tls", "off: whoever stands between can read what is sent, and the key", advice)
+    return warn("tls", "off: the traffic, and the key, can be read on the way", advice)
 
 
 def _diagnose_key(info: ServerInfo) -> CheckResult:

@@ -209,7 +209,7 @@ def read_archive(file: IO[str], name: str) -> Iterator[ArchivedRun]:
             return
         yield load_run(line, source)
         count += 1
-    raise UsageError(f"{name} was cut off behind {count} runs: its last line is missing. Export it again.")
+    raise UsageError(f"{name} was cut off after {count} runs: its last line is missing. Export it again.")
 
 
 def _check_header(line: str, name: str) -> None:
@@ -218,7 +218,9 @@ def _check_header(line: str, name: str) -> None:
     except ValueError:
         head = None
     if not isinstance(head, dict) or cast("dict[str, Any]", head).get("format") != FORMAT:
-        raise UsageError(f'{name} is no archive of runs: its first line has no "format": "{FORMAT}". {_EXPORT_HINT}')
+        raise UsageError(
+            f'{name} is not an archive of runs: its first line has no "format": "{FORMAT}". {_EXPORT_HINT}'
+        )
     version = cast("dict[str, Any]", head).get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f"{name}: 'version' in its first line must be a whole number, 1 or more. {_EXPORT_HINT}")
@@ -235,5 +237,5 @@ def _parse_object(line: str, source: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is not JSON ({error}). {_EXPORT_HINT}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{source} is no object. {_EXPORT_HINT}")
+        raise UsageError(f"{source} is not an object. {_EXPORT_HINT}")
     return cast("dict[str, Any]", content)

@@ -58,7 +58,7 @@ def import_runs(file: str, skip_existing: bool, dry_run: bool, as_json: bool, ur
                 format_progress=lambda: f"imported {format_count(added['runs'], 'run')} so far …",
             )
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is no archive of runs: it is not UTF-8 text ({error}).") from error
+        raise UsageError(f"{source} is not an archive of runs: it is not UTF-8 text ({error}).") from error
     if as_json:
         print(json.dumps({"file": file, "dry_run": dry_run, **counts._asdict()}))
     else:

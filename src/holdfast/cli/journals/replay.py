@@ -96,13 +96,13 @@ def _print_replay(out: Console, result: ReplayResult, record_count: int) -> None
     )
     out.print(make_printable(f"{run}: {some} replayed, nothing executed"))
     if result.replay_error is not None:
-        out.print(Text(f"the code does not fit: {type(result.replay_error).__name__}", "red"))
+        out.print(Text(f"the code does not match: {type(result.replay_error).__name__}", "red"))
         out.print(make_printable(str(result.replay_error)))
     elif result.difference:
-        out.print(Text("the code does not fit: it comes to another end", "red"))
+        out.print(Text("the code does not match: it ends differently", "red"))
         out.print(make_printable(result.difference))
     else:
-        out.print(Text(f"the code fits: it {_describe_end(result)}", "green"))
+        out.print(Text(f"the code matches: it {_describe_end(result)}", "green"))
 
 
 def _describe_end(result: ReplayResult) -> str:
@@ -110,7 +110,7 @@ def _describe_end(result: ReplayResult) -> str:
         shown = list(result.waits_for[:_MAX_SHOWN_WAITS])
         if more := len(result.waits_for) - len(shown):
             shown.append(f"{more} more")
-        return to_one_line(f"goes on, and waits for {' or '.join(shown)}")
+        return to_one_line(f"continues, and waits for {' or '.join(shown)}")
     same = result.recorded_state == result.state
     if result.state == "completed":
         return "ends completed, with the recorded result" if same else "ends completed"

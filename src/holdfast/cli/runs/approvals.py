@@ -105,7 +105,7 @@ def print_approval(out: Console, approval: ApprovalInfo, now: float, url: str | 
         "run", f"{to_one_line(approval.run_id)} ({to_one_line(approval.workflow)}), number {approval.step_number}"
     )
     whom = f" of {to_one_line(approval.assignee)}" if approval.assignee else ""
-    again = f", told again {_format_times(approval.reminder_count)}" if approval.reminder_count else ""
+    again = f", reminded {_format_times(approval.reminder_count)}" if approval.reminder_count else ""
     print_wrapped("asked", f"{format_time_and_age(approval.requested_at.timestamp(), now)}{whom}{again}")
     if approval.expires_at is not None and approval.state is ApprovalState.OPEN:
         print_wrapped("until", format_time_and_age(approval.expires_at.timestamp(), now))
@@ -125,7 +125,7 @@ def print_approval(out: Console, approval: ApprovalInfo, now: float, url: str | 
         style = "green" if approval.answer.approved else "yellow"
         print_wrapped("answered", describe_answer(approval.answer, now), style)
     elif approval.state is ApprovalState.WITHDRAWN:
-        print_wrapped("closed", "nobody waits for the answer any more", "dim")
+        print_wrapped("closed", "no longer needed", "dim")
     else:
         print_wrapped("answer", "\n".join(_list_answer_commands(approval, url)), "cyan")
 
@@ -133,7 +133,7 @@ def print_approval(out: Console, approval: ApprovalInfo, now: float, url: str | 
 def describe_answer(answer: Answer, now: float) -> str:
     """The answer, who gave it, and when."""
     when = format_time_and_age(answer.answered_at, now)
-    return f"{answer.describe()}, by {answer.answered_by or 'somebody'} {when}"
+    return f"{answer.describe()}, by {answer.answered_by or 'someone'} {when}"
 
 
 def _list_answer_commands(approval: ApprovalInfo, url: str | None) -> list[str]:
@@ -250,9 +250,9 @@ async def _submit_answer(client: Client, id: str, send: Callable[[Client, Approv
         now, run = await client.approval(asked.id), await client.get(asked.run_id)
     except HoldfastError as error:
         return replace(await outcome_from_error(client, asked.run_id, error), extra={"approval": asked.id})
-    goes_on = "it goes on" if run.is_claimed else "it goes on when a worker takes it up"
+    goes_on = "it continues" if run.is_claimed else "it continues when a worker claims it"
     if run.is_paused:
-        goes_on = "the answer is kept until it goes on"
+        goes_on = "the answer is kept until it continues"
     after = f"run {run.id!r}: {goes_on}" if changed else "you had said so before: nothing changed"
     return Outcome.from_run(
         run,
@@ -291,7 +291,7 @@ def _describe_answered(approval: ApprovalInfo) -> str:
     answer = approval.answer
     assert answer is not None
     verb = "approved" if answer.approved else "denied"
-    what = f"{verb} as {answer.answered_by or 'somebody'}: {approval.question!r} (approval {approval.id})"
+    what = f"{verb} as {answer.answered_by or 'someone'}: {approval.question!r} (approval {approval.id})"
     if answer.approved and approval.tool:
         shown = approval.arguments if answer.arguments is None else answer.arguments
         edited = " instead of what was asked for" if answer.arguments is not None else ""

@@ -209,9 +209,11 @@ def _describe_effect(info: BudgetInfo, woken: Sequence[str]) -> str:
         what = format_list([one.name for one in spent])
         return f": nothing is left of {what}, so its next model call waits for a higher budget"
     if woken == [info.run_id]:
-        return ": it goes on"
+        return ": it continues"
     if woken:
-        return f": {format_list([f'run {run_id!r}' for run_id in woken])} {'goes' if len(woken) == 1 else 'go'} on"
+        return (
+            f": {format_list([f'run {run_id!r}' for run_id in woken])} {'continues' if len(woken) == 1 else 'continue'}"
+        )
     return ""
 
 

@@ -52,7 +52,7 @@ def cancel(run_ids: tuple[str, ...], wait_s: float | None, as_json: bool, url: s
 def _describe_cancel(before: RunInfo, run: RunInfo) -> str:
     lifted = "; its pause is lifted" if before.is_paused else ""
     if run.state.is_terminal:
-        untouched = ": nobody had begun it" if not before.has_started else ""
+        untouched = ": it had not started" if not before.has_started else ""
         return f"run {run.id!r} is {run.state}{untouched}{lifted}"
     if run.is_claimed:
         how = "its worker carries it out"
@@ -147,5 +147,5 @@ def _describe_resume(run: RunInfo, changed: bool) -> str:
     now = datetime.now(UTC)
     if run.state is RunState.PENDING and run.wake_at is not None and run.wake_at > now:
         return f"run {run.id!r} is no longer paused: it starts {format_ago((now - run.wake_at).total_seconds())}"
-    how = "it goes on" if run.is_claimed else "it goes on when a worker takes it up"
+    how = "it continues" if run.is_claimed else "it continues when a worker claims it"
     return f"run {run.id!r} is no longer paused: {how}"

@@ -45,8 +45,8 @@ def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool
     run, messages = run_client(url, fetch)
     if not messages:
         raise UsageError(
-            f"run {run_id!r} of workflow {run.workflow!r} is no agent's: there is no conversation in it. "
-            f"`{format_store_command(url, 'show', run_id)}` tells its steps."
+            f"run {run_id!r} of workflow {run.workflow!r} is not an agent's: it has no conversation. "
+            f"`{format_store_command(url, 'show', run_id)}` shows its steps."
         )
     if as_json:
         print_json(_conversation_to_json(run, messages))
@@ -82,8 +82,7 @@ class _ConversationPrinter:
             before = format_store_command(self._url, "show", report.previous_run, "--conversation")
             self._print_line(
                 Text(
-                    f"goes on from run {make_printable(report.previous_run)!r} of session {report.session!r}: "
-                    f"`{before}`",
+                    f"continues run {make_printable(report.previous_run)!r} of session {report.session!r}: `{before}`",
                     "dim",
                 )
             )
@@ -92,7 +91,7 @@ class _ConversationPrinter:
             self._print_message(one)
         if self._is_truncated:
             whole = (
-                f"`{format_store_command(self._url, 'show', report.id, '--conversation', '--full')}` tells all of it"
+                f"`{format_store_command(self._url, 'show', report.id, '--conversation', '--full')}` shows all of it"
             )
             self._out.print()
             for line in self._wrap(f"long texts are cut: {whole}", 0):

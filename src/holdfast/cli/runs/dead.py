@@ -83,7 +83,7 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         limited = () if limit == DEFAULT_LIMIT else ("--limit", str(limit))
         more = format_store_command(url, "dead", *narrowed, *limited, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"))
-    out.print(Text(f"see to the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
+    out.print(Text(f"fix the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
 
 
 def _describe_none(workflow: str | None) -> str:
@@ -92,7 +92,7 @@ def _describe_none(workflow: str | None) -> str:
 
 def _format_in_flight(run: DeadRun) -> str:
     if not run.in_flight:
-        return "not known: whatever comes behind the last record"
+        return "unknown: it comes after the last record"
     return ", ".join(f"step {step.number} ({to_one_line(step.name)}), attempt {step.attempt}" for step in run.in_flight)
 
 

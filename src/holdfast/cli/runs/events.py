@@ -58,7 +58,7 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
         printer.close()
     if not as_json and printer.last_event is not None and printer.last_event.kind != "ended":
         again = format_store_command(url, "events", run_id, "--follow", "--after", printer.last_event.offset)
-        click.echo(f"go on from here: {again}", err=True)
+        click.echo(f"continue from here: {again}", err=True)
 
 
 class _JsonEventPrinter:
@@ -131,7 +131,7 @@ def _describe_started(event: Event, data: dict[str, Any]) -> str:
 
 
 def _describe_retracted(event: Event, data: dict[str, Any]) -> str:
-    return f"takes back what it said ({format_count(data['characters'], 'character')}): it was cut off, and begins anew"
+    return f"retracts its text ({format_count(data['characters'], 'character')}): it was cut off, and starts again"
 
 
 def _describe_answered(event: Event, data: dict[str, Any]) -> str:
@@ -151,7 +151,7 @@ def _describe_approval(event: Event, data: dict[str, Any]) -> str:
     if data["state"] == "answered":
         reason = f": {to_one_line(data['reason'], _MAX_VALUE_CHARS)}" if data.get("reason") else ""
         answer = "approved" if data.get("approved") else "denied"
-        return f"{data['id']} {answer} by {data.get('answered_by') or 'somebody'}{reason}"
+        return f"{data['id']} {answer} by {data.get('answered_by') or 'someone'}{reason}"
     asked = f": {to_one_line(data['question'], _MAX_VALUE_CHARS)}" if data.get("question") else ""
     return f"{data['id']} {data['state']}{asked}"
 
@@ -168,7 +168,7 @@ def _describe_other(event: Event, data: dict[str, Any]) -> str:
         return f"failed: {_format_error(data['error'])}"
     if "value" in data:
         return f"{'came' if event.kind == 'signal' else 'done'}: {_format_value(data['value'])}"
-    words = {"start": "started", "timer": "rang", "reopened": "the run was reopened", "compacted": "summed up"}
+    words = {"start": "started", "timer": "fired", "reopened": "the run was reopened"}
     return words.get(event.kind, event.kind)
 
 

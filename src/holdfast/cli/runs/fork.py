@@ -54,7 +54,7 @@ async def _fork(client: Client, run_id: str, at: int | str | None, output: Any, 
         return await outcome_from_error(client, run_id, error)
     shared = sum(record.seq < step.seq for record in records) if step else len(records)
     if step is None:
-        then = "goes on from there"
+        then = "continues from there"
     elif output is NOT_GIVEN:
         then = f"{describe_record(step)} runs again"
     else:

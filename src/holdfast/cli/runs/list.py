@@ -163,7 +163,7 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
     else:
         _print_page(out, page)
     if page.questions:
-        out.print(Text(f"answers are waited for: see `{format_store_command(url, 'approvals')}`", "yellow"))
+        out.print(Text(f"open approvals: see `{format_store_command(url, 'approvals')}`", "yellow"))
     if page.has_more:
         more = f"more: {query.format_next_page_command(page.runs[-1].id, url)}"
         out.print(Text(more, "dim"))

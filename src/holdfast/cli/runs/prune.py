@@ -98,7 +98,7 @@ def prune_runs(url: str | None, request: PruneRequest, *, as_json: bool) -> int:
     report = PruneReport()
     if not (request.dry_run or request.yes):
         if not sys.stdin.isatty():
-            raise UsageError("nobody can be asked whether to delete runs: pass --yes, or --dry-run to see which.")
+            raise UsageError("deleting runs needs a confirmation: pass --yes, or --dry-run to see which.")
         would = PruneReport()
         run_in_loop(request.execute(url, would, dry_run=True), format_progress=lambda: _format_progress(would, "found"))
         if would.run_count and not click.confirm(f"delete {_format_totals(would)}?", err=True):

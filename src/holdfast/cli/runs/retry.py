@@ -153,7 +153,7 @@ def retry_selected(
         return 0
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"nobody can be asked whether {format_count(len(runs), 'run')} may go on: pass --yes.")
+            raise UsageError(f"retrying {format_count(len(runs), 'run')} needs a confirmation: pass --yes.")
         if not click.confirm(_format_confirmation(runs), err=True):
             click.echo("nothing changed", err=True)
             return 1
@@ -165,7 +165,7 @@ def _format_confirmation(runs: Sequence[RunInfo]) -> str:
     many = format_list([format_count(number, f"{state} run") for state, number in states.most_common()])
     workflows = Counter(to_one_line(run.workflow) for run in runs).most_common()
     whose = format_list([f"{name} ({number})" for name, number in workflows], _MAX_NAMED_WORKFLOWS)
-    return f"let {many} go on, of {whose}?"
+    return f"retry {many}, of {whose}?"
 
 
 async def _find_runs(url: str | None, selection: RunSelection, found: list[RunInfo]) -> None:
@@ -192,7 +192,7 @@ async def _retry(client: Client, run_id: str, run_again: bool, version: str | No
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
     kept = len(before.records) - len(taken)
-    message = f"run {run_id!r} goes on (it was {before.run.state}): its journal keeps {format_count(kept, 'record')}"
+    message = f"run {run_id!r} continues (it was {before.run.state}): its journal keeps {format_count(kept, 'record')}"
     return Outcome.from_run(
         run,
         changed=True,
@@ -223,7 +223,7 @@ def _describe_rewound(rewound: Sequence[Record]) -> str:
     if anew:
         words += (
             f", and {format_list([describe_record(record) for record in anew])} "
-            f"{'is' if len(anew) == 1 else 'are'} tried anew"
+            f"{'is' if len(anew) == 1 else 'are'} tried again"
         )
     if rest:
         words += f"; taken back: {format_list([describe_record(record) for record in rest])}"

@@ -43,7 +43,7 @@ def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_
         async def settle_one(before: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
             await client.settle(run_id, wanted, value, happened=not did_not_happen)
             then = "runs again" if did_not_happen else "has returned what you gave"
-            message = f"run {run_id!r} goes on (it was {before.state}): step {wanted!r} {then}"
+            message = f"run {run_id!r} continues (it was {before.state}): step {wanted!r} {then}"
             return True, lambda run: message
 
         return await change_each(client, [run_id], settle_one)

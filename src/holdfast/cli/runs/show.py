@@ -237,7 +237,7 @@ def _print_in_flight(out: Console, report: RunReport) -> None:
         since = format_ago((report.reported_at - step.updated_at).total_seconds())
         error = step.error or ""
         if step.is_once:
-            what = f"`once` step, intent recorded {since}: if its worker dies, nobody runs it again"
+            what = f"`once` step, intent recorded {since}: if its worker dies, it is not run again"
         elif step.retry_at is not None:
             at = step.retry_at.timestamp()
             what = f"attempt {step.attempt} failed {since}; waiting for the next attempt at {format_local_time(at)}"

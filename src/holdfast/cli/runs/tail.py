@@ -99,9 +99,9 @@ def _format_line(entry: TailEvent) -> Text:
 
 def _describe_entry(entry: TailEvent, event: Event) -> str:
     if entry.kind == "created":
-        return f"is there, {entry.state.value}"
+        return f"created, {entry.state.value}"
     if entry.kind == "taken over":
-        return f"goes on with another worker: {entry.data['died']} died"
+        return f"continues with another worker: {entry.data['died']} died"
     if entry.kind == "plan":
         done = sum(item["status"] == "done" for item in entry.data["plan"])
         return f"plan: {done} of {len(entry.data['plan'])} done"

@@ -27,7 +27,7 @@ def audit(limit: int, as_json: bool, url: str | None) -> None:
         print_json([{**asdict(one), "at": one.at.isoformat()} for one in found])
         return
     if not found:
-        print("nobody has asked a server to change anything in this namespace yet")
+        print("no changes were requested through a server in this namespace yet")
         return
     header = ("when", "outcome", "action", "target", "key", "from")
     rows = [

@@ -176,7 +176,11 @@ def revoke(ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
         elif error is not None:
             print_error(str(error))
         else:
-            how = "is revoked: servers heed it within two seconds" if changed else "was revoked before: nothing changed"
+            how = (
+                "is revoked: servers stop accepting it within two seconds"
+                if changed
+                else "was revoked before: nothing changed"
+            )
             print(make_printable(f"key {id} {how}"))
     sys.exit(1 if any(error is not None for _, _, error in outcomes) else 0)
 

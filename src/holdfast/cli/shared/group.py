@@ -149,8 +149,8 @@ def list_by_default(command: F) -> F:
             if name not in STORE_OPTION_NAMES and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 named = context.invoked_subcommand
                 raise click.UsageError(
-                    f"{option.opts[0]} before `{named}` is for the list alone: give it behind that, if "
-                    f"`{context.command_path} {named} --help` knows it."
+                    f"{option.opts[0]} before `{named}` is for the list alone: give it after that, if "
+                    f"`{context.command_path} {named} --help` lists it."
                 )
         return None
 

@@ -89,8 +89,8 @@ def addresses(as_json: bool, url: str | None) -> None:
         return
     if not found:
         create_console().print(
-            "there is no address yet: one is there as soon as somebody sends to it (`holdfast send NAME`) or listens "
-            "on it"
+            "no addresses yet: one exists as soon as something is sent to it (`holdfast send NAME`) or a process "
+            "listens on it"
         )
         return
     rows = [

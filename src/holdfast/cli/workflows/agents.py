@@ -95,9 +95,9 @@ def _build_advice(health: Health) -> str | None:
         return f"{health.name!r} is disabled: `{format_command('enable', health.name)}` lets its runs continue"
     if health.state is HealthState.SERVING or not waiting:
         return None
-    why = "its workers have fallen silent" if health.state is HealthState.SILENT else "no worker serves it"
+    why = "its workers are silent" if health.state is HealthState.SILENT else "no worker serves it"
     start = format_command("worker", f"module:{health.name}")
-    return f"{health.name!r}: {format_count(waiting, 'run')} to go on, and {why}: `{start}` starts one"
+    return f"{health.name!r}: {format_count(waiting, 'run')} to continue, and {why}: `{start}` starts one"
 
 
 def _health_to_json(health: Health) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from holdfast.client.client import Client
 from holdfast.services.policies import Policy, PolicyInfo
 
 _BREACH_EFFECTS = {
-    "notify": "only tells",
+    "notify": "only reports it",
     "refuse": "refuses new runs",
     "pause": "disables it for the day",
     "disable": "disables it",
@@ -116,7 +116,7 @@ def set_policy(agent: str, runs: int | None, usd: float | None, on_breach: Any, 
     before = "" if changed else "this was its policy before, and nothing changed: "
     message = (
         f"{before}{agent!r} may have {' and '.join(limits)} a day (of UTC); when that is reached, the policy "
-        f"{_BREACH_EFFECTS[on_breach]}. Servers see to it: one must be running (`holdfast serve`)"
+        f"{_BREACH_EFFECTS[on_breach]}. Servers enforce it: one must be running (`holdfast serve`)"
     )
     _print_change(agent, changed, message, as_json)
 

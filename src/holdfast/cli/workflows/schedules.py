@@ -243,7 +243,7 @@ def trigger(name: str, as_json: bool, url: str | None) -> None:
 
     run_id, run = run_client(url, trigger_schedule)
     show = format_store_command(url, "show", run_id)
-    message = f"schedule {name!r}: run {run_id!r} is started; `{show}` tells of it"
+    message = f"schedule {name!r}: run {run_id!r} is started; `{show}` shows it"
     if run is not None and run.stall_advice:
         message += f"\n{with_store_options(url, run.stall_advice)}"
     _print_change(name, True, message, as_json, run_id)

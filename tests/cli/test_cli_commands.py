@@ -77,8 +77,11 @@ def test_a_moment_to_come_is_told_in_two_units(seconds: float, words: str):
     assert format_ago(seconds) == words
 
 
-def test_an_unknown_command_is_a_usage_error(project: Project):
-    assert project("shw").code == 2
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion(project: Project):
+    done = project("shw")
+    assert done.code == 2
+    assert "No such command 'shw'. Did you mean 'show'?" in done.err
+    assert "No such command 'xyzzy'.\n" in project.here("xyzzy").err
 
 
 WITHOUT_JSON = {

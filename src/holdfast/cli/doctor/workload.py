@@ -110,11 +110,13 @@ def _diagnose_paused_queues(queues: Sequence[QueueInfo]) -> Iterator[CheckResult
                 f"{format_count(queue.waiting_count, 'run')} {'waits' if queue.waiting_count == 1 else 'wait'} in it"
             )
             message = f"queue {queue.name!r}, {format_ago(time.time() - queue.paused_at.timestamp())} ({waiting})"
-            yield warn("paused", message, f"`{format_command('queues', 'resume', queue.name)}` lets its runs go on")
+            yield warn(
+                "paused", message, f"`{format_command('queues', 'resume', queue.name)}` lets its runs start again"
+            )
 
 
 def _diagnose_unsuccessful(states: Mapping[RunState, int]) -> Iterator[CheckResult]:
     for state in (RunState.FAILED, RunState.DEAD):
         if count := states.get(state):
-            advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` lets one go on"
+            advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` retries one"
             yield warn(state.value, format_count(count, "run"), advice)

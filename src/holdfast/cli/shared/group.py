@@ -6,6 +6,7 @@ import functools
 import io
 import sys
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -106,9 +107,14 @@ class MainGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Answer the name of another tool's command with ours."""
-        if args[0] in COMMAND_HINTS:
-            ctx.fail(f"No such command {args[0]!r}. Use `holdfast {COMMAND_HINTS[args[0]]}`.")
+        """Suggest a command for a mistyped one, and for one that other tools have."""
+        name = args[0]
+        if name not in self._lazy_commands and not name.startswith("-") and not ctx.resilient_parsing:
+            similar = get_close_matches(name, self._lazy_commands)
+            if name in COMMAND_HINTS:
+                ctx.fail(f"No such command {name!r}. Use `holdfast {COMMAND_HINTS[name]}`.")
+            elif similar:
+                ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(map(repr, similar))}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -155,15 +155,15 @@ def _print_keys(queue: QueueInfo) -> None:
 )
 @_name_argument
 @click.option("--concurrency", type=int, metavar="N", help="Maximum number of its runs executed at once.")
-@click.option("--no-concurrency", is_flag=True, help="No limit on that.")
+@click.option("--no-concurrency", is_flag=True, help="Remove that limit.")
 @click.option(
     "--rate", "rates", multiple=True, metavar="R", help="How many start, or how many tokens they use; may be repeated."
 )
-@click.option("--no-rate", is_flag=True, help="No limit on that.")
+@click.option("--no-rate", is_flag=True, help="Remove those limits.")
 @click.option("--key-concurrency", type=int, metavar="N", help="Maximum number of runs of each key executed at once.")
-@click.option("--no-key-concurrency", is_flag=True, help="No limit on that.")
+@click.option("--no-key-concurrency", is_flag=True, help="Remove that limit.")
 @click.option("--key-rate", "key_rates", multiple=True, metavar="R", help="A rate for each key; may be repeated.")
-@click.option("--no-key-rate", is_flag=True, help="No limit on that.")
+@click.option("--no-key-rate", is_flag=True, help="Remove those limits.")
 @_json_change_option
 @url_option
 def set_(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -39,17 +39,16 @@ def cancel(run_ids: tuple[str, ...], wait_s: float | None, as_json: bool, url: s
     """
 
     async def cancel_runs(client: Client) -> list[Outcome]:
-        async def cancel_one(before: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
-            changed = await client.cancel(before.id)
-            return changed, lambda run: _describe_cancel(before, run) if changed else _describe_already_cancelled(run)
-
-        outcomes = await change_each(client, run_ids, cancel_one)
+        outcomes = await change_each(client, run_ids, client.cancel, _describe_cancel)
         return outcomes if wait_s is None else await _await_ends(client, outcomes, wait_s)
 
     sys.exit(print_outcomes(url, run_client(url, cancel_runs), as_json=as_json))
 
 
-def _describe_cancel(before: RunInfo, run: RunInfo) -> str:
+def _describe_cancel(before: RunInfo, run: RunInfo, changed: bool) -> str:
+    if not changed:
+        what = "is cancelled already" if run.state.is_terminal else "is being cancelled already"
+        return f"run {run.id!r} {what}: nothing changed"
     lifted = "; its pause is lifted" if before.is_paused else ""
     if run.state.is_terminal:
         untouched = ": it had not started" if not before.has_started else ""
@@ -61,11 +60,6 @@ def _describe_cancel(before: RunInfo, run: RunInfo) -> str:
     else:
         how = "it is carried out when a worker takes the run up"
     return f"asked for run {run.id!r} to be cancelled: {how}{lifted}"
-
-
-def _describe_already_cancelled(run: RunInfo) -> str:
-    what = "is cancelled already" if run.state.is_terminal else "is being cancelled already"
-    return f"run {run.id!r} {what}: nothing changed"
 
 
 async def _await_ends(client: Client, outcomes: Sequence[Outcome], wait_s: float) -> list[Outcome]:
@@ -101,21 +95,13 @@ def pause(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
 
     Steps in flight may finish, and are recorded. Signals are kept. Timers that end meanwhile take effect afterwards.
     """
-
-    async def pause_runs(client: Client) -> list[Outcome]:
-        async def pause_one(before: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
-            changed = await client.pause(before.id)
-            return changed, lambda run: _describe_pause(run, changed)
-
-        return await change_each(client, run_ids, pause_one)
-
-    outcomes = run_client(url, pause_runs)
+    outcomes = run_client(url, lambda client: change_each(client, run_ids, client.pause, _describe_pause))
     if not as_json:  # the message already says that it is paused
         outcomes = [replace(one, stall_reason=None) for one in outcomes]
     sys.exit(print_outcomes(url, outcomes, as_json=as_json))
 
 
-def _describe_pause(run: RunInfo, changed: bool) -> str:
+def _describe_pause(before: RunInfo, run: RunInfo, changed: bool) -> str:
     if not changed:
         return f"run {run.id!r} is paused already: nothing changed"
     resume = f"`{format_command('resume', run.id)}`"
@@ -130,18 +116,11 @@ def _describe_pause(run: RunInfo, changed: bool) -> str:
 @url_option
 def resume(run_ids: tuple[str, ...], as_json: bool, url: str | None) -> None:
     """Resume paused runs."""
-
-    async def resume_runs(client: Client) -> list[Outcome]:
-        async def resume_one(before: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
-            changed = await client.resume(before.id)
-            return changed, lambda run: _describe_resume(run, changed)
-
-        return await change_each(client, run_ids, resume_one)
-
-    sys.exit(print_outcomes(url, run_client(url, resume_runs), as_json=as_json))
+    outcomes = run_client(url, lambda client: change_each(client, run_ids, client.resume, _describe_resume))
+    sys.exit(print_outcomes(url, outcomes, as_json=as_json))
 
 
-def _describe_resume(run: RunInfo, changed: bool) -> str:
+def _describe_resume(before: RunInfo, run: RunInfo, changed: bool) -> str:
     if not changed:
         return f"run {run.id!r} was not paused: nothing changed"
     now = datetime.now(UTC)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import click
 
@@ -40,12 +39,14 @@ def settle(run_id: str, step: str, output: str | None, did_not_happen: bool, as_
     wanted = parse_step(step)
 
     async def settle_step(client: Client) -> list[Outcome]:
-        async def settle_one(before: RunInfo) -> tuple[bool, Callable[[RunInfo], str]]:
+        async def settle_one(run_id: str) -> bool:
             await client.settle(run_id, wanted, value, happened=not did_not_happen)
-            then = "runs again" if did_not_happen else "has returned what you gave"
-            message = f"run {run_id!r} continues (it was {before.state}): step {wanted!r} {then}"
-            return True, lambda run: message
+            return True
 
-        return await change_each(client, [run_id], settle_one)
+        return await change_each(client, [run_id], settle_one, describe)
+
+    def describe(before: RunInfo, run: RunInfo, changed: bool) -> str:
+        then = "runs again" if did_not_happen else "has returned what you gave"
+        return f"run {run_id!r} continues (it was {before.state}): step {wanted!r} {then}"
 
     sys.exit(print_outcomes(url, run_client(url, settle_step), as_json=as_json))

@@ -39,23 +39,27 @@ class Outcome:
         return cls(run.id, run, changed, message, run.stall_advice, None, extra)
 
 
-Action = Callable[[RunInfo], Awaitable[tuple[bool, Callable[[RunInfo], str]]]]
-"""Changes a run. Returns whether anything changed, and what makes the message from the run afterwards."""
+async def change_each(
+    client: Client,
+    run_ids: Sequence[str],
+    action: Callable[[str], Awaitable[bool]],
+    describe: Callable[[RunInfo, RunInfo, bool], str],
+) -> list[Outcome]:
+    """Apply ``action`` to each run, by its id. It returns whether anything changed.
 
-
-async def change_each(client: Client, run_ids: Sequence[str], action: Action) -> list[Outcome]:
-    """Apply ``action`` to each run."""
-    return [await _change(client, run_id, action) for run_id in run_ids]
-
-
-async def _change(client: Client, run_id: str, action: Action) -> Outcome:
-    try:
-        before = await get_run(client, run_id)
-        changed, describe = await action(before)
-        run = await client.get(run_id)
-    except HoldfastError as error:
-        return await outcome_from_error(client, run_id, error)
-    return Outcome.from_run(run, changed=changed, message=describe(run))
+    ``describe`` makes the message from the run before, the run afterwards, and whether anything changed.
+    """
+    outcomes: list[Outcome] = []
+    for run_id in run_ids:
+        try:
+            before = await get_run(client, run_id)
+            changed = await action(run_id)
+            run = await client.get(run_id)
+        except HoldfastError as error:
+            outcomes.append(await outcome_from_error(client, run_id, error))
+        else:
+            outcomes.append(Outcome.from_run(run, changed=changed, message=describe(before, run, changed)))
+    return outcomes
 
 
 async def outcome_from_error(client: Client, run_id: str, error: HoldfastError) -> Outcome:

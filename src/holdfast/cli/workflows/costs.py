@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 
 import click
@@ -78,17 +78,13 @@ def _build_total_rows(report: UsageReport) -> list[tuple[str, ...]]:
     """The total; and if there are several models, a row for each."""
     agents = {(line.day, line.workflow) for line in report.daily_usage}
     runs = sum(line.run_count for line in report.daily_runs if (line.day, line.workflow) in agents)
-    by_model = _group_usage(report.daily_usage, _format_model)
+    usage_by_model: dict[str, Usage] = {}
+    for line in report.daily_usage:
+        usage_by_model[_format_model(line)] = usage_by_model.get(_format_model(line), Usage()) + line.usage
+    by_model = sorted(usage_by_model.items())
     rest = [("", "", "", model, *_format_numbers(used)) for model, used in by_model] if len(by_model) > 1 else []
     model = "" if len(by_model) > 1 else by_model[0][0]
     return [("total", "", f"{runs:,}", model, *_format_numbers(report.total)), *rest]
-
-
-def _group_usage(lines: Sequence[DailyUsage], key: Callable[[DailyUsage], str]) -> list[tuple[str, Usage]]:
-    found: dict[str, Usage] = {}
-    for line in lines:
-        found[key(line)] = found.get(key(line), Usage()) + line.usage
-    return sorted(found.items())
 
 
 def _format_model(spending: DailyUsage) -> str:

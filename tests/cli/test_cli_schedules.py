@@ -134,9 +134,9 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
         await store.close()
 
     asyncio.run(long_ago())
-    assert "what it missed is left out" in planned.here("schedules", "resume", "skip").out
-    assert "what it missed is made up for once" in planned.here("schedules", "resume", "last").out
-    assert "what it missed fires now, 100 ticks at most" in planned.here("schedules", "resume", "all").out
+    assert "missed ticks are skipped" in planned.here("schedules", "resume", "skip").out
+    assert "the newest missed tick fires" in planned.here("schedules", "resume", "last").out
+    assert "missed ticks fire now, 100 at most" in planned.here("schedules", "resume", "all").out
     assert "'late' is late: no live worker fires it" in planned.here("schedules").out
     assert "  next      now: due since " in planned.here("schedules", "show", "late").out
     [late] = [one for one in planned.here("schedules", "--json", "--url", planned.url).json if one["name"] == "late"]

@@ -155,7 +155,7 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
     query = RunQuery(**options)
     page = run_client(url, lambda client: _fetch_page(client, query))
     if as_json:
-        print_json([run_to_json(run) for run in page.runs])
+        print_json([_run_to_json(run) for run in page.runs])
         return
     out = create_console()
     if not page.runs:
@@ -249,8 +249,7 @@ def _describe_wait(run: RunInfo, now: datetime, question: str | None) -> list[st
     return [run.waits_for + ("" if run.wake_at is None else f" ({_format_age(run.wake_at, now)})")]
 
 
-def run_to_json(run: RunInfo) -> dict[str, Any]:
-    """A run in the list."""
+def _run_to_json(run: RunInfo) -> dict[str, Any]:
     took = None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
     return {
         "id": run.id,

@@ -101,13 +101,13 @@ def print_json(value: Any) -> None:
 
 def format_ago(age_s: float) -> str:
     """How long ago something was, or how soon it will be: ``2 d ago``, ``in 1 h 30 min``."""
-    span = abs(age_s)
-    if span < 1:
+    duration_s = abs(age_s)
+    if duration_s < 1:
         return "now"
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     for (size, unit), (smaller, part) in zip(units, (*units[1:], units[-1]), strict=True):
-        if span >= size:
-            rough, rest = f"{int(span // size)} {unit}", int(span % size // smaller)
+        if duration_s >= size:
+            rough, rest = f"{int(duration_s // size)} {unit}", int(duration_s % size // smaller)
             if age_s > 0:
                 return f"{rough} ago"
             # A deadline in three days is not `in 2 d` a second after it was set.

@@ -124,8 +124,8 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     out = create_console()
     out.print(Text.assemble(("queue ", ""), (to_one_line(one.name), "bold")))
     facts = [("limits", one.limits_text), ("running", f"{one.running_count:,}"), ("waiting", f"{one.waiting_count:,}")]
-    for word, told in [*facts, ("now", _describe_status(one, now))]:
-        print_field(out, word, make_printable(told), indent=2, label_width=9)
+    for label, text in [*facts, ("now", _describe_status(one, now))]:
+        print_field(out, label, make_printable(text), indent=2, label_width=9)
     if any(key.key for key in one.keys):
         _print_keys(one)
     for note in _build_notes(one, now, url):

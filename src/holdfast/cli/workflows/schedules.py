@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich.text import Text
 
-from holdfast.admission.usage import Budget
 from holdfast.cli.shared.formatting import (
     STATE_STYLES,
     create_console,
@@ -144,46 +143,37 @@ def show(name: str, as_json: bool, url: str | None) -> None:
         return
     out = create_console()
     out.print(Text.assemble((to_one_line(one.name), "bold"), f" starts {to_one_line(one.workflow)}"))
-    last = (
-        one.last_run_id
-        and f"{one.last_run_id} ({'deleted' if one.last_run_state is None else one.last_run_state.value})"
-    )
-    options = {
-        "queue": one.queue,
-        "key": one.key or None,
-        "priority": one.priority or None,
-        "tags": ", ".join(one.tags) or None,
-        "budget": one.budget and ", ".join(f"{word} {most}" for word, most in _list_limits(one.budget)),
-        "deaths": None if one.max_deliveries is None else f"{one.max_deliveries} without a new record",
-    }
-    facts: list[tuple[str, str]] = [
+    last_state = "deleted" if one.last_run_state is None else one.last_run_state.value
+    budget = {} if one.budget is None else dataclasses.asdict(one.budget)
+    created = format_local_time(one.created_at.timestamp())
+    skipped = "" if one.skipped_at is None else f"last {_format_tick(one.skipped_at, one.zone)}: a run was under way"
+    facts: list[tuple[str, str | None]] = [
         ("when", f"{_describe_timing(one.timing)}; as written: {one.timing}"),
-        *(("next" if not number else "", line) for number, line in enumerate(_list_next_ticks(one, now))),
+        ("next", "\n".join(_list_next_ticks(one, now))),
         ("inputs", json.dumps(value_to_json(one.inputs), ensure_ascii=False)),
-        *((word, str(value)) for word, value in options.items() if value is not None),
+        ("queue", one.queue),
+        ("key", one.key),
+        ("priority", str(one.priority or "")),
+        ("tags", ", ".join(one.tags)),
+        ("budget", ", ".join(f"{name} {limit}" for name, limit in budget.items() if limit is not None)),
+        ("deaths", "" if one.max_deliveries is None else f"{one.max_deliveries} without a new record"),
         ("missed", _describe_catch_up(one)),
         ("overlap", "starts nothing while the run before is under way" if one.overlap == "skip" else "allowed"),
-        ("last run", last or "none yet"),
-        ("skipped", "" if one.skipped_at is None else f"last {_format_tick(one.skipped_at, one.zone)}: a run was under "
-        "way"),
-        ("declared", "by code" if one.is_declared_in_code else f"by a client, "
-        f"{format_local_time(one.created_at.timestamp())}"),
-        ("its runs", format_store_command(url, 'runs', '--tag', one.tag)),
-    ]  # fmt: skip
-    for word, told in facts:
-        if told:
-            print_field(out, word, make_printable(told), indent=2, label_width=10)
+        ("last run", f"{one.last_run_id} ({last_state})" if one.last_run_id else "none yet"),
+        ("skipped", skipped),
+        ("declared", "by code" if one.is_declared_in_code else f"by a client, {created}"),
+        ("its runs", format_store_command(url, "runs", "--tag", one.tag)),
+    ]
+    for label, text in facts:
+        if text:
+            print_field(out, label, make_printable(text), indent=2, label_width=10)
     for note in _build_notes(one, now, url):
         out.print(Text(make_printable(f"it {note}")))
 
 
-def _list_limits(budget: Budget) -> list[tuple[str, Any]]:
-    return [(word, most) for word, most in dataclasses.asdict(budget).items() if most is not None]
-
-
 def _describe_catch_up(schedule: ScheduleInfo) -> str:
-    told = {"skip": "left out", "last": "made up for once", "all": f"each fires, {schedule.max_catch_up} at most"}
-    return f"{told[schedule.catch_up]} ({schedule.catch_up})"
+    texts = {"skip": "skipped", "last": "the newest one fires", "all": f"each fires, {schedule.max_catch_up} at most"}
+    return f"{texts[schedule.catch_up]} ({schedule.catch_up})"
 
 
 def _list_next_ticks(schedule: ScheduleInfo, now: float) -> list[str]:
@@ -279,9 +269,9 @@ def _describe_resume(schedule: ScheduleInfo, changed: bool, now: float) -> str:
     if schedule.next_at is None or schedule.next_at.timestamp() > now:
         return f"schedule {schedule.name!r} is resumed; next: {_format_next(schedule, now)}"
     missed = {
-        "skip": "what it missed is left out",
-        "last": "what it missed is made up for once",
-        "all": f"what it missed fires now, {schedule.max_catch_up} ticks at most",
+        "skip": "missed ticks are skipped",
+        "last": "the newest missed tick fires",
+        "all": f"missed ticks fire now, {schedule.max_catch_up} at most",
     }
     return f"schedule {schedule.name!r} is resumed: {missed[schedule.catch_up]}"
 

@@ -43,7 +43,7 @@ async def _diagnose(url: str | None) -> list[CheckResult]:
     try:
         await backend.open(OPEN_TIMEOUT_S)
         began, at = time.perf_counter(), time.time()
-        told = await backend.get_server_info()
+        info = await backend.get_server_info()
         took = time.perf_counter() - began
     except Unauthenticated as error:
         return [
@@ -55,11 +55,11 @@ async def _diagnose(url: str | None) -> list[CheckResult]:
     finally:
         await backend.close()
     return [
-        _diagnose_version(told, backend.url, took),
+        _diagnose_version(info, backend.url, took),
         _diagnose_tls(backend.url),
-        _diagnose_key(told),
-        ok("namespace", f"{told.namespace}: the server reports about this one"),
-        _diagnose_clock(told.now.timestamp() - (at + took / 2), took),
+        _diagnose_key(info),
+        ok("namespace", f"{info.namespace}: the server reports about this one"),
+        _diagnose_clock(info.now.timestamp() - (at + took / 2), took),
     ]
 
 
@@ -99,4 +99,4 @@ def _diagnose_clock(skew_s: float, round_trip_s: float) -> CheckResult:
         return ok("clock", "agrees with that of the server")
     ahead = "ahead of" if skew_s < 0 else "behind"
     message = f"{format_duration(abs(skew_s))} {ahead} that of the server"
-    return warn("clock", message, "let both be set by NTP: times that are told here are off by that much")
+    return warn("clock", message, "let both be set by NTP: times that are info here are off by that much")

@@ -53,8 +53,8 @@ async def _diagnose(url: str) -> list[CheckResult]:
 
 
 async def _diagnose_namespace(client: Client, target: Target) -> CheckResult:
-    told = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=target.namespace))
-    days = told.config.workflow_execution_retention_ttl.ToTimedelta().days
+    response = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=target.namespace))
+    days = response.config.workflow_execution_retention_ttl.ToTimedelta().days
     message = f"{target.namespace}: histories of runs that have ended are kept for {format_count(days, 'day')}"
     advice = "a run that has ended longer ago can be neither read nor retried, and its id starts a new one"
     return warn("namespace", message, advice) if days < _MIN_RETENTION_DAYS else ok("namespace", message)
@@ -65,7 +65,7 @@ async def _diagnose_tags(client: Client, target: Target) -> CheckResult:
         asked = ListSearchAttributesRequest(namespace=target.namespace)
         known = (await client.operator_service.list_search_attributes(asked)).custom_attributes
     except RPCError as error:
-        return ok("tags", f"it is not told whether they can be searched for ({error.message})")
+        return ok("tags", f"it is not response whether they can be searched for ({error.message})")
     if TAGS_ATTRIBUTE.name in known:
         return ok("tags", f"searched for by {TAGS_ATTRIBUTE.name}")
     create = (

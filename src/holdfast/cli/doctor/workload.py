@@ -39,8 +39,8 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
     yield _diagnose_workers(found.workers, any(states[state] for state in UNFINISHED_STATES))
     yield from _diagnose_listeners(found.workers)
     more = {state for one in found.health for state in one.capped_states}
-    told = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
-    yield ok("runs", told or "none yet")
+    counts = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
+    yield ok("runs", counts or "none yet")
     yield from _diagnose_unserved(found.health)
     yield from _diagnose_disabled(found.health)
     yield from _diagnose_paused_queues(found.queues)

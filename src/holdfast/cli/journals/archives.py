@@ -137,7 +137,7 @@ async def iter_archive_lines(store: Store, run_ids: list[str], *, decrypted: boo
 
 def dump_run(archived: ArchivedRun) -> str:
     """The line of a run."""
-    told: dict[str, Any] = {
+    line: dict[str, Any] = {
         "run": write_fields(RUN_FIELDS, archived.run),
         "records": [write_fields(RECORD_FIELDS, record) for record in archived.records],
     }
@@ -157,7 +157,7 @@ def dump_run(archived: ArchivedRun) -> str:
         "budget": None if archived.usage.budget is None else write_fields(_BUDGET_FIELDS, archived.usage.budget),
         "extras": write_fields(_EXTRAS_FIELDS, archived.extras),
     }
-    return to_json_line({**told, **{name: value for name, value in more.items() if value}})
+    return to_json_line({**line, **{name: value for name, value in more.items() if value}})
 
 
 def load_run(text: str, source: str) -> ArchivedRun:
@@ -171,7 +171,7 @@ def load_run(text: str, source: str) -> ArchivedRun:
     none: dict[str, Any] = {name: [] for name in ("attempts", "signals", "approvals", "live_events", "links")}
     given = none | content
     usage, budget = given.get("usage"), given.get("budget")
-    told = read_fields(_EXTRAS_FIELDS, given.get("extras", {}), source, "extras")
+    extras = read_fields(_EXTRAS_FIELDS, given.get("extras", {}), source, "extras")
     return ArchivedRun(
         run,
         tuple(Record(**one) for one in read_list(RECORD_FIELDS, given, source, "records")),
@@ -183,7 +183,9 @@ def load_run(text: str, source: str) -> ArchivedRun:
         ),
         tuple(_load_approvals(run, given, source)),
         tuple(LiveEvent(**one) for one in read_list(_LIVE_EVENT_FIELDS, given, source, "live_events")),
-        RunExtras(**told, links=tuple(ArchivedLink(**one) for one in read_list(_LINK_FIELDS, given, source, "links"))),
+        RunExtras(
+            **extras, links=tuple(ArchivedLink(**one) for one in read_list(_LINK_FIELDS, given, source, "links"))
+        ),
     )
 
 

@@ -186,13 +186,13 @@ async def _change_budget(client: Client, run_id: str, changes: Mapping[str, Any]
 
 
 def _explain_no_budget(info: BudgetInfo) -> str:
-    told = f"run {info.run_id!r} was started without a budget of its own, and cannot be given one now"
+    refusal = f"run {info.run_id!r} was started without a budget of its own, and cannot be given one now"
     if not info.ancestors:
-        return f"{told}: nothing limits what it uses. A budget is given with the start of a run, or to its agent."
+        return f"{refusal}: nothing limits what it uses. A budget is given with the start of a run, or to its agent."
     over, *_ = info.ancestors
     first: BudgetLimit = list_budget_limits(over)[0]
     return (
-        f"{told}. It keeps to the budget of run {over.run_id!r}, which is above it: "
+        f"{refusal}. It keeps to the budget of run {over.run_id!r}, which is above it: "
         f"`{format_command('budget', over.run_id, f'--{first.name}', first.suggested_limit)}` gives that one more."
     )
 

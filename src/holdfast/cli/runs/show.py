@@ -77,7 +77,7 @@ def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | 
     if conversation:
         show_conversation(url, run_id, full=full, as_json=as_json)
     elif full:
-        raise click.UsageError("--full goes with --conversation; all that is recorded of a run is told by --json.")
+        raise click.UsageError("--full goes with --conversation; --json prints everything that is recorded of a run.")
     else:
         show_run(url, run_id, as_json=as_json)
 
@@ -187,9 +187,9 @@ def _print_requests(out: Console, report: RunReport) -> None:
 
 def _list_error_frames(report: RunReport, error: RecordedError) -> list[str]:
     """Where it was raised: in the workflow's code, and below that in the step whose failure ended the run."""
-    told = (error.type, error.message)
+    wanted = (error.type, error.message)
     failures = [entry.error for entry in reversed(report.journal) if entry.error is not None]
-    step = next((failure for failure in failures if (failure.type, failure.message) == told), None)
+    step = next((failure for failure in failures if (failure.type, failure.message) == wanted), None)
     return [*_list_user_frames(error.traceback), *(_list_user_frames(step.traceback) if step is not None else [])]
 
 

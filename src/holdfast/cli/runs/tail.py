@@ -90,11 +90,11 @@ def _format_line(entry: TailEvent) -> Text:
             "red" if is_problem(event) or entry.kind == "taken over" else "",
         ),
     )
-    beside = [
+    notes = [
         *([entry.worker] if entry.worker else []),
         *([] if entry.usd is None else [format_money(round(entry.usd * NANO_PER_USD))]),
     ]
-    return line.append(f"  [{', '.join(map(to_one_line, beside))}]", "dim") if beside else line
+    return line.append(f"  [{', '.join(map(to_one_line, notes))}]", "dim") if notes else line
 
 
 def _describe_entry(entry: TailEvent, event: Event) -> str:

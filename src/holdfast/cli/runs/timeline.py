@@ -139,8 +139,8 @@ def _print_reply(out: Console, reply: RecordedReply, limit: int | None) -> None:
     if cut_off := reply.cut_off_reason:
         out.print(Text(f"      {to_one_line(cut_off, limit)}", "yellow"))
     if reply.feedback is not None and not reply.is_continued:
-        told = to_one_line(f"it cannot be used: {reply.feedback}", limit)
-        out.print(Text(f"      {told}", "yellow"))
+        feedback = to_one_line(f"it cannot be used: {reply.feedback}", limit)
+        out.print(Text(f"      {feedback}", "yellow"))
 
 
 def _format_error(error: RecordedError) -> str:
@@ -292,5 +292,5 @@ def print_related_runs(out: Console, report: RunReport, url: str | None) -> None
 
 def format_state_counts(states: Counter[RunState]) -> str:
     """``1,000 runs: 990 completed, 10 running``."""
-    told = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
-    return f"{format_count(sum(states.values()), 'run')}: {told}"
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.most_common())
+    return f"{format_count(sum(states.values()), 'run')}: {counts}"

@@ -179,16 +179,16 @@ async def get_run(client: Client, run_id: str) -> RunInfo:
 
 async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:
     """The error for a missing run, with similar ids if the key may read runs."""
-    told = f"there is no run {run_id!r} in {client.url}."
+    message = f"there is no run {run_id!r} in {client.url}."
     try:
         begins = await client.list(id_prefix=run_id, limit=3) if run_id else []
         recent = [run.id for run in await client.list(limit=_MAX_SUGGESTION_RUNS)]
     except NotAllowed:
-        return RunNotFound(told, run_id)
+        return RunNotFound(message, run_id)
     alike = [*(run.id for run in begins), *difflib.get_close_matches(run_id, recent, 3)]
     near = list(dict.fromkeys(alike))[:3]
     hint = f"Did you mean {' or '.join(near)}?" if near else "`holdfast runs` lists those that are there."
-    return RunNotFound(f"{told} {hint}", run_id)
+    return RunNotFound(f"{message} {hint}", run_id)
 
 
 async def try_get_run(client: Client, run_id: str) -> RunInfo | None:

@@ -67,8 +67,10 @@ async def _list_temporal_namespaces(url: str) -> list[str]:
     target = parse_target(url)
     client = await connect(target)
     with translate_errors(target):
-        told = await client.workflow_service.list_namespaces(ListNamespacesRequest(page_size=1000))
-    return sorted(one.namespace_info.name for one in told.namespaces if one.namespace_info.name != "temporal-system")
+        response = await client.workflow_service.list_namespaces(ListNamespacesRequest(page_size=1000))
+    return sorted(
+        one.namespace_info.name for one in response.namespaces if one.namespace_info.name != "temporal-system"
+    )
 
 
 def list_sqlite_namespaces(base: Path) -> list[str]:

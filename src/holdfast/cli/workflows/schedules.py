@@ -277,8 +277,8 @@ def _describe_resume(schedule: ScheduleInfo, changed: bool, now: float) -> str:
 
 
 def _schedule_to_json(schedule: ScheduleInfo) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in dataclasses.fields(schedule):
         value = getattr(schedule, field.name)
-        told[field.name] = format_iso(value.timestamp()) if isinstance(value, datetime) else value_to_json(value)
-    return {**told, "tag": schedule.tag}
+        fields[field.name] = format_iso(value.timestamp()) if isinstance(value, datetime) else value_to_json(value)
+    return {**fields, "tag": schedule.tag}

@@ -18,6 +18,7 @@ from holdfast.cli.shared.formatting import (
     format_count,
     format_time_and_age,
     make_printable,
+    print_field,
     print_json,
     to_one_line,
 )
@@ -70,18 +71,19 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         return
     for run in runs:
         out.print(Text.assemble((to_one_line(run.id), "bold red"), f"  {to_one_line(run.workflow)}"))
-        out.print(f"    dead since  {format_time_and_age(run.since.timestamp(), now)}")
-        last = f", the last one {run.worker}" if run.worker else ""
-        out.print(
-            f"    deaths      {format_count(run.death_count, 'worker')} that held no other run{to_one_line(last)}"
-        )
-        out.print(f"    in flight   {_format_in_flight(run)}")
-        after = f", the last one of {to_one_line(run.last_step_name)}" if run.last_step_name else ""
-        out.print(f"    recorded    {format_count(run.record_count, 'record')}{after}")
+        last_worker = f", the last one {to_one_line(run.worker)}" if run.worker else ""
+        last_step = f", the last one of {to_one_line(run.last_step_name)}" if run.last_step_name else ""
+        for label, text in (
+            ("dead since", format_time_and_age(run.since.timestamp(), now)),
+            ("deaths", f"{format_count(run.death_count, 'worker')} that held no other run{last_worker}"),
+            ("in flight", _format_in_flight(run)),
+            ("recorded", f"{format_count(run.record_count, 'record')}{last_step}"),
+        ):
+            print_field(out, label, text, indent=4, label_width=12)
     if len(found) > limit:
-        narrowed = ("--workflow", workflow) if workflow else ()
-        limited = () if limit == DEFAULT_LIMIT else ("--limit", str(limit))
-        more = format_store_command(url, "dead", *narrowed, *limited, "--before", runs[-1].id)
+        filters = [*(("--workflow", workflow) if workflow else ())]
+        filters += [] if limit == DEFAULT_LIMIT else ["--limit", str(limit)]
+        more = format_store_command(url, "dead", *filters, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"))
     out.print(Text(f"fix the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
 

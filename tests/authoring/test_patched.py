@@ -12,7 +12,7 @@ import pytest
 from holdfast import Agent, Client, RunFailed, UsageError, Workflow, patched, step, tool, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime, current_runtime
-from holdfast.cli.show import show_run
+from holdfast.cli.runs.show import show_run
 from holdfast.services.journal_files import export_run
 from holdfast.stores.urls import create_store
 from holdfast.testing import Runner, ScriptedModel, call

@@ -39,7 +39,7 @@ def test_work_is_sent_and_is_a_run(project: Project):
 
 def test_settings_of_an_address(project: Project):
     created(project)
-    assert "no address yet" in project.here("addresses").out
+    assert "no addresses yet" in project.here("addresses").out
     done = project.here("addresses", "set", "mailer", "--max-deliveries", "5", "--deadline", "60")
     assert "at most 5 deliveries in a row without a new step, a deadline of 1 min 00 s" in done.out
     assert "nothing changed" in project.here("addresses", "set", "mailer", "--max-deliveries", "5").out

@@ -22,7 +22,7 @@ def test_only_all_lists_workflows(seeded: Project):
     assert seeded.here("agents").out.startswith("no worker has announced any agent yet: ")
     assert seeded.here("agents", "--json").json == []
     assert re.search(r"^order +unserved ", seeded.here("agents", "--all").out, re.M)
-    assert "'order': 1 run to go on, and no worker serves it" in seeded.here("agents", "--all").out
+    assert "'order': 1 run to continue, and no worker serves it" in seeded.here("agents", "--all").out
 
 
 def test_a_worker_that_is_killed_falls_silent_and_a_switch_is_told(seeded: Project):

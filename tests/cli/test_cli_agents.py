@@ -185,7 +185,7 @@ def test_long_texts_are_cut_unless_all_of_them_are_asked_for(lab: Project):
     cut = lab.here("show", "research-1", "--conversation").out
     assert re.search(r"^    … \d+ more words$", cut, re.M)
     assert "The end." not in cut
-    assert cut.endswith("long texts are cut: `holdfast show research-1 --conversation --full` tells all of it\n")
+    assert cut.endswith("long texts are cut: `holdfast show research-1 --conversation --full` shows all of it\n")
     full = lab.here("show", "research-1", "--conversation", "--full").out
     assert "Lorem ipsum dolor sit amet. The end.\n" in full
     assert "more words" not in full
@@ -199,7 +199,7 @@ def test_a_conversation_tells_corrections_refusals_sessions_and_what_came_before
     poor = lab.here("show", "poor-1", "--conversation").out
     assert "\n#3 the model was not asked: its budget of $0.05 would be passed" in poor
     chat = lab.here("show", "chat-2", "--conversation").out
-    assert "\ngoes on from run 'chat-1' of session 's1': `holdfast show chat-1 --conversation`\n" in chat
+    assert "\ncontinues run 'chat-1' of session 's1': `holdfast show chat-1 --conversation`\n" in chat
     assert "\n#3 system\n    Be kind.\n\nuser\n    Who am I?\n" in chat
     later = lab.here("show", "chat-3", "--conversation").out
     assert "\nuser  (before this run)\n    I am Ann.\n\nscripted  (before this run)\n    Hello Ann.\n" in later
@@ -222,7 +222,7 @@ def test_a_conversation_as_json_has_all_of_it(lab: Project):
 def test_there_is_no_conversation_in_a_run_that_is_no_agents(lab: Project):
     done = lab.here("show", "rated", "--conversation")
     assert (done.code, done.out) == (1, "")
-    assert "run 'rated' of workflow 'rated' is no agent's: there is no conversation in it. `holdfast show" in done.err
+    assert "run 'rated' of workflow 'rated' is not an agent's: it has no conversation. `holdfast show" in done.err
 
 
 # The terminal

@@ -114,7 +114,7 @@ def test_from_question_to_question_to_the_end(office: Project):
     assert done.code == 0
     assert done.out.splitlines() == [
         f"approved as ann: 'Ship vase?\\nIt is \\x1b[31mfragile.' (approval {ship})",
-        "run 'shipping-vase': it goes on when a worker takes it up",
+        "run 'shipping-vase': it continues when a worker claims it",
         "no live worker serves workflow 'shipping': start one with `holdfast worker module:shipping`",
     ]
     assert "answers that are there, and not recorded yet: #1" in office.here("show", "shipping-vase").out
@@ -163,7 +163,7 @@ def test_from_question_to_question_to_the_end(office: Project):
 def test_a_call_is_approved_with_its_arguments_or_with_others(office: Project):
     mail = id_of(office, "mailing")
     for args, words in [
-        (["--arguments", "{"], "--arguments is no JSON"),
+        (["--arguments", "{"], "--arguments is not JSON"),
         (["--arguments", "[1]"], "--arguments is a JSON object"),
         (["yes", "--value", "1"], "the answer is given once"),
     ]:
@@ -270,7 +270,7 @@ def test_a_run_that_waits_is_shown_with_its_question_and_how_to_answer(desk: Pro
 def test_a_list_of_runs_tells_what_is_asked(desk: Project):
     out = desk.here("runs").out
     assert f"approval {id_of(desk, 'shipping-vase')}: Ship vase? It is \\x1b[31mfragile.; no live worker" in out
-    assert "answers are waited for: see `holdfast approvals`\n" in out
+    assert "open approvals: see `holdfast approvals`\n" in out
     assert "see `holdfast approvals`" not in desk.here("runs", "--state", "failed").out
 
 
@@ -299,5 +299,5 @@ def test_a_retry_tells_that_an_answer_is_taken_back(office: Project):
 def test_an_answer_to_a_paused_run_does_not_say_that_it_goes_on(office: Project):
     office.here("pause", "shipping-vase")
     done = office.here("approve", id_of(office, "shipping-vase"), "--by", "ann")
-    assert "run 'shipping-vase': the answer is kept until it goes on\n" in done.out
+    assert "run 'shipping-vase': the answer is kept until it continues\n" in done.out
     assert done.out.endswith("run 'shipping-vase' is paused: `holdfast resume shipping-vase` lets it go on\n")

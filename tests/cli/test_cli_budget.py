@@ -35,7 +35,7 @@ def test_only_what_is_given_is_changed(own_lab: Project):
     assert done.code == 0
     assert done.out.startswith(
         "run 'poor-1' has $0.97 of $1.00 and 8 of 9 turns left (used: 1 model call: 10,000 tokens in, 500 out, $0.03): "
-        "it goes on\nno live worker serves workflow 'poor'"
+        "it continues\nno live worker serves workflow 'poor'"
     )
     told = own_lab.here("budget", "poor-1", "--tokens", "50000", "--seconds", "60", "--json").json
     assert told["budget"] == {"usd": 1.0, "tokens": 50_000, "turns": 9, "seconds": 60.0}
@@ -53,7 +53,7 @@ def test_a_budget_that_is_used_up_already_is_said_to_be(own_lab: Project):
 def test_the_runs_below_go_on_with_the_budget_of_the_one_above(own_lab: Project):
     told = json.loads(own_lab.here("budget", "rich-1", "--tokens", "100000", "--json").out)
     assert sorted(told["resumed_runs"]) == ["rich-1:sub-2", "rich-1:sub-3"]
-    assert told["message"].endswith("run 'rich-1:sub-2' and run 'rich-1:sub-3' go on")
+    assert told["message"].endswith("run 'rich-1:sub-2' and run 'rich-1:sub-3' continue")
     worker = own_lab.worker("lab:rich")  # which serves the sub-agent, too
     try:
         wait_until_sync(lambda: own_lab.here("show", "rich-1", "--json").json["state"] == "completed")

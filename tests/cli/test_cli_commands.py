@@ -8,8 +8,8 @@ from cli_project import Project
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.formatting import format_ago
-from holdfast.cli.options import _COMMAND_HINTS
+from holdfast.cli.shared.formatting import format_ago
+from holdfast.cli.shared.group import COMMAND_HINTS
 
 CHANGING = ["approve", "deny", "cancel", "pause", "resume", "budget", "retry", "settle", "fork", "disable", "enable"]
 LISTING = ["agents", "approvals", "schedules", "queues", "costs", "addresses", "policies"]
@@ -61,8 +61,9 @@ def test_a_command_of_another_tool_is_answered_with_ours(project: Project, word:
 
 
 def test_every_command_that_is_recommended_exists_and_none_is_hidden():
-    assert {recommended.split()[0] for recommended in _COMMAND_HINTS.values()} <= set(main.commands)
-    assert not set(_COMMAND_HINTS) & set(main.commands)
+    names = set(main.list_commands(click.Context(main)))
+    assert {recommended.split()[0] for recommended in COMMAND_HINTS.values()} <= names
+    assert not set(COMMAND_HINTS) & names
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,11 @@ def test_a_moment_to_come_is_told_in_two_units(seconds: float, words: str):
     assert format_ago(seconds) == words
 
 
-def test_an_unknown_command_is_a_usage_error(project: Project):
-    assert project("shw").code == 2
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion(project: Project):
+    done = project("shw")
+    assert done.code == 2
+    assert "No such command 'shw'. Did you mean 'show'?" in done.err
+    assert "No such command 'xyzzy'.\n" in project.here("xyzzy").err
 
 
 WITHOUT_JSON = {
@@ -92,7 +96,10 @@ WITHOUT_JSON = {
 def every_command(
     group: click.Group = main, before: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         words = (*before, name)
         if not isinstance(command, click.Group):
             yield words, command
@@ -109,6 +116,24 @@ def test_every_command_has_json_unless_there_is_a_reason():
         if not any("--json" in option.opts for option in command.params)
     }
     assert without == set(WITHOUT_JSON)
+
+
+def test_the_summary_in_the_main_help_is_the_first_sentence_of_the_command_s_own():
+    context = click.Context(main)
+    for name, lazy in ((name, one) for section in main.sections.values() for name, one in section.items()):
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+        assert lazy.summary.removesuffix(".") == command.get_short_help_str(200).removesuffix("."), name
+
+
+def test_names_of_commands_are_completed_and_no_command_is_imported_for_that(project: Project):
+    code = (
+        "import sys, click\n"
+        "from holdfast.cli import main\n"
+        "print([item.value for item in main.shell_complete(click.Context(main), 'app')], 'rich' in sys.modules)\n"
+    )
+    assert project.python("-c", code, is_fresh=True).out == "['approvals', 'approve'] False\n"
 
 
 def test_the_help_of_every_command_says_what_it_does_and_gives_an_example():

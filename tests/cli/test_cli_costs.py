@@ -9,7 +9,7 @@ import click
 import pytest
 from cli_project import Project
 
-from holdfast.cli.datetimes import parse_day
+from holdfast.cli.shared.parsing import parse_day
 
 
 def test_the_costs_of_all_runs_are_told_by_day_agent_and_model(lab: Project):
@@ -46,5 +46,5 @@ def test_days_are_read_as_people_write_them():
     assert parse_day("0d") in (today, today + timedelta(days=1))
     assert parse_day("2w") - parse_day("3 w") in (timedelta(days=7), timedelta(days=6))
     for wrong in ("yesterday", "2026-13-01", "2h", "99999999999d"):
-        with pytest.raises(click.BadParameter, match="is no day"):
+        with pytest.raises(click.BadParameter, match="is not a day"):
             parse_day(wrong)

@@ -21,11 +21,10 @@ from provider_server import server_process
 
 from holdfast.admission.usage import Usage
 from holdfast.cli import main
-from holdfast.cli.demo import print_verdict, run_demo
 from holdfast.cli.demo.dashboard import has_browser
-from holdfast.cli.demo.effect_log import CallEvent
-from holdfast.cli.demo.verification import JournalTotals, RecordedWork, count_events
-from holdfast.cli.formatting import create_console
+from holdfast.cli.demo.effects import CallEvent, JournalTotals, RecordedWork
+from holdfast.cli.demo.scenario import print_verdict, run_demo
+from holdfast.cli.shared.formatting import create_console
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
 
@@ -145,9 +144,7 @@ JOURNAL = JournalTotals(
 )
 def test_the_demo_tells_what_was_not_paid_twice(capsys: pytest.CaptureFixture[str], traces: list[CallEvent]):
     assert (
-        print_verdict(
-            create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count_events(traces), JOURNAL, kill_turn=2
-        )
+        print_verdict(create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", traces, JOURNAL, kill_turn=2)
         == 0
     )
     out = capsys.readouterr().out
@@ -181,9 +178,7 @@ def test_the_demo_fails_when_the_counts_are_not_as_promised(
     capsys: pytest.CaptureFixture[str], traces: list[CallEvent], journal: JournalTotals, problem: str
 ):
     assert (
-        print_verdict(
-            create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", count_events(traces), journal, kill_turn=2
-        )
+        print_verdict(create_console(), Path("/nowhere"), "sqlite:////nowhere/runs.db", traces, journal, kill_turn=2)
         == 1
     )
     out = capsys.readouterr().out
@@ -241,7 +236,7 @@ def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypa
     def missing(_url: str) -> None:
         raise UsageError("starlette is not installed")
 
-    monkeypatch.setattr("holdfast.cli.demo.DashboardServer", missing)
+    monkeypatch.setattr("holdfast.cli.demo.scenario.DashboardServer", missing)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(UsageError):
         run_demo(fast=True, in_browser=True)
@@ -249,7 +244,7 @@ def test_a_demo_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, monkeypa
 
 
 def test_the_demo_prints_its_first_line_before_it_loads_anything(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "holdfast.cli.demo", None)  # importing it fails
+    monkeypatch.setitem(sys.modules, "holdfast.cli.demo.scenario", None)  # importing it fails
     done = CliRunner().invoke(main, ["demo"])
     assert isinstance(done.exception, ImportError)
     assert done.output == "Loading Holdfast …\n"

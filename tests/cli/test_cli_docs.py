@@ -15,7 +15,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 
 def rows(group: click.Group = main, before: str = "holdfast") -> Iterator[str]:
     """A row of the table for each command."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         words = f"{before} {name}"
         if not isinstance(command, click.Group) or command.invoke_without_command:
             first = re.split(r"(?<=[.])\s|\n\n", (command.help or "").strip())[0]

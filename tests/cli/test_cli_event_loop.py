@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.cli.event_loop import run_in_loop
+from holdfast.cli.shared.event_loop import run_in_loop
 
 
 @pytest.fixture(autouse=True)

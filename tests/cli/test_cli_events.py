@@ -93,6 +93,6 @@ def test_who_stops_following_is_told_how_to_go_on(lab: Project):
     told = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
-    found = re.fullmatch(rf"go on from here: holdfast events {waiting} --follow --after (\S+)\n", told)
+    found = re.fullmatch(rf"continue from here: holdfast events {waiting} --follow --after (\S+)\n", told)
     assert found, told
     assert lab.here("events", waiting, "--after", found[1]).code == 0

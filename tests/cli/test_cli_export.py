@@ -80,7 +80,7 @@ def test_replay_of_unchanged_code_fits(exported: Project):
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         "run 'etl-acme' of workflow 'etl' (recorded as completed): 6 records replayed, nothing executed",
-        "the code fits: it ends completed, with the recorded result",
+        "the code matches: it ends completed, with the recorded result",
     ]
 
 
@@ -93,14 +93,14 @@ def test_replay_tells_that_a_failed_run_fails_as_recorded(exported: Project):
     (exported.folder / "mended").touch()  # what the step would do now does not matter: it is not executed
     done = exported("replay", "etl-bad.json", "app")
     assert done.code == 0
-    assert "the code fits: it fails as recorded, with ValueError: [red]no such[/red] customer \\x1b[31m" in done.out
+    assert "the code matches: it fails as recorded, with ValueError: [red]no such[/red] customer \\x1b[31m" in done.out
 
 
 def test_replay_tells_what_an_unfinished_run_waits_for(exported: Project):
     done = exported("replay", "order-7.json", "app")
     assert done.code == 0
     assert "(recorded as waiting): 0 records replayed" in done.out
-    assert "the code fits: it goes on, and waits for signal 'approved'" in done.out
+    assert "the code matches: it continues, and waits for signal 'approved'" in done.out
 
 
 def test_replay_of_code_that_drifted_shows_the_difference_and_exits_with_1(exported: Project):
@@ -108,7 +108,7 @@ def test_replay_of_code_that_drifted_shows_the_difference_and_exits_with_1(expor
     done = exported("replay", "etl-acme.json", "app")
     assert (done.code, done.err) == (1, "")
     assert "5 of 6 records replayed" in done.out
-    assert "the code does not fit: NonDeterminismError" in done.out
+    assert "the code does not match: NonDeterminismError" in done.out
     assert "≠ #5 step check" in done.out
     assert "#5 step extract" in done.out
 
@@ -117,7 +117,7 @@ def test_replay_of_code_with_another_result_exits_with_1(exported: Project):
     rewrite(exported, '{"sum": sum(parts)}', '{"sum": -sum(parts)}')
     done = exported("replay", "etl-acme.json", "app")
     assert done.code == 1
-    assert "the code does not fit: it comes to another end" in done.out
+    assert "the code does not match: it ends differently" in done.out
     assert "recorded: {'sum': 6}" in done.out
     assert "today:    {'sum': -6}" in done.out
 
@@ -133,7 +133,7 @@ def test_replay_reads_stdin(exported: Project):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert b"the code fits" in done.stdout
+    assert b"the code matches" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,11 @@ def test_runs_with_children_and_compensations_are_replayed_without_a_store(undon
         assert undone.here("export", run, "-o", str(undone.folder / f"{run}.json")).code == 0
     undone.database.unlink()
     told = {
-        "small": "the code fits: it ends completed, with the recorded result",
-        "broken": "the code fits: it fails as recorded, with RunFailed: run 'broken-leaf-2' of workflow 'leaf' failed",
-        "trip-bad": "the code fits: it fails as recorded, with ValueError: [red]no such[/red] customer",
-        "nap-3600": "the code fits: it goes on, and waits for",
+        "small": "the code matches: it ends completed, with the recorded result",
+        "broken": "the code matches: it fails as recorded, with RunFailed: "
+        "run 'broken-leaf-2' of workflow 'leaf' failed",
+        "trip-bad": "the code matches: it fails as recorded, with ValueError: [red]no such[/red] customer",
+        "nap-3600": "the code matches: it continues, and waits for",
     }
     for run, expected in told.items():
         done = undone("replay", f"{run}.json", "app")

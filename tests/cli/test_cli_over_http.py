@@ -249,7 +249,7 @@ def test_a_namespace_is_said_by_the_key(pair: Pair):
 
 
 def test_a_server_that_is_not_there_is_told_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("holdfast.cli.store_access.OPEN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("holdfast.cli.shared.store_access.OPEN_TIMEOUT_S", 0.0)
     refused = Behind(tmp_path, "http://127.0.0.1:9").here("runs")
     assert refused.code == 1
     assert "http://127.0.0.1:9 does not answer" in refused.err

@@ -11,7 +11,7 @@ import sys
 import pytest
 from cli_project import Project
 
-from holdfast.cli import event_loop
+from holdfast.cli.shared import event_loop
 
 
 class Terminal(io.StringIO):
@@ -55,7 +55,8 @@ def test_progress_is_printed_while_a_command_works_and_stderr_is_a_terminal(
 )
 def test_a_command_over_many_runs_says_how_far_it_is(history: Project, command: list[str], expected: str):
     code = f"""
-from holdfast.cli import event_loop, main
+from holdfast.cli import main
+from holdfast.cli.shared import event_loop
 event_loop._PROGRESS_DELAY_S = 0
 main({json.dumps(command)})
 """
@@ -66,8 +67,9 @@ def test_a_command_says_that_it_waits_for_a_server_that_does_not_answer(project:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         code = f"""
-from holdfast.cli import event_loop, main, store_access
-event_loop._PROGRESS_DELAY_S, store_access.PATIENCE = 0, 0.1
+from holdfast.cli import main
+from holdfast.cli.shared import event_loop, store_access
+event_loop._PROGRESS_DELAY_S, store_access.OPEN_TIMEOUT_S = 0, 0.1
 try:
     main(["runs", "--url", "{address}"])
 except SystemExit as stop:

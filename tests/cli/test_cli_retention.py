@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_project import Project
 
-from holdfast.cli.archives import read_archive
+from holdfast.cli.journals.archives import read_archive
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -32,7 +32,7 @@ def test_dead_runs_are_listed_with_what_they_did(history: Project):
     assert "crasher  crasher\n    dead since  " in done.out
     assert "deaths      3 workers that held no other run, the last one " in done.out
     assert "recorded    0 records" in done.out
-    assert "see to the cause, then: holdfast dead retry crasher" in done.out
+    assert "fix the cause, then: holdfast dead retry crasher" in done.out
     [told] = json.loads(history.here("dead", "--json").out)
     assert (told["id"], told["death_count"], told["record_count"], told["last_step_name"]) == ("crasher", 3, 0, None)
     assert "died 3 times while this was the only run it held" in told["reason"]
@@ -151,7 +151,7 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(seeded: Pro
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("", "is no archive of runs"), ('{"format": "holdfast-archive", "version": 9}\n', "newer Holdfast")],
+    [("", "is not an archive of runs"), ('{"format": "holdfast-archive", "version": 9}\n', "newer Holdfast")],
 )
 def test_import_refuses_another_file(seeded: Project, text: str, told: str):
     file = seeded.folder / "file"

@@ -51,7 +51,7 @@ def test_cancelling_several_runs_tells_of_each_and_fails_if_one_does(seeded: Pro
 
 def test_a_run_that_nobody_has_begun_is_cancelled_at_once(seeded: Project):
     seeded.start("order", 8)
-    assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled: nobody had begun it\n"
+    assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled: it had not started\n"
     assert seeded.here("cancel", "order-8").out == "run 'order-8' is cancelled already: nothing changed\n"
     assert seeded.here("show", "order-8", "--json").json["retry"]["message"] == "`holdfast retry order-8` begins anew"
 
@@ -89,7 +89,9 @@ def test_pausing_and_resuming_a_run_that_waits(seeded: Project):
     assert "nothing changed" in again["message"]
 
     sent = seeded.here("signal", "order-7", "other").out
-    assert "it is kept until the run goes on; run 'order-7' is paused: `holdfast resume order-7` lets it go on" in sent
+    assert (
+        "it is kept until the run continues; run 'order-7' is paused: `holdfast resume order-7` lets it go on" in sent
+    )
     assert "no live worker" not in sent
     shown = seeded.here("show", "order-7").out
     assert re.search(r"^paused +(now|\d+ s ago) \(", shown, re.M)
@@ -97,7 +99,7 @@ def test_pausing_and_resuming_a_run_that_waits(seeded: Project):
 
     done = seeded.here("resume", "order-7", "etl-acme")
     assert done.code == 1
-    assert "run 'order-7' is no longer paused: it goes on when a worker takes it up" in done.out
+    assert "run 'order-7' is no longer paused: it continues when a worker claims it" in done.out
     assert "no live worker serves workflow 'order'" in done.out
     assert done.err == "error: run 'etl-acme' cannot be resumed: it has completed\n"
     assert "run 'order-7' was not paused: nothing changed" in seeded.here("resume", "order-7").out
@@ -121,7 +123,7 @@ def test_runs_that_a_worker_executes_are_paused_stopped_and_cancelled(seeded: Pr
         listed = seeded.here("runs", "--workflow", "nap").out
         assert "paused, once its steps in flight have ended" in listed
         assert "it rests once its steps in flight have ended" in seeded.here("show", "nap-60").out
-        assert seeded.here("resume", "nap-60").out == "run 'nap-60' is no longer paused: it goes on\n"
+        assert seeded.here("resume", "nap-60").out == "run 'nap-60' is no longer paused: it continues\n"
 
         off = seeded.here("disable", "nap").out
         assert off.startswith(
@@ -196,7 +198,7 @@ def test_a_once_step_is_run_a_second_time_only_if_that_is_said(undone: Project):
     assert (told["changed"], told["state"], told["error"]["type"]) == (False, "failed", "RetryRefused")
     done = undone.here("retry", "mailer", "--run-again")
     assert done.code == 0
-    assert "step 1 (letter) is tried anew" in done.out
+    assert "step 1 (letter) is tried again" in done.out
 
 
 def test_a_workflow_is_disabled_and_enabled(seeded: Project):

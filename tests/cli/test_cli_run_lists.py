@@ -9,8 +9,8 @@ import click
 import pytest
 from cli_project import Project
 
-from holdfast.cli.datetimes import parse_past_datetime
-from holdfast.cli.runs import RunQuery
+from holdfast.cli.runs.list import RunQuery
+from holdfast.cli.shared.parsing import parse_past_datetime
 
 
 def ids(project: Project, *options: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_a_moment_may_be_a_date_or_a_time():
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2x", "h", "-2h", "2026-13-01", "99999999999w", "9" * 400 + "d"])
 def test_anything_else_is_no_moment(text: str):
-    with pytest.raises(click.BadParameter, match="is no moment"):
+    with pytest.raises(click.BadParameter, match="is not a date or time"):
         parse_past_datetime(text)
 
 
@@ -88,7 +88,7 @@ def test_a_wrong_moment_is_a_usage_error_that_shows_right_ones(relatives: Projec
     done = relatives.here("runs", "--since", "yesterday")
     assert done.code == 2
     told = " ".join(done.err.split())
-    assert "Invalid value for '--since': 'yesterday' is no moment: give a date or time such as 2026-11-15" in told
+    assert "Invalid value for '--since': 'yesterday' is not a date or time: give a date or time such as 2026" in told
 
 
 def test_the_list_says_what_is_paused_cancelled_started_by_another_and_forked(undone: Project):

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cli_project import Project
 
-from holdfast import Client, ScheduleInfo
-from holdfast.cli.schedules import show_schedule
+from holdfast import ScheduleInfo
+from holdfast.services.schedules import ClientSchedules
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
@@ -134,9 +134,9 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
         await store.close()
 
     asyncio.run(long_ago())
-    assert "what it missed is left out" in planned.here("schedules", "resume", "skip").out
-    assert "what it missed is made up for once" in planned.here("schedules", "resume", "last").out
-    assert "what it missed fires now, 100 ticks at most" in planned.here("schedules", "resume", "all").out
+    assert "missed ticks are skipped" in planned.here("schedules", "resume", "skip").out
+    assert "the newest missed tick fires" in planned.here("schedules", "resume", "last").out
+    assert "missed ticks fire now, 100 at most" in planned.here("schedules", "resume", "all").out
     assert "'late' is late: no live worker fires it" in planned.here("schedules").out
     assert "  next      now: due since " in planned.here("schedules", "show", "late").out
     [late] = [one for one in planned.here("schedules", "--json", "--url", planned.url).json if one["name"] == "late"]
@@ -144,16 +144,15 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
 
 
 def test_a_time_zone_that_only_the_server_knows_is_told_by_the_clock_here(
-    planned: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    planned: Project, monkeypatch: pytest.MonkeyPatch
 ):
     elsewhere = "30 2 * * * in Mars/Olympus_Mons"
+    get = ClientSchedules.get
 
-    async def read(_url: str | None, name: str) -> ScheduleInfo:
-        async with Client(planned.url) as client:
-            return replace(await client.schedules.get(name), timing=elsewhere, zone="Mars/Olympus_Mons")
+    async def get_elsewhere(schedules: ClientSchedules, name: str) -> ScheduleInfo:
+        return replace(await get(schedules, name), timing=elsewhere, zone="Mars/Olympus_Mons")
 
-    monkeypatch.setattr("holdfast.cli.schedules._fetch_schedule", read)
-    show_schedule(None, "nightly", as_json=False)
-    told = capsys.readouterr().out
+    monkeypatch.setattr(ClientSchedules, "get", get_elsewhere)
+    told = planned.here("schedules", "show", "nightly").out
     assert f"as written: {elsewhere}" in told
     assert re.search(r"  next +\d{4}-\d\d-\d\d \d\d:30:00 \S+, in \d+ \w+( \d+ \w+)?\n", told)

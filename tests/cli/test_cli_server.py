@@ -38,7 +38,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
 
     assert (
         project.here("keys", "revoke", shown[1]).out
-        == f"key {shown[1]} is revoked: servers heed it within two seconds\n"
+        == f"key {shown[1]} is revoked: servers stop accepting it within two seconds\n"
     )
     assert project.here("keys", "revoke", shown[1], "--json").json == {"id": shown[1], "changed": False, "error": None}
     assert re.search(rf"^{shown[1]} .* revoked now$", project.here("keys", "list").out, re.M)
@@ -51,7 +51,7 @@ def test_a_key_is_made_shown_once_listed_and_revoked(project: Project):
         (["create", "x", "--scope", "everything"], 1, "'everything' is no scope"),
         (["create", " ", "--scope", "read"], 1, "a key's name has 1 to 100"),
         (["create", "x", "--scope", "read", "--expires", "2001-01-01"], 1, "that is over"),
-        (["create", "x", "--scope", "read", "--expires", "soon"], 2, "is no moment"),
+        (["create", "x", "--scope", "read", "--expires", "soon"], 2, "is not a date or time"),
         (["create", "x", "--scope", "read", "--quiet", "--json"], 2, "give one of them"),
         (["create", "x", "--scope", "read", "--url", "memory://"], 1, "lives inside the process"),
         (["list"], 1, "there is no database at"),
@@ -74,7 +74,7 @@ def test_a_key_that_is_not_there_cannot_be_revoked(project: Project):
 def test_the_audit_log_is_told(project: Project):
     assert project.here("audit").code == 1  # there is no database yet
     assert project.here("keys", "create", "x", "--scope", "read").code == 0
-    assert "nobody has asked" in project.here("audit").out
+    assert "no changes were requested" in project.here("audit").out
     code = (
         "import asyncio\n"
         "from holdfast.stores.audit_log import AuditEvent\n"

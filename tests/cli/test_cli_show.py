@@ -45,7 +45,7 @@ def test_show_says_that_no_live_worker_serves_a_pending_run(history: Project):
 def test_show_names_the_dead_worker_that_holds_a_run_and_the_intent_it_left(history: Project):
     out = history.here("show", "payer").out
     assert re.search(r"^held by +worker \d+ \(\S+:\d+\), which is dead: the next worker takes it over$", out, re.M)
-    assert re.search(r"^ +2  \w+  `once` step, intent recorded .*: if its worker dies, nobody runs it", out, re.M)
+    assert re.search(r"^ +2  \w+  `once` step, intent recorded .*: if its worker dies, it is not run again", out, re.M)
     assert "no live worker serves workflow 'payer'" in out
 
 

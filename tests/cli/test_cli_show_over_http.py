@@ -120,7 +120,7 @@ def test_a_run_that_is_not_there_and_a_key_that_is_missing_are_told(
     assert missing.code == 1
     assert "there is no run 'nobody'" in missing.err
     no_agent = project.here("show", "etl-acme", "--conversation", "--url", address)
-    assert "is no agent's: there is no conversation in it" in no_agent.err
+    assert "is not an agent's: it has no conversation" in no_agent.err
     monkeypatch.setenv("HOLDFAST_API_KEY", "hf_000000000000_" + "x" * 43)
     refused = project.here("show", "etl-acme", "--url", address)
     assert refused.code == 1

@@ -73,8 +73,8 @@ def test_retry_lets_a_failed_run_go_on_at_its_failed_step(seeded: Project):
     (seeded.folder / "mended").touch()
     done = seeded.here("retry", "etl-bad")
     assert done.code == 0
-    assert "run 'etl-bad' goes on (it was failed): its journal keeps 5 records" in done.out
-    assert "step 5 (check) is tried anew" in done.out
+    assert "run 'etl-bad' continues (it was failed): its journal keeps 5 records" in done.out
+    assert "step 5 (check) is tried again" in done.out
     assert "no live worker serves workflow 'etl'" in done.out
     worker = seeded.worker("app")
     try:
@@ -102,7 +102,7 @@ def test_settle_says_what_came_of_a_once_step_whose_worker_died(history: Project
         assert "What can be settled in run 'payer': step 2 ('pay')" in refused.json["error"]["message"]
         done = project.here("settle", "payer", "pay", "--output", "null")
         assert (done.code, done.err) == (0, "")
-        assert "run 'payer' goes on (it was failed): step 'pay' has returned what you gave" in done.out
+        assert "run 'payer' continues (it was failed): step 'pay' has returned what you gave" in done.out
         wait_until_sync(lambda: project.here("show", "payer", "--json").json["state"] == "completed")
     finally:
         worker.terminate()
@@ -192,7 +192,7 @@ def test_runs_that_ended_before_are_left_as_they_are(incident: Project):
 def test_nobody_is_retried_unless_somebody_says_yes(incident: Project):
     refused = incident("retry", "--workflow", "agent")
     assert refused.code == 1
-    assert "nobody can be asked whether 6 runs may go on: pass --yes." in refused.err
+    assert "retrying 6 runs needs a confirmation: pass --yes." in refused.err
     for wrong in ([], ["agent-1", "--workflow", "agent"]):
         assert incident.here("retry", *wrong).code == 2
     assert incident.here("retry", "agent-1", "agent-3").code == 0
@@ -203,6 +203,6 @@ def test_the_question_says_how_many_runs_of_which_workflows(incident: Project, m
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     done = incident.here("retry", "--since", "1d")
     assert done.code == 1
-    assert "let 6 failed runs go on, of agent (5) and boss (1)?" in done.err
+    assert "retry 6 failed runs, of agent (5) and boss (1)?" in done.err
     assert "nothing changed" in done.err
     assert {one["state"] for one in incident.here("runs", "--json").json} == {"failed"}

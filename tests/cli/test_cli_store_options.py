@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli_project import Project
 
-from holdfast.cli.store_access import with_store_options
+from holdfast.cli.shared.store_access import with_store_options
 
 IN_GROUPS = [
     (("dead",), ("show", "etl-bad")),
@@ -63,7 +63,7 @@ def test_what_only_the_store_can_do_is_not_advised_to_be_asked_of_a_server():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("fork", "etl-acme", "--at", "extract", "--output", "{"), "--output is no JSON"),
+        (("fork", "etl-acme", "--at", "extract", "--output", "{"), "--output is not JSON"),
         (("fork", "etl-acme", "--output", "3"), "say which with --at STEP"),
         (("settle", "etl-bad", "check"), "say one of the two"),
         (("settle", "etl-bad", "check", "--output", "yes"), "A string needs its quotation marks"),

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from cli_project import Project
 
-from holdfast.cli.events import describe_event, is_problem
-from holdfast.cli.tail import _format_line
+from holdfast.cli.runs.events import describe_event, is_problem
+from holdfast.cli.runs.tail import _format_line
 from holdfast.core.states import RunState
 from holdfast.reports.events import Event
 from holdfast.reports.tail import TailEvent
@@ -43,7 +43,7 @@ def follow(project: Project, *args: str, until: str) -> list[str]:
 def test_it_tells_what_has_happened_and_stops_with_ctrl_c(seeded: Project):
     lines = follow(seeded, "--since", "1d", "--workflow", "etl", until="the run is failed")
     told = [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in lines]
-    assert told[0].startswith("etl-acme (etl)  is there, completed")
+    assert told[0].startswith("etl-acme (etl)  created, completed")
     assert any(re.match(r"etl-acme \(etl\)  #1 extract done: \[1, 2, 3\]  \[.+\]$", line) for line in told)
     assert any(line.startswith('etl-acme (etl)  the run is completed: {"sum": 6}') for line in told)
     assert "ValueError: [red]no such[/red] customer" in told[-1]
@@ -69,7 +69,7 @@ def told(kind: str, **more: object) -> str:
 
 def test_takeovers_answers_and_questions_have_words_of_their_own():
     assert told("taken over", worker="two", data={"died": "one", "epoch": 2}) == (
-        "r-1 (agent)  goes on with another worker: one died  [two]"
+        "r-1 (agent)  continues with another worker: one died  [two]"
     )
     usage = {"input_tokens": 1200, "output_tokens": 5}
     answer = {"model": "m", "usage": usage, "tool_calls": [{"name": "look"}], "text": "I look."}

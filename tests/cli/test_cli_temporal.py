@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import temporal_server
 from holdfast.cli import main
-from holdfast.cli.archives import iter_archive_lines
+from holdfast.cli.journals.archives import iter_archive_lines
 from holdfast.errors import StoreError
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun

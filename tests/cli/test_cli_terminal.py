@@ -37,18 +37,14 @@ def test_what_a_retry_would_do_is_wrapped_at_words(relatives: Project):
     assert "If it may run again: `holdfast retry mailer --run-again`" in told
 
 
-def test_the_demo_draws_a_table_in_place_whose_last_state_tells_the_story(project: Project):
+def test_the_demo_prints_a_line_for_each_call_in_the_color_of_its_worker(project: Project):
     text = project.on_a_terminal("demo", "--fast")
-    assert "● thinking" in text
-    last = lines_of(text[text.rindex("web_search ×3") - 20 :])
-    try:
-        rows = [line.rstrip() for line in last]
-        assert max(len(row) for row in rows if "Counted" not in row and "show demo" not in row) <= 80
-        assert sum(row.endswith("✓ replayed by B") for row in rows) == 8
-        assert sum("✗ SIGKILL mid-call" in row for row in rows) == 1
-        assert any(re.search(r"write_report +B \d+ .* ✓ took over in \d.* m?s$", row) for row in rows)
-        assert any(re.search(r"12  the answer +B \d+ +[\d,]+ in +\d+ out  \$0\.\d{4}  ✓$", row) for row in rows)
-    finally:
-        found = re.search(r"(\S+)/effects.log", "".join(last))
-        if found is not None:
-            shutil.rmtree(found[1])
+    found = re.search(r"(\S+)/effects.log", SEQUENCES.sub("", text))
+    assert found is not None
+    shutil.rmtree(found[1])
+    lines = [line for line in text.splitlines() if re.match(r" +[\d.]+ s  ", SEQUENCES.sub("", line))]
+    assert max(map(len, lines_of("\n".join(lines)))) <= 90
+    assert sum(re.match(r"\x1b\[36m.* model call +\d+ tokens in", line) is not None for line in lines) == 8
+    assert sum(re.match(r"\x1b\[35m.* model call +\d+ tokens in", line) is not None for line in lines) == 4
+    assert any(re.match(r"\x1b\[1;31m.* SIGKILL for worker A", line) for line in lines)
+    assert any(re.match(r"\x1b\[1;35m.* worker B takes the run over", line) for line in lines)

@@ -35,7 +35,7 @@ from store_values import (
 )
 
 from holdfast.admission.usage import BudgetLimits, Usage
-from holdfast.cli.archives import archive_run, dump_run, iter_archive_lines, read_archive
+from holdfast.cli.journals.archives import archive_run, dump_run, iter_archive_lines, read_archive
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -199,7 +199,7 @@ async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, St
     [
         (lambda text: text.replace("holdfast-archive", "else", 1), 'no "format": "holdfast-archive"'),
         (lambda text: text.replace('"version": 1', '"version": 2', 1), "newer Holdfast"),
-        (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off behind 2 runs"),
+        (lambda text: text.rsplit("\n", 2)[0] + "\n", "was cut off after 2 runs"),
         (lambda text: text.replace('{"runs": 2}', '{"runs": 3}'), "f, line 4, says that there are 3 runs"),
         (lambda text: text.replace('"epoch": 0', '"epoch": "0"', 1), "f, line 2, cannot be read: 'epoch' of 'run'"),
         (lambda text: text.replace('{"run": {"id": "b"', '{"run: {"id": "b"'), "f, line 3, is not JSON"),

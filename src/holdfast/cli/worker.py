@@ -2,38 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import click
 
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.log_setup import set_up_log
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.options import format_example, log_options, set_up_log, store_only_option
 from holdfast.worker.worker_process import serve
 from holdfast.worker.workflow_loader import load_workflows
 
 
-def run_worker(
+@click.command(
+    epilog=format_example(
+        "holdfast worker app:etl",
+        "holdfast worker agents:researcher",
+        "holdfast worker jobs/app.py --queue nightly --concurrency 20",
+    )
+)
+@click.argument("target")
+@click.option("--queue", "queues", multiple=True, metavar="Q", help="Serve only this queue; may be repeated.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of runs held at once.",
+)
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(min=1.0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds of silence after which this worker counts as dead, where nothing detects it sooner.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0.0),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that steps in flight get to finish when the worker stops.",
+)
+@click.option(
+    "--max-blocked",
+    "max_blocked_s",
+    type=click.FloatRange(min=1.0),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for which a step may block the event loop before this worker exits and others take over.",
+)
+@log_options
+@store_only_option(
+    "give the URL that the server was given. A process that can reach only the server listens on an address: see "
+    "`Client.listen`."
+)
+def worker(
     target: str,
-    *,
-    url: str | None,
-    queues: Collection[str] | None,
+    queues: tuple[str, ...],
     concurrency: int,
-    lease: float,
-    grace: float,
+    lease_s: float,
+    grace_s: float,
     max_blocked_s: float,
     log_level: str | None,
     log_format: str | None,
+    url: str | None,
 ) -> None:
-    """Load the target's workflows and serve them until told to stop."""
+    """Execute runs of the workflows and agents in TARGET.
+
+    TARGET is `module`, `module:workflow`, `path/to/app.py`, or `app.py:workflow`. You can name an agent instead of a
+    workflow: it is served with its sub-agents. Without a name, everything that the module defines or imports is served.
+    Start as many workers as you like, on the same store. SIGTERM or Ctrl-C stops a worker cleanly: what is in
+    flight may finish, the rest is handed over. Retries, failures, and takeovers are logged to stderr.
+
+    An agent with a `deps_type` cannot get its deps here: serve it from your own program, with
+    `agent.run_worker(deps=...)`.
+    """
     workflows = load_workflows(target)
-    say = set_up_log("holdfast.worker", log_level, log_format)
     run_in_loop(
         serve(
             workflows,
-            print_line=say,
+            print_line=set_up_log("holdfast.worker", log_level, log_format),
             url=url,
-            queues=queues,
+            queues=queues or None,
             concurrency=concurrency,
-            lease_s=lease,
-            grace_s=grace,
+            lease_s=lease_s,
+            grace_s=grace_s,
             max_blocked_s=max_blocked_s,
         )
     )

@@ -1,4 +1,4 @@
-"""The demo on a page: the dashboard, served from this process while the demo goes on, and until Ctrl-C afterwards."""
+"""The dashboard, served from the demo's process until Ctrl-C, and the browser that shows it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from holdfast.errors import UsageError
 
-PAGE_LOAD_S = 1.5
-"""Seconds that a browser gets to show the page, once it has connected."""
 BROWSER_WAIT_S = 20.0
-"""Seconds that a browser gets to connect. Then the demo begins without it: the page can be opened at any time."""
+"""How long to wait for a browser. Then the demo starts without it: the page can be opened at any time."""
+_PAGE_LOAD_S = 1.5
+"""How long a browser gets to show the page, once it has connected."""
 _START_TIMEOUT_S = 20.0
 
 
@@ -29,7 +29,7 @@ def has_browser() -> bool:
 
 
 class DashboardServer:
-    """A server of the dashboard, in a thread with an event loop of its own: the demo's is busy watching."""
+    """A server of the dashboard, in a thread with an event loop of its own: that of the demo is busy."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -42,16 +42,16 @@ class DashboardServer:
         self._started = threading.Event()
         self._server = UvicornServer(self._app, on_started=self._started.set, grace_s=1.0)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="dashboard", daemon=True)
-        self.address = f"http://{DEFAULT_HOST}:{self._socket.getsockname()[1]}"
+        self._address = f"http://{DEFAULT_HOST}:{self._socket.getsockname()[1]}"
 
     def start(self) -> None:
-        """Serve."""
+        """Start the thread, and wait until it serves."""
         self._thread.start()
         if not self._started.wait(_START_TIMEOUT_S):
             raise UsageError(f"the dashboard did not start within {_START_TIMEOUT_S:g} s")
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop the server and its thread."""
         self._server.stop()
         self._thread.join(5.0)
 
@@ -60,14 +60,14 @@ class DashboardServer:
             await self._server.serve([self._socket])
 
     def get_run_url(self, run_id: str) -> str:
-        """Where a run is shown."""
-        return f"{self.address}/#/runs/{quote(run_id, safe='')}"
+        """The page of a run."""
+        return f"{self._address}/#/runs/{quote(run_id, safe='')}"
 
     async def show_run(self, run_id: str) -> bool:
-        """Open a browser on the page of a run, and wait until it is there; false if none came in time."""
+        """Open a browser on the page of a run, and wait until it is shown; false if no browser connects in time."""
         failed = threading.Event()
 
-        def open_browser() -> None:  # some browsers let this return only when they are closed
+        def open_browser() -> None:  # some browsers return only when they are closed
             if not webbrowser.open(self.get_run_url(run_id)):
                 failed.set()
 
@@ -77,5 +77,5 @@ class DashboardServer:
             if failed.is_set() or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.05)
-        await asyncio.sleep(PAGE_LOAD_S)
+        await asyncio.sleep(_PAGE_LOAD_S)
         return True

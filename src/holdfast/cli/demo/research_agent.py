@@ -1,11 +1,12 @@
-"""The demo's agent: it looks things up, charges for it, and sends a report.
+"""The demo's agent: it researches the tides, charges a card, and sends a report.
 
 Worker processes import this module (``holdfast worker holdfast.cli.demo.research_agent:research``). The model and every
-tool leave a trace in a file when they begin and when they end; see ``effect_log``.
+tool append a line to the effect log when they start and when they end; see ``effects``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -20,23 +21,56 @@ from pydantic_ai.settings import ModelSettings
 
 from holdfast import Agent, ModelRetry, RunContext, tool
 from holdfast.agents.models.prices import compute_cost
-from holdfast.cli.demo.effect_log import FOLDER_VARIABLE, MODEL_VARIABLE, THINK_TIME_VARIABLE, append_event
-from holdfast.cli.demo.plan import AGENT_NAME
-from holdfast.cli.demo.web_pages import PAGES, search
+from holdfast.cli.demo.effects import FOLDER_VARIABLE, append_event
+from holdfast.testing.scripted_model import ScriptedModel, call
 
-INSTRUCTIONS = (
-    "You are a research assistant. Take one thing at a time: search, then read each page that matters with a call of "
-    "its own, note what is still missing, charge the card, write the report, send it, and only then answer, in one "
-    "sentence."
+THINK_TIME_VARIABLE = "HOLDFAST_DEMO_PACE"
+"""The environment variable with the seconds that the scripted model takes for a turn."""
+MODEL_VARIABLE = "HOLDFAST_DEMO_MODEL"
+"""The environment variable with the name of a real model to use instead."""
+PROMPT = (
+    "Write a report on the tides: what causes them, how they are measured, who depends on them, and what they are good "
+    "for. Charge the card 250 cents for it, and send it to reader@example.org."
 )
+KILL_TURN = 9
+"""The turn in the middle of which the worker is killed. The scripted model takes long enough for it to be hit."""
+PRICE_MODEL = "openai:gpt-4o"
+"""The model whose prices apply to the scripted one."""
 
 
-# What the agent can do
+# The tools
+
+PAGES = {
+    "https://example.org/causes": (
+        "What causes the tides",
+        "The gravity of the Moon, and to a lesser degree of the Sun, stretches the ocean into two bulges. As the Earth "
+        "turns beneath them, most coasts see two high waters in a lunar day of 24 hours and 50 minutes. At new and "
+        "full moon the Sun and the Moon work together and make spring tides; at the quarters they make neap tides.",
+    ),
+    "https://example.org/measuring": (
+        "How the tides are measured",
+        "Radar gauges on piers, pressure sensors on the sea bed, and satellites measure the height of the water. A "
+        "year of hourly readings is enough to predict the next. The largest constituent is M2, the principal lunar "
+        "tide: its period is 12.42 hours.",
+    ),
+    "https://example.org/people": (
+        "Who depends on the tides",
+        "Harbor masters time the arrival of deep ships by high water. Pilots, fishers, and rescue crews work by the "
+        "tables. Oysters and mussels are gathered between the tide marks. Towns on low coasts close their barriers "
+        "when a storm surge meets a spring tide: the one on the Thames has been closed over 200 times.",
+    ),
+    "https://example.org/power": (
+        "Power from the tides",
+        "A tidal barrage lets the flood in and holds it back at ebb, so that the water drives turbines on its way out. "
+        "The one across the Rance in Brittany has done so since 1966, with a capacity of 240 megawatts.",
+    ),
+}
+"""The web: title and text by URL. It needs no network."""
 
 
 @contextmanager
 def log_call(ctx: RunContext) -> Generator[None]:
-    """Leave a trace before and after a tool's work."""
+    """Append to the effect log before and after a tool's work."""
     append_event("started", tool=ctx.tool_name, call_id=ctx.tool_call_id)
     try:
         yield
@@ -54,7 +88,9 @@ def web_search(ctx: RunContext, query: str) -> list[dict[str, str]]:
         query: a few words.
     """
     with log_call(ctx):
-        return search(query)
+        words = [word for word in query.lower().split() if len(word) > 3 and word != "tides"]
+        found = {url: title for url, (title, text) in PAGES.items() if any(word in text.lower() for word in words)}
+        return [{"title": title, "url": url} for url, title in found.items()]
 
 
 @tool(effect="read")
@@ -75,7 +111,7 @@ def take_note(ctx: RunContext, text: str) -> str:
 
 @tool(effect="once")
 def charge_card(ctx: RunContext, cents: int) -> str:
-    """Charge the customer's card: what nobody wants to see twice."""
+    """Charge the customer's card, which must not happen twice."""
     with log_call(ctx):
         return f"receipt {ctx.idempotency_key[:8]} for ${cents / 100:.2f}"
 
@@ -97,9 +133,33 @@ def send_report(ctx: RunContext, to: str) -> str:
 
 # The model
 
+SCRIPT = [
+    [
+        call("web_search", query="what causes tides gravity"),
+        call("web_search", query="tides measured gauges"),
+        call("web_search", query="who depends tides harbor"),
+    ],
+    call("read_page", url="https://example.org/causes"),
+    call("read_page", url="https://example.org/measuring"),
+    call("read_page", url="https://example.org/people"),
+    call("take_note", text="Causes, measuring, and people are covered. What the tides are good for is not."),
+    call("web_search", query="power from tides barrage"),
+    call("read_page", url="https://example.org/power"),
+    call("charge_card", cents=250),
+    call(
+        "write_report",
+        text="The tides follow the Moon, and to a lesser degree the Sun. Radar gauges, pressure sensors, and "
+        "satellites measure them. Harbors, fishers, and low-lying towns live by the tables, and barrages such as the "
+        "one across the Rance turn the ebb into power.",
+    ),
+    call("take_note", text="Checked against the pages: 24 h 50 min, M2 at 12.42 h, 240 MW on the Rance."),
+    call("send_report", to="reader@example.org"),
+    "The report on the tides is written and sent.",
+]
+
 
 class LoggedModel(WrapperModel):
-    """A model that leaves a trace whenever it is asked and whenever it answers, in whatever process."""
+    """A model that appends to the effect log before each request and after each answer."""
 
     async def request(
         self,
@@ -107,10 +167,13 @@ class LoggedModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Ask the model."""
+        """Call the model."""
         turn = 1 + sum(isinstance(message, ModelResponse) for message in messages)
         append_event("started", turn=turn)
         try:
+            if isinstance(self.wrapped, ScriptedModel):
+                think_time_s = float(os.environ.get(THINK_TIME_VARIABLE, "0.2"))
+                await asyncio.sleep(max(0.6, 4 * think_time_s) if turn == KILL_TURN else think_time_s)
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
         except Exception:
             append_event("failed", turn=turn)
@@ -121,31 +184,30 @@ class LoggedModel(WrapperModel):
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
             nano_usd=-1 if (cost := compute_cost(response)) is None else cost,
-            requested_tools=[part.tool_name for part in response.tool_calls],
         )
         return response
 
 
 def _create_model() -> Model:
-    name = os.environ.get(MODEL_VARIABLE)
-    if name:
+    if name := os.environ.get(MODEL_VARIABLE):
         return infer_model(name)
-    from holdfast.cli.demo.model_script import create_scripted_model
-
-    return create_scripted_model(float(os.environ.get(THINK_TIME_VARIABLE, "0.2")))
+    provider, _, name = PRICE_MODEL.partition(":")
+    return ScriptedModel(SCRIPT, name=name, provider=provider)
 
 
 research = Agent(
     LoggedModel(_create_model()),
-    name=AGENT_NAME,
+    name="research",
     tools=[web_search, read_page, take_note, charge_card, write_report, send_report],
-    instructions=INSTRUCTIONS,
+    instructions="You are a research assistant. Take one thing at a time: search, then read each page that matters "
+    "with a call of its own, note what is still missing, charge the card, write the report, send it, and only then "
+    "answer, in one sentence.",
     max_turns=30,
 )
 
 
 def _exit_with_parent() -> None:
-    """A worker of the demo is of no use without it: end when the demo's process is gone, however it went."""
+    """End this worker when the demo's process is gone, however it ended."""
     parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(0.5)

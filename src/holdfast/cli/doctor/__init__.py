@@ -1,11 +1,11 @@
-"""``holdfast doctor``: is this machine fit, is the store well, is there work that nobody does?
+"""``holdfast doctor``: checks of the machine, the store, and the work in it.
 
-Each check is a line with a verdict, and with what to do when it is not ``ok``. Nothing is changed: a database that is
-not there is not created, one of an older schema is not migrated, dead workers are not buried. What a commit costs is
-measured in a file of its own beside the database, which is removed again.
+Each check is a line with a status, and with what to do if it is not ``ok``. Nothing is changed: a missing database is
+not created, one of an older schema is not migrated, and dead workers are not declared dead. The time of a commit is
+measured in a file of its own next to the database, which is deleted again.
 
-There is a module for each kind of store, and one for what is told of the work in all of them. A store that fails is not
-asked about its work.
+There is a module for each kind of store, and one for the work in all of them. If a check of the store fails, the work
+in it is not checked.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
+from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, fail, ok, warn
 from holdfast.cli.doctor.providers import get_mcp_version, list_installed_providers
-from holdfast.cli.formatting import create_console, print_json, to_one_line
+from holdfast.cli.shared.formatting import create_console, print_json, to_one_line
+from holdfast.cli.shared.options import format_example, json_option, url_option
 from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.codec import AesEncryption
 from holdfast.codec.encryption import KEYS_VARIABLE
@@ -37,32 +40,39 @@ from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_
 _STATUS_STYLES = {OK: "green", WARN: "yellow", FAIL: "red"}
 
 
-def run_doctor(url: str | None, *, as_json: bool) -> int:
-    """Carry out all checks and tell; the exit code is 1 if one of them failed."""
-    checks = list(_diagnose(url))
-    healthy = all(check.status != FAIL for check in checks)
+@click.command(epilog=format_example("holdfast doctor", "holdfast doctor --url sqlite:////var/lib/app/runs.db --json"))
+@json_option("A JSON object: ok, checks (an array of objects: name, status, message, advice).")
+@url_option
+def doctor(as_json: bool, url: str | None) -> None:
+    """Check the machine and the store.
+
+    Each check says whether all is well, and what to do if not; one lists the model providers that can be called from
+    here. It changes nothing, and shows no key. Exits with 1 if a check fails.
+    """
+    results = list(_diagnose(url))
+    is_ok = all(result.status != FAIL for result in results)
     if as_json:
-        print_json({"ok": healthy, "checks": [asdict(check) for check in checks]})
+        print_json({"ok": is_ok, "checks": [asdict(result) for result in results]})
     else:
-        _print_results(create_console(), checks)
-    return 0 if healthy else 1
+        _print_results(create_console(), results)
+    sys.exit(0 if is_ok else 1)
 
 
 def _print_results(out: Console, results: Sequence[CheckResult]) -> None:
     table = Table.grid(padding=(0, 2))
     for check in results:
-        told = Text(to_one_line(check.message))
+        message = Text(to_one_line(check.message))
         if check.advice:
-            told.append(f"\n→ {to_one_line(check.advice)}", "dim")
-        table.add_row(Text(check.status, _STATUS_STYLES[check.status]), check.name, told)
-    out.print(table)
+            message.append(f"\n→ {to_one_line(check.advice)}", "dim")
+        table.add_row(Text(check.status, _STATUS_STYLES[check.status]), check.name, message)
+    out.print(table, soft_wrap=False)
 
 
 def _diagnose(url: str | None) -> Iterator[CheckResult]:
-    yield CheckResult("python", OK, f"{platform.python_implementation()} {platform.python_version()}")
-    yield CheckResult("holdfast", OK, f"{__version__}, with SQLite {sqlite3.sqlite_version}")
+    yield ok("python", f"{platform.python_implementation()} {platform.python_version()}")
+    yield ok("holdfast", f"{__version__}, with SQLite {sqlite3.sqlite_version}")
     if found := find_foreign_distribution():
-        yield CheckResult("distribution", WARN, describe_clash(found), REINSTALL_HINT)
+        yield warn("distribution", describe_clash(found), REINSTALL_HINT)
     yield _diagnose_models()
     yield _diagnose_mcp()
     try:
@@ -74,18 +84,16 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
             return
         store = create_store(resolve_store_url(url))
     except HoldfastError as error:
-        yield CheckResult("store", FAIL, str(error))
+        yield fail("store", str(error))
         return
     yield _diagnose_encryption(store)
     yield from _diagnose_store(url, unwrap_store(store))
 
 
 def _diagnose_store(url: str | None, store: Store) -> Iterator[CheckResult]:
-    """What there is to say of the store; only what it needs is imported."""
+    """Check the store; only the module for its kind is imported."""
     if isinstance(store, MemoryStore):
-        yield CheckResult(
-            "store", WARN, "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL"
-        )
+        yield warn("store", "memory:// keeps runs only as long as the process lives", "use a sqlite:/// URL")
     elif isinstance(store, SqliteStore):
         from holdfast.cli.doctor.sqlite import diagnose_sqlite
 
@@ -103,20 +111,19 @@ def _diagnose_store(url: str | None, store: Store) -> Iterator[CheckResult]:
 def _diagnose_models() -> CheckResult:
     known = list_installed_providers()
     if known:
-        return CheckResult("models", OK, f"packages for {', '.join(known)}")
+        return ok("models", f"packages for {', '.join(known)}")
     advice = (
         "an agent needs one of its model's provider: pip install 'holdfast-agents[openai]', or [anthropic], [google]…"
     )
-    return CheckResult("models", OK, "no provider's package is installed", advice)
+    return ok("models", "no provider's package is installed", advice)
 
 
 def _diagnose_mcp() -> CheckResult:
     found = get_mcp_version()
     if found is not None:
-        return CheckResult("mcp", OK, f"the package for MCP servers is installed ({found})")
-    return CheckResult(
+        return ok("mcp", f"the package for MCP servers is installed ({found})")
+    return ok(
         "mcp",
-        OK,
         "the package for MCP servers is not installed",
         "to use their tools: pip install 'holdfast-agents[mcp]'",
     )
@@ -124,15 +131,15 @@ def _diagnose_mcp() -> CheckResult:
 
 def _diagnose_encryption(store: Store) -> CheckResult:
     if not isinstance(store, EncryptedStore):
-        return CheckResult("encryption", OK, f"off: {KEYS_VARIABLE} is not set")
-    assert isinstance(store.encryption, AesEncryption)  # nobody but the environment gives this command one
+        return ok("encryption", f"off: {KEYS_VARIABLE} is not set")
+    assert isinstance(store.encryption, AesEncryption)  # only the environment configures it here
     first, *others = store.encryption.key_ids
     also = f", and key {', '.join(others)} can be read" if others else ""
-    return CheckResult("encryption", OK, f"what is recorded is sealed with key {first}{also}")
+    return ok("encryption", f"what is recorded is sealed with key {first}{also}")
 
 
 def _diagnose_store_url(url: str | None) -> CheckResult:
     place = split_namespace(url)[0] if url else None
     is_given = place is not None and place != split_namespace(resolve_store_url())[0]
     source = "--url" if is_given else "HOLDFAST_URL" if os.environ.get("HOLDFAST_URL") else "the default in this folder"
-    return CheckResult("store url", OK, f"{redact_url(resolve_store_url(url))} (from {source})")
+    return ok("store url", f"{redact_url(resolve_store_url(url))} (from {source})")

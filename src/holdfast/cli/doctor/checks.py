@@ -1,11 +1,11 @@
-"""What ``doctor`` finds: a verdict, and what to do when it is not ``ok``."""
+"""The result of a check: a status, and what to do if it is not ``ok``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.formatting import format_duration
+from holdfast.cli.shared.formatting import format_duration
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SLOW_COMMIT_S = 0.05
@@ -13,7 +13,7 @@ SLOW_COMMIT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One finding."""
+    """The result of a check."""
 
     name: str
     status: str
@@ -21,18 +21,31 @@ class CheckResult:
     advice: str = ""
 
 
+def ok(name: str, message: str, advice: str = "") -> CheckResult:
+    """All is well; ``advice`` is what could be better still."""
+    return CheckResult(name, OK, message, advice)
+
+
+def warn(name: str, message: str, advice: str = "") -> CheckResult:
+    """It works, but needs attention."""
+    return CheckResult(name, WARN, message, advice)
+
+
+def fail(name: str, message: str, advice: str = "") -> CheckResult:
+    """It does not work."""
+    return CheckResult(name, FAIL, message, advice)
+
+
 def diagnose_commit(commit_times_s: Sequence[float], advice: str) -> CheckResult:
-    """What a durable commit takes, by the times of a few; ``advice`` is for when that is slow."""
+    """The time of a durable commit, from a few measurements; ``advice`` is for a slow one."""
     typical, worst = sorted(commit_times_s)[len(commit_times_s) // 2], max(commit_times_s)
     message = (
         f"{format_duration(typical)} a durable commit (slowest of {len(commit_times_s)}: {format_duration(worst)})"
     )
-    return (
-        CheckResult("commit", WARN, message, advice) if typical > SLOW_COMMIT_S else CheckResult("commit", OK, message)
-    )
+    return warn("commit", message, advice) if typical > SLOW_COMMIT_S else ok("commit", message)
 
 
 def diagnose_namespace(namespace: str, location: str, others: Sequence[str]) -> CheckResult:
-    """Whose runs these are, and who else has some here."""
-    told = f"{namespace}, in {location}"
-    return CheckResult("namespace", OK, told + (f"; others here: {', '.join(others)}" if others else ""))
+    """The namespace in use, and the others in the same place."""
+    also = f"; others here: {', '.join(others)}" if others else ""
+    return ok("namespace", f"{namespace}, in {location}{also}")

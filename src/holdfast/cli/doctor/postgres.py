@@ -1,12 +1,12 @@
-"""What ``doctor`` tells of a PostgreSQL database."""
+"""Checks of a PostgreSQL database."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult, diagnose_commit, diagnose_namespace
+from holdfast.cli.doctor.checks import FAIL, CheckResult, diagnose_commit, diagnose_namespace, fail, ok, warn
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.formatting import format_bytes, format_count, format_duration
+from holdfast.cli.shared.formatting import format_bytes, format_count, format_duration
 from holdfast.errors import StoreError
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres.connections import Connection
@@ -28,20 +28,17 @@ from holdfast.stores.sql.schema import latest_version
 from holdfast.stores.urls import resolve_store_url
 
 MAX_CLOCK_SKEW_S = 5.0
-"""Seconds by which two clocks differ so much that somebody should know."""
+"""The difference between two clocks from which there is a warning."""
 _MAX_DEAD_ROWS = 100_000
 _MAX_SHOWN_TABLES = 3
 
 
 def diagnose_postgres(url: str | None, store: Store) -> Iterator[CheckResult]:
-    """How the database is; and if it has its tables, and nothing fails, what is in them."""
+    """Check the database; and if it has its tables and nothing fails, the work in it."""
     assert isinstance(store, PgStore)
-    found: list[CheckResult] = []
-    for one in _diagnose_database(resolve_store_url(url), store):
-        found.append(one)
-        yield one
-    is_there = any(one.name == "tables" for one in found)
-    if is_there and all(one.status != FAIL for one in found):
+    results = list(_diagnose_database(resolve_store_url(url), store))
+    yield from results
+    if any(one.name == "tables" for one in results) and all(one.status != FAIL for one in results):
         yield from diagnose_workload(url)
 
 
@@ -50,7 +47,7 @@ def _diagnose_database(url: str, store: PgStore) -> Iterator[CheckResult]:
         with open_connection(url) as connection:
             yield from _diagnose_connection(connection, store)
     except StoreError as error:
-        yield CheckResult("database", FAIL, str(error))
+        yield fail("database", str(error))
 
 
 def _diagnose_connection(connection: Connection, store: PgStore) -> Iterator[CheckResult]:
@@ -77,21 +74,19 @@ def _diagnose_server(server: ServerFacts) -> CheckResult:
     message = f"PostgreSQL {server.version}, {server.connection_count} of {server.max_connections} connections in use"
     if server.connection_count > 0.9 * server.max_connections:
         advice = "a worker needs four: raise max_connections, or put a pooler such as PgBouncer in front"
-        return CheckResult("server", WARN, message, advice)
-    return CheckResult("server", OK, message)
+        return warn("server", message, advice)
+    return ok("server", message)
 
 
 def _diagnose_schema(version: int, schema: str, server: ServerFacts) -> CheckResult:
     if not version:
         where = f"{schema} in {server.database}"
-        return CheckResult(
-            "database", OK, f"no tables are there yet: the first run, or `holdfast worker`, makes {where}"
-        )
+        return ok("database", f"no tables are there yet: the first run, or `holdfast worker`, makes {where}")
     if version < latest_version():
         what = f"schema version {version} is from an older Holdfast"
-        return CheckResult("database", WARN, what, "the next worker or program that opens it brings it up to date")
+        return warn("database", what, "the next worker or program that opens it brings it up to date")
     newer = " (from a newer Holdfast that this one can work with)" if version > latest_version() else ", up to date"
-    return CheckResult("database", OK, f"schema version {version}{newer}")
+    return ok("database", f"schema version {version}{newer}")
 
 
 def _diagnose_privileges(
@@ -102,20 +97,19 @@ def _diagnose_privileges(
         what = "make" if not version else "bring up to date"
         advice = (
             f"GRANT CREATE ON DATABASE {quote_identifier(server.database)} TO {quote_identifier(server.user)}; or have "
-            "somebody who may do "
+            "someone who may do "
             f'so run what this prints: python -c "from holdfast.stores.postgres.migrations import ddl; '
             f'print(ddl({schema!r}, {server.user!r}))"'
         )
-        yield CheckResult("privileges", FAIL if not version else WARN, f"{may} not {what} the tables", advice)
+        yield (warn if version else fail)("privileges", f"{may} not {what} the tables", advice)
     elif lacking := find_inaccessible_tables(connection, schema):
-        yield CheckResult(
+        yield fail(
             "privileges",
-            FAIL,
             f"{may} not read and write {', '.join(lacking[:_MAX_SHOWN_TABLES])}",
             make_grants(schema, server.user),
         )
     else:
-        yield CheckResult("privileges", OK, f"{may} read and write the tables" if version else f"{may} make the tables")
+        yield ok("privileges", f"{may} read and write the tables" if version else f"{may} make the tables")
 
 
 def _diagnose_durability(server: ServerFacts) -> CheckResult:
@@ -126,43 +120,36 @@ def _diagnose_durability(server: ServerFacts) -> CheckResult:
     }
     message = ", ".join(f"{name}={value}" for name, value in settings.items())
     if server.fsync and server.full_page_writes:
-        return CheckResult("durability", OK, message)
-    return CheckResult(
-        "durability", WARN, message, "what was recorded can be lost with the server's power: switch them on"
-    )
+        return ok("durability", message)
+    return warn("durability", message, "what was recorded can be lost with the server's power: switch them on")
 
 
 def _diagnose_notifications(connection: Connection) -> CheckResult:
     if connection.is_pooled:
-        return CheckResult(
+        return ok(
             "notifications",
-            OK,
-            "a pooler stands between: workers look for news by themselves, and a dead one is noticed by its lease",
+            "there is a pooler: workers poll for changes, and a dead worker is noticed by its lease",
             "a URL that leads to the server directly is quicker at both",
         )
     if can_receive_notifications(connection):
-        return CheckResult(
-            "notifications", OK, "notifications are heard, and a session shows at once that its worker is dead"
-        )
-    return CheckResult(
-        "notifications", WARN, "no notification is heard", "something between here and the server swallows LISTEN"
-    )
+        return ok("notifications", "notifications are heard, and a session shows at once that its worker is dead")
+    return warn("notifications", "no notification is heard", "something between here and the server swallows LISTEN")
 
 
 def _diagnose_clock(offset_s: float) -> CheckResult:
     how = "ahead of" if offset_s > 0 else "behind"
     message = f"the server's is {format_duration(abs(offset_s))} {how} this machine's; the server's counts"
     if abs(offset_s) > MAX_CLOCK_SKEW_S:
-        return CheckResult("clock", WARN, message, "let NTP set both: times that your own code records come from here")
-    return CheckResult("clock", OK, message)
+        return warn("clock", message, "let NTP set both: times that your own code records come from here")
+    return ok("clock", message)
 
 
 def _diagnose_tables(tables: Sequence[TableFacts], schema: str, server: ServerFacts) -> Iterator[CheckResult]:
     largest = ", ".join(f"{table.name} {format_bytes(table.size)}" for table in tables[:_MAX_SHOWN_TABLES])
-    yield CheckResult("tables", OK, f"{format_bytes(sum(table.size for table in tables))} in all ({largest}, …)")
+    yield ok("tables", f"{format_bytes(sum(table.size for table in tables))} in all ({largest}, …)")
     if not server.autovacuum:
         advice = "switch autovacuum on: without it, tables grow with every change"
-        yield CheckResult("vacuum", WARN, "autovacuum is off", advice)
+        yield warn("vacuum", "autovacuum is off", advice)
     for table in tables:
         if table.dead_row_count > max(_MAX_DEAD_ROWS, table.live_row_count):
             message = (
@@ -173,4 +160,4 @@ def _diagnose_tables(tables: Sequence[TableFacts], schema: str, server: ServerFa
                 "vacuum does not keep up: look in pg_stat_activity for a transaction that has been open for long, and "
                 f"run VACUUM {quote_identifier(schema)}.{quote_identifier(table.name)}"
             )
-            yield CheckResult("vacuum", WARN, message, advice)
+            yield warn("vacuum", message, advice)

@@ -1,7 +1,6 @@
-"""Which model providers can be asked from here: whose package is installed, and whose key is in the environment; and
-whether MCP servers can be.
+"""Which model providers can be called from here: by the installed packages, and the keys in the environment.
 
-Nothing is imported for it, nobody is asked, and a key itself is never told.
+No package is imported, no provider is called, and a key itself is never shown.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import NamedTuple
 
 class _Provider(NamedTuple):
     name: str
-    """As in ``provider:model``, and the extra that brings its package."""
+    """As in ``provider:model``. The extra that installs its package has the same name."""
     package: str
     key_variables: tuple[str, ...]
-    """The variables that it reads; one of them is enough. None: it has other ways to know who asks."""
+    """The variables for its key; one of them is enough. Empty if it authenticates in another way."""
 
 
 _PROVIDERS = (
@@ -34,19 +33,19 @@ _PROVIDERS = (
 
 
 def list_installed_providers() -> list[str]:
-    """Those whose package is here, with what is known of their keys: ``openai (OPENAI_API_KEY is set)``."""
+    """Providers whose package is installed, with the state of their keys: ``openai (OPENAI_API_KEY is set)``."""
     return [f"{one.name}{_format_key_status(one.key_variables)}" for one in _PROVIDERS if _is_installed(one.package)]
 
 
 def get_mcp_version() -> str | None:
-    """The version of the package that speaks to MCP servers, if it is here."""
+    """The version of the package for MCP servers, if it is installed."""
     return version("mcp") if _is_installed("mcp") else None
 
 
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # nor is the package around it
         return False
 
 

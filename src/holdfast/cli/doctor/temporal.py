@@ -1,4 +1,4 @@
-"""What ``doctor`` tells of a Temporal server."""
+"""Checks of a Temporal server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetClust
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
+from holdfast.cli.doctor.checks import FAIL, CheckResult, fail, ok, warn
 from holdfast.cli.doctor.workload import diagnose_workload
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.formatting import format_count, format_duration
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.formatting import format_count, format_duration
 from holdfast.errors import HoldfastError
 from holdfast.stores.temporal.connection import connect
 from holdfast.stores.temporal.errors import translate_errors
@@ -23,11 +23,11 @@ from holdfast.stores.temporal.targets import Target, parse_target
 from holdfast.stores.urls import resolve_store_url
 
 _MIN_RETENTION_DAYS = 3
-"""Days: whoever keeps histories for less may find a run gone before anybody has looked at it."""
+"""With a shorter retention, a run may be gone before anyone has looked at it."""
 
 
 def diagnose_temporal(url: str | None) -> Iterator[CheckResult]:
-    """Whether the server can be used, and how; and if it can, what is in it."""
+    """Check the server; and if nothing fails, the work in it."""
     found = run_in_loop(_diagnose(resolve_store_url(url)))
     yield from found
     if all(check.status != FAIL for check in found):
@@ -41,32 +41,23 @@ async def _diagnose(url: str) -> list[CheckResult]:
         client = await connect(target)
         took = time.perf_counter() - began
         with translate_errors(target):
+            version = (await client.workflow_service.get_cluster_info(GetClusterInfoRequest())).server_version
             return [
-                CheckResult(
-                    "server",
-                    OK,
-                    f"Temporal {await _get_version(client)} at {target.address}, {format_duration(took)} away",
-                ),
+                ok("server", f"Temporal {version} at {target.address}, {format_duration(took)} away"),
                 await _diagnose_namespace(client, target),
                 await _diagnose_tags(client, target),
                 _diagnose_payloads(target),
             ]
     except HoldfastError as error:
-        return [CheckResult("server", FAIL, str(error))]
-
-
-async def _get_version(client: Client) -> str:
-    return (await client.workflow_service.get_cluster_info(GetClusterInfoRequest())).server_version
+        return [fail("server", str(error))]
 
 
 async def _diagnose_namespace(client: Client, target: Target) -> CheckResult:
-    told = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=target.namespace))
-    days = told.config.workflow_execution_retention_ttl.ToTimedelta().days
+    response = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=target.namespace))
+    days = response.config.workflow_execution_retention_ttl.ToTimedelta().days
     message = f"{target.namespace}: histories of runs that have ended are kept for {format_count(days, 'day')}"
     advice = "a run that has ended longer ago can be neither read nor retried, and its id starts a new one"
-    return CheckResult(
-        "namespace", WARN if days < _MIN_RETENTION_DAYS else OK, message, advice if days < _MIN_RETENTION_DAYS else ""
-    )
+    return warn("namespace", message, advice) if days < _MIN_RETENTION_DAYS else ok("namespace", message)
 
 
 async def _diagnose_tags(client: Client, target: Target) -> CheckResult:
@@ -74,24 +65,22 @@ async def _diagnose_tags(client: Client, target: Target) -> CheckResult:
         asked = ListSearchAttributesRequest(namespace=target.namespace)
         known = (await client.operator_service.list_search_attributes(asked)).custom_attributes
     except RPCError as error:
-        return CheckResult("tags", OK, f"it is not told whether they can be searched for ({error.message})")
+        return ok("tags", f"it is not response whether they can be searched for ({error.message})")
     if TAGS_ATTRIBUTE.name in known:
-        return CheckResult("tags", OK, f"searched for by {TAGS_ATTRIBUTE.name}")
+        return ok("tags", f"searched for by {TAGS_ATTRIBUTE.name}")
     create = (
         f"temporal operator search-attribute create -n {target.namespace} --name {TAGS_ATTRIBUTE.name} --type "
         "KeywordList"
     )
-    return CheckResult(
-        "tags", OK, f"there is no {TAGS_ATTRIBUTE.name}: lists by tag look at every run", f"`{create}` makes them quick"
+    return ok(
+        "tags", f"there is no {TAGS_ATTRIBUTE.name}: lists by tag look at every run", f"`{create}` makes them quick"
     )
 
 
 def _diagnose_payloads(target: Target) -> CheckResult:
     if not target.payload_location:
         advice = "?payloads=/a/shared/folder in the URL keeps larger values elsewhere"
-        return CheckResult("payloads", OK, "in histories: values of up to 2 MB", advice)
+        return ok("payloads", "in histories: values of up to 2 MB", advice)
     if "://" not in target.payload_location and not Path(target.payload_location).expanduser().is_dir():
-        return CheckResult(
-            "payloads", WARN, f"there is no folder {target.payload_location}", "the first large one makes it"
-        )
-    return CheckResult("payloads", OK, "large ones are kept elsewhere")
+        return warn("payloads", f"there is no folder {target.payload_location}", "the first large one makes it")
+    return ok("payloads", "large ones are kept elsewhere")

@@ -1,4 +1,4 @@
-"""What ``doctor`` tells of workers and runs: who is there, and whether there is work that nobody does."""
+"""Checks of workers and runs: who is alive, and whether there is work that no worker serves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.cli.disabled_workflows import count_unfinished_runs
-from holdfast.cli.doctor.checks import FAIL, OK, WARN, CheckResult
-from holdfast.cli.event_loop import run_in_loop
-from holdfast.cli.formatting import format_ago, format_command, format_count
-from holdfast.cli.store_access import open_client, with_store_options
+from holdfast.cli.doctor.checks import CheckResult, fail, ok, warn
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.formatting import format_ago, format_command, format_count
+from holdfast.cli.shared.store_access import open_client, with_store_options
+from holdfast.cli.workflows.disable import count_unfinished_runs
 from holdfast.core.states import UNFINISHED_STATES, RunState
 from holdfast.errors import HoldfastError
 from holdfast.services.health import Health
@@ -22,7 +22,7 @@ from holdfast.services.workers import WorkerInfo
 
 
 def diagnose_workload(url: str | None) -> Iterator[CheckResult]:
-    """Who is alive, how many runs there are, and what somebody should see to."""
+    """Check workers, listeners, and runs."""
     for check in _diagnose(url):
         yield replace(check, advice=with_store_options(url, check.advice))
 
@@ -31,7 +31,7 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
     try:
         found = run_in_loop(_fetch_workload(url))
     except HoldfastError as error:
-        yield CheckResult("runs", FAIL, str(error))
+        yield fail("runs", str(error))
         return
     states: Counter[RunState] = Counter()
     for one in found.health:
@@ -39,8 +39,8 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
     yield _diagnose_workers(found.workers, any(states[state] for state in UNFINISHED_STATES))
     yield from _diagnose_listeners(found.workers)
     more = {state for one in found.health for state in one.capped_states}
-    told = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
-    yield CheckResult("runs", OK, told or "none yet")
+    counts = ", ".join(f"{states[state]}{'+' if state in more else ''} {state}" for state in RunState if states[state])
+    yield ok("runs", counts or "none yet")
     yield from _diagnose_unserved(found.health)
     yield from _diagnose_disabled(found.health)
     yield from _diagnose_paused_queues(found.queues)
@@ -48,8 +48,6 @@ def _diagnose(url: str | None) -> Iterator[CheckResult]:
 
 
 class _Workload(NamedTuple):
-    """What is told of workers and runs."""
-
     health: Sequence[Health]
     workers: Sequence[WorkerInfo]
     queues: Sequence[QueueInfo]
@@ -68,20 +66,18 @@ def _diagnose_workers(workers: Sequence[WorkerInfo], has_work: bool) -> CheckRes
     if gone:
         message += f"; {format_count(gone, 'dead one')} whose runs the next worker takes over"
     if not alive and has_work:
-        return CheckResult(
-            "workers", WARN, message, "start one with `holdfast worker module`, or run your program again"
-        )
-    return CheckResult("workers", OK, message)
+        return warn("workers", message, "start one with `holdfast worker module`, or run your program again")
+    return ok("workers", message)
 
 
 def _diagnose_listeners(workers: Sequence[WorkerInfo]) -> Iterator[CheckResult]:
-    """Those that a server speaks for, if there are any."""
+    """Check the listeners of servers, if there are any."""
     known = [worker for worker in workers if worker.is_listener and worker.state == "live"]
     own = [worker for worker in known if worker.is_alive]
     if known:
         gone = len(known) - len(own)
         lost = f"; {format_count(gone, 'silent one')} whose runs a server gives to others" if gone else ""
-        yield CheckResult("listeners", OK, _format_live_workers(own) + lost)
+        yield ok("listeners", _format_live_workers(own) + lost)
 
 
 def _format_live_workers(workers: Sequence[WorkerInfo]) -> str:
@@ -91,9 +87,7 @@ def _format_live_workers(workers: Sequence[WorkerInfo]) -> str:
 
 def _diagnose_unserved(health: Sequence[Health]) -> Iterator[CheckResult]:
     for left in sorted((left for one in health for left in one.unserved_runs), key=lambda left: left.reason):
-        yield CheckResult(
-            "unserved", WARN, f"{left.reason} ({format_count(left.run_count, 'unfinished run')})", left.remedy
-        )
+        yield warn("unserved", f"{left.reason} ({format_count(left.run_count, 'unfinished run')})", left.remedy)
 
 
 def _diagnose_disabled(health: Sequence[Health]) -> Iterator[CheckResult]:
@@ -106,7 +100,7 @@ def _diagnose_disabled(health: Sequence[Health]) -> Iterator[CheckResult]:
                 f"workflow {one.name!r}, {since}{by}{why} "
                 f"({format_count(count_unfinished_runs(one), 'unfinished run')})"
             )
-            yield CheckResult("disabled", WARN, message, describe_disabled(one.name).partition(": ")[2])
+            yield warn("disabled", message, describe_disabled(one.name).partition(": ")[2])
 
 
 def _diagnose_paused_queues(queues: Sequence[QueueInfo]) -> Iterator[CheckResult]:
@@ -116,13 +110,13 @@ def _diagnose_paused_queues(queues: Sequence[QueueInfo]) -> Iterator[CheckResult
                 f"{format_count(queue.waiting_count, 'run')} {'waits' if queue.waiting_count == 1 else 'wait'} in it"
             )
             message = f"queue {queue.name!r}, {format_ago(time.time() - queue.paused_at.timestamp())} ({waiting})"
-            yield CheckResult(
-                "paused", WARN, message, f"`{format_command('queues', 'resume', queue.name)}` lets its runs go on"
+            yield warn(
+                "paused", message, f"`{format_command('queues', 'resume', queue.name)}` lets its runs start again"
             )
 
 
 def _diagnose_unsuccessful(states: Mapping[RunState, int]) -> Iterator[CheckResult]:
     for state in (RunState.FAILED, RunState.DEAD):
         if count := states.get(state):
-            advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` lets one go on"
-            yield CheckResult(state.value, WARN, format_count(count, "run"), advice)
+            advice = f"see them with `holdfast runs --state {state}`; `holdfast retry ID` retries one"
+            yield warn(state.value, format_count(count, "run"), advice)

@@ -1,0 +1,1 @@
+"""Commands about the server: ``serve``, API keys, and the audit log."""

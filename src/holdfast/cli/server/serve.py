@@ -1,0 +1,148 @@
+"""``holdfast serve``."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.shared.event_loop import run_in_loop
+from holdfast.cli.shared.options import format_example, log_options, set_up_log, store_only_option
+from holdfast.cli.shared.parsing import parse_duration
+
+
+@click.command(
+    epilog=format_example(
+        "holdfast serve",
+        "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
+        "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
+    )
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="IP",
+    help="The address to listen on. Any other than this machine needs an API key first.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7100,
+    show_default=True,
+    metavar="N",
+    help="The port; 0: any free port.",
+)
+@click.option(
+    "--host-name",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which clients call the server, in addition to localhost; may be repeated. `*`: any.",
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The certificate, to serve HTTPS.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Its key, if not in the same file.")
+@click.option(
+    "--trust-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="IP",
+    help="Trust what this proxy says about where requests come from; may be repeated.",
+)
+@click.option(
+    "--max-body",
+    type=click.FloatRange(min=0, min_open=True),
+    default=16.0,
+    show_default=True,
+    metavar="MIB",
+    help="Maximum size of the body of a request.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=500.0,
+    show_default=True,
+    metavar="N",
+    help="Maximum requests per second of one key, counted by each server on its own.",
+)
+@click.option(
+    "--max-streams",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of event streams that one key may have open at once.",
+)
+@click.option(
+    "--keep-audit",
+    type=parse_duration,
+    default="90d",
+    show_default=True,
+    metavar="TIME",
+    help="How long entries of the audit log are kept.",
+)
+@click.option(
+    "--allow-webhook-to",
+    "webhook_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="A host in a private network that webhooks may be sent to; may be repeated.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=1.0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that requests in flight get to finish when the server stops.",
+)
+@log_options
+@store_only_option("a server serves a store, give its URL.")
+def serve(
+    host: str,
+    port: int,
+    allowed_hosts: tuple[str, ...],
+    tls_cert: str | None,
+    tls_key: str | None,
+    trusted_proxies: tuple[str, ...],
+    max_body: float,
+    rate: float,
+    max_streams: int,
+    keep_audit: float,
+    webhook_hosts: tuple[str, ...],
+    grace_s: float,
+    log_level: str | None,
+    log_format: str | None,
+    url: str | None,
+) -> None:
+    """Serve the store over HTTP, for agents of any framework and language.
+
+    By default it listens on this machine only. There, programs of the same user may do everything until you create the
+    first API key (`holdfast keys create`); from then on every request needs one. Start as many servers as you
+    like, on the same store. SIGTERM or Ctrl-C stops a server cleanly; a second one stops it at once.
+
+    `GET /v1/openapi.json` describes the API. --namespace is the namespace of requests that need no key.
+    """
+    # Imported here, because `serve --help` must work without the packages of a server.
+    from holdfast.server.app import Settings
+    from holdfast.server.uvicorn_server import serve as serve_http
+
+    run_in_loop(
+        serve_http(
+            url,
+            host=host,
+            port=port,
+            allowed_hosts=allowed_hosts,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            trusted_proxies=trusted_proxies,
+            grace_s=grace_s,
+            settings=Settings(
+                max_body_bytes=int(max_body * 1024 * 1024),
+                requests_per_s=rate,
+                max_open_streams=max_streams,
+                audit_retention_s=keep_audit,
+                allowed_webhook_hosts=tuple(map(str.lower, webhook_hosts)),
+            ),
+            print_line=set_up_log("holdfast.server", log_level, log_format),
+        )
+    )

@@ -1,0 +1,1 @@
+"""Commands about workflows and agents: their state, limits, schedules, costs, policies, and addresses."""

@@ -1,0 +1,114 @@
+"""``holdfast agents``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+from rich.text import Text
+
+from holdfast.cli.shared.formatting import (
+    create_console,
+    format_ago,
+    format_command,
+    format_count,
+    make_printable,
+    print_json,
+    to_one_line,
+)
+from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.store_access import run_client, with_store_options
+from holdfast.cli.shared.tables import print_table
+from holdfast.client.client import Client
+from holdfast.core.states import RunState
+from holdfast.services.health import Health, HealthState
+
+_HEALTH_STYLES = {
+    HealthState.SERVING: "green",
+    HealthState.SILENT: "red",
+    HealthState.UNSERVED: "yellow",
+    HealthState.DISABLED: "red",
+}
+
+_SHOWN_STATES = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.FAILED, RunState.DEAD)
+"""States that need attention, or soon will. Ended runs are counted together."""
+
+
+@click.command(epilog=format_example("holdfast agents", "holdfast agents --all --json"))
+@click.option("--all", "include_workflows", is_flag=True, help="Workflows as well.")
+@json_option(
+    "A JSON array of objects: name, is_agent, state, worker_count, versions, heartbeat_at, disabled_at, run_counts (a "
+    "number for each state), capped_states (states with more runs than were counted)."
+)
+@url_option
+def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
+    """List agents, and whether live workers serve them.
+
+    An agent is `serving` if a worker that serves it sent a heartbeat within its lease, `silent` if its workers stopped
+    sending any, `unserved` if it has none, and `off` if it was disabled (see `holdfast disable`).
+    """
+    found = [one for one in run_client(url, Client.health) if include_workflows or one.is_agent]
+    now = time.time()
+    if as_json:
+        print_json([_health_to_json(one) for one in found])
+        return
+    out = create_console()
+    if not found:
+        what = "workflow or agent" if include_workflows else "agent"
+        out.print(f"no worker has announced any {what} yet: `holdfast worker module:agent` serves one")
+        return
+    header = ("workflow" if include_workflows else "agent", "state", "workers", "last heartbeat", "runs")
+    rows = [
+        (
+            to_one_line(one.name),
+            Text(one.state.value, _HEALTH_STYLES[one.state]),
+            str(one.worker_count),
+            "" if one.heartbeat_at is None else format_ago(now - one.heartbeat_at.timestamp()),
+            _format_runs(one),
+        )
+        for one in found
+    ]
+    print_table(header, rows)
+    for one in found:
+        if (advice := _build_advice(one)) is not None:
+            out.print(make_printable(with_store_options(url, advice)))
+
+
+def _format_runs(health: Health) -> str:
+    counts = [
+        f"{_format_run_count(health, state)} {state.value}" for state in _SHOWN_STATES if state in health.run_counts
+    ]
+    ended = [state for state in (RunState.COMPLETED, RunState.CANCELLED) if state in health.run_counts]
+    return ", ".join([*counts, *([f"{_format_run_count(health, *ended)} ended"] if ended else [])]) or "none"
+
+
+def _format_run_count(health: Health, *states: RunState) -> str:
+    """How many runs are in these states, with a plus if there may be more."""
+    is_capped = any(state in health.capped_states for state in states)
+    return f"{sum(health.run_counts[state] for state in states)}{'+' if is_capped else ''}"
+
+
+def _build_advice(health: Health) -> str | None:
+    waiting = sum(count for state, count in health.run_counts.items() if not state.is_terminal)
+    if health.state is HealthState.DISABLED:
+        return f"{health.name!r} is disabled: `{format_command('enable', health.name)}` lets its runs continue"
+    if health.state is HealthState.SERVING or not waiting:
+        return None
+    why = "its workers are silent" if health.state is HealthState.SILENT else "no worker serves it"
+    start = format_command("worker", f"module:{health.name}")
+    return f"{health.name!r}: {format_count(waiting, 'run')} to continue, and {why}: `{start}` starts one"
+
+
+def _health_to_json(health: Health) -> dict[str, Any]:
+    return {
+        "name": health.name,
+        "is_agent": health.is_agent,
+        "state": health.state.value,
+        "worker_count": health.worker_count,
+        "versions": list(health.versions),
+        "heartbeat_at": None if health.heartbeat_at is None else health.heartbeat_at.isoformat(),
+        "disabled_at": None if health.disabled_at is None else health.disabled_at.isoformat(),
+        "run_counts": {state.value: count for state, count in health.run_counts.items()},
+        "capped_states": [state.value for state in health.capped_states],
+    }

@@ -1,0 +1,294 @@
+"""``holdfast queues``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.text import Text
+
+from holdfast.cli.shared.formatting import (
+    create_console,
+    format_ago,
+    format_count,
+    format_iso,
+    format_local_time,
+    make_printable,
+    print_field,
+    print_json,
+    to_one_line,
+)
+from holdfast.cli.shared.group import CommandGroup, list_by_default
+from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.store_access import format_store_command, run_client
+from holdfast.cli.shared.tables import print_table
+from holdfast.client.client import Client
+from holdfast.services.queues import QueueInfo
+
+_json_change_option = json_option("A JSON object: name, changed, message, limits_text.")
+_name_argument = click.argument("name")
+
+
+@click.group(
+    cls=CommandGroup,
+    invoke_without_command=True,
+    epilog=format_example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
+)
+@json_option("A JSON array of objects: everything that `show --json` has.")
+@url_option
+@list_by_default
+def queues(as_json: bool, url: str | None) -> None:
+    """List queues with limits: what is running and waiting in each, and why nothing starts.
+
+    Limits of a queue are declared in code, as in `Queue("llm", concurrency=10, rate="100/min")`, or set here. Limits
+    set here apply at once, for all workers, and override those in code until they are reset.
+    """
+    found, now = run_client(url, lambda client: client.queues.list()), time.time()
+    if as_json:
+        print_json([_queue_to_json(one) for one in found])
+        return
+    out = create_console()
+    if not found:
+        out.print(
+            'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
+            "`holdfast queues set llm --concurrency 10`"
+        )
+        return
+    print_table(
+        ("queue", "limits", "running", "waiting", "now"),
+        [
+            (
+                to_one_line(one.name),
+                one.limits_text,
+                f"{one.running_count:,}",
+                f"{one.waiting_count:,}",
+                Text(_describe_status(one, now), "yellow" if one.blocked_reason else ""),
+            )
+            for one in found
+        ],
+        right_columns=(2, 3),
+    )
+    for one in found:
+        for note in _build_notes(one, now, url):
+            out.print(Text(make_printable(f"{one.name!r} {note}")))
+
+
+def _describe_status(queue: QueueInfo, now: float) -> str:
+    """Whether runs start now, and if not, why."""
+    if queue.paused_at is not None:
+        return "paused"
+    if queue.concurrency is not None and queue.running_count >= queue.concurrency:
+        return f"full: {queue.running_count} of {queue.concurrency} running"
+    if queue.next_start_at is not None:
+        at = queue.next_start_at.timestamp()
+        return f"rate is used up until {format_local_time(at).split()[1]}, {format_ago(now - at)}"
+    if queue.blocked_reason is not None:
+        return f"keys that wait are full: {queue.key_concurrency} of each"
+    return "lets runs begin"
+
+
+def _build_notes(queue: QueueInfo, now: float, url: str | None) -> list[str]:
+    """What to know about the queue, or to do."""
+    notes: list[str] = []
+    if queue.paused_at is not None:
+        resume = format_store_command(url, "queues", "resume", queue.name)
+        notes.append(
+            f"was paused {format_ago(now - queue.paused_at.timestamp())}: `{resume}` lets its runs begin again"
+        )
+    if queue.is_overridden:
+        says = "code says nothing of it" if queue.declared_limits is None else f"code says: {queue.declared_limits}"
+        reset = format_store_command(url, "queues", "reset", queue.name)
+        notes.append(f"has limits that were set by hand ({says}); `{reset}` takes them back")
+    return notes
+
+
+@queues.command(epilog=format_example("holdfast queues show llm"))
+@_name_argument
+@json_option(
+    "A JSON object: name, limits_text, concurrency, rate, key_concurrency, key_rate, is_overridden, declared_limits, "
+    "paused_at, running_count, waiting_count, next_start_at, blocked_reason, keys (an array of objects: key, "
+    "running_count, waiting_count)."
+)
+@url_option
+def show(name: str, as_json: bool, url: str | None) -> None:
+    """Show everything known about a queue: its limits, what is in it, and the keys of its runs."""
+    one, now = run_client(url, lambda client: client.queues.get(name)), time.time()
+    if as_json:
+        print_json(_queue_to_json(one))
+        return
+    out = create_console()
+    out.print(Text.assemble(("queue ", ""), (to_one_line(one.name), "bold")))
+    facts = [("limits", one.limits_text), ("running", f"{one.running_count:,}"), ("waiting", f"{one.waiting_count:,}")]
+    for label, text in [*facts, ("now", _describe_status(one, now))]:
+        print_field(out, label, make_printable(text), indent=2, label_width=9)
+    if any(key.key for key in one.keys):
+        _print_keys(one)
+    for note in _build_notes(one, now, url):
+        out.print(Text(make_printable(f"it {note}")))
+
+
+def _print_keys(queue: QueueInfo) -> None:
+    out = create_console()
+    rows = [
+        (to_one_line(key.key) or "(none)", f"{key.running_count:,}", f"{key.waiting_count:,}") for key in queue.keys
+    ]
+    print_table(("key", "running", "waiting"), rows, right_columns=(1, 2), indent=2)
+    rest = queue.running_count + queue.waiting_count - sum(key.running_count + key.waiting_count for key in queue.keys)
+    if rest > 0:
+        out.print(Text(f"  … {format_count(rest, 'run')} of other keys", "dim"))
+
+
+# Changing
+
+
+@queues.command(
+    name="set",
+    epilog=format_example(
+        "holdfast queues set llm --concurrency 20 --rate 100/min --rate '50000 tokens/min'",
+        "holdfast queues set llm --key-concurrency 2 --no-rate",
+    ),
+)
+@_name_argument
+@click.option("--concurrency", type=int, metavar="N", help="Maximum number of its runs executed at once.")
+@click.option("--no-concurrency", is_flag=True, help="Remove that limit.")
+@click.option(
+    "--rate", "rates", multiple=True, metavar="R", help="How many start, or how many tokens they use; may be repeated."
+)
+@click.option("--no-rate", is_flag=True, help="Remove those limits.")
+@click.option("--key-concurrency", type=int, metavar="N", help="Maximum number of runs of each key executed at once.")
+@click.option("--no-key-concurrency", is_flag=True, help="Remove that limit.")
+@click.option("--key-rate", "key_rates", multiple=True, metavar="R", help="A rate for each key; may be repeated.")
+@click.option("--no-key-rate", is_flag=True, help="Remove those limits.")
+@_json_change_option
+@url_option
+def set_(
+    name: str,
+    concurrency: int | None,
+    no_concurrency: bool,
+    rates: tuple[str, ...],
+    no_rate: bool,
+    key_concurrency: int | None,
+    no_key_concurrency: bool,
+    key_rates: tuple[str, ...],
+    no_key_rate: bool,
+    as_json: bool,
+    url: str | None,
+) -> None:
+    """Set limits of a queue, for all workers and at once. Only the limits that you give change.
+
+    They override those in code until `holdfast queues reset`.
+    """
+    limits: dict[str, Any] = {}
+    for option, value, is_unlimited in (
+        ("concurrency", concurrency, no_concurrency),
+        ("rate", list(rates) or None, no_rate),
+        ("key-concurrency", key_concurrency, no_key_concurrency),
+        ("key-rate", list(key_rates) or None, no_key_rate),
+    ):
+        if value is not None and is_unlimited:
+            raise click.UsageError(f"--{option} and --no-{option} say the opposite: give one of them.")
+        if value is not None or is_unlimited:
+            limits[option.replace("-", "_")] = value
+    if not limits:
+        raise click.UsageError("what is to be set? Give --concurrency, --rate, --key-concurrency or --key-rate.")
+
+    async def set_limits(client: Client) -> dict[str, Any]:
+        known = await client.queues.names()
+        changed = await client.queues.set(name, **limits)
+        text = (await client.queues.get(name)).limits_text
+        is_so = "has these limits now" if changed else "had these limits before, set by hand: nothing changed"
+        reset = format_store_command(url, "queues", "reset", name)
+        message = f"queue {name!r} {is_so}: {text}; `{reset}` lets it have those of the code"
+        return _change_to_json(name, changed, message + _format_unknown_note(name, known), text)
+
+    _print_change(run_client(url, set_limits), as_json)
+
+
+@queues.command(epilog=format_example("holdfast queues reset llm"))
+@_name_argument
+@_json_change_option
+@url_option
+def reset(name: str, as_json: bool, url: str | None) -> None:
+    """Reset a queue to the limits declared in code; none, if code declares none."""
+
+    async def reset_queue(client: Client) -> dict[str, Any]:
+        changed = await client.queues.reset(name)
+        message = f"queue {name!r} {'is as code says' if changed else 'was as code says before'}"
+        return await _describe_change(client, name, changed, message)
+
+    _print_change(run_client(url, reset_queue), as_json)
+
+
+@queues.command(epilog=format_example("holdfast queues pause llm"))
+@_name_argument
+@_json_change_option
+@url_option
+def pause(name: str, as_json: bool, url: str | None) -> None:
+    """Let no run of a queue start or continue until you resume it; restarts and deployments do not change that.
+
+    Runs that are being executed are not affected: use `holdfast pause` for those.
+    """
+
+    async def pause_queue(client: Client) -> dict[str, Any]:
+        known = await client.queues.names()
+        changed = await client.queues.pause(name)
+        is_so = "is paused" if changed else "was paused before: nothing changed"
+        resume = format_store_command(url, "queues", "resume", name)
+        message = f"queue {name!r} {is_so}; `{resume}` lets its runs begin again{_format_unknown_note(name, known)}"
+        after = await _find_queue(client, name)
+        return _change_to_json(name, changed, message, "no limits" if after is None else after.limits_text)
+
+    _print_change(run_client(url, pause_queue), as_json)
+
+
+@queues.command(epilog=format_example("holdfast queues resume llm"))
+@_name_argument
+@_json_change_option
+@url_option
+def resume(name: str, as_json: bool, url: str | None) -> None:
+    """Let the runs of a queue start again."""
+
+    async def resume_queue(client: Client) -> dict[str, Any]:
+        changed = await client.queues.resume(name)
+        message = f"queue {name!r} {'is resumed' if changed else 'was not paused, and nothing changed'}"
+        return await _describe_change(client, name, changed, message)
+
+    _print_change(run_client(url, resume_queue), as_json)
+
+
+async def _describe_change(client: Client, name: str, changed: bool, message: str) -> dict[str, Any]:
+    """A change, with the limits of the queue afterwards, and what holds up its runs."""
+    after = await _find_queue(client, name)
+    if after is None:
+        return _change_to_json(name, changed, f"{message}: no limits", "no limits")
+    blocked = f"; {_describe_status(after, time.time())}" if after.blocked_reason else ""
+    return _change_to_json(name, changed, f"{message}: {after.limits_text}{blocked}", after.limits_text)
+
+
+async def _find_queue(client: Client, name: str) -> QueueInfo | None:
+    return next((one for one in await client.queues.list() if one.name == name), None)
+
+
+def _print_change(change: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(change) if as_json else make_printable(change["message"]))
+
+
+def _format_unknown_note(name: str, known: Collection[str]) -> str:
+    """A note that the name may be mistyped, if no workflow has such a queue."""
+    return "" if name in known else f"\nnote: no workflow that was announced has a queue {name!r}"
+
+
+def _change_to_json(name: str, changed: bool, message: str, limits: str) -> dict[str, Any]:
+    return {"name": name, "changed": changed, "message": message, "limits_text": limits}
+
+
+def _queue_to_json(queue: QueueInfo) -> dict[str, Any]:
+    return {
+        name: format_iso(value.timestamp()) if isinstance(value, datetime) else value
+        for name, value in dataclasses.asdict(queue).items()
+    }

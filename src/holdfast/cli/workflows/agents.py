@@ -20,7 +20,6 @@ from holdfast.cli.shared.formatting import (
 from holdfast.cli.shared.options import format_example, json_option, url_option
 from holdfast.cli.shared.store_access import run_client, with_store_options
 from holdfast.cli.shared.tables import print_table
-from holdfast.client.client import Client
 from holdfast.core.states import RunState
 from holdfast.services.health import Health, HealthState
 
@@ -48,7 +47,7 @@ def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
     An agent is `serving` if a worker that serves it sent a heartbeat within its lease, `silent` if its workers stopped
     sending any, `unserved` if it has none, and `off` if it was disabled (see `holdfast disable`).
     """
-    found = [one for one in run_client(url, Client.health) if include_workflows or one.is_agent]
+    found = [one for one in run_client(url, lambda client: client.health()) if include_workflows or one.is_agent]
     now = time.time()
     if as_json:
         print_json([_health_to_json(one) for one in found])

@@ -121,7 +121,9 @@ def _describe_disabled(workflow: str, run_count: int, running_count: int, change
 
 
 def _list_disabled(url: str | None, *, as_json: bool) -> None:
-    off = [(one, one.disabled_at) for one in run_client(url, Client.health) if one.disabled_at is not None]
+    off = [
+        (one, one.disabled_at) for one in run_client(url, lambda client: client.health()) if one.disabled_at is not None
+    ]
     if as_json:
         print_json([_disabled_to_json(one, since) for one, since in off])
         return

@@ -285,7 +285,7 @@ async def test_spending_is_told_by_day_workflow_and_model():
         used = Usage(calls=1, input_tokens=10, output_tokens=2, nano_usd=5_000_000)
         await store.commit([AppendRecord(run.key, record, used=used, model="openai:gpt-4o")])
         report = (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()
-        [line] = report["items"]
+        [line] = report["daily_usage"]
         assert (line["day"], line["workflow"], line["model"]) == ("2027-01-15", "group_plain", "openai:gpt-4o")
         assert (line["usage"]["input_tokens"], line["usage"]["usd"]) == (10, 0.005)
         assert [one["run_count"] for one in (await caller.get("/v1/usage")).json()["daily_runs"]] == [1]

@@ -32,9 +32,8 @@ from holdfast.cli.store_access import format_store_command, get_run, open_client
 from holdfast.cli.values import parse_json_option, parse_json_or_text
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
-from holdfast.reports.serialization import report_to_json
-from holdfast.reports.types import ApprovalReport
 from holdfast.services.approvals import Answer, ApprovalInfo, describe_form_fields
+from holdfast.services.json_form import to_json
 from holdfast.stores.approvals import ApprovalState
 
 _MAX_NAMED = 5
@@ -172,7 +171,7 @@ class _FieldPrinter:
 
 def approval_to_json(approval: ApprovalInfo) -> dict[str, Any]:
     """All of it, under stable names."""
-    return report_to_json(ApprovalReport.from_info(approval))
+    return to_json(approval)
 
 
 # Answering

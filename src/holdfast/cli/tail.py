@@ -19,6 +19,7 @@ from holdfast.cli.store_access import open_client
 from holdfast.reports.events import Event
 from holdfast.reports.run_usage import format_money
 from holdfast.reports.tail import TailEvent
+from holdfast.services.json_form import to_json
 
 _MAX_TEXT_CHARS = 160
 """Characters of what is told of one thing."""
@@ -49,7 +50,7 @@ async def _follow(url: str | None, query: TailQuery, out: Console | None) -> Non
         async with aclosing(happenings):
             async for one in happenings:
                 if out is None:
-                    print(json.dumps(one.to_json()), flush=True)  # whoever reads may be a program in a pipe
+                    print(json.dumps(to_json(one)), flush=True)  # whoever reads may be a program in a pipe
                 else:
                     out.print(_format_line(one), soft_wrap=True)
 

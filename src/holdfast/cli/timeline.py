@@ -284,7 +284,7 @@ def print_related_runs(out: Console, report: RunReport, url: str | None) -> None
         line = f"      {to_one_line(run.id).ljust(ids)}  {to_one_line(run.workflow).ljust(names)}  {run.state}"
         line += " for a higher budget" if run.is_waiting_for_budget else ""
         own = "" if run.parent == report.id else "  (not started by it)"
-        paid = "" if run.usage is None else format_brief_cost(run.usage.usage)
+        paid = "" if run.usage is None else format_brief_cost(run.usage)
         out.print(Text(line + (f"  {paid}" if paid else "") + own), soft_wrap=True)
 
 

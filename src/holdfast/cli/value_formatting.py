@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from holdfast.codec import preview_arguments
 from holdfast.reports.formatting import value_to_json
-from holdfast.reports.types import UnreadableValue
+from holdfast.services.json_form import UnreadableValue
 
 _INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|codec)|concurrent[/\\]futures)[/\\]")
 """What stands between the user's lines in a traceback: this package, and the pool that plain steps run in."""

@@ -32,7 +32,6 @@ from holdfast.reports.run_info import get_values_size
 from holdfast.reports.run_usage import budget_to_json, load_applicable_budgets, load_usage, remaining_to_json
 from holdfast.reports.summary import JournalStats, WorkerDeath, summarize
 from holdfast.reports.types import (
-    ApprovalReport,
     BudgetRefusal,
     BudgetUsage,
     InFlightStep,
@@ -44,7 +43,6 @@ from holdfast.reports.types import (
     RunWorker,
     SkippedStep,
     UnrecordedResult,
-    UsageTotals,
 )
 from holdfast.services.approvals import decode_readable_rows
 from holdfast.services.lookup import make_run_not_found
@@ -129,7 +127,7 @@ def _fields_from_run(run: Run, usage: RunUsage) -> dict[str, Any]:
         "is_cancelling": is_cancelling(run),
         "parent": run.parent or None,
         "forked_from": run.forked_from or None,
-        "usage": UsageTotals.from_usage(usage.used) if usage.used.calls else None,
+        "usage": usage.used if usage.used.calls else None,
         "error": decode_recorded_error(run.error),
         "python_version": run.python_version,
         "deadline": to_datetime(run.deadline),
@@ -202,7 +200,7 @@ class _ReportReader:
             ),
             unrecorded_ends=self._build_unrecorded(answers=False),
             unrecorded_answers=self._build_unrecorded(answers=True),
-            approvals=tuple(map(ApprovalReport.from_info, decode_readable_rows(rows))),
+            approvals=tuple(decode_readable_rows(rows)),
             workers=hands,
             plan=tuple(await self._read_plan(is_agent=is_agent)),
             reported_at=to_datetime(around.now),
@@ -212,9 +210,7 @@ class _ReportReader:
             is_agent=is_agent,
             reopened_at=tuple(map(to_datetime, reopened)),
             budget_changed_at=self._get_budget_changed_at(),
-            budgets=tuple(
-                BudgetUsage(id, budget_to_json(one) or {}, UsageTotals.from_usage(one.used)) for id, one in budgets
-            ),
+            budgets=tuple(BudgetUsage(id, budget_to_json(one) or {}, one.used) for id, one in budgets),
             event_offset=EventCursor(self._last_seq).encode(run),
             summary="",
             advice=(),
@@ -489,7 +485,7 @@ def _build_budget_refusal(refusal: BudgetExceeded | None) -> BudgetRefusal | Non
 
 
 def _build_related_run(run: Run, usage: RunUsage | None) -> RelatedRun:
-    used = None if usage is None or not usage.used.calls else UsageTotals.from_usage(usage.used)
+    used = None if usage is None or not usage.used.calls else usage.used
     return RelatedRun(run.id, run.workflow, run.state, run.parent or None, used, is_waiting_for_budget(run))
 
 

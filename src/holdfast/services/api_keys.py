@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
@@ -46,9 +47,9 @@ class ApiKey:
     """What people call it."""
     namespace: str
     scopes: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
+    created_at: UtcDatetime
+    expires_at: UtcDatetime | None
+    revoked_at: UtcDatetime | None
     created_by: str
     """The id of the key that it was made with; ``""``: it was made on the command line, or before there were any."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, decode_plain, validate_size
 from holdfast.errors import InputError
+from holdfast.services.json_form import UserValue, UtcDatetime
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
@@ -41,9 +41,9 @@ class MemoryEntry:
     """A value that was put into memory."""
 
     key: str
-    value: Any
+    value: UserValue
     """As plain data; ``memory.get(..., type=...)`` gives it back as what it was."""
-    updated_at: datetime
+    updated_at: UtcDatetime
 
 
 def build_put(

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import get_utc_day
@@ -64,7 +65,7 @@ class Breach:
     day: str
     limit: Literal["runs", "usd"]
     on_breach: OnBreach
-    at: datetime
+    at: UtcDatetime
 
 
 @dataclass(frozen=True, slots=True)

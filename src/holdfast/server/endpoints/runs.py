@@ -20,7 +20,7 @@ from holdfast.codec import read_error_info, render_run_id
 from holdfast.core.states import RunState
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.run_info import RunErrorInfo, get_values_size, read_run_infos
+from holdfast.reports.run_info import RunErrorInfo, RunInfo, get_values_size, read_run_infos
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
@@ -33,19 +33,19 @@ from holdfast.server.http.models import (
     Name,
     Page,
     PageSize,
-    RunInfo,
     StartOptionsBody,
     Text,
-    UsageInfo,
     UtcDatetime,
     WaitQuery,
     parse_number_cursor,
+    redact_unreadable,
     to_cursor,
 )
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.bulk_start import check_bulk_options, start_batches
 from holdfast.services.input_validation import bind_inputs
+from holdfast.services.json_form import UsageWithCost, UserValue
 from holdfast.services.run_start import StartOptions, build_new_run, find_spec, resolve_start
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import VALUES_HEADER
@@ -63,7 +63,8 @@ MAX_BATCH_SIZE = 10_000
 async def build_run_info(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
     [info] = await read_run_infos(await call.store(), [run])
-    return await call.run_body_work(get_values_size(run), lambda: RunInfo.from_info(call, info))
+    call.value_bytes += get_values_size(run)
+    return redact_unreadable(call, info)
 
 
 # Starting
@@ -253,11 +254,9 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     page = found.runs[: query.limit]
     is_full = len(found.runs) > query.limit
     until = page[-1].key if is_full else found.cursor
-    infos = await read_run_infos(store, page, allow_stale_usage=True)
+    call.value_bytes += sum(map(get_values_size, page))
     return RunsPage(
-        items=await call.run_body_work(
-            sum(map(get_values_size, page)), lambda: [RunInfo.from_info(call, info) for info in infos]
-        ),
+        items=await read_run_infos(store, page, allow_stale_usage=True),
         next=None if until is None else to_cursor("runs", until),
         searched_until=None if is_full else to_datetime(found.cursor_created_at),
     )
@@ -275,8 +274,8 @@ class RunResult(BaseModel):
     run_id: str
     workflow: str
     state: RunState
-    output: Annotated[Any, Field(description="What it returned; of an agent, its answer.")] = None
-    usage: Annotated[UsageInfo | None, Field(description="What an agent's run has used.")] = None
+    output: Annotated[UserValue, Field(description="What it returned; of an agent, its answer.")] = None
+    usage: Annotated[UsageWithCost | None, Field(description="What an agent's run has used.")] = None
     finish_reason: Annotated[
         str | None, Field(description="Why the model stopped: `stop`, `length` or `content_filter`.")
     ] = None
@@ -308,16 +307,16 @@ async def get_result(call: Call, id: str, query: WaitQuery) -> RunResult:
             fault = read_error_info(run.error)
             result.error = RunErrorInfo(type=fault.type, message=fault.message)
         return result
-    return await call.run_body_work(get_values_size(run), lambda: _add_output(call, result, run.output or b"null"))
+    return await call.run_body_work(get_values_size(run), lambda: _add_output(result, run.output or b"null"))
 
 
-def _add_output(call: Call, result: RunResult, recorded: bytes) -> RunResult:
+def _add_output(result: RunResult, recorded: bytes) -> RunResult:
     output = decode_plain_result(recorded)
     if isinstance(output, AgentResult):
-        result.usage = UsageInfo.from_usage(output.usage)
+        result.usage = output.usage
         result.finish_reason, result.refusal = output.finish_reason, output.refusal or None
         output = output.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    result.output = call.encode_value(output)
+    result.output = output
     return result
 
 
@@ -335,10 +334,10 @@ async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
 
 
 @router("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
-async def get_run_usage(call: Call, id: str) -> UsageInfo:
+async def get_run_usage(call: Call, id: str) -> UsageWithCost:
     """What the model calls of a run have used so far, with those of the runs that it has started."""
     await call.tenant.connection.read(id)
-    return UsageInfo.from_usage(await call.client.usage(id))
+    return await call.client.usage(id)
 
 
 @router("GET", "/v1/runs/{id}/plan", scope=Scope.READ)

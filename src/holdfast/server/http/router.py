@@ -23,8 +23,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.http.problems import JsonResponse, Problem
+from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import check_headers
+from holdfast.services.json_form import ValueEncoder, encode_plain, to_json_bytes
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -151,7 +152,7 @@ class Router:
 
 
 class PreparedResponse(Response):
-    """An answer whose bytes are there already: the same data, without making them anew."""
+    """An answer whose bytes are there already."""
 
 
 def _split_response_type(returns: Any) -> tuple[Any, bool]:
@@ -251,13 +252,16 @@ def parse_body(model: type[BaseModel], data: bytearray, media_type: str) -> Base
         raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
-def build_response(endpoint: Endpoint, value: Any, status: int | None = None) -> Response:
+def build_response(
+    endpoint: Endpoint, value: Any, status: int | None = None, encode_value: ValueEncoder = encode_plain
+) -> Response:
     """What is sent back."""
     if isinstance(value, Response):
         return value
     if endpoint.response_type is None or (value is None and status == 204):
         return Response(status_code=status or endpoint.status)
-    response = JsonResponse(endpoint.response_type.dump_python(value, mode="json"), status or endpoint.status)
+    content = to_json_bytes(value, encode_value, adapter=endpoint.response_type)
+    response = PreparedResponse(content, status or endpoint.status, media_type="application/json")
     if endpoint.location is not None and response.status_code == 201:
         response.headers["Location"] = endpoint.location.format(id=quote(cast("Any", value).id, safe=""))
     return response

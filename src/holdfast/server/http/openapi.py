@@ -10,13 +10,14 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, cast
 
-from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticUndefined
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticUndefined, core_schema
+from typing_extensions import override
 
 from holdfast.server.http.problems import MEDIA_TYPE as PROBLEM_TYPE
 from holdfast.server.http.request_headers import HEADER_RULES
@@ -114,7 +115,6 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
         paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one, schemas, shared)
-    _describe_fields(shared, endpoints)
     _describe_defaults(
         shared, _find_reachable((schemas[one.name, "body"] for one in endpoints if one.body_model), shared)
     )
@@ -158,7 +158,7 @@ def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str],
                 inputs.append(((one.name, part), "validation", TypeAdapter(model)))
         if one.response_type is not None:
             inputs.append(((one.name, "answer"), "serialization", one.response_type))
-    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF)
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF, schema_generator=_SchemaGenerator)
     kept: dict[str, Any] = shared.get("$defs", {})
     better = {name: schema["title"] for name, schema in kept.items() if name.endswith("_") and "title" in schema}
     found = {name: _rename_refs(schema, better) for (name, _), schema in schemas.items()}
@@ -247,14 +247,12 @@ def _build_query_parameters(
     schema = (
         shared.pop(reference)
         if reference in shared
-        else endpoint.query_model.model_json_schema(ref_template=_SCHEMA_REF)
+        else endpoint.query_model.model_json_schema(ref_template=_SCHEMA_REF, schema_generator=_SchemaGenerator)
     )
-    words = read_field_docs(endpoint.query_model)
     for name, field in schema["properties"].items():
         parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
-        described = field.get("description") or words.get(name)
-        if described:
-            parameter["description"] = described
+        if "description" in field:
+            parameter["description"] = field["description"]
         yield parameter | {"schema": _drop_null(field)}
 
 
@@ -354,37 +352,43 @@ def _describe_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
 # Words for fields
 
 
-def _describe_fields(shared: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> None:
-    """Describe the fields of shared schemas by what stands below them in the code."""
-    found: dict[str, type[Any]] = {}
-    for one in endpoints:
-        for kind in (one.body_model, None if one.response_type is None else cast("Any", one.response_type)._type):
-            _collect_models(kind, found)
-    for schema in shared.values():
-        kind = found.get(schema.get("title", ""))
-        words = {} if kind is None else read_field_docs(kind)
+class _SchemaGenerator(GenerateJsonSchema):
+    """Describes the fields of models and dataclasses by the texts below them in the code.
+
+    pydantic could do that itself (``use_attribute_docstrings``), but reads the sources of all classes when the server
+    starts, and leaves out the fields that a dataclass inherits.
+    """
+
+    @override
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return self._describe(schema["cls"], super().model_schema(schema))
+
+    @override
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return self._describe(schema["cls"], super().dataclass_schema(schema))
+
+    @override
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        # What is answered is always there.
+        return self.generate_inner(schema["schema"]) if self.mode == "serialization" else super().default_schema(schema)
+
+    @override
+    def field_is_required(
+        self,
+        field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
+        total: bool,
+    ) -> bool:
+        return self.mode == "serialization" or super().field_is_required(field, total)
+
+    def _describe(self, kind: type[Any], schema: JsonSchemaValue) -> JsonSchemaValue:
+        words = _read_field_docs(kind)
         for name, field in schema.get("properties", {}).items():
-            if name in words and "description" not in field:
-                field["description"] = words[name]
+            if name in words:
+                field.setdefault("description", words[name])
+        return schema
 
 
-def _collect_models(kind: Any, found: dict[str, type[Any]]) -> None:
-    """The models and dataclasses that a type is made of, by their names."""
-    for part in getattr(kind, "__args__", ()):
-        _collect_models(part, found)
-    if not inspect.isclass(kind) or kind.__name__ in found:
-        return
-    if issubclass(kind, BaseModel):
-        found[kind.__name__] = kind
-        for field in kind.model_fields.values():
-            _collect_models(field.annotation, found)
-    elif is_dataclass(kind):
-        found[kind.__name__] = kind
-        for hint in inspect.get_annotations(kind, eval_str=True).values():
-            _collect_models(hint, found)
-
-
-def read_field_docs(kind: type[Any]) -> dict[str, str]:
+def _read_field_docs(kind: type[Any]) -> dict[str, str]:
     """The texts below the fields of a class, by field."""
     words: dict[str, str] = {}
     for base in reversed(kind.__mro__):

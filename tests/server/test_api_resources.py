@@ -96,7 +96,7 @@ async def test_an_answer_that_does_not_fit_is_told_field_by_field_and_the_questi
         question = await open_question(caller, run)
         wrong = await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": {"weights": [1.5, "much"]}})
         assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-input")
-        assert {one["path"] for one in wrong.json()["violations"]} == {"body.value", "body.value.weights.1"}
+        assert {one["path"] for one in wrong.json()["violations"]} == {"value", "value.weights.1"}
         assert (await caller.get(f"/v1/approvals/{question['id']}")).json()["state"] == "open"
         right = {"value": {"weights": [1.5], "colour": "red"}}
         assert (await caller.post(f"/v1/approvals/{question['id']}/approve", json=right)).status_code == 200

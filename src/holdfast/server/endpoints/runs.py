@@ -9,6 +9,7 @@ itself. If it was sent with other inputs, that is a conflict. A workflow that ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.codec import read_error_info, render_run_id
 from holdfast.core.states import RunState
+from holdfast.errors import InputError
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.reports.plans import PlanItem
 from holdfast.reports.run_info import RunErrorInfo, RunInfo, get_values_size, read_run_infos
@@ -88,10 +90,25 @@ class ArgumentsBody(RequestModel):
         kwargs = {name: await call.prepare_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
         return args, kwargs
 
-    def encode_inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
-        """As they are recorded. Raises ``InputError``."""
+    def encode_inputs(self, call: Call, spec: WorkflowSpec, path: str = "") -> bytes:
+        """As they are recorded; ``path`` is where this is in the body. Raises ``InputError``."""
         args, kwargs = self.decode_arguments(call)
-        return bind_inputs(spec, args, kwargs)
+        try:
+            return bind_inputs(spec, args, kwargs)
+        except InputError as error:
+            raise self.locate_violations(error, spec, path) from None
+
+    def locate_violations(self, error: InputError, spec: WorkflowSpec, path: str = "") -> InputError:
+        """The same error, with the paths of values in the body in place of the inputs' names."""
+
+        def locate(input: str) -> str:
+            name = re.split(r"[.\[]", input, maxsplit=1)[0]
+            position = spec.parameters.index(name) if name in spec.parameters else len(self.args)
+            if name in self.kwargs or position >= len(self.args):
+                return f"{path}kwargs.{input}"
+            return f"{path}args.{position}{input.removeprefix(name)}"
+
+        return InputError(str(error), [{**one, "path": locate(one["path"])} for one in error.violations])
 
 
 class StartBody(StartOptionsBody, ArgumentsBody):
@@ -175,7 +192,7 @@ async def start_runs(call: Call, body: BatchBody) -> RunIds:
     def each() -> Iterator[tuple[bytes, StartOptions]]:
         for number, one in enumerate(body.calls):
             id = None if derived is None else f"{derived}-{number}"
-            yield one.encode_inputs(call, spec), replace(options, id=id)
+            yield one.encode_inputs(call, spec, f"calls.{number}."), replace(options, id=id)
 
     calls = await call.run_body_work(0, lambda: list(each()))  # all of them are checked before the first is started
     await check_start_allowed(store, spec.name, (_predict_run_id(spec, *one) for one in calls), len(calls))

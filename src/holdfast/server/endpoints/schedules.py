@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.admission.calendars import CatchUp, Overlap, Timing
 from holdfast.admission.queue_limits import Queue
+from holdfast.errors import InputError
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
@@ -110,26 +111,29 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
         )
         await announce_queue(call, store, limited)
         queue = limited.name
-    info = await call.client.schedules.create(
-        name,
-        body.workflow,
-        cron=body.cron,
-        every=body.every,
-        zone=body.zone,
-        start=body.start,
-        args=args,
-        kwargs=kwargs,
-        catch_up=body.catch_up,
-        max_catch_up=body.max_catch_up,
-        overlap=body.overlap,
-        queue=queue,
-        key=key,
-        priority=body.priority,
-        tags=body.tags,
-        budget=None if body.budget is None else body.budget.to_budget(),
-        max_deliveries=body.max_deliveries,
-        replace=body.replace,
-    )
+    try:
+        info = await call.client.schedules.create(
+            name,
+            body.workflow,
+            cron=body.cron,
+            every=body.every,
+            zone=body.zone,
+            start=body.start,
+            args=args,
+            kwargs=kwargs,
+            catch_up=body.catch_up,
+            max_catch_up=body.max_catch_up,
+            overlap=body.overlap,
+            queue=queue,
+            key=key,
+            priority=body.priority,
+            tags=body.tags,
+            budget=None if body.budget is None else body.budget.to_budget(),
+            max_deliveries=body.max_deliveries,
+            replace=body.replace,
+        )
+    except InputError as error:
+        raise body.locate_violations(error, await find_spec(store, body.workflow, None)) from None
     return _add_size(call, info)
 
 

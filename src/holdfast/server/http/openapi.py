@@ -56,7 +56,13 @@ _PROBLEM_SCHEMA: Final = {
             "items": {
                 "type": "object",
                 "required": ["path", "message"],
-                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+                "properties": {
+                    "path": {
+                        "type": "string",
+                        "description": "In the body, as in `kwargs.customer`; of the query, as in `query.limit`.",
+                    },
+                    "message": {"type": "string"},
+                },
             },
         },
     },

@@ -110,9 +110,8 @@ def problem_from_error(error: errors.HoldfastError, *, can_read: bool = True) ->
             if not can_read and isinstance(error, _REVEALING_ERRORS):
                 detail = "A key with the scope 'read' is told more."
                 more["error"] = None
-            if isinstance(error, errors.InputError):  # what they are about has come in the body
-                violations = [{**one, "path": f"body.{one['path']}"} for one in error.violations]
-                more["violations"] = violations or None
+            if isinstance(error, errors.InputError):
+                more["violations"] = error.violations or None
             return Problem(status, name, title, detail, headers=headers, **more)
     return None
 

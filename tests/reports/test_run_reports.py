@@ -469,6 +469,17 @@ async def test_what_is_sealed_with_a_key_that_is_not_here_is_told_in_words(world
     assert "secret" not in json.dumps([message_to_json(one) for one in await read_conversation(world.store, "r")])
 
 
+async def test_a_record_that_nobody_can_have_replayed_is_read_without_the_workers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    await world.start()
+    await world.record(await world.claim(await world.worker()))
+    monkeypatch.setattr(world.store, "list_workers", None)
+    entry = await read_entry(world.store, "r", 0)
+    assert entry is not None
+    assert entry.replay_count == 0
+
+
 async def test_no_run_and_no_record_are_told_apart(world: World):
     for reading in (read_report, read_run_tree):
         with pytest.raises(RunNotFound, match="there is no run 'nobody'"):

@@ -48,7 +48,6 @@ from holdfast.services.approvals import decode_readable_rows
 from holdfast.services.lookup import make_run_not_found
 from holdfast.services.settlement import find_unsettled_steps, is_outcome_unknown
 from holdfast.services.stalls import (
-    RunEnvironment,
     find_stall,
     is_alive,
     is_cancelling,
@@ -159,10 +158,12 @@ class _ReportReader:
     brief: bool = False
 
     async def read_entry(self, record: Record) -> JournalEntry:
-        workers = await self._read_workers()
-        hands = self._build_run_workers(workers, await read_environment(self.store, [self.page.run]))
-        falls = await self._find_worker_deaths(workers, hands, _list_reopenings(await self._read_retained_events()))
-        takeovers = [fall.epoch for fall in falls]
+        takeovers: list[int] = []
+        if any(part.epoch > record.epoch for part in self.page.segments):  # else nobody can have replayed it
+            workers = await self._read_workers()
+            run_workers = self._build_run_workers(workers, self.store.now())
+            reopened_at = _list_reopenings(await self._read_retained_events())
+            takeovers = [one.epoch for one in await self._find_worker_deaths(workers, run_workers, reopened_at)]
         return await run_off_loop(len(record.payload or b""), lambda: self._build_entry(record, takeovers))
 
     async def read_report(self) -> RunReport:
@@ -176,7 +177,7 @@ class _ReportReader:
         stall = find_stall(run, around)
         taken = await self._read_rewound()
         told = usages[run.id]
-        hands = self._build_run_workers(workers, around)
+        hands = self._build_run_workers(workers, around.now)
         is_agent = await self._is_agent()
         notices = await self._read_retained_events()
         reopened = _list_reopenings(notices)
@@ -351,11 +352,11 @@ class _ReportReader:
             one.id: one for one in await self.store.list_workers(extra_ids={part.worker for part in self.page.segments})
         }
 
-    def _build_run_workers(self, workers: Mapping[int, Worker], environment: RunEnvironment) -> tuple[RunWorker, ...]:
+    def _build_run_workers(self, workers: Mapping[int, Worker], now: float) -> tuple[RunWorker, ...]:
         recorded: dict[int, int] = {}
         for part in self.page.segments:
             recorded[part.worker] = recorded.get(part.worker, 0) + part.record_count
-        known = [_build_run_worker(one, recorded.get(one.id, 0), environment.now) for one in workers.values()]
+        known = [_build_run_worker(one, recorded.get(one.id, 0), now) for one in workers.values()]
         gone = [id for id in sorted({*recorded, self.page.run.owner or 0} - {0}) if id not in workers]
         forgotten = [RunWorker(id, "", "", None, False, False, "unknown", recorded.get(id, 0)) for id in gone]
         return (*known, *forgotten)

@@ -126,12 +126,9 @@ class LeaveBody(RequestModel):
     """The ids of the deliveries that it still works on."""
 
 
-class ListenQuery(RequestModel):
+class ListenQuery(ClaimBody):
     """Who listens."""
 
-    listener_id: str | None = Field(None, max_length=200)
-    name: str = Field("", max_length=200)
-    active_deliveries: list[str] = Field(default_factory=list, max_length=1000)
     max_active: int = Field(1, ge=1, le=1000)
     """How many deliveries it can hold at once."""
 

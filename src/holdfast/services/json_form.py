@@ -117,9 +117,9 @@ UsageWithCost = Annotated[Usage, WrapSerializer(_write_usage), _UsdProperty()]
 
 
 @cache
-def get_adapter(type: Any) -> TypeAdapter[Any]:
+def get_adapter(kind: Any) -> TypeAdapter[Any]:
     """What writes and reads values of a type."""
-    return TypeAdapter(UsageWithCost if type is Usage else type)
+    return TypeAdapter(UsageWithCost if kind is Usage else kind)
 
 
 def encode_plain(value: Any) -> Any:
@@ -146,6 +146,6 @@ def to_json_bytes(
         return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
 
 
-def from_json(type: type[T], data: Any, decode_value: ValueDecoder | None = None) -> T:
+def from_json(kind: type[T], data: Any, decode_value: ValueDecoder | None = None) -> T:
     """A value of this type from JSON data. Raises ``ValidationError``, and what ``decode_value`` raises."""
-    return get_adapter(type).validate_python(data, context=decode_value)
+    return get_adapter(kind).validate_python(data, context=decode_value)

@@ -23,7 +23,7 @@ from holdfast.server.http.models import (
     Name,
     StartOptionsBody,
     WaitQuery,
-    redact_unreadable,
+    redact_run,
 )
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
@@ -224,7 +224,7 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     call.platform.dispatchers.get(call.tenant).notify(address)
     call.status = 201 if is_new else 200
     info = await call.run_body_work(get_values_size(run), lambda: RunInfo.from_row(run, None))
-    return redact_unreadable(call, info)
+    return redact_run(call, info)
 
 
 @router(

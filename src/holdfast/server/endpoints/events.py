@@ -41,7 +41,7 @@ from holdfast.server.http.models import (
 from holdfast.server.http.request_headers import LAST_EVENT_ID
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.server.http.server_sent_events import MEDIA_TYPE, ServerSentEvent, make_event_response
-from holdfast.services.json_form import UserValue, to_json_bytes
+from holdfast.services.json_form import UserValue, to_json, to_json_bytes
 from holdfast.services.lookup import make_run_not_found
 from holdfast.services.thread_offload import estimate_size
 from holdfast.services.timestamps import to_datetime
@@ -132,11 +132,11 @@ async def _stream_all_runs(
     call: Call, followed: TailFilter, started_at: float, position: float
 ) -> AsyncGenerator[ServerSentEvent]:
     latest = to_datetime(position)
-    yield ServerSentEvent(to_json_bytes({"since": latest.isoformat()}), FOLLOWING_KIND, latest.isoformat())
+    yield ServerSentEvent(to_json_bytes({"since": latest}), FOLLOWING_KIND, to_json(latest))
     async with aclosing(read_tail(call.tenant.connection, followed, started_at)) as happenings:
         async for one in happenings:
             latest = max(latest, one.at)
-            yield ServerSentEvent(await _encode_event(call, one), one.kind, latest.isoformat())
+            yield ServerSentEvent(await _encode_event(call, one), one.kind, to_json(latest))
 
 
 async def _stream_run(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[ServerSentEvent]:

@@ -40,7 +40,7 @@ from holdfast.server.http.models import (
     UtcDatetime,
     WaitQuery,
     parse_number_cursor,
-    redact_unreadable,
+    redact_run,
     to_cursor,
 )
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
@@ -66,7 +66,7 @@ async def build_run_info(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
     [info] = await read_run_infos(await call.store(), [run])
     call.value_bytes += get_values_size(run)
-    return redact_unreadable(call, info)
+    return redact_run(call, info)
 
 
 # Starting

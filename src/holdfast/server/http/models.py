@@ -111,7 +111,7 @@ class Changed(BaseModel):
     changed: bool
 
 
-def redact_unreadable(call: Call, info: RunInfo) -> RunInfo:
+def redact_run(call: Call, info: RunInfo) -> RunInfo:
     """What the caller may know of a run. A key that may not read learns which run it is, and its state.
 
     It has started or joined the run, which may be another caller's.

@@ -66,13 +66,13 @@ def dollars(amount: Decimal) -> str:
 
 async def test_the_chart_and_its_table_say_what_the_api_says(page: Any, stage: Stage, keep_picture: Any) -> None:
     report = await usage(stage)
-    total = sum((spent(one) for one in report["items"]), Decimal(0))
+    total = sum((spent(one) for one in report["daily_usage"]), Decimal(0))
     await stage.open(page, "costs")
     await page.locator("dd.large").get_by_text(dollars(total)).wait_for()
     await page.get_by_text("40 calls of models without a known price").wait_for()
 
     by_day: dict[str, Decimal] = {}
-    for one in report["items"]:
+    for one in report["daily_usage"]:
         by_day[one["day"]] = by_day.get(one["day"], Decimal(0)) + spent(one)
     assert len(by_day) == 20
     await keep_picture(page, "dashboard-costs")
@@ -85,7 +85,7 @@ async def test_the_chart_and_its_table_say_what_the_api_says(page: Any, stage: S
     scale = heights[-1] / costs[-1]
     assert heights[-20:] == pytest.approx([cost * scale for cost in costs], abs=1.0)
     for agent in SPENT:
-        cost = sum(spent(one) for one in report["items"] if one["workflow"] == agent)
+        cost = sum(spent(one) for one in report["daily_usage"] if one["workflow"] == agent)
         await page.locator(f"tr[data-row='{agent}']").get_by_text(dollars(Decimal(cost)), exact=True).wait_for()
     await check_looks(page)
 
@@ -113,7 +113,7 @@ async def test_costs_are_narrowed_to_an_agent_and_some_days(page: Any, stage: St
     await stage.open(page, "costs")
     await page.get_by_role("combobox").select_option("support")
     only = await usage(stage, workflow="support")
-    cost = sum((spent(one) for one in only["items"]), Decimal(0))
+    cost = sum((spent(one) for one in only["daily_usage"]), Decimal(0))
     await page.locator("dd.large").get_by_text(dollars(cost)).wait_for()
     assert "agent=support" in page.url
     await page.get_by_role("button", name="7 days").click()

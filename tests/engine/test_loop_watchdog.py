@@ -130,8 +130,7 @@ async def test_a_stuck_worker_does_not_renew_its_lease_until_its_loop_runs_again
         renew=renew,
         on_lost=lambda: None,
         interrupt=lambda turn, place: False,
-        watchdog=LoopWatchdog(max_blocked_s=5.0, now=clock),
-        on_stuck=lambda: stuck.append(clock.now),
+        watchdog=LoopWatchdog(max_blocked_s=5.0, on_stuck=lambda: stuck.append(clock.now), now=clock),
         now=clock,
     )
 

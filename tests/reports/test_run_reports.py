@@ -17,8 +17,9 @@ from holdfast.errors import BudgetExceeded, RunNotFound, StepOutcomeUnknown
 from holdfast.reports.conversations import ConversationMessage, message_from_json, message_to_json, read_conversation
 from holdfast.reports.report_reader import read_entry, read_report
 from holdfast.reports.run_tree import read_run_tree
-from holdfast.reports.serialization import map_user_values, report_to_json
-from holdfast.reports.types import ApprovalReport, ModelCallReport, RunReport, UnreadableValue
+from holdfast.reports.types import ModelCallReport, RunReport
+from holdfast.services.approvals import ApprovalInfo
+from holdfast.services.json_form import UnreadableValue, from_json, to_json, to_json_bytes
 from holdfast.services.settlement import settle_step
 from holdfast.stores.approvals import ApprovalRequest, RequestApproval
 from holdfast.stores.contract import NewWorker
@@ -371,7 +372,7 @@ async def test_a_question_is_to_be_answered(world: World):
         "it waits for an answer to “May I go on?”: `holdfast approvals r`",
     )
     [asked] = (await world.story()).approvals
-    assert ApprovalReport.from_info(asked.info) == asked
+    assert from_json(ApprovalInfo, to_json(asked)) == asked
 
 
 async def test_a_run_whose_budget_is_used_up_is_to_be_given_more(world: World):
@@ -410,7 +411,7 @@ async def test_a_child_that_waits_for_a_higher_budget_is_named(world: World):
 
 
 async def test_a_story_comes_back_from_json_as_it_was(world: World):
-    from holdfast.client.http.decoders import decode_report as from_json
+    from holdfast.client.http.decoders import decode_report
     from holdfast.services.wire_values import to_wire
 
     await world.start(budget=BudgetLimits(nano_usd=5_000_000_000))
@@ -419,8 +420,7 @@ async def test_a_story_comes_back_from_json_as_it_was(world: World):
     await world.store.commit([SendSignal("r", "other", b'"x"', None, world.now)])
     await world.store.commit([RequestApproval(run.key, run.epoch, 7, "a-1", ApprovalRequest("Well?"), world.now)])
     story = await world.story()
-    sent = json.loads(json.dumps(report_to_json(map_user_values(story, to_wire), lambda value: value)))
-    assert from_json(sent) == story
+    assert decode_report(json.loads(to_json_bytes(story, to_wire))) == story
     assert story.budgets[0].run_usage.used == Usage(1, 10, 2, nano_usd=123_456_789)
 
 
@@ -429,7 +429,7 @@ async def test_what_json_has_no_form_for_is_told_in_words(world: World):
     run = await world.claim(await world.worker())
     odd = {"far": float("inf"), "none": float("nan"), "raw": b"\xff", "long": 1 << 20_000}
     await world.record(run, payload=codec_for(Any).encode(odd, "it"))
-    [entry] = report_to_json(await world.story())["journal"]
+    [entry] = to_json(await world.story())["journal"]
     told = json.loads(json.dumps(entry["output"], allow_nan=False))
     assert {**told, "long": told["long"][:4]} == {"far": "Infinity", "none": "NaN", "raw": "_w==", "long": "0x10"}
 
@@ -442,7 +442,7 @@ async def test_words_for_what_cannot_be_read_are_sent_as_words(world: World):
     await world.record(run, payload=b"\xff no value")
     [entry] = (await world.story()).journal
     assert isinstance(entry.output, UnreadableValue)
-    assert type(map_user_values(entry, to_wire).output) is str
+    assert type(to_json(entry, to_wire)["output"]) is str
 
 
 async def test_what_is_sealed_with_a_key_that_is_not_here_is_told_in_words(world: World):
@@ -461,12 +461,23 @@ async def test_what_is_sealed_with_a_key_that_is_not_here_is_told_in_words(world
     known = await read_report(sealed, "r")
     assert (known.inputs, known.journal[0].output, known.journal[0].arguments) == ("secret", "secret", "secret")
     story = await world.story()
-    assert "secret" not in json.dumps(report_to_json(story))
+    assert "secret" not in json.dumps(to_json(story))
     assert "sealed" in story.journal[0].output
     assert story.journal[0].arguments.startswith("(sealed")
     assert story.summary.startswith("Failed after ")
     assert [one.action for one in story.advice] == ["retry", "fork"]
     assert "secret" not in json.dumps([message_to_json(one) for one in await read_conversation(world.store, "r")])
+
+
+async def test_a_record_that_nobody_can_have_replayed_is_read_without_the_workers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    await world.start()
+    await world.record(await world.claim(await world.worker()))
+    monkeypatch.setattr(world.store, "list_workers", None)
+    entry = await read_entry(world.store, "r", 0)
+    assert entry is not None
+    assert entry.replay_count == 0
 
 
 async def test_no_run_and_no_record_are_told_apart(world: World):

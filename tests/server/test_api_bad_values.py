@@ -7,7 +7,7 @@ import json
 import pytest
 from asgi_server import running_server
 
-from holdfast.server.http.server_sent_events import ServerSentEvent
+from holdfast.services.json_form import to_json_bytes
 from holdfast.stores.contract import WorkflowSpec
 
 pytestmark = pytest.mark.asyncio
@@ -89,7 +89,7 @@ async def test_ids_that_nothing_can_have_lead_nowhere():
 
 
 async def test_what_json_cannot_say_is_said_in_words():
-    assert ServerSentEvent({"text": "a\ud800b"}).encode() == b'data: {"text":"a?b"}\n\n'
+    assert to_json_bytes({"text": "a\ud800b"}) == b'{"text":"a?b"}'
     async with running_server() as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("takes", ("value",))])

@@ -96,7 +96,7 @@ async def test_an_answer_that_does_not_fit_is_told_field_by_field_and_the_questi
         question = await open_question(caller, run)
         wrong = await caller.post(f"/v1/approvals/{question['id']}/approve", json={"value": {"weights": [1.5, "much"]}})
         assert (wrong.status_code, wrong.json()["type"]) == (422, "bad-input")
-        assert {one["path"] for one in wrong.json()["violations"]} == {"body.value", "body.value.weights.1"}
+        assert {one["path"] for one in wrong.json()["violations"]} == {"value", "value.weights.1"}
         assert (await caller.get(f"/v1/approvals/{question['id']}")).json()["state"] == "open"
         right = {"value": {"weights": [1.5], "colour": "red"}}
         assert (await caller.post(f"/v1/approvals/{question['id']}/approve", json=right)).status_code == 200
@@ -285,7 +285,7 @@ async def test_spending_is_told_by_day_workflow_and_model():
         used = Usage(calls=1, input_tokens=10, output_tokens=2, nano_usd=5_000_000)
         await store.commit([AppendRecord(run.key, record, used=used, model="openai:gpt-4o")])
         report = (await caller.get("/v1/usage", params={"since": "2027-01-15", "until": "2027-01-15"})).json()
-        [line] = report["items"]
+        [line] = report["daily_usage"]
         assert (line["day"], line["workflow"], line["model"]) == ("2027-01-15", "group_plain", "openai:gpt-4o")
         assert (line["usage"]["input_tokens"], line["usage"]["usd"]) == (10, 0.005)
         assert [one["run_count"] for one in (await caller.get("/v1/usage")).json()["daily_runs"]] == [1]

@@ -74,19 +74,41 @@ async def test_a_run_is_started_waited_for_and_its_result_read():
         assert (recorded["ok"], recorded["worker"] != "") == (True, True)
 
 
+@pytest.mark.parametrize(
+    ("body", "paths"),
+    [
+        ({}, {"workflow"}),
+        ({"workflow": 5}, {"workflow"}),
+        ({"workflow": "api_greeting", "tags": ["a", 5]}, {"tags.1"}),
+        ({"workflow": "api_greeting", "queue": {"concurrency": 1}}, {"queue", "queue.name"}),
+        ({"workflow": "api_greeting", "nothing": 1}, {"nothing"}),
+        ([], {""}),
+    ],
+)
+async def test_a_violation_names_the_path_in_what_was_sent(body: Any, paths: set[str]):
+    async with running_server() as served:
+        answer = await served.caller().post("/v1/runs", json=body)
+        assert answer.status_code == 422
+        assert {one["path"] for one in answer.json()["violations"]} == paths
+        query = await served.caller().get("/v1/runs", params={"limit": "many"})
+        assert [one["path"] for one in query.json()["violations"]] == ["query.limit"]
+
+
 async def test_inputs_that_do_not_fit_are_refused_before_anything_is_stored():
     async with running_server() as served, running_worker(served):
         caller = served.caller()
-        bad = {"name": "Ada", "times": "often"}
-        why = [{"path": "body.times", "message": "must be an integer, not a string"}]
-        for method, path, body in [
-            ("POST", "/v1/runs", {"workflow": "api_greeting", "kwargs": bad, "id": "typo"}),
-            ("POST", "/v1/runs/batch", {"workflow": "api_greeting", "calls": [{"args": ["Ada"]}, {"kwargs": bad}]}),
-            ("PUT", "/v1/schedules/nightly", {"workflow": "api_greeting", "kwargs": bad, "every": 3600}),
+        good, bad = {"args": ["Ada"]}, {"name": "Ada", "times": "often"}
+        greeting = {"workflow": "api_greeting"}
+        for method, path, body, place in [
+            ("POST", "/v1/runs", greeting | {"kwargs": bad, "id": "typo"}, "kwargs.times"),
+            ("POST", "/v1/runs", greeting | {"args": ["Ada", "often"]}, "args.1"),
+            ("POST", "/v1/runs/batch", greeting | {"calls": [good, {"kwargs": bad}]}, "calls.1.kwargs.times"),
+            ("PUT", "/v1/schedules/nightly", greeting | {"kwargs": bad, "every": 3600}, "kwargs.times"),
+            ("PUT", "/v1/schedules/nightly", greeting | {"args": ["Ada", "often"], "every": 3600}, "args.1"),
         ]:
             answer = await caller.request(method, path, json=body)
             assert (answer.status_code, answer.json()["type"]) == (422, "bad-input"), answer.text
-            assert answer.json()["violations"] == why
+            assert answer.json()["violations"] == [{"path": place, "message": "must be an integer, not a string"}]
             assert "input 'times' must be an integer, not a string" in answer.json()["detail"]
         assert (await caller.get("/v1/runs")).json()["items"] == []
         assert (await caller.get("/v1/schedules")).json()["items"] == []

@@ -465,7 +465,7 @@ async def test_a_form_with_a_pattern_that_cannot_be_matched_in_linear_time_is_re
         [question] = (await caller.get("/v1/approvals")).json()["items"]
         approve = f"/v1/approvals/{question['id']}/approve"
         refused = await caller.post(approve, json={"value": {"code": "a" * 40 + "!"}})
-        assert (refused.status_code, refused.json()["violations"][0]["path"]) == (422, "body.value.code")
+        assert (refused.status_code, refused.json()["violations"][0]["path"]) == (422, "value.code")
         assert (await caller.post(approve, json={"value": {"code": "aaa"}})).status_code == 200
 
 

@@ -13,9 +13,10 @@ from asgi_server import AsgiServer, running_server
 
 from holdfast.codec import canonical, tags
 from holdfast.core.states import RunState
-from holdfast.server.http import problems
+from holdfast.server.http import router
 from holdfast.server.webhooks.http_client import WebhookResponse
 from holdfast.server.webhooks.response_outcomes import Completed, Failed, interpret_response
+from holdfast.services import json_form
 from holdfast.services.thread_offload import LARGE_BYTES
 from holdfast.stores.contract import NewWorker, WorkflowSpec
 from holdfast.stores.operations import FinishRun
@@ -51,7 +52,8 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         (tags, "to_json"),
         (canonical, "from_json"),
         (canonical, "to_canonical_bytes"),
-        (problems, "to_json_bytes"),
+        (json_form, "to_json_bytes"),
+        (router, "to_json_bytes"),
     ):
         watch(module, name)
     yield seen

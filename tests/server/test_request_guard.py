@@ -246,7 +246,7 @@ async def test_a_stream_that_fails_just_ends_and_all_end_when_the_server_is_abou
     async def stream(call: Call) -> StreamingResponse:  # pyright: ignore[reportUnusedFunction]
         async def events() -> AsyncGenerator[ServerSentEvent]:
             try:
-                yield ServerSentEvent({"number": 1})
+                yield ServerSentEvent(b'{"number":1}')
                 if error is not None:
                     raise error
                 call.platform.closing.set()

@@ -50,12 +50,10 @@ class Heartbeat:
         interrupt: Callable[[Turn, str], bool],
         interrupt_after_s: float = INTERRUPT_AFTER_S,
         watchdog: LoopWatchdog,
-        on_stuck: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
         self._watchdog = watchdog
-        self._on_stuck = on_stuck
         self._renew_interval_s = lease_s / 3
         self._renew = renew
         self._on_lost = on_lost
@@ -104,7 +102,7 @@ class Heartbeat:
         """Look whether anything blocks the process, and renew the lease if it is time to."""
         try:
             self._check_turn()
-            if self._poll_watchdog():
+            if self._watchdog.poll(is_workflow=self.current_turn is not None):  # others are to take over
                 self._next_renewal_at = self._now() + min(CHECK_INTERVAL_S, self._renew_interval_s)
         except Exception:  # the stack of another thread is read while it changes; the lease is renewed all the same
             log.exception("looking for what blocks this process failed")
@@ -122,14 +120,6 @@ class Heartbeat:
             self._next_renewal_at = self._now() + min(1.0, self._renew_interval_s)
         except Exception:
             log.exception("renewing the lease failed")
-
-    def _poll_watchdog(self) -> bool:
-        """Whether the loop has been blocked for so long that others are to take over."""
-        was_stuck = self._watchdog.is_stuck
-        self._watchdog.poll(is_workflow=self.current_turn is not None)
-        if self._watchdog.is_stuck and not was_stuck:
-            self._on_stuck()
-        return self._watchdog.is_stuck
 
     def _check_turn(self) -> None:
         turn = self.current_turn

@@ -162,8 +162,9 @@ class JournalEngine:
             on_lost=self.membership.on_lease_lost,
             interrupt=self._interrupt_turn,
             interrupt_after_s=self._interrupt_after_s,
-            watchdog=LoopWatchdog(max_blocked_s=self._max_blocked_s, now=self.clock.monotonic),
-            on_stuck=lambda: self.on_stuck(),
+            watchdog=LoopWatchdog(
+                max_blocked_s=self._max_blocked_s, on_stuck=lambda: self.on_stuck(), now=self.clock.monotonic
+            ),
             now=self.clock.monotonic,
         )
         self._heartbeat.start()  # at once: a store that is waited for below must not cost the lease

@@ -41,9 +41,16 @@ MAX_POLL_GAP_S = 2.0
 class LoopWatchdog:
     """Watches the running event loop, by which it is made; ``poll`` is called in another thread, again and again."""
 
-    def __init__(self, *, max_blocked_s: float = MAX_BLOCKED_S, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        max_blocked_s: float = MAX_BLOCKED_S,
+        on_stuck: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.is_stuck = False
         """The loop has been blocked for too long."""
+        self._on_stuck = on_stuck
         self._max_blocked_s = max_blocked_s
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -55,8 +62,8 @@ class LoopWatchdog:
         self._has_warned = False
         self._last_poll_at = now()
 
-    def poll(self, *, is_workflow: bool = False) -> None:
-        """See whether the loop has answered.
+    def poll(self, *, is_workflow: bool = False) -> bool:
+        """See whether the loop has answered; true if it is stuck. ``on_stuck`` is called when it becomes so.
 
         ``is_workflow``: it is workflow code that occupies it (see ``heartbeat``).
         """
@@ -65,7 +72,7 @@ class LoopWatchdog:
         if not self._is_probe_pending:
             self._reset()
             self._send_probe()
-            return
+            return False
         self._blocked_s += min(passed, MAX_POLL_GAP_S)
         if self._blocked_s >= self._warn_after_s:
             self._warn_after_s = max(self._warn_after_s, self._blocked_s) * 4
@@ -78,6 +85,8 @@ class LoopWatchdog:
                 "workers take its runs over",
                 self._blocked_s,
             )
+            self._on_stuck()
+        return self.is_stuck
 
     def _reset(self) -> None:
         if self._has_warned:

@@ -5,7 +5,6 @@ needs none of the code that executes runs::
 
     types            the report as data, under the names that programs know
     report_reader    a report from a store, page by page
-    serialization    a report as JSON, both ways
     journal_entries  the records of its journal
     recorded_values  recorded bytes as values
     model_replies    recorded model calls

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.admission.usage import Budget, BudgetLimits, Usage
+from holdfast.admission.usage import Budget, BudgetLimits
 from holdfast.core.states import RunState
 from holdfast.reports.run_usage import load_applicable_budgets, load_usage
+from holdfast.services.json_form import UsageWithCost
 from holdfast.services.lookup import find_run
 from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.operations import Run
@@ -22,7 +23,7 @@ class RunBudget:
     run_id: str
     workflow: str
     state: RunState
-    used: Usage
+    used: UsageWithCost
     budget: Budget | None
     """``None``: it was started without one."""
 

@@ -36,9 +36,9 @@ from holdfast.reports.recorded_reply import (
     reply_from_record,
 )
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
-from holdfast.reports.serialization import report_to_json
 from holdfast.reports.tool_calls import ToolCallStatus, match_tool_calls
 from holdfast.reports.types import ModelCallReport
+from holdfast.services.json_form import to_json
 from holdfast.services.lookup import find_run
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import History, Store
@@ -313,12 +313,12 @@ def message_to_json(message: ConversationMessage) -> dict[str, Any]:
     """A piece of a conversation, under stable names."""
     told: dict[str, Any] = {"role": message.role, "number": message.number, "is_history": message.is_history}
     if message.reply is not None:
-        return {**told, "final": is_final_reply(message.reply), **value_to_json(message.reply.to_json())}
+        return {**told, "final": is_final_reply(message.reply), **to_json(ModelCallReport.from_reply(message.reply))}
     if message.role == "model":
         calls = [{"name": name, "arguments": value_to_json(arguments)} for name, arguments in message.tool_calls]
         return {**told, "model": message.name, "text": message.text, "tool_calls": calls}
     if message.role == "tool":
-        approval = None if message.decision is None else report_to_json(message.decision)
+        approval = None if message.decision is None else to_json(message.decision)
         outcome = {
             "name": message.name,
             "ok": message.ok,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from holdfast.codec import read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.lookup import find_run
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, Store
@@ -24,7 +24,7 @@ class StepInFlight:
     number: int
     """As ``holdfast show`` numbers it."""
     attempt: int
-    since: datetime | None
+    since: UtcDatetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class DeadRun:
 
     id: str
     workflow: str
-    since: datetime
+    since: UtcDatetime
     death_count: int
     """Workers that died while they held nothing but this run, without anything new recorded."""
     worker: str

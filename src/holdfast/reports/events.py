@@ -21,7 +21,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from holdfast.codec import check_decrypted, decode_plain
@@ -34,7 +33,8 @@ from holdfast.reports.formatting import value_to_json
 from holdfast.reports.plans import plan_from_record
 from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
 from holdfast.reports.recorded_values import decode_recorded_error, get_record_error
-from holdfast.reports.types import RecordedError
+from holdfast.reports.types import ModelCallReport, RecordedError
+from holdfast.services.json_form import UserData, UtcDatetime, to_json
 from holdfast.services.lookup import find_run
 from holdfast.services.store_provider import POLL_INTERVAL_S, OpenStoreProvider, StoreProvider
 from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
@@ -74,7 +74,7 @@ class Event:
     """``started``, ``text``, ``retracted``, ``answered``, ``step``, ``plan``, ``approval``, ``compacted``, ``child``,
     ``start``, ``signal``, ``timer``, ``compensation``, ``cancel``, ``deadline``, ``patch``, ``delivered``,
     ``returned``, ``reopened`` or ``ended``."""
-    at: datetime
+    at: UtcDatetime
     run_id: str
     step: int | None = None
     """The number of the step, signal or child that it belongs to, as ``holdfast show`` has it."""
@@ -82,21 +82,12 @@ class Event:
     """The name of that: of a tool, a step, a signal, an agent; ``model call``."""
     text: str = ""
     """Of ``text``: the piece. Of ``answered`` and ``compacted``: the whole text."""
-    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: UserData = field(default_factory=dict[str, Any])
     """What else there is to tell, as plain data."""
 
     def to_json(self) -> dict[str, Any]:
         """For programs, under stable names."""
-        return {
-            "offset": self.offset,
-            "kind": self.kind,
-            "at": self.at.isoformat(),
-            "run_id": self.run_id,
-            "step": self.step,
-            "name": self.name,
-            "text": self.text,
-            "data": self.data,
-        }
+        return to_json(self)
 
 
 async def read_events(
@@ -363,7 +354,7 @@ def _is_before(live_event: LiveEvent, kept_seq: int | None, record: Record) -> b
 
 
 def _reply_to_json(reply: RecordedReply) -> dict[str, Any]:
-    data = reply.to_json()
+    data: dict[str, Any] = to_json(ModelCallReport.from_reply(reply))
     del data["text"]  # it is the event's own
     return data
 

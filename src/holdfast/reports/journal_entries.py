@@ -20,8 +20,9 @@ from holdfast.reports.model_replies import (
 from holdfast.reports.recorded_reply import RecordedReply, reply_from_record
 from holdfast.reports.recorded_values import decode_for_display, get_record_error
 from holdfast.reports.tool_calls import get_required_approval, is_cleared
-from holdfast.reports.types import JournalEntry, ModelCallReport, ToolCallReport, UnreadableValue
+from holdfast.reports.types import JournalEntry, ModelCallReport, ToolCallReport
 from holdfast.services.approvals import APPROVAL_REMINDER_STEP, APPROVAL_START_STEP
+from holdfast.services.json_form import UnreadableValue
 from holdfast.services.settlement import is_outcome_unknown
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.operations import Run

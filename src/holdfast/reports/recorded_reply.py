@@ -7,7 +7,7 @@ its plain parts: texts, calls, usage. They are read here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pydantic_core import from_json
@@ -110,22 +110,6 @@ class RecordedReply:
         if self.finish_reason == "content_filter":
             return f"cut off by the content filter{f': {self.refusal}' if self.refusal else ''}"
         return ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Who answered, what it said, and what it took, under stable names."""
-        return {
-            "model": self.model,
-            "text": self.text,
-            "thinking": self.thinking,
-            "tool_calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in self.tool_calls],
-            "feedback": self.feedback,
-            "failed_models": [asdict(model) for model in self.failed_models],
-            "usage": usage_to_json(self.usage),
-            "compaction": None if self.compaction is None else asdict(self.compaction),
-            "finish_reason": self.finish_reason,
-            "refusal": self.refusal,
-            "is_continued": self.is_continued,
-        }
 
 
 def decode_reply(payload: bytes) -> RecordedReply | None:

@@ -11,7 +11,8 @@ from holdfast.core.states import RunState
 from holdfast.errors import CodecError
 from holdfast.reports.agent_result import decode_plain_output
 from holdfast.reports.tool_results import decode_plain_tool_result, has_files
-from holdfast.reports.types import RecordedError, UnreadableValue
+from holdfast.reports.types import RecordedError
+from holdfast.services.json_form import UnreadableValue
 
 MAX_PRINTED_BYTES = 16 * 1024
 """Values above this size, in bytes, are not printed for people."""

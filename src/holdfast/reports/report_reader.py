@@ -32,7 +32,6 @@ from holdfast.reports.run_info import get_values_size
 from holdfast.reports.run_usage import budget_to_json, load_applicable_budgets, load_usage, remaining_to_json
 from holdfast.reports.summary import JournalStats, WorkerDeath, summarize
 from holdfast.reports.types import (
-    ApprovalReport,
     BudgetRefusal,
     BudgetUsage,
     InFlightStep,
@@ -44,13 +43,11 @@ from holdfast.reports.types import (
     RunWorker,
     SkippedStep,
     UnrecordedResult,
-    UsageTotals,
 )
 from holdfast.services.approvals import decode_readable_rows
 from holdfast.services.lookup import make_run_not_found
 from holdfast.services.settlement import find_unsettled_steps, is_outcome_unknown
 from holdfast.services.stalls import (
-    RunEnvironment,
     find_stall,
     is_alive,
     is_cancelling,
@@ -129,7 +126,7 @@ def _fields_from_run(run: Run, usage: RunUsage) -> dict[str, Any]:
         "is_cancelling": is_cancelling(run),
         "parent": run.parent or None,
         "forked_from": run.forked_from or None,
-        "usage": UsageTotals.from_usage(usage.used) if usage.used.calls else None,
+        "usage": usage.used if usage.used.calls else None,
         "error": decode_recorded_error(run.error),
         "python_version": run.python_version,
         "deadline": to_datetime(run.deadline),
@@ -161,10 +158,12 @@ class _ReportReader:
     brief: bool = False
 
     async def read_entry(self, record: Record) -> JournalEntry:
-        workers = await self._read_workers()
-        hands = self._build_run_workers(workers, await read_environment(self.store, [self.page.run]))
-        falls = await self._find_worker_deaths(workers, hands, _list_reopenings(await self._read_retained_events()))
-        takeovers = [fall.epoch for fall in falls]
+        takeovers: list[int] = []
+        if any(part.epoch > record.epoch for part in self.page.segments):  # else nobody can have replayed it
+            workers = await self._read_workers()
+            run_workers = self._build_run_workers(workers, self.store.now())
+            reopened_at = _list_reopenings(await self._read_retained_events())
+            takeovers = [one.epoch for one in await self._find_worker_deaths(workers, run_workers, reopened_at)]
         return await run_off_loop(len(record.payload or b""), lambda: self._build_entry(record, takeovers))
 
     async def read_report(self) -> RunReport:
@@ -178,7 +177,7 @@ class _ReportReader:
         stall = find_stall(run, around)
         taken = await self._read_rewound()
         told = usages[run.id]
-        hands = self._build_run_workers(workers, around)
+        hands = self._build_run_workers(workers, around.now)
         is_agent = await self._is_agent()
         notices = await self._read_retained_events()
         reopened = _list_reopenings(notices)
@@ -202,7 +201,7 @@ class _ReportReader:
             ),
             unrecorded_ends=self._build_unrecorded(answers=False),
             unrecorded_answers=self._build_unrecorded(answers=True),
-            approvals=tuple(map(ApprovalReport.from_info, decode_readable_rows(rows))),
+            approvals=tuple(decode_readable_rows(rows)),
             workers=hands,
             plan=tuple(await self._read_plan(is_agent=is_agent)),
             reported_at=to_datetime(around.now),
@@ -212,9 +211,7 @@ class _ReportReader:
             is_agent=is_agent,
             reopened_at=tuple(map(to_datetime, reopened)),
             budget_changed_at=self._get_budget_changed_at(),
-            budgets=tuple(
-                BudgetUsage(id, budget_to_json(one) or {}, UsageTotals.from_usage(one.used)) for id, one in budgets
-            ),
+            budgets=tuple(BudgetUsage(id, budget_to_json(one) or {}, one.used) for id, one in budgets),
             event_offset=EventCursor(self._last_seq).encode(run),
             summary="",
             advice=(),
@@ -355,11 +352,11 @@ class _ReportReader:
             one.id: one for one in await self.store.list_workers(extra_ids={part.worker for part in self.page.segments})
         }
 
-    def _build_run_workers(self, workers: Mapping[int, Worker], environment: RunEnvironment) -> tuple[RunWorker, ...]:
+    def _build_run_workers(self, workers: Mapping[int, Worker], now: float) -> tuple[RunWorker, ...]:
         recorded: dict[int, int] = {}
         for part in self.page.segments:
             recorded[part.worker] = recorded.get(part.worker, 0) + part.record_count
-        known = [_build_run_worker(one, recorded.get(one.id, 0), environment.now) for one in workers.values()]
+        known = [_build_run_worker(one, recorded.get(one.id, 0), now) for one in workers.values()]
         gone = [id for id in sorted({*recorded, self.page.run.owner or 0} - {0}) if id not in workers]
         forgotten = [RunWorker(id, "", "", None, False, False, "unknown", recorded.get(id, 0)) for id in gone]
         return (*known, *forgotten)
@@ -489,7 +486,7 @@ def _build_budget_refusal(refusal: BudgetExceeded | None) -> BudgetRefusal | Non
 
 
 def _build_related_run(run: Run, usage: RunUsage | None) -> RelatedRun:
-    used = None if usage is None or not usage.used.calls else UsageTotals.from_usage(usage.used)
+    used = None if usage is None or not usage.used.calls else usage.used
     return RelatedRun(run.id, run.workflow, run.state, run.parent or None, used, is_waiting_for_budget(run))
 
 

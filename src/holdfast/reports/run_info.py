@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from holdfast.admission.usage import Usage
 from holdfast.codec import ErrorInfo, decode_plain, describe_if_encrypted, mask_encrypted_text, read_error_info
 from holdfast.core.states import RunState
 from holdfast.errors import CodecError, UnreadableRecord
 from holdfast.reports.agent_result import decode_plain_output
+from holdfast.services.json_form import UsageWithCost, UserValue, UtcDatetime
 from holdfast.services.stalls import RunEnvironment, find_stall, is_cancelling, is_claimed, is_paused, read_environment
 from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import run_off_loop
@@ -43,19 +42,19 @@ class RunInfo:
     queue: str
     queue_key: str
     """Whose it is among the runs of its queue; empty if it has no key."""
-    created_at: datetime
-    finished_at: datetime | None
-    inputs: Any
-    output: Any
+    created_at: UtcDatetime
+    finished_at: UtcDatetime | None
+    inputs: UserValue
+    output: UserValue
     error: RunErrorInfo | None
     """The exception that a failed or dead run ended with."""
     waits_for: str
     tags: tuple[str, ...]
-    wake_at: datetime | None
+    wake_at: UtcDatetime | None
     """When it goes on, or starts, if that is only a matter of time."""
     is_paused: bool
     """Somebody has paused it."""
-    paused_at: datetime | None
+    paused_at: UtcDatetime | None
     """Since when."""
     is_cancelling: bool
     """Somebody has asked for it to be cancelled, and it has not ended yet."""
@@ -75,7 +74,7 @@ class RunInfo:
     """Somebody has taken it up at least once."""
     is_claimed: bool
     """A live worker has it in its hands."""
-    usage: Usage | None
+    usage: UsageWithCost | None
     """What its model calls have used so far, with those of the runs that it has started; ``None``: there were none."""
 
     @classmethod

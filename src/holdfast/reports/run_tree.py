@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
-from holdfast.admission.usage import Usage
 from holdfast.core.states import RunState
 from holdfast.reports.run_usage import load_usage
+from holdfast.services.json_form import UsageWithCost, UtcDatetime
 from holdfast.services.lookup import find_run
 from holdfast.services.stalls import explain_stall, read_environment
 from holdfast.services.timestamps import to_datetime
@@ -30,9 +29,9 @@ class RunTreeNode:
     state: RunState
     parent: str | None
     forked_from: str | None
-    created_at: datetime
-    finished_at: datetime | None
-    usage: Usage | None
+    created_at: UtcDatetime
+    finished_at: UtcDatetime | None
+    usage: UsageWithCost | None
     """What it has used, with those below it; ``None``: nothing."""
     stall_reason: str | None
 

@@ -72,7 +72,7 @@ def _summarize_work(report: RunReport, stats: JournalStats) -> str:
     ]
     if report.skipped_steps:
         steps.append(f"{len(report.skipped_steps)} skipped")
-    used = Usage() if report.usage is None else report.usage.usage
+    used = Usage() if report.usage is None else report.usage
     spent = (
         [format_count(used.calls, "model call"), format_count(used.tokens, "token"), format_cost(used)]
         if used.calls

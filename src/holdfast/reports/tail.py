@@ -24,13 +24,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.reports.event_offsets import EventCursor
 from holdfast.reports.events import Event, EventReader, add_approval_details, get_max_value_bytes
+from holdfast.services.json_form import UserData, UtcDatetime
 from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import run_off_loop
 from holdfast.services.timestamps import to_datetime
@@ -63,7 +63,7 @@ _ANSWERED_KIND = "answered"
 class TailEvent:
     """Something that has happened in one of the runs."""
 
-    at: datetime
+    at: UtcDatetime
     run_id: str
     workflow: str
     state: RunState
@@ -79,23 +79,8 @@ class TailEvent:
     """Who has recorded it, or holds the run; empty if that is not known."""
     usd: float | None
     """Of a model call, what it has cost; of the end of a run, what all of it has. ``None``: nothing, or not known."""
-    data: dict[str, Any]
+    data: UserData
     """What else there is to tell, as plain data."""
-
-    def to_json(self) -> dict[str, Any]:
-        """For programs, under stable names."""
-        return {
-            "at": self.at.isoformat(),
-            "run_id": self.run_id,
-            "workflow": self.workflow,
-            "state": self.state.value,
-            "kind": self.kind,
-            "step": self.step,
-            "name": self.name,
-            "worker": self.worker,
-            "usd": self.usd,
-            "data": self.data,
-        }
 
 
 @dataclass(frozen=True, slots=True)

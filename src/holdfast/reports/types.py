@@ -1,18 +1,16 @@
 """A run's story as data. The names of the fields are those of ``holdfast show --json``: programs rely on them.
 
-Fields that hold values of users' code are marked: how they are written as JSON depends on who asks, see
-``serialization``.
+Their JSON form is in ``services.json_form``. How it writes a ``UserValue`` depends on who asks.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.admission.usage import NANO_PER_USD, BudgetLimits, Usage
+from holdfast.admission.usage import NANO_PER_USD, BudgetLimits
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
 from holdfast.reports.plans import PlanItem
@@ -21,22 +19,12 @@ from holdfast.reports.recorded_reply import (
     RecordedCompaction,
     RecordedReply,
     RecordedToolCall,
-    usage_to_json,
 )
-from holdfast.services.approvals import Answer, ApprovalInfo
+from holdfast.services.approvals import ApprovalInfo
+from holdfast.services.json_form import UsageWithCost, UserValue, UtcDatetime
 from holdfast.stores.approvals import ApprovalState
 from holdfast.stores.contract import RunUsage
 from holdfast.stores.rules import format_worker_location
-
-USER_VALUE = "value"
-_USER_VALUE_METADATA = {USER_VALUE: True}
-"""What marks a field that holds a value of users' code."""
-
-
-class UnreadableValue(str):
-    """Words that stand for a value which cannot be read: it is sealed, or of a newer version."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +46,6 @@ class RecordedError:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageTotals:
-    """What model calls have used."""
-
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    usd: float | None
-    """``None``: the price of none of them is known."""
-    unpriced: int
-    seconds: float
-
-    @classmethod
-    def from_usage(cls, usage: Usage) -> UsageTotals:
-        """As it is told."""
-        return cls(**usage_to_json(usage))
-
-    @property
-    def usage(self) -> Usage:
-        """As the library counts it."""
-        return Usage(
-            self.calls,
-            self.input_tokens,
-            self.output_tokens,
-            self.cached_tokens,
-            0 if self.usd is None else round(self.usd * NANO_PER_USD),
-            self.unpriced,
-            self.seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class BudgetUsage:
     """A budget, and what of it is used."""
 
@@ -97,7 +53,7 @@ class BudgetUsage:
     """The id of the run that has it: the one in question, or one above it."""
     budget: dict[str, float]
     """Its limits: ``usd``, ``tokens``, ``turns``, ``seconds``."""
-    used: UsageTotals
+    used: UsageWithCost
 
     @property
     def run_usage(self) -> RunUsage:
@@ -109,7 +65,7 @@ class BudgetUsage:
             None if turns is None else int(turns),
             self.budget.get("seconds"),
         )
-        return RunUsage(self.used.usage, limits)
+        return RunUsage(self.used, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +87,7 @@ class ToolCallReport:
 
     id: str
     name: str
-    arguments: Any = field(metadata=_USER_VALUE_METADATA)
+    arguments: UserValue
 
     @property
     def raw_arguments(self) -> str | dict[str, Any]:
@@ -150,7 +106,7 @@ class ModelCallReport:
     tool_calls: tuple[ToolCallReport, ...]
     feedback: str | None
     failed_models: tuple[FailedModel, ...]
-    usage: UsageTotals
+    usage: UsageWithCost
     compaction: RecordedCompaction | None
     finish_reason: str | None = None
     """Why the model stopped, as the provider says it."""
@@ -169,7 +125,7 @@ class ModelCallReport:
             tuple(ToolCallReport(call.id, call.name, call.arguments) for call in reply.tool_calls),
             reply.feedback,
             reply.failed_models,
-            UsageTotals.from_usage(reply.usage),
+            reply.usage,
             reply.compaction,
             reply.finish_reason,
             reply.refusal,
@@ -185,7 +141,7 @@ class ModelCallReport:
             self.text,
             self.thinking,
             calls,
-            self.usage.usage,
+            self.usage,
             self.failed_models,
             self.feedback,
             self.compaction,
@@ -213,11 +169,11 @@ class JournalEntry:
     epoch: int
     replay_count: int
     """How often a worker replayed it after taking the run over from one that had died."""
-    started_at: datetime
-    recorded_at: datetime
+    started_at: UtcDatetime
+    recorded_at: UtcDatetime
     duration_s: float | None
     arguments: str
-    output: Any = field(metadata=_USER_VALUE_METADATA)
+    output: UserValue
     """What it returned; the beginning of it, as text, if ``is_truncated``."""
     model_call: ModelCallReport | None
     error: RecordedError | None
@@ -262,9 +218,9 @@ class InFlightStep:
     attempt: int
     is_once: bool
     error: str | None
-    progress: Any = field(metadata=_USER_VALUE_METADATA)
-    updated_at: datetime
-    retry_at: datetime | None = None
+    progress: UserValue
+    updated_at: UtcDatetime
+    retry_at: UtcDatetime | None = None
     """When its next attempt is made, while it waits for that."""
 
 
@@ -279,7 +235,7 @@ class RelatedRun:
     workflow: str
     state: RunState
     parent: str | None
-    usage: UsageTotals | None = None
+    usage: UsageWithCost | None = None
     """What it has used, with those below it; ``None`` also where many runs are told."""
     is_waiting_for_budget: bool = False
     """It waits for a higher budget."""
@@ -291,8 +247,8 @@ class PendingSignal:
 
     id: int
     name: str
-    value: Any = field(metadata=_USER_VALUE_METADATA)
-    sent_at: datetime
+    value: UserValue
+    sent_at: UtcDatetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,99 +258,7 @@ class UnrecordedResult:
     number: int
     state: str
     """In which the other run ended; ``answered``."""
-    sent_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerReport:
-    """What a person answered."""
-
-    approved: bool
-    value: Any = field(metadata=_USER_VALUE_METADATA)
-    arguments: dict[str, Any] | None
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalReport:
-    """A question to people."""
-
-    id: str
-    run_id: str
-    workflow: str
-    number: int
-    state: ApprovalState
-    question: str
-    choices: tuple[str, ...]
-    form: dict[str, Any] | None
-    tool: str | None
-    arguments: dict[str, Any] | None
-    reason: str | None
-    requested_at: datetime
-    assignee: str | None
-    expires_at: datetime | None
-    reminder_count: int
-    answered_by: str | None
-    answered_at: datetime | None
-    answer: AnswerReport | None
-
-    @classmethod
-    def from_info(cls, info: ApprovalInfo) -> ApprovalReport:
-        """As it is told."""
-        answer = info.answer
-        return cls(
-            id=info.id,
-            run_id=info.run_id,
-            workflow=info.workflow,
-            number=info.step_number,
-            state=info.state,
-            question=info.question,
-            choices=info.choices,
-            form=info.form,
-            tool=info.tool or None,
-            arguments=info.arguments,
-            reason=info.reason or None,
-            requested_at=info.requested_at,
-            assignee=info.assignee or None,
-            expires_at=info.expires_at,
-            reminder_count=info.reminder_count,
-            answered_by=info.answered_by or None,
-            answered_at=info.answered_at,
-            answer=None
-            if answer is None
-            else AnswerReport(answer.approved, answer.value, answer.arguments, answer.reason or None),
-        )
-
-    @property
-    def info(self) -> ApprovalInfo:
-        """As a client lists it."""
-        said = self.answer
-        at = 0.0 if self.answered_at is None else self.answered_at.timestamp()
-        answer = (
-            None
-            if said is None
-            else Answer(said.approved, said.value, said.arguments, said.reason or "", self.answered_by or "", at)
-        )
-        return ApprovalInfo(
-            id=self.id,
-            run_id=self.run_id,
-            workflow=self.workflow,
-            step_number=self.number,
-            question=self.question,
-            choices=self.choices,
-            form=self.form,
-            tool=self.tool or "",
-            arguments=self.arguments,
-            reason=self.reason or "",
-            requested_at=self.requested_at,
-            assignee=self.assignee or "",
-            expires_at=self.expires_at,
-            reminder_count=self.reminder_count,
-            state=self.state,
-            answered_by=self.answered_by or "",
-            answered_at=self.answered_at,
-            answer=answer,
-        )
+    sent_at: UtcDatetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,29 +324,29 @@ class RunReport:
     queue: str
     queue_key: str | None
     tags: tuple[str, ...]
-    created_at: datetime
-    finished_at: datetime | None
+    created_at: UtcDatetime
+    finished_at: UtcDatetime | None
     duration_s: float | None
     waits_for: str | None
-    wake_at: datetime | None
+    wake_at: UtcDatetime | None
     is_paused: bool
     is_cancelling: bool
     parent: str | None
     forked_from: str | None
-    usage: UsageTotals | None
+    usage: UsageWithCost | None
     error: RecordedError | None
     python_version: str
-    deadline: datetime | None
+    deadline: UtcDatetime | None
     epoch: int
     delivery_count: int
     max_deliveries: int
     claimed_by: int | None
-    paused_at: datetime | None
+    paused_at: UtcDatetime | None
     cancel_state: str | None
     is_disabled: bool
     stall_reason: str | None
-    inputs: Any = field(metadata=_USER_VALUE_METADATA)
-    output: Any = field(metadata=_USER_VALUE_METADATA)
+    inputs: UserValue
+    output: UserValue
     retry: RetryReport | None
     budget: dict[str, float] | None
     budget_remaining: dict[str, float] | None
@@ -493,12 +357,12 @@ class RunReport:
     pending_signals: tuple[PendingSignal, ...]
     unrecorded_ends: tuple[UnrecordedResult, ...]
     unrecorded_answers: tuple[UnrecordedResult, ...]
-    approvals: tuple[ApprovalReport, ...]
+    approvals: tuple[ApprovalInfo, ...]
     workers: tuple[RunWorker, ...]
     plan: tuple[PlanItem, ...]
-    reported_at: datetime
+    reported_at: UtcDatetime
     """When this was so."""
-    clock_started_at: datetime
+    clock_started_at: UtcDatetime
     """Where the run's own clock begins: a fork shares the older one."""
     record_count: int
     """How many the whole journal has."""
@@ -512,9 +376,9 @@ class RunReport:
     previous_run: str | None
     """The run that came before it in its session."""
     is_delivery_run: bool
-    reopened_at: tuple[datetime, ...]
+    reopened_at: tuple[UtcDatetime, ...]
     """When somebody let it go on after it had ended: by a retry, or by settling a step."""
-    budget_changed_at: datetime | None
+    budget_changed_at: UtcDatetime | None
     """When the run, which waits for a higher budget, was told that it has another one, and did not hear it yet."""
     budgets: tuple[BudgetUsage, ...]
     """All that it has to keep to: its own, and those of runs above it."""
@@ -541,11 +405,11 @@ class RunReport:
         return next((one for one in self.workers if one.id == worker_id), None)
 
     @property
-    def open_approvals(self) -> list[ApprovalReport]:
+    def open_approvals(self) -> list[ApprovalInfo]:
         """What it waits for people to answer."""
         return [one for one in self.approvals if one.state is ApprovalState.OPEN and not self.state.is_terminal]
 
-    def find_approval(self, entry: JournalEntry) -> ApprovalReport | None:
+    def find_approval(self, entry: JournalEntry) -> ApprovalInfo | None:
         """The question that this record has the answer to; a fork shares its origin's answers, not the questions."""
         if entry.kind != RecordKind.APPROVAL.label:
             return None

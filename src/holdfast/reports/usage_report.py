@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.admission.usage import Usage
 from holdfast.errors import UsageError
 from holdfast.reports.recorded_reply import usage_to_json
+from holdfast.services.json_form import UsageWithCost
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import DailyRunCount as KeptRuns
@@ -33,7 +34,7 @@ class DailyUsage:
     """The agent's name, or the workflow's."""
     model: str
     """As it was asked for: ``openai:gpt-4o``; ``""`` if that is not known."""
-    usage: Usage
+    usage: UsageWithCost
     """Its ``seconds`` are 0: they are not kept by day."""
 
     @property

@@ -290,7 +290,7 @@ class App:
         finally:
             if endpoint.is_mutating:
                 self.platform.overview_feeds.notify(call.tenant)
-        return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status))
+        return await call.run_body_work(0, lambda: build_response(endpoint, value, call.status, call.encode_value))
 
 
 _END_OF_STREAM = object()

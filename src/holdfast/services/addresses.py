@@ -10,9 +10,8 @@ webhook is another (see ``services.webhook_settings``), since that has a secret.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any
 
@@ -20,6 +19,7 @@ from holdfast.admission.durations import duration_to_seconds
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, encode_inputs_by_name
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
+from holdfast.services.json_form import from_json, to_json_bytes
 from holdfast.services.run_start import StartOptions, build_new_run, resolve_start
 from holdfast.services.thread_offload import OffLoopRunner, run_off_loop
 from holdfast.services.webhook_settings import Webhook, find_webhook, list_webhooks, remove_webhook
@@ -199,10 +199,7 @@ async def _check_not_a_workflow(store: Store, name: str) -> None:
 
 
 def _encode_settings(address: AddressInfo) -> bytes:
-    settings = asdict(address)
-    for other in ("name", "webhook", "webhook_disabled_reason"):
-        del settings[other]
-    return json.dumps(settings).encode()
+    return to_json_bytes({name: getattr(address, name) for name in _SETTINGS})
 
 
 def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
@@ -210,9 +207,7 @@ def _with_webhook(address: AddressInfo, hook: Webhook | None) -> AddressInfo:
 
 
 def _address_from_document(document: Document) -> AddressInfo:
-    kept: dict[str, Any] = document.load_json()
-    known = {name: value for name, value in kept.items() if name in AddressInfo.__dataclass_fields__}
-    return AddressInfo(document.name, **known)
+    return from_json(AddressInfo, {**document.load_json(), "name": document.name})
 
 
 def parse_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

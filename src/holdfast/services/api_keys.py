@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
+from holdfast.services.json_form import UtcDatetime, from_json, to_json, to_json_bytes
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
@@ -41,9 +42,9 @@ class ApiKey:
     """What people call it."""
     namespace: str
     scopes: tuple[str, ...]
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
+    created_at: UtcDatetime
+    expires_at: UtcDatetime | None
+    revoked_at: UtcDatetime | None
     created_by: str
     """The id of the key that it was made with; ``""``: it was made on the command line, or before there were any."""
 
@@ -131,7 +132,7 @@ async def revoke_key(store: Store, id: str, now: float, namespace: str | None = 
         kept: dict[str, Any] = found[0].load_json()
         if kept["revoked_at"] is not None:
             return False
-        kept["revoked_at"] = now
+        kept["revoked_at"] = to_json(to_datetime(now))
         if (
             await store.put_document(DOCUMENT_KIND, id, json.dumps(kept).encode(), if_version=found[0].version)
             is not None
@@ -145,30 +146,9 @@ def hash_secret(secret: str) -> bytes:
 
 
 def _encode_key(key: ApiKey, hashed: bytes) -> bytes:
-    return json.dumps(
-        {
-            "name": key.name,
-            "namespace": key.namespace,
-            "scopes": key.scopes,
-            "created_at": key.created_at.timestamp(),
-            "expires_at": None if key.expires_at is None else key.expires_at.timestamp(),
-            "revoked_at": None,
-            "created_by": key.created_by,
-            "hash": hashed.hex(),
-        }
-    ).encode()
+    return to_json_bytes({**to_json(key), "hash": hashed.hex()})
 
 
 def key_from_document(document: Document) -> ApiKey:
     """The key that a document holds."""
-    kept: dict[str, Any] = document.load_json()
-    return ApiKey(
-        id=document.name,
-        name=kept["name"],
-        namespace=kept["namespace"],
-        scopes=tuple(kept["scopes"]),
-        created_at=to_datetime(float(kept["created_at"])),
-        expires_at=to_datetime(kept["expires_at"]),
-        revoked_at=to_datetime(kept["revoked_at"]),
-        created_by=kept["created_by"],
-    )
+    return from_json(ApiKey, {**document.load_json(), "id": document.name})

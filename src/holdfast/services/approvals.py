@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, cast
 
 from holdfast.codec import (
@@ -26,6 +25,7 @@ from holdfast.codec import (
 )
 from holdfast.core.states import RunState
 from holdfast.errors import ApprovalClosed, ApprovalError, InputError, UndecryptableValue, UnknownApproval
+from holdfast.services.json_form import Timestamp, UserValue, UtcDatetime
 from holdfast.services.json_schemas import SchemaViolation, find_violations
 from holdfast.services.store_provider import StoreProvider
 from holdfast.services.thread_offload import LARGE_BYTES, estimate_size, run_off_loop
@@ -51,13 +51,13 @@ class Answer:
     """What a person answered, as it is recorded."""
 
     approved: bool
-    value: Any = None
+    value: UserValue = None
     """The choice, or what was filled into the form."""
     arguments: dict[str, Any] | None = None
     """For a call: the arguments in place of those that were shown, if the person has edited them."""
     reason: str = ""
     answered_by: str = ""
-    answered_at: float = 0.0
+    answered_at: Timestamp = 0.0
 
     def encode(self) -> bytes:
         """As it is recorded."""
@@ -117,15 +117,15 @@ class ApprovalInfo:
     """The arguments of that call, all of them."""
     reason: str
     """Why the call needs an approval."""
-    requested_at: datetime
+    requested_at: UtcDatetime
     assignee: str
     """Who is asked now; empty: whoever sees it."""
-    expires_at: datetime | None
+    expires_at: UtcDatetime | None
     """When the run asks somebody else, or goes on without an answer."""
     reminder_count: int
     state: ApprovalState
     answered_by: str
-    answered_at: datetime | None
+    answered_at: UtcDatetime | None
     answer: Answer | None
 
     @classmethod
@@ -235,7 +235,7 @@ async def approve(
     size = estimate_size([value, arguments])
     plain = await run_off_loop(size, lambda: to_json_data(value, f"the answer to approval {row.id}"))
     edited = await run_off_loop(size, lambda: _validate_arguments(row, arguments))
-    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await provider.now())
+    given = Answer(True, plain, edited, reason, get_os_user() if by is None else by, await _read_time(provider))
     if row.state is ApprovalState.OPEN:
         # Whoever has asked may have written a form that takes a while to check.
         await run_off_loop(LARGE_BYTES + 1 if row.request.form_schema else size, lambda: _check_answer(row, given))
@@ -253,10 +253,13 @@ async def deny(
 ) -> bool:
     """Say no; false when the same person has said the very same before."""
     row = await _find_run_approval(provider, id, run_id)
-    given = Answer(
-        False, reason=reason, answered_by=get_os_user() if by is None else by, answered_at=await provider.now()
-    )
+    by = get_os_user() if by is None else by
+    given = Answer(False, reason=reason, answered_by=by, answered_at=await _read_time(provider))
     return await _submit_answer(provider, row, given, max_value)
+
+
+async def _read_time(provider: StoreProvider) -> float:
+    return round(await provider.now(), 6)  # no more than its JSON form has
 
 
 def get_os_user() -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.audit_log import AuditRow
 from holdfast.stores.contract import Store
@@ -18,7 +18,7 @@ class AuditEntry:
     """Somebody asked for something."""
 
     id: int
-    at: datetime
+    at: UtcDatetime
     key_id: str | None
     """The id of the key; none where none was needed."""
     key_name: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from holdfast.core.states import RunState
 from holdfast.services.input_validation import parse_schema
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.stalls import is_alive
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store, Worker, WorkflowSpec
@@ -58,9 +58,9 @@ class Health:
     state: HealthState
     worker_count: int
     """How many live workers serve it."""
-    heartbeat_at: datetime | None
+    heartbeat_at: UtcDatetime | None
     """The newest heartbeat of those, or of the ones that have fallen silent."""
-    disabled_at: datetime | None
+    disabled_at: UtcDatetime | None
     run_counts: Mapping[RunState, int]
     """How many runs it has in each state. Of those that have ended, no more than ``MAX_COUNTED_RUNS`` are counted."""
     versions: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class DisabledWorkflow:
     """A workflow or an agent that is disabled."""
 
     name: str
-    since: datetime
+    since: UtcDatetime
     by: str = ""
     """Who disabled it; ``policy`` for a policy."""
     reason: str = ""

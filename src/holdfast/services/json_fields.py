@@ -6,8 +6,13 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, NotRequired, cast
+
+from pydantic import AfterValidator, StrictBool, StrictFloat, StrictInt, StrictStr, TypeAdapter
+from typing_extensions import TypedDict
 
 from holdfast.codec.tags import TAGGED_PREFIX
 from holdfast.core.records import RecordKind, Rewind, RewindPoint
@@ -28,105 +33,40 @@ def _write_bytes(data: bytes) -> Any:
     return {"tagged": text} if tagged else text
 
 
-# Reading: each of these raises ``TypeError``, ``ValueError`` or ``KeyError`` when the value is not what it must be
-
-
 def _read_bytes(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    (form, text), *more = cast("dict[str, Any]", value).items() if isinstance(value, dict) else [("", None)]
-    if not more and form == "tagged":
-        return TAGGED_PREFIX + _read_string(text).encode()
-    if not more and form == "base64":
-        return b64decode(_read_string(text), validate=True)
-    raise TypeError
+    match value:
+        case str():
+            return value.encode()
+        case {"tagged": str(text)} if len(value) == 1:
+            return TAGGED_PREFIX + text.encode()
+        case {"base64": str(text)} if len(value) == 1:
+            return b64decode(text, validate=True)
+        case _:
+            raise TypeError
 
 
-def _read_string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+class _RewindForm(TypedDict):
+    failed_seqs: tuple[StrictInt, ...]
+    command_count: StrictInt
+    timer_count: StrictInt
+    is_compensated: StrictBool
+    once_seqs: tuple[StrictInt, ...]
+    abandoned_positions: NotRequired[tuple[StrictInt, ...]]
 
 
-def _read_bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError
-    return value
-
-
-def _read_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return value
-
-
-def _read_hex(value: Any) -> bytes:
-    return bytes.fromhex(_read_string(value))
-
-
-def _read_kind(value: Any) -> RecordKind:
-    if value not in _KINDS_BY_LABEL:
-        raise ValueError
-    return _KINDS_BY_LABEL[value]
-
-
-def _write_kind(kind: RecordKind) -> str:
-    return kind.label
+_RewindPoint = Annotated[tuple[StrictInt, StrictInt], AfterValidator(RewindPoint._make)]
+_rewind_adapter: TypeAdapter[_RewindForm] = TypeAdapter(_RewindForm)
 
 
 def _read_rewind(value: Any) -> Rewind:
-    if not isinstance(value, dict):
-        raise TypeError
-    given = cast("dict[str, Any]", value)
-    return Rewind(
-        _read_ints(given["failed_seqs"]),
-        _read_int(given["command_count"]),
-        _read_int(given["timer_count"]),
-        _read_bool(given["is_compensated"]),
-        _read_ints(given["once_seqs"]),
-        _read_ints(given.get("abandoned_positions", [])),
-    )
-
-
-def _read_ints(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    return tuple(_read_int(one) for one in cast("list[Any]", value))
-
-
-def _read_rewind_points(value: Any) -> tuple[RewindPoint, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    pairs = [_read_ints(pair) for pair in cast("list[Any]", value)]
-    return tuple(RewindPoint(position, seq) for position, seq in pairs)
-
-
-def _write_rewind_points(points: Iterable[RewindPoint]) -> list[list[int]]:
-    return [list(point) for point in points]
+    return Rewind(**_rewind_adapter.validate_python(value))
 
 
 def _write_rewind(rewind: Rewind) -> dict[str, Any]:
-    lists = {
-        "failed_seqs": list(rewind.failed_seqs),
-        "once_seqs": list(rewind.once_seqs),
-        "abandoned_positions": list(rewind.abandoned_positions),
-    }
-    written = {**rewind._asdict(), **lists}
+    written = _rewind_adapter.dump_python(cast("_RewindForm", rewind._asdict()), mode="json")
     if not rewind.abandoned_positions:
         del written["abandoned_positions"]  # most have none
     return written
-
-
-def _read_strings(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    return tuple(_read_string(name) for name in cast("list[Any]", value))
 
 
 # The fields
@@ -137,9 +77,16 @@ class FieldCodec(NamedTuple):
 
     expected: str
     read: Callable[[Any], Any]
+    """Raises ``TypeError``, ``ValueError`` (as pydantic does) or ``KeyError`` when the value is not what it must be."""
     write: Callable[[Any], Any] = lambda value: value
     is_omitted: Callable[[Any, Any], bool] | None = None
     """Whether this value of that object is not written; then it need not be there to be read."""
+
+    @classmethod
+    def for_type(cls, expected: str, type: Any) -> FieldCodec:
+        """As pydantic writes and reads this type."""
+        adapter: TypeAdapter[Any] = TypeAdapter(type)
+        return cls(expected, adapter.validate_python, partial(adapter.dump_python, mode="json"))
 
     def omit_if(self, is_omitted: Callable[[Any, Any], bool]) -> FieldCodec:
         """The same, left out of some objects."""
@@ -157,18 +104,18 @@ class FieldCodec(NamedTuple):
         return FieldCodec(f"{self.expected} or null", read, write)
 
 
-STRING = FieldCodec("a string", _read_string)
-BOOL = FieldCodec("true or false", _read_bool)
-INT = FieldCodec("a whole number", _read_int)
-SECONDS = FieldCodec("a number of seconds", _read_float)
-STRINGS = FieldCodec("a list of strings", _read_strings, list)
-INTS = FieldCodec("a list of whole numbers", _read_ints, list)
-HEX = FieldCodec("hexadecimal", _read_hex, bytes.hex)
+STRING = FieldCodec.for_type("a string", StrictStr)
+BOOL = FieldCodec.for_type("true or false", StrictBool)
+INT = FieldCodec.for_type("a whole number", StrictInt)
+SECONDS = FieldCodec.for_type("a number of seconds", StrictFloat)
+STRINGS = FieldCodec.for_type("a list of strings", tuple[StrictStr, ...])
+INTS = FieldCodec.for_type("a list of whole numbers", tuple[StrictInt, ...])
+HEX = FieldCodec("hexadecimal", bytes.fromhex, bytes.hex)
 BYTES = FieldCodec('a string, {"tagged": ...} or {"base64": ...}', _read_bytes, _write_bytes)
 STATE = FieldCodec(f"one of {', '.join(RunState)}", RunState, str)
-KIND = FieldCodec(f"one of {', '.join(_KINDS_BY_LABEL)}", _read_kind, _write_kind)
+KIND = FieldCodec(f"one of {', '.join(_KINDS_BY_LABEL)}", _KINDS_BY_LABEL.__getitem__, attrgetter("label"))
 CANCEL = FieldCodec("asked or recorded", CancelState, str)
-REWIND_POINTS = FieldCodec("a list of pairs of whole numbers", _read_rewind_points, _write_rewind_points)
+REWIND_POINTS = FieldCodec.for_type("a list of pairs of whole numbers", tuple[_RewindPoint, ...])
 REWIND = FieldCodec("an object that tells what a retry takes back", _read_rewind, _write_rewind)
 
 

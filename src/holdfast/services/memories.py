@@ -10,13 +10,13 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
-from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from pydantic import BaseModel
 
 from holdfast.codec import DEFAULT_MAX_VALUE_BYTES, codec_for, decode_plain, validate_size
 from holdfast.errors import InputError
+from holdfast.services.json_form import UserValue, UtcDatetime
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
 from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
@@ -38,9 +38,9 @@ class MemoryEntry:
     """A value that was put into memory."""
 
     key: str
-    value: Any
+    value: UserValue
     """As plain data; ``memory.get(..., type=...)`` gives it back as what it was."""
-    updated_at: datetime
+    updated_at: UtcDatetime
 
 
 def build_put(

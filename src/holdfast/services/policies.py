@@ -20,17 +20,15 @@ switched on again stays on for the rest of the day.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from holdfast.admission.usage import NANO_PER_USD
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
-from holdfast.services.timestamps import to_datetime
+from holdfast.services.json_form import UtcDatetime, from_json, to_json_bytes
 from holdfast.stores.contract import Store
 from holdfast.stores.daily_usage import get_utc_day
 from holdfast.stores.documents import Document
@@ -59,7 +57,7 @@ class Breach:
     day: str
     limit: Literal["runs", "usd"]
     on_breach: OnBreach
-    at: datetime
+    at: UtcDatetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def validate_policy(name: str, policy: Policy) -> Policy:
 
 async def put_policy(store: Store, name: str, policy: Policy) -> None:
     """Give an agent, a workflow or an address a policy, in place of the one that it has. Raises ``UsageError``."""
-    data = json.dumps(asdict(validate_policy(name, policy))).encode()
+    data = to_json_bytes(validate_policy(name, policy))
     await store.put_document(DOCUMENT_KIND, name, data)
 
 
@@ -154,17 +152,13 @@ async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
     found = await store.list_documents(BREACH_DOCUMENT_KIND, [name])
     if not found:
         return None
-    told: Mapping[str, Any] = found[0].load_json()
-    at = to_datetime(float(told["at"]))
-    return Breach(told["day"], told["limit"], told["on_breach"], at), found[0].version
+    return from_json(Breach, found[0].load_json()), found[0].version
 
 
 async def record_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
     """Note a breach; false when somebody else was quicker."""
-    told = {**asdict(breach), "at": breach.at.timestamp()}
-    return (
-        await store.put_document(BREACH_DOCUMENT_KIND, name, json.dumps(told).encode(), if_version=version) is not None
-    )
+    put = await store.put_document(BREACH_DOCUMENT_KIND, name, to_json_bytes(breach), if_version=version)
+    return put is not None
 
 
 async def clear_breach(store: Store, name: str) -> None:
@@ -184,5 +178,4 @@ def end_of_day(day: str) -> datetime:
 
 
 def _policy_from_document(document: Document) -> Policy:
-    kept: dict[str, Any] = document.load_json()
-    return Policy(**{name: value for name, value in kept.items() if name in Policy.__dataclass_fields__})
+    return from_json(Policy, document.load_json())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from holdfast.admission.queue_limits import QueueLimits, parse_limits, validate_queue_name
 from holdfast.errors import UnknownQueue
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_blocked_keys, explain_blocked_queue
 from holdfast.services.timestamps import to_datetime
@@ -48,11 +48,11 @@ class QueueInfo:
     """These limits were set by somebody, whatever the code says."""
     declared_limits: str | None
     """The limits that code has announced, in words; ``None``: none has."""
-    paused_at: datetime | None
+    paused_at: UtcDatetime | None
     running_count: int
     waiting_count: int
     """Runs that would be taken if it were not for limits and room: neither parked nor delayed nor paused."""
-    next_start_at: datetime | None
+    next_start_at: UtcDatetime | None
     """When its rate lets the next run begin; ``None``: now."""
     blocked_reason: str | None
     """Why nothing begins now, in words: it is paused, full, or its rate is used up; or all that wait are of keys

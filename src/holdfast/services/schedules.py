@@ -20,6 +20,7 @@ from holdfast.codec import decode_plain
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, InputError, UnknownSchedule, UsageError
 from holdfast.services.input_validation import bind_inputs
+from holdfast.services.json_form import UserValue, UtcDatetime
 from holdfast.services.lookup import suggest_name
 from holdfast.services.queue_options import declare_queue, resolve_queue_key, validate_start_key
 from holdfast.services.run_start import (
@@ -149,7 +150,7 @@ class ScheduleInfo:
     """As in ``0 2 * * * in Europe/Berlin`` or ``every 15 min``."""
     zone: str
     """The time zone whose clock it is read by; empty for an interval."""
-    inputs: Any
+    inputs: UserValue
     """Of each run, as plain data by parameter."""
     catch_up: CatchUp
     max_catch_up: int
@@ -159,17 +160,17 @@ class ScheduleInfo:
     """Of its runs in their queue; ``None``: what the workflow's queue says."""
     priority: int
     tags: tuple[str, ...]
-    created_at: datetime
-    next_at: datetime | None
+    created_at: UtcDatetime
+    next_at: UtcDatetime | None
     """When it fires next; in the past if that is due. ``None``: it is paused, or never fires again."""
-    processed_until: datetime
+    processed_until: UtcDatetime
     """Everything up to here has fired, or was passed over."""
-    paused_at: datetime | None
+    paused_at: UtcDatetime | None
     last_run_id: str
     """The id of the run that it has started last; empty if there is none."""
     last_run_state: RunState | None
     """How that is; ``None`` also if it has been deleted."""
-    skipped_at: datetime | None
+    skipped_at: UtcDatetime | None
     """The last tick that started nothing because the run before it was under way."""
     is_declared_in_code: bool
     """It is declared in code, not made by a client."""

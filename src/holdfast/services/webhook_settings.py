@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import UsageError
 from holdfast.services.documents import list_documents
+from holdfast.services.json_form import from_json, to_json_bytes
 from holdfast.stores.contract import Store
 from holdfast.stores.documents import Document
 from holdfast.webhooks import SECRET_PREFIX
@@ -106,12 +107,8 @@ def _generate_secret() -> str:
 
 
 def _encode_webhook(hook: Webhook) -> bytes:
-    kept = asdict(hook)
-    del kept["address"]
-    return json.dumps(kept).encode()
+    return to_json_bytes(hook)
 
 
 def _webhook_from_document(document: Document) -> Webhook:
-    kept: dict[str, Any] = document.load_json()
-    known = {name: value for name, value in kept.items() if name in Webhook.__dataclass_fields__}
-    return Webhook(document.name, **known)
+    return from_json(Webhook, {**document.load_json(), "address": document.name})

@@ -48,6 +48,8 @@ def _to_plain_json(value: Any) -> Any:
 
 
 def _to_fallback_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return value  # with half a character in it
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value).items()
         return {

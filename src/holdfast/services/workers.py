@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
+from holdfast.services.json_form import UtcDatetime
 from holdfast.services.stalls import is_alive
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import RunFilter, Store, Worker
@@ -43,10 +43,10 @@ class WorkerInfo:
     """What it serves; with a version behind an @, if that has one."""
     queues: tuple[str, ...] | None
     """The queues that it serves; ``None``: all."""
-    started_at: datetime
-    heartbeat_at: datetime
+    started_at: UtcDatetime
+    heartbeat_at: UtcDatetime
     """Its last heartbeat."""
-    lease_until: datetime
+    lease_until: UtcDatetime
     claimed_runs: tuple[ClaimedRun, ...]
     """What it holds, the newest first, twenty at most; of a dead one, what nobody took yet."""
     has_more_runs: bool

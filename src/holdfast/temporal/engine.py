@@ -111,7 +111,7 @@ class TemporalEngine:
         """Connect, and begin to take runs."""
         replay_logging.install_filter()
         self.loop = asyncio.get_running_loop()
-        self._loop_watch = LoopWatchdog(max_blocked_s=self._max_blocked_s)
+        self._loop_watch = LoopWatchdog(max_blocked_s=self._max_blocked_s, on_stuck=lambda: self.on_stuck())
         await retry_until_store_ready(self.store.open, self.clock)
         try:
             await self._workers.start()
@@ -132,15 +132,9 @@ class TemporalEngine:
 
     def _make_activities(self, client: Client) -> Activities:
         self.rebuilt_runs = RebuiltRuns(self.context, _HistoryReader(client))
-        return Activities(self.context, self, self.loop, self.rebuilt_runs, client, self._find_run, self._is_stuck)
-
-    def _is_stuck(self) -> bool:
-        """In the workers' thread, at every heartbeat: whether the program's loop has been blocked for too long."""
-        was_stuck = self._loop_watch.is_stuck
-        self._loop_watch.poll()
-        if self._loop_watch.is_stuck and not was_stuck:
-            self.on_stuck()
-        return self._loop_watch.is_stuck
+        return Activities(
+            self.context, self, self.loop, self.rebuilt_runs, client, self._find_run, self._loop_watch.poll
+        )
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Stop: running steps get ``grace_s`` seconds to end; then Temporal gives them to other workers."""

@@ -95,7 +95,7 @@ test("an answer is waited for from what came before it, though its beginning has
 
 test("an answer is waited for from when it was asked for, where that is known", () => {
   const journal = [record(1, 0, 1), record(2, 0, 80, { kind: "approval" })];
-  const asked = [{ number: 2, state: "approved", question: "Really?", requested_at: moment(60) }];
+  const asked = [{ step_number: 2, state: "approved", question: "Really?", requested_at: moment(60) }];
   assert.equal(rowsOf(story(journal, { approvals: asked }), at(99))[1].begin, at(60));
 });
 

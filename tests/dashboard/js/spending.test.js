@@ -21,7 +21,7 @@ test("sums lose nothing, and the most expensive comes first", () => {
 });
 
 test("every day has a bar, whose parts are in the order of the names", () => {
-  const report = { since: "2026-01-01", until: "2026-01-03", items: [item("2026-01-01", "a", "m", 5), item("2026-01-03", "b", "m", 9), item("2026-01-03", "c", "m", 0, { unpriced: 1 })] };
+  const report = { since: "2026-01-01", until: "2026-01-03", daily_usage: [item("2026-01-01", "a", "m", 5), item("2026-01-03", "b", "m", 9), item("2026-01-03", "c", "m", 0, { unpriced: 1 })] };
   const { names, bars } = stacked(report, "workflow");
   assert.deepEqual(names, ["b", "a"], "what has no price has no part");
   assert.deepEqual(bars.map((bar) => [bar.day, bar.parts, bar.nano]), [["2026-01-01", [0, 5], 5], ["2026-01-02", [0, 0], 0], ["2026-01-03", [9, 0], 9]]);
@@ -29,7 +29,7 @@ test("every day has a bar, whose parts are in the order of the names", () => {
 
 test("many agents are a few parts and the others", () => {
   const items = Array.from({ length: 12 }, (_, index) => item("2026-01-01", `agent-${index}`, "m", 100 - index));
-  const { names, bars } = stacked({ since: "2026-01-01", until: "2026-01-01", items }, "workflow");
+  const { names, bars } = stacked({ since: "2026-01-01", until: "2026-01-01", daily_usage: items }, "workflow");
   assert.equal(names.length, 7);
   assert.equal(names.at(-1), OTHERS);
   assert.equal(bars[0].nano, items.reduce((sum, one) => sum + one.usage.nano_usd, 0));

@@ -34,9 +34,8 @@ from holdfast.cli.shared.parsing import parse_json_option, parse_json_or_text
 from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
-from holdfast.reports.serialization import report_to_json
-from holdfast.reports.types import ApprovalReport
 from holdfast.services.approvals import Answer, ApprovalInfo, describe_form_fields
+from holdfast.services.json_form import to_json
 from holdfast.stores.approvals import ApprovalState
 
 _MAX_NAMED = 5
@@ -154,7 +153,7 @@ def _format_times(count: int) -> str:
 
 
 def _approval_to_json(approval: ApprovalInfo) -> dict[str, Any]:
-    return report_to_json(ApprovalReport.from_info(approval))
+    return to_json(approval)
 
 
 # Answering

@@ -43,8 +43,8 @@ from holdfast.reports.model_replies import parse_refusal_reason
 from holdfast.reports.plans import Plan
 from holdfast.reports.recorded_values import MAX_PRINTED_BYTES
 from holdfast.reports.run_usage import format_usage
-from holdfast.reports.serialization import report_to_json
-from holdfast.reports.types import RecordedError, RunReport, RunWorker, UnreadableValue
+from holdfast.reports.types import RecordedError, RunReport, RunWorker
+from holdfast.services.json_form import UnreadableValue, to_json
 from holdfast.stores.operations import CancelState
 
 _MAX_RESULT_LINES = 12
@@ -91,7 +91,7 @@ def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
 
     report = run_client(url, fetch_report)
     if as_json:
-        print_json(report_to_json(report))
+        print_json(to_json(report))
         return
     out = create_console()
     _print_header(out, report, url)
@@ -260,7 +260,7 @@ def _print_open_approvals(out: Console, report: RunReport, url: str | None) -> N
         return
     out.print("\nwaits for an answer", style="bold yellow")
     for asked in report.open_approvals:
-        print_approval(out, asked.info, report.reported_at.timestamp(), url, indent=2)
+        print_approval(out, asked, report.reported_at.timestamp(), url, indent=2)
 
 
 def _print_usage(out: Console, report: RunReport) -> None:
@@ -269,7 +269,7 @@ def _print_usage(out: Console, report: RunReport) -> None:
         return
     below = ", with the runs below it" if report.related_runs else ""
     out.print(f"\nused so far{below}" if not report.state.is_terminal else f"\nused{below}", style="bold")
-    out.print(Text(f"      {format_usage(Usage() if report.usage is None else report.usage.usage)}"))
+    out.print(Text(f"      {format_usage(Usage() if report.usage is None else report.usage)}"))
     for account in report.budgets:
         above = f"the budget of run {make_printable(account.run_id)!r}, which is above it"
         out.print(f"\n{'its budget' if account.run_id == report.id else above}", style="bold")

@@ -19,6 +19,7 @@ from holdfast.client.client import Client
 from holdfast.reports.events import Event
 from holdfast.reports.run_usage import format_money
 from holdfast.reports.tail import TailEvent
+from holdfast.services.json_form import to_json
 
 _MAX_TEXT_CHARS = 160
 """How much of an event is shown."""
@@ -63,7 +64,7 @@ def tail(
         async with aclosing(client.tail(workflow=workflow, tag=tag, state=states, since=since)) as entries:
             async for entry in entries:
                 if as_json:
-                    print(json.dumps(entry.to_json()), flush=True)  # the reader may be a program in a pipe
+                    print(json.dumps(to_json(entry)), flush=True)  # the reader may be a program in a pipe
                 else:
                     out.print(_format_line(entry))
 

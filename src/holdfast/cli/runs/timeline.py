@@ -283,7 +283,7 @@ def print_related_runs(out: Console, report: RunReport, url: str | None) -> None
         return
     rows: list[tuple[str, ...]] = []
     for run in family:
-        paid = "" if run.usage is None else format_brief_cost(run.usage.usage)
+        paid = "" if run.usage is None else format_brief_cost(run.usage)
         notes = [f"{run.state}{' for a higher budget' if run.is_waiting_for_budget else ''}", *([paid] if paid else [])]
         notes += [] if run.parent == report.id else ["(not started by it)"]
         rows.append((to_one_line(run.id), to_one_line(run.workflow), "  ".join(notes)))

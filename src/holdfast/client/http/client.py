@@ -41,7 +41,7 @@ from holdfast.reports.dead_runs import DeadRun
 from holdfast.reports.formatting import format_iso
 from holdfast.reports.run_info import RunInfo
 from holdfast.reports.tail import FOLLOWING_KIND, SeenEvents, TailEvent, TailFilter
-from holdfast.reports.usage_report import DailyUsage, UsageReport, to_utc_date
+from holdfast.reports.usage_report import UsageReport, to_utc_date
 from holdfast.services.addresses import validate_address_name
 from holdfast.services.audit_log import AuditEntry
 from holdfast.services.bulk_start import BATCH_SIZE, CallArguments, check_bulk_options, split_call
@@ -230,7 +230,7 @@ class HttpClient(HttpRuns, Client):
                         if one.event == FOLLOWING_KIND:
                             since = since or datetime.fromisoformat(json.loads(one.data)["since"])
                             continue
-                        happening = decode(TailEvent, json.loads(one.data), "data")
+                        happening = decode(TailEvent, json.loads(one.data))
                         if told.add_if_new(happening) and (since is None or happening.at >= since):
                             yield happening
             except TransientError as passing:
@@ -348,8 +348,7 @@ class HttpClient(HttpRuns, Client):
     ) -> UsageReport:
         first, last = (None if day is None else to_utc_date(day).isoformat() for day in (since, until))
         told = await self._get("/v1/usage", since=first, until=last, workflow=workflow)
-        spending = decode_list(DailyUsage, told)
-        return decode(UsageReport, {**told, "daily_usage": spending})
+        return decode(UsageReport, told)
 
     @override
     async def workers(self) -> builtins.list[WorkerInfo]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -16,6 +17,9 @@ _ERRORS_BY_STATE: Final[Mapping[str, type[errors.RunUnsuccessful]]] = {
     "cancelled": errors.RunCancelled,
     "dead": errors.RunDead,
 }
+
+_INPUTS_PATH: Final = re.compile(r"^(calls\.\d+\.)?kwargs\.")
+"""Where the inputs of a run are in a request."""
 
 
 def _run_error_parser(kind: type[errors.RunError]) -> Callable[[str, Mapping[str, Any]], HoldfastError]:
@@ -47,7 +51,7 @@ def _parse_input_error(message: str, problem: Mapping[str, Any]) -> HoldfastErro
     found = cast("list[Any]", problem["violations"]) if isinstance(problem.get("violations"), list) else []
     violations = [cast("dict[str, str]", one) for one in found if isinstance(one, dict)]
     return errors.InputError(
-        message, [{**one, "path": str(one.get("path")).removeprefix("body.")} for one in violations]
+        message, [{**one, "path": _INPUTS_PATH.sub("", str(one.get("path")))} for one in violations]
     )
 
 

@@ -64,7 +64,7 @@ class HttpMemory(ClientMemory):
         answer = await self._transport.request("GET", _memory_path(namespace, key))
         if answer.status == 404 and answer.data is not None and answer.data.get("type") == "memory-not-found":
             return default
-        value = decode(MemoryEntry, answer.unwrap(), "value").value
+        value = decode(MemoryEntry, answer.unwrap()).value
         if type is Any:
             return value
         return codec_for(type).decode(codec_for(Any).encode(value, what), what)
@@ -76,7 +76,7 @@ class HttpMemory(ClientMemory):
         check_limit(limit)
         path = f"/v1/memories/{quote_segment(namespace)}"
         answer = await self._transport.request("GET", path, query={"q": query, "limit": limit})
-        return decode_list(MemoryEntry, answer.unwrap(), "value")
+        return decode_list(MemoryEntry, answer.unwrap())
 
     @override
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> builtins.list[MemoryEntry]:
@@ -89,7 +89,7 @@ class HttpMemory(ClientMemory):
             told = (
                 await self._transport.request("GET", f"/v1/memories/{quote_segment(namespace)}", query=query)
             ).unwrap()
-            found += decode_list(MemoryEntry, told, "value")
+            found += decode_list(MemoryEntry, told)
             place = told["next"]
             if place is None or len(found) >= limit:
                 return found
@@ -146,7 +146,7 @@ class HttpSchedules(ClientSchedules):
 
     @override
     async def list(self) -> builtins.list[ScheduleInfo]:
-        return decode_list(ScheduleInfo, (await self._transport.request("GET", "/v1/schedules")).unwrap(), "inputs")
+        return decode_list(ScheduleInfo, (await self._transport.request("GET", "/v1/schedules")).unwrap())
 
     @override
     async def get(self, name: str) -> ScheduleInfo:

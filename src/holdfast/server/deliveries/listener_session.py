@@ -11,11 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Collection
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
-from typing import Any
-
-from pydantic_core import to_jsonable_python
 
 from holdfast.core.states import RunState
 from holdfast.server.calls import Call
@@ -27,6 +23,7 @@ from holdfast.server.http.bounded_wait import wait_at_most
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.server_sent_events import ServerSentEvent
 from holdfast.services.addresses import AddressInfo, declare_address
+from holdfast.services.json_form import to_json_bytes
 from holdfast.stores import rules
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
@@ -135,10 +132,6 @@ async def poll_delivery(
     return None if found is None else await asking.build_delivery(found)
 
 
-def _to_json(delivery: Delivery) -> Any:
-    return to_jsonable_python(asdict(delivery))
-
-
 async def _wait_for_disconnect(call: Call) -> None:
     while (await call.request.receive())["type"] != "http.disconnect":
         pass
@@ -150,13 +143,15 @@ async def stream_deliveries(
     """Deliveries as they come, as many as the listener can hold at once."""
     asking = await ListenerSession.open(call, address, listener_id, name)
     worker = await asking.ensure_registered()
-    yield ServerSentEvent({"listener_id": asking.listener_id, "lease": asking.address.lease}, event="listener")
+    yield ServerSentEvent(
+        to_json_bytes({"listener_id": asking.listener_id, "lease": asking.address.lease}), event="listener"
+    )
     holders, holder = call.platform.dispatchers.get(call.tenant).watcher, ConnectedListener()
     call.platform.listeners.open_stream(call.tenant, worker)
     try:
         held = {get_delivery_id(run): run for run in await asking.list_claimed()}
         for id in sorted(set(active_deliveries) - set(held)):
-            yield ServerSentEvent({"id": id}, event="ended")
+            yield ServerSentEvent(to_json_bytes({"id": id}), event="ended")
         for id in set(active_deliveries) & set(held):
             holders.watch(id, held[id], holder)
         waiting = deque(await asking.list_unacknowledged(holder.delivery_ids, limit=max_active))
@@ -172,7 +167,7 @@ async def stream_deliveries(
                     return  # it was taken for dead: whoever comes back is a new listener
             holder.changed.clear()
             while holder.ended_ids:
-                yield ServerSentEvent({"id": holder.ended_ids.pop()}, event="ended")
+                yield ServerSentEvent(to_json_bytes({"id": holder.ended_ids.pop()}), event="ended")
             if len(holder.delivery_ids) >= max_active:
                 await wait_at_most(call, seconds, holder.changed.wait())
                 continue
@@ -185,8 +180,8 @@ async def stream_deliveries(
             if found is not None:
                 delivery = await asking.build_delivery(found)
                 holders.watch(delivery.id, found.run, holder)
-                data = await call.run_body_work(0, partial(_to_json, delivery))
-                yield ServerSentEvent(data, event="delivery", id=delivery.id, data_bytes=call.value_bytes)
+                data = await call.run_body_work(0, partial(to_json_bytes, delivery))
+                yield ServerSentEvent(data, event="delivery", id=delivery.id)
                 call.value_bytes = 0  # the next delivery is another one
             elif not holder.changed.is_set():
                 # Another stream of this very listener, which nobody reads any more, may have been handed something.

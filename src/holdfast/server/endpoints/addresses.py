@@ -9,14 +9,22 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 
-from holdfast.reports import run_info
+from holdfast.reports.run_info import RunInfo, get_values_size
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
 from holdfast.server.deliveries.delivery import Delivery
 from holdfast.server.deliveries.listener_session import poll_delivery, retire_listener, stream_deliveries
 from holdfast.server.endpoints.queues import announce_queue
-from holdfast.server.http.models import MAX_DURATION_S, Changed, Items, Name, RunInfo, StartOptionsBody, WaitQuery
+from holdfast.server.http.models import (
+    MAX_DURATION_S,
+    Changed,
+    Items,
+    Name,
+    StartOptionsBody,
+    WaitQuery,
+    redact_run,
+)
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.http.router import RequestModel, Router
@@ -118,12 +126,9 @@ class LeaveBody(RequestModel):
     """The ids of the deliveries that it still works on."""
 
 
-class ListenQuery(RequestModel):
+class ListenQuery(ClaimBody):
     """Who listens."""
 
-    listener_id: str | None = Field(None, max_length=200)
-    name: str = Field("", max_length=200)
-    active_deliveries: list[str] = Field(default_factory=list, max_length=1000)
     max_active: int = Field(1, ge=1, le=1000)
     """How many deliveries it can hold at once."""
 
@@ -218,9 +223,8 @@ async def send(call: Call, address: str, body: SendBody) -> RunInfo:
     )  # fmt: skip
     call.platform.dispatchers.get(call.tenant).notify(address)
     call.status = 201 if is_new else 200
-    return await call.run_body_work(
-        run_info.get_values_size(run), lambda: RunInfo.from_info(call, run_info.RunInfo.from_row(run, None))
-    )
+    info = await call.run_body_work(get_values_size(run), lambda: RunInfo.from_row(run, None))
+    return redact_run(call, info)
 
 
 @router(

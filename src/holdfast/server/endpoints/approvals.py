@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -56,7 +55,7 @@ async def list_approvals(call: Call, query: ApprovalsQuery) -> Page[ApprovalInfo
     page = found[: query.limit]
     infos = decode_readable_rows(page) if query.run_id is None else [ApprovalInfo.from_row(row) for row in page]
     return Page[ApprovalInfo](
-        items=[_encode_answer(call, one) for one in infos],
+        items=infos,
         next=to_cursor("approvals", f"{page[-1].requested_at!r}/{page[-1].id}") if len(found) > query.limit else None,
     )
 
@@ -78,7 +77,7 @@ def _validate_finite(timestamp: float) -> float:
 @router("GET", "/v1/approvals/{id}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_approval(call: Call, id: str) -> ApprovalInfo:
     """One question, and what has become of it. The beginning of its id will do, as long as it names one."""
-    return _encode_answer(call, ApprovalInfo.from_row(await find_approval(call.tenant.connection, id)))
+    return ApprovalInfo.from_row(await find_approval(call.tenant.connection, id))
 
 
 class ApproveBody(RequestModel):
@@ -124,8 +123,3 @@ async def approve(call: Call, id: str, body: ApproveBody) -> Changed:
 async def deny(call: Call, id: str, body: DenyBody) -> Changed:
     """Say no to a question. Answers as for a yes."""
     return Changed(changed=await call.client.deny(id, by=call.actor(body.by), reason=body.reason))
-
-
-def _encode_answer(call: Call, info: ApprovalInfo) -> ApprovalInfo:
-    answer = info.answer
-    return info if answer is None else replace(info, answer=replace(answer, value=call.encode_value(answer.value)))

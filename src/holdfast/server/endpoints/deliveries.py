@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from holdfast.server.deliveries import delivery_operations, waits
 from holdfast.server.deliveries.delivery import Delivery, build_delivery, find_claimed_delivery
 from holdfast.server.deliveries.history import DeliveryRecord, read_deliveries
 from holdfast.server.http.models import MAX_DURATION_S, MAX_INT, AssumedUtcDatetime, Items
-from holdfast.server.http.router import RequestModel, Router
+from holdfast.server.http.router import Handler, RequestModel, Router
 from holdfast.services.json_schemas import check_schema
 from holdfast.services.thread_offload import LARGE_BYTES
 from holdfast.services.wire_values import VALUES_HEADER
@@ -162,6 +163,18 @@ class WaitResponse(BaseModel):
 _LOST_RESPONSES = {409: "The delivery is over."}
 
 
+def _operation(name: str, *, parked: str | None = None, headers: tuple[str, ...] = ()) -> Callable[[Handler], Handler]:
+    """Declare what the listener of a delivery may do with it; ``parked`` says what a 202 means."""
+    return router(
+        "POST",
+        f"/v1/deliveries/{{delivery}}/{name}",
+        scope=Scope.LISTEN,
+        is_audited=False,
+        extra_responses=_LOST_RESPONSES | ({} if parked is None else {202: parked}),
+        headers=headers,
+    )
+
+
 @router(
     "GET", "/v1/deliveries/{delivery}", scope=Scope.LISTEN, extra_responses=_LOST_RESPONSES, headers=(VALUES_HEADER,)
 )
@@ -173,14 +186,7 @@ async def get_delivery(call: Call, delivery: str) -> Delivery:
     return await build_delivery(call, held, name, await listeners.get_lease(call.tenant, held.run.workflow))
 
 
-@router(
-    "POST",
-    "/v1/deliveries/{delivery}/steps",
-    scope=Scope.LISTEN,
-    is_audited=False,
-    extra_responses=_LOST_RESPONSES,
-    headers=(VALUES_HEADER,),
-)
+@_operation("steps", headers=(VALUES_HEADER,))
 async def record_step(call: Call, delivery: str, body: StepBody) -> StepResponse:
     """Record the outcome of a step, before the next one begins.
 
@@ -199,14 +205,7 @@ async def record_step(call: Call, delivery: str, body: StepBody) -> StepResponse
     return StepResponse(name=step.name, kind=step.kind, output=step.output, recorded_at=step.recorded_at, is_new=is_new)
 
 
-@router(
-    "POST",
-    "/v1/deliveries/{delivery}/attempts",
-    scope=Scope.LISTEN,
-    is_audited=False,
-    extra_responses=_LOST_RESPONSES,
-    headers=(VALUES_HEADER,),
-)
+@_operation("attempts", headers=(VALUES_HEADER,))
 async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
     """Note that a step begins, so that the next listener knows if this one dies over it."""
     await delivery_operations.note_attempt(
@@ -220,9 +219,7 @@ async def note_attempt(call: Call, delivery: str, body: AttemptBody) -> None:
     )
 
 
-@router(
-    "POST", "/v1/deliveries/{delivery}/heartbeat", scope=Scope.LISTEN, is_audited=False, extra_responses=_LOST_RESPONSES
-)
+@_operation("heartbeat")
 async def heartbeat(call: Call, delivery: str) -> LeaseResponse:
     """Say that the listener lives.
 
@@ -232,21 +229,14 @@ async def heartbeat(call: Call, delivery: str) -> LeaseResponse:
     return LeaseResponse(lease=await delivery_operations.record_heartbeat(call, delivery))
 
 
-@router(
-    "POST",
-    "/v1/deliveries/{delivery}/complete",
-    scope=Scope.LISTEN,
-    is_audited=False,
-    extra_responses=_LOST_RESPONSES,
-    headers=(VALUES_HEADER,),
-)
+@_operation("complete", headers=(VALUES_HEADER,))
 async def complete_delivery(call: Call, delivery: str, body: CompleteBody) -> RunStateResponse:
     """End the run with a result."""
     output = await call.prepare_value(body.output, "the output of the run")
     return RunStateResponse(state=await delivery_operations.complete(call, delivery, output))
 
 
-@router("POST", "/v1/deliveries/{delivery}/fail", scope=Scope.LISTEN, is_audited=False, extra_responses=_LOST_RESPONSES)
+@_operation("fail")
 async def fail_delivery(call: Call, delivery: str, body: FailBody) -> RunStateResponse:
     """Say that the delivery has failed: the run is delivered again, or ends with the error."""
     error = body.error
@@ -256,23 +246,15 @@ async def fail_delivery(call: Call, delivery: str, body: FailBody) -> RunStateRe
     return RunStateResponse(state=state)
 
 
-@router(
-    "POST", "/v1/deliveries/{delivery}/release", scope=Scope.LISTEN, is_audited=False, extra_responses=_LOST_RESPONSES
-)
+@_operation("release")
 async def release_delivery(call: Call, delivery: str, body: ReleaseBody) -> RunStateResponse:
     """Give the delivery back: the run goes to the next listener, and nothing is counted."""
     return RunStateResponse(state=await delivery_operations.release(call, delivery, body.reason, body.delay))
 
 
-@router(
-    "POST",
-    "/v1/deliveries/{delivery}/ask",
-    scope=Scope.LISTEN,
-    is_audited=False,
-    extra_responses={
-        **_LOST_RESPONSES,
-        202: "The run waits for the answer: the delivery is over, and comes back with it.",
-    },
+@_operation(
+    "ask",
+    parked="The run waits for the answer: the delivery is over, and comes back with it.",
     headers=(VALUES_HEADER,),
 )
 async def request_approval(call: Call, delivery: str, body: ApprovalRequestBody) -> WaitResponse:
@@ -297,14 +279,7 @@ async def request_approval(call: Call, delivery: str, body: ApprovalRequestBody)
     )
 
 
-@router(
-    "POST",
-    "/v1/deliveries/{delivery}/wait",
-    scope=Scope.LISTEN,
-    is_audited=False,
-    extra_responses={**_LOST_RESPONSES, 202: "The run waits: the delivery is over, and comes back."},
-    headers=(VALUES_HEADER,),
-)
+@_operation("wait", parked="The run waits: the delivery is over, and comes back.", headers=(VALUES_HEADER,))
 async def wait_for_signal_or_time(call: Call, delivery: str, body: WaitBody) -> WaitResponse:
     """Wait for a signal, for a time, or for whichever comes first, without holding anything meanwhile.
 

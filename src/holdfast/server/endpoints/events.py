@@ -41,6 +41,7 @@ from holdfast.server.http.models import (
 from holdfast.server.http.request_headers import LAST_EVENT_ID
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.server.http.server_sent_events import MEDIA_TYPE, ServerSentEvent, make_event_response
+from holdfast.services.json_form import UserValue, to_json, to_json_bytes
 from holdfast.services.lookup import make_run_not_found
 from holdfast.services.thread_offload import estimate_size
 from holdfast.services.timestamps import to_datetime
@@ -55,25 +56,6 @@ _DATETIME_ADAPTER: TypeAdapter[datetime] = TypeAdapter(UtcDatetime)
 # Events
 
 
-class EventInfo(BaseModel):
-    """Something that has happened in a run."""
-
-    offset: Annotated[str, Field(description="Hand it in as `after` to go on behind this event.")]
-    kind: Annotated[
-        str,
-        Field(
-            description="started, text, retracted, answered, step, plan, approval, compacted, child, start, signal, "
-            "timer, compensation, cancel, deadline, patch, delivered, returned, reopened or ended."
-        ),
-    ]
-    at: datetime
-    run_id: str
-    step: Annotated[int | None, Field(description="The number of the step, signal or child that it belongs to.")]
-    name: str
-    text: Annotated[str, Field(description="Of `text`: the piece. Of `answered` and `compacted`: the whole text.")]
-    data: Annotated[Any, Field(description="What else there is to tell.")]
-
-
 class EventsQuery(RequestModel):
     """Which events."""
 
@@ -84,7 +66,7 @@ class EventsQuery(RequestModel):
 
 
 @router("GET", "/v1/runs/{id}/events", scope=Scope.READ, headers=(VALUES_HEADER, LAST_EVENT_ID))
-async def get_events(call: Call, id: str, query: EventsQuery) -> Page[EventInfo] | Response:
+async def get_events(call: Call, id: str, query: EventsQuery) -> Page[Event] | Response:
     """What happens in a run, from its beginning or behind `after`.
 
     With `Accept: text/event-stream`, a stream that ends after the event `ended`: the `id` of each is its offset,
@@ -105,9 +87,8 @@ async def get_events(call: Call, id: str, query: EventsQuery) -> Page[EventInfo]
         first = await wait_at_most(call, query.wait, _read_first(call, id, after))
         if first is not None:
             found = [first, *await _read_page(call, id, first.offset, query.limit - 1)]
-    size = sum(estimate_size(event.data) for event in found)
-    items = await call.run_body_work(size, lambda: [EventInfo(**_event_to_json(call, event)) for event in found])
-    return Page[EventInfo](items=items, next=found[-1].offset if found else after)
+    call.value_bytes += sum(estimate_size(event.data) for event in found)
+    return Page[Event](items=found, next=found[-1].offset if found else after)
 
 
 class FollowQuery(RequestModel):
@@ -151,23 +132,17 @@ async def _stream_all_runs(
     call: Call, followed: TailFilter, started_at: float, position: float
 ) -> AsyncGenerator[ServerSentEvent]:
     latest = to_datetime(position)
-    yield ServerSentEvent({"since": latest.isoformat()}, FOLLOWING_KIND, latest.isoformat())
+    yield ServerSentEvent(to_json_bytes({"since": latest}), FOLLOWING_KIND, to_json(latest))
     async with aclosing(read_tail(call.tenant.connection, followed, started_at)) as happenings:
         async for one in happenings:
             latest = max(latest, one.at)
-            size = estimate_size(one.data)
-            yield ServerSentEvent(
-                await call.run_large_work(size, partial(_event_to_json, call, one)), one.kind, latest.isoformat(), size
-            )
+            yield ServerSentEvent(await _encode_event(call, one), one.kind, to_json(latest))
 
 
 async def _stream_run(call: Call, events: AsyncGenerator[Event]) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(events):
         async for event in events:
-            size = estimate_size(event.data)
-            yield ServerSentEvent(
-                await call.run_large_work(size, partial(_event_to_json, call, event)), event.kind, event.offset, size
-            )
+            yield ServerSentEvent(await _encode_event(call, event), event.kind, event.offset)
 
 
 async def _read_page(call: Call, run_id: str, after: str | None, limit: int) -> list[Event]:
@@ -184,8 +159,8 @@ async def _read_first(call: Call, run_id: str, after: str | None) -> Event | Non
         return await anext(events, None)
 
 
-def _event_to_json(call: Call, event: Event | TailEvent) -> dict[str, Any]:
-    return event.to_json() | {"data": call.encode_value(event.data)}
+async def _encode_event(call: Call, event: Event | TailEvent) -> bytes:
+    return await call.run_large_work(estimate_size(event.data), partial(to_json_bytes, event, call.encode_value))
 
 
 # What is recorded
@@ -198,7 +173,7 @@ class JournalStep(BaseModel):
     name: str
     kind: Annotated[str, Field(description="step, signal, approval, child, start, timer, compensation, cancel, …")]
     ok: bool
-    value: Annotated[Any, Field(description="What it returned.")] = None
+    value: Annotated[UserValue, Field(description="What it returned.")] = None
     error: Annotated[RunErrorInfo | None, Field(description="What it failed with.")] = None
     arguments: Annotated[str, Field(description="Shortened, for people to read.")]
     attempts: int
@@ -235,21 +210,19 @@ async def list_steps(call: Call, id: str, query: StepsQuery) -> Page[JournalStep
     more = len(feed.records) > query.limit
     size = sum(len(record.payload or b"") for record in page)
     return Page[JournalStep](
-        items=await call.run_body_work(
-            size, lambda: [_build_step(call, one, names.get(one.worker, "")) for one in page]
-        ),
+        items=await call.run_body_work(size, lambda: [_build_step(one, names.get(one.worker, "")) for one in page]),
         next=to_cursor("steps", page[-1].seq) if more else None,
     )
 
 
-def _build_step(call: Call, record: Record, worker: str) -> JournalStep:
+def _build_step(record: Record, worker: str) -> JournalStep:
     error = None if record.ok else RunErrorInfo(**record_error_to_json(record))
     return JournalStep(
         number=record.position + 1 if record.kind.has_position else None,
         name=record.name,
         kind=record.kind.label,
         ok=record.ok,
-        value=call.encode_value(_decode_value(record)) if record.ok else None,
+        value=_decode_value(record) if record.ok else None,
         error=error,
         arguments=record.preview,
         attempts=record.attempts,

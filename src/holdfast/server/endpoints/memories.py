@@ -6,7 +6,6 @@ The namespace in the path is one of memories, within the namespace that the call
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -57,12 +56,12 @@ async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> Mem
     if query.q is not None:
         check_query(query.q)
         found = await store.search_memories(namespace, query.q, limit=query.limit)
-        return MemoryPage(items=await _encode_memories(call, found), next=None)
+        return MemoryPage(items=await _decode_memories(call, found), next=None)
     most = min(query.limit, MAX_LIMIT - 1)
     found = await store.list_memories(namespace, after=query.after or "", limit=most + 1)
     page = found[:most]
     more = len(found) > most
-    return MemoryPage(items=await _encode_memories(call, page), next=page[-1].key if more else None)
+    return MemoryPage(items=await _decode_memories(call, page), next=page[-1].key if more else None)
 
 
 @router("GET", "/v1/memories/{namespace}/{key}", scope=Scope.READ, headers=(VALUES_HEADER,))
@@ -72,7 +71,7 @@ async def get_memory(call: Call, namespace: str, key: str) -> MemoryEntry:
     found = await (await call.store()).get_memory(namespace, key)
     if found is None:
         raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {place}.")
-    [told] = await _encode_memories(call, [found])
+    [told] = await _decode_memories(call, [found])
     return told
 
 
@@ -103,8 +102,5 @@ async def delete_memory(call: Call, namespace: str, key: str) -> None:
     await call.client.memory.delete(namespace, key)
 
 
-async def _encode_memories(call: Call, found: Sequence[Memory]) -> list[MemoryEntry]:
-    def tell() -> list[MemoryEntry]:
-        return [replace(one, value=call.encode_value(one.value)) for one in map(entry_from_row, found)]
-
-    return await call.run_body_work(sum(len(one.value) for one in found), tell)
+async def _decode_memories(call: Call, found: Sequence[Memory]) -> list[MemoryEntry]:
+    return await call.run_body_work(sum(len(one.value) for one in found), lambda: [*map(entry_from_row, found)])

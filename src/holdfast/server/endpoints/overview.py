@@ -15,6 +15,7 @@ from holdfast.server.background.overview_feed import Overview, read_overview
 from holdfast.server.calls import Call
 from holdfast.server.http.router import Router
 from holdfast.server.http.server_sent_events import ServerSentEvent, make_event_response
+from holdfast.services.json_form import to_json_bytes
 
 router = Router()
 
@@ -37,4 +38,4 @@ async def follow_changes(call: Call) -> Response:
 async def _stream_changes(call: Call) -> AsyncGenerator[ServerSentEvent]:
     async with aclosing(call.platform.overview_feeds.follow(call.tenant)) as overviews:
         async for overview in overviews:
-            yield ServerSentEvent(overview.model_dump(mode="json"), "changed")
+            yield ServerSentEvent(to_json_bytes(overview), "changed")

@@ -18,6 +18,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import RunConflict
 from holdfast.reports.budgets import BudgetInfo
 from holdfast.reports.dead_runs import DeadRun
+from holdfast.reports.run_info import RunInfo
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
@@ -30,7 +31,6 @@ from holdfast.server.http.models import (
     Name,
     Page,
     PageSize,
-    RunInfo,
     Seconds,
     Text,
     bad_cursor_problem,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from holdfast.core.states import RunState
 from holdfast.reports.conversations import message_to_json, read_conversation
 from holdfast.reports.report_reader import PAGE_SIZE, read_entry, read_report
-from holdfast.reports.run_tree import RunTreeNode, read_run_tree
-from holdfast.reports.serialization import map_user_values
+from holdfast.reports.run_tree import RunTree, read_run_tree
 from holdfast.reports.types import JournalEntry, RunReport
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
-from holdfast.server.http.models import MAX_INT, PageSize, UsageInfo
+from holdfast.server.http.models import MAX_INT, PageSize
 from holdfast.server.http.problems import Problem
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.wire_values import VALUES_HEADER
@@ -43,8 +40,8 @@ async def get_run_report(call: Call, id: str, query: RunReportQuery) -> RunRepor
     """
     after = -1 if query.after is None else query.after
     story = await read_report(await call.store(), id, after, query.limit, brief=query.values == "brief")
-    size = sum(entry.size for entry in story.journal if not entry.is_truncated) + (story.output_size or 0)
-    return await call.run_body_work(size, lambda: map_user_values(story, call.encode_value))
+    call.value_bytes += sum(entry.size for entry in story.journal if not entry.is_truncated) + (story.output_size or 0)
+    return story
 
 
 @router("GET", "/v1/runs/{id}/records/{seq}", scope=Scope.READ, headers=(VALUES_HEADER,))
@@ -61,7 +58,8 @@ async def get_record(call: Call, id: str, seq: str) -> JournalEntry:
             f"taken it back.",
             run_id=id,
         )
-    return await call.run_body_work(entry.size, lambda: map_user_values(entry, call.encode_value))
+    call.value_bytes += entry.size
+    return entry
 
 
 class Conversation(BaseModel):
@@ -84,38 +82,7 @@ async def get_conversation(call: Call, id: str) -> Conversation:
     return Conversation(items=[message_to_json(one) for one in said])
 
 
-class RunTreeMember(BaseModel):
-    """A run in a tree of runs."""
-
-    id: str
-    workflow: str
-    state: RunState
-    parent: str | None
-    forked_from: str | None
-    created_at: datetime
-    finished_at: datetime | None
-    usage: Annotated[UsageInfo | None, Field(description="What it has used, with the runs below it; null: nothing.")]
-    stall_reason: Annotated[str | None, Field(description="Why it does not go on, if it does not.")]
-
-    @classmethod
-    def from_node(cls, node: RunTreeNode) -> RunTreeMember:
-        """As it is told."""
-        known = {name: getattr(node, name) for name in cls.model_fields if name != "usage"}
-        return cls(**known, usage=None if node.usage is None else UsageInfo.from_usage(node.usage))
-
-
-class RunTreeInfo(BaseModel):
-    """The tree of runs that a run is in."""
-
-    root: Annotated[str, Field(description="The topmost run.")]
-    items: list[RunTreeMember]
-    has_more: Annotated[bool, Field(description="There are runs that are not told.")]
-
-
 @router("GET", "/v1/runs/{id}/tree", scope=Scope.READ)
-async def get_run_tree(call: Call, id: str) -> RunTreeInfo:
+async def get_run_tree(call: Call, id: str) -> RunTree:
     """The tree of runs that a run is in, from its topmost ancestor down, at most 500 of them."""
-    family = await read_run_tree(await call.store(), id)
-    return RunTreeInfo(
-        root=family.root, items=[RunTreeMember.from_node(one) for one in family], has_more=family.has_more
-    )
+    return await read_run_tree(await call.store(), id)

@@ -9,6 +9,7 @@ itself. If it was sent with other inputs, that is a conflict. A workflow that ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -18,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.codec import read_error_info, render_run_id
 from holdfast.core.states import RunState
+from holdfast.errors import InputError
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.reports.plans import PlanItem
-from holdfast.reports.run_info import RunErrorInfo, get_values_size, read_run_infos
+from holdfast.reports.run_info import RunErrorInfo, RunInfo, get_values_size, read_run_infos
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
@@ -33,19 +35,19 @@ from holdfast.server.http.models import (
     Name,
     Page,
     PageSize,
-    RunInfo,
     StartOptionsBody,
     Text,
-    UsageInfo,
     UtcDatetime,
     WaitQuery,
     parse_number_cursor,
+    redact_run,
     to_cursor,
 )
 from holdfast.server.http.request_headers import IDEMPOTENCY_KEY
 from holdfast.server.http.router import RequestModel, Router
 from holdfast.services.bulk_start import check_bulk_options, start_batches
 from holdfast.services.input_validation import bind_inputs
+from holdfast.services.json_form import UsageWithCost, UserValue
 from holdfast.services.run_start import StartOptions, build_new_run, find_spec, resolve_start
 from holdfast.services.timestamps import to_datetime
 from holdfast.services.wire_values import VALUES_HEADER
@@ -63,7 +65,8 @@ MAX_BATCH_SIZE = 10_000
 async def build_run_info(call: Call, run: Run) -> RunInfo:
     """What can be told of a run whose row was read."""
     [info] = await read_run_infos(await call.store(), [run])
-    return await call.run_body_work(get_values_size(run), lambda: RunInfo.from_info(call, info))
+    call.value_bytes += get_values_size(run)
+    return redact_run(call, info)
 
 
 # Starting
@@ -87,10 +90,25 @@ class ArgumentsBody(RequestModel):
         kwargs = {name: await call.prepare_value(one, f"argument {name!r}") for name, one in self.kwargs.items()}
         return args, kwargs
 
-    def encode_inputs(self, call: Call, spec: WorkflowSpec) -> bytes:
-        """As they are recorded. Raises ``InputError``."""
+    def encode_inputs(self, call: Call, spec: WorkflowSpec, path: str = "") -> bytes:
+        """As they are recorded; ``path`` is where this is in the body. Raises ``InputError``."""
         args, kwargs = self.decode_arguments(call)
-        return bind_inputs(spec, args, kwargs)
+        try:
+            return bind_inputs(spec, args, kwargs)
+        except InputError as error:
+            raise self.locate_violations(error, spec, path) from None
+
+    def locate_violations(self, error: InputError, spec: WorkflowSpec, path: str = "") -> InputError:
+        """The same error, with the paths of values in the body in place of the inputs' names."""
+
+        def locate(input: str) -> str:
+            name = re.split(r"[.\[]", input, maxsplit=1)[0]
+            position = spec.parameters.index(name) if name in spec.parameters else len(self.args)
+            if name in self.kwargs or position >= len(self.args):
+                return f"{path}kwargs.{input}"
+            return f"{path}args.{position}{input.removeprefix(name)}"
+
+        return InputError(str(error), [{**one, "path": locate(one["path"])} for one in error.violations])
 
 
 class StartBody(StartOptionsBody, ArgumentsBody):
@@ -174,7 +192,7 @@ async def start_runs(call: Call, body: BatchBody) -> RunIds:
     def each() -> Iterator[tuple[bytes, StartOptions]]:
         for number, one in enumerate(body.calls):
             id = None if derived is None else f"{derived}-{number}"
-            yield one.encode_inputs(call, spec), replace(options, id=id)
+            yield one.encode_inputs(call, spec, f"calls.{number}."), replace(options, id=id)
 
     calls = await call.run_body_work(0, lambda: list(each()))  # all of them are checked before the first is started
     await check_start_allowed(store, spec.name, (_predict_run_id(spec, *one) for one in calls), len(calls))
@@ -253,11 +271,9 @@ async def list_runs(call: Call, query: RunsQuery) -> RunsPage:
     page = found.runs[: query.limit]
     is_full = len(found.runs) > query.limit
     until = page[-1].key if is_full else found.cursor
-    infos = await read_run_infos(store, page, allow_stale_usage=True)
+    call.value_bytes += sum(map(get_values_size, page))
     return RunsPage(
-        items=await call.run_body_work(
-            sum(map(get_values_size, page)), lambda: [RunInfo.from_info(call, info) for info in infos]
-        ),
+        items=await read_run_infos(store, page, allow_stale_usage=True),
         next=None if until is None else to_cursor("runs", until),
         searched_until=None if is_full else to_datetime(found.cursor_created_at),
     )
@@ -275,8 +291,8 @@ class RunResult(BaseModel):
     run_id: str
     workflow: str
     state: RunState
-    output: Annotated[Any, Field(description="What it returned; of an agent, its answer.")] = None
-    usage: Annotated[UsageInfo | None, Field(description="What an agent's run has used.")] = None
+    output: Annotated[UserValue, Field(description="What it returned; of an agent, its answer.")] = None
+    usage: Annotated[UsageWithCost | None, Field(description="What an agent's run has used.")] = None
     finish_reason: Annotated[
         str | None, Field(description="Why the model stopped: `stop`, `length` or `content_filter`.")
     ] = None
@@ -308,16 +324,16 @@ async def get_result(call: Call, id: str, query: WaitQuery) -> RunResult:
             fault = read_error_info(run.error)
             result.error = RunErrorInfo(type=fault.type, message=fault.message)
         return result
-    return await call.run_body_work(get_values_size(run), lambda: _add_output(call, result, run.output or b"null"))
+    return await call.run_body_work(get_values_size(run), lambda: _add_output(result, run.output or b"null"))
 
 
-def _add_output(call: Call, result: RunResult, recorded: bytes) -> RunResult:
+def _add_output(result: RunResult, recorded: bytes) -> RunResult:
     output = decode_plain_result(recorded)
     if isinstance(output, AgentResult):
-        result.usage = UsageInfo.from_usage(output.usage)
+        result.usage = output.usage
         result.finish_reason, result.refusal = output.finish_reason, output.refusal or None
         output = output.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    result.output = call.encode_value(output)
+    result.output = output
     return result
 
 
@@ -335,10 +351,10 @@ async def _wait_until_ended(call: Call, run_id: str, timeout_s: float) -> Run:
 
 
 @router("GET", "/v1/runs/{id}/usage", scope=Scope.READ)
-async def get_run_usage(call: Call, id: str) -> UsageInfo:
+async def get_run_usage(call: Call, id: str) -> UsageWithCost:
     """What the model calls of a run have used so far, with those of the runs that it has started."""
     await call.tenant.connection.read(id)
-    return UsageInfo.from_usage(await call.client.usage(id))
+    return await call.client.usage(id)
 
 
 @router("GET", "/v1/runs/{id}/plan", scope=Scope.READ)

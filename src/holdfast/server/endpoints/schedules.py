@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from holdfast.admission.calendars import CatchUp, Overlap, Timing
 from holdfast.admission.queue_limits import Queue
+from holdfast.errors import InputError
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.background.policy_enforcer import check_start_allowed
 from holdfast.server.calls import Call
@@ -83,13 +83,13 @@ class TriggeredRun(BaseModel):
 @router("GET", "/v1/schedules", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def list_schedules(call: Call) -> Items[ScheduleInfo]:
     """All schedules, in the order of their names."""
-    return Items[ScheduleInfo](items=[await _encode_schedule(call, one) for one in await call.client.schedules.list()])
+    return Items[ScheduleInfo](items=[_add_size(call, one) for one in await call.client.schedules.list()])
 
 
 @router("GET", "/v1/schedules/{name}", scope=Scope.READ, headers=(VALUES_HEADER,))
 async def get_schedule(call: Call, name: str) -> ScheduleInfo:
     """One schedule, and when it fires next."""
-    return await _encode_schedule(call, await call.client.schedules.get(name))
+    return _add_size(call, await call.client.schedules.get(name))
 
 
 @router("PUT", "/v1/schedules/{name}", scope=Scope.OPERATE, headers=(VALUES_HEADER,))
@@ -111,27 +111,30 @@ async def put_schedule(call: Call, name: str, body: ScheduleBody) -> ScheduleInf
         )
         await announce_queue(call, store, limited)
         queue = limited.name
-    info = await call.client.schedules.create(
-        name,
-        body.workflow,
-        cron=body.cron,
-        every=body.every,
-        zone=body.zone,
-        start=body.start,
-        args=args,
-        kwargs=kwargs,
-        catch_up=body.catch_up,
-        max_catch_up=body.max_catch_up,
-        overlap=body.overlap,
-        queue=queue,
-        key=key,
-        priority=body.priority,
-        tags=body.tags,
-        budget=None if body.budget is None else body.budget.to_budget(),
-        max_deliveries=body.max_deliveries,
-        replace=body.replace,
-    )
-    return await _encode_schedule(call, info)
+    try:
+        info = await call.client.schedules.create(
+            name,
+            body.workflow,
+            cron=body.cron,
+            every=body.every,
+            zone=body.zone,
+            start=body.start,
+            args=args,
+            kwargs=kwargs,
+            catch_up=body.catch_up,
+            max_catch_up=body.max_catch_up,
+            overlap=body.overlap,
+            queue=queue,
+            key=key,
+            priority=body.priority,
+            tags=body.tags,
+            budget=None if body.budget is None else body.budget.to_budget(),
+            max_deliveries=body.max_deliveries,
+            replace=body.replace,
+        )
+    except InputError as error:
+        raise body.locate_violations(error, await find_spec(store, body.workflow, None)) from None
+    return _add_size(call, info)
 
 
 class TicksQuery(RequestModel):
@@ -185,6 +188,6 @@ async def delete_schedule(call: Call, name: str) -> Changed:
     return Changed(changed=await call.client.schedules.delete(name))
 
 
-async def _encode_schedule(call: Call, info: ScheduleInfo) -> ScheduleInfo:
-    inputs = await call.run_body_work(estimate_size(info.inputs), lambda: call.encode_value(info.inputs))
-    return replace(info, inputs=inputs)
+def _add_size(call: Call, info: ScheduleInfo) -> ScheduleInfo:
+    call.value_bytes += estimate_size(info.inputs)
+    return info

@@ -13,9 +13,9 @@ from holdfast import __version__
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import Call
 from holdfast.server.http.openapi import build_document
-from holdfast.server.http.problems import to_json_bytes
 from holdfast.server.http.router import PreparedResponse, Router
 from holdfast.services.api_keys import DOCUMENT_KIND
+from holdfast.services.json_form import to_json_bytes
 from holdfast.services.timestamps import to_datetime
 
 router = Router()

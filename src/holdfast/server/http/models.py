@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, StringConstraints
 
 from holdfast.admission.queue_limits import PerKey, Queue
-from holdfast.admission.usage import Budget, Usage
-from holdfast.reports import run_info
+from holdfast.admission.usage import Budget
+from holdfast.reports.run_info import RunInfo
 from holdfast.server.auth.scopes import Scope
 from holdfast.server.calls import MAX_WAIT_S, Call
 from holdfast.server.http.problems import Problem
@@ -111,52 +111,13 @@ class Changed(BaseModel):
     changed: bool
 
 
-class UsageInfo(BaseModel):
-    """What model calls have used."""
+def redact_run(call: Call, info: RunInfo) -> RunInfo:
+    """What the caller may know of a run. A key that may not read learns which run it is, and its state.
 
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    nano_usd: Annotated[int, Field(description="Billionths of a dollar, of the calls whose price is known.")]
-    unpriced: Annotated[int, Field(description="Calls of models whose price is not known.")]
-    seconds: Annotated[float, Field(description="Time at work, of runs with a budget.")]
-    usd: Annotated[float | None, Field(description="Dollars, of these calls; null if the price of none is known.")]
-
-    @classmethod
-    def from_usage(cls, used: Usage) -> UsageInfo:
-        """As it is told."""
-        return cls(
-            calls=used.calls,
-            input_tokens=used.input_tokens,
-            output_tokens=used.output_tokens,
-            cached_tokens=used.cached_tokens,
-            nano_usd=used.nano_usd,
-            unpriced=used.unpriced,
-            seconds=used.seconds,
-            usd=None if used.cost is None else float(used.cost),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo(run_info.RunInfo):
-    """What can be told of a run without its code."""
-
-    usage: UsageInfo | None  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @classmethod
-    def from_info(cls, call: Call, info: run_info.RunInfo) -> RunInfo:
-        """As the caller wants its values. A key that may not read learns which run it is, and its state."""
-        if not call.caller.has_scope(Scope.READ):
-            info = _redact_contents(info)
-        known: dict[str, Any] = {one.name: getattr(info, one.name) for one in fields(info)}
-        known |= {"inputs": call.encode_value(info.inputs), "output": call.encode_value(info.output)}
-        known["usage"] = None if info.usage is None else UsageInfo.from_usage(info.usage)
-        return cls(**known)
-
-
-def _redact_contents(info: run_info.RunInfo) -> run_info.RunInfo:
-    """What ``submit`` alone learns of a run that it started or joined, which may be another caller's."""
+    It has started or joined the run, which may be another caller's.
+    """
+    if call.caller.has_scope(Scope.READ):
+        return info
     return replace(
         info, queue_key="", finished_at=None, inputs=None, output=None, error=None, waits_for="", tags=(), wake_at=None,
         paused_at=None, parent=None, forked_from=None, stall_advice=None, stall_summary=None, usage=None,

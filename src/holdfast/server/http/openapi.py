@@ -9,14 +9,15 @@ import ast
 import inspect
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, cast
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticUndefined
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticUndefined, core_schema
+from typing_extensions import override
 
 from holdfast.server.http.problems import MEDIA_TYPE as PROBLEM_TYPE
 from holdfast.server.http.request_headers import HEADER_RULES
@@ -55,7 +56,13 @@ _PROBLEM_SCHEMA: Final = {
             "items": {
                 "type": "object",
                 "required": ["path", "message"],
-                "properties": {"path": {"type": "string"}, "message": {"type": "string"}},
+                "properties": {
+                    "path": {
+                        "type": "string",
+                        "description": "In the body, as in `kwargs.customer`; of the query, as in `query.limit`.",
+                    },
+                    "message": {"type": "string"},
+                },
             },
         },
     },
@@ -113,11 +120,7 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
     schemas, shared = _build_schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for one in endpoints:
-        paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one, schemas, shared)
-    _describe_fields(shared, endpoints)
-    _describe_defaults(
-        shared, _find_reachable((schemas[one.name, "body"] for one in endpoints if one.body_model), shared)
-    )
+        paths.setdefault(one.path, {})[one.method.lower()] = _build_operation(one, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -150,15 +153,14 @@ def build_document(endpoints: Sequence[Endpoint], *, version: str) -> dict[str, 
 
 
 def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[tuple[str, str], Any], dict[str, Any]]:
-    """The schemas of bodies, queries and answers by endpoint, and those that they refer to."""
+    """The schemas of bodies and answers by endpoint, and those that they refer to."""
     inputs: list[tuple[tuple[str, str], Any, TypeAdapter[Any]]] = []
     for one in endpoints:
-        for part, model in (("body", one.body_model), ("query", one.query_model)):
-            if model is not None:
-                inputs.append(((one.name, part), "validation", TypeAdapter(model)))
+        if one.body_model is not None:
+            inputs.append(((one.name, "body"), "validation", TypeAdapter(one.body_model)))
         if one.response_type is not None:
             inputs.append(((one.name, "answer"), "serialization", one.response_type))
-    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF)
+    schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REF, schema_generator=_SchemaGenerator)
     kept: dict[str, Any] = shared.get("$defs", {})
     better = {name: schema["title"] for name, schema in kept.items() if name.endswith("_") and "title" in schema}
     found = {name: _rename_refs(schema, better) for (name, _), schema in schemas.items()}
@@ -191,9 +193,7 @@ def _build_tags(endpoints: Sequence[Endpoint]) -> list[dict[str, str]]:
 # One endpoint
 
 
-def _build_operation(
-    endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]
-) -> dict[str, Any]:
+def _build_operation(endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
     words = inspect.getdoc(endpoint.handler) or ""
     summary, _, description = words.partition("\n\n")
     operation: dict[str, Any] = {
@@ -202,7 +202,7 @@ def _build_operation(
         "summary": " ".join(summary.split()).removesuffix("."),
         "parameters": [
             *map(_build_path_parameter, endpoint.path_params),
-            *_build_query_parameters(endpoint, schemas, shared),
+            *_build_query_parameters(endpoint.query_model),
             *({"$ref": f"#/components/parameters/{name}"} for name in endpoint.headers),
         ],
         "responses": _build_responses(endpoint, schemas),
@@ -238,23 +238,14 @@ def _build_header_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "description": header.description, "schema": schema}
 
 
-def _build_query_parameters(
-    endpoint: Endpoint, schemas: Mapping[tuple[str, str], Any], shared: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    if endpoint.query_model is None:
+def _build_query_parameters(model: type[BaseModel] | None) -> Iterator[dict[str, Any]]:
+    if model is None:
         return
-    reference = schemas[endpoint.name, "query"]["$ref"].rpartition("/")[2]
-    schema = (
-        shared.pop(reference)
-        if reference in shared
-        else endpoint.query_model.model_json_schema(ref_template=_SCHEMA_REF)
-    )
-    words = read_field_docs(endpoint.query_model)
+    schema = model.model_json_schema(ref_template=_SCHEMA_REF, schema_generator=_QuerySchemaGenerator)
     for name, field in schema["properties"].items():
         parameter = {"name": name, "in": "query", "required": name in schema.get("required", ())}
-        described = field.get("description") or words.get(name)
-        if described:
-            parameter["description"] = described
+        if "description" in field:
+            parameter["description"] = field["description"]
         yield parameter | {"schema": _drop_null(field)}
 
 
@@ -313,78 +304,58 @@ def _get_problem_name(status: str) -> str:
     return "Problem" if status == "default" else f"Problem{status}"
 
 
-# What requests may leave out
-
-
-def _find_reachable(schemas: Iterable[Any], shared: Mapping[str, Any]) -> set[str]:
-    """The names of the shared schemas that these are made of."""
-    found: set[str] = set()
-    waiting: list[Any] = list(schemas)
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += cast("list[Any]", one)
-        elif isinstance(one, dict):
-            part = cast("dict[str, Any]", one)
-            reference = part.get("$ref")
-            name = reference.rpartition("/")[2] if isinstance(reference, str) else ""
-            if name in shared and name not in found:
-                found.add(name)
-                waiting.append(shared[name])
-            waiting += part.values()
-    return found
-
-
-def _describe_defaults(shared: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Say in words what fields of requests are if they are left out.
-
-    Programs that make types of the document take a field with a ``default`` for one that is always there, and demand it
-    of callers.
-    """
-    for name in names:
-        for field in shared[name].get("properties", {}).values():
-            if "default" not in field:
-                continue
-            default = field.pop("default")
-            if default not in (None, "", [], {}):
-                words = f"{field.get('description', '')} Default: {json.dumps(default)}."
-                field["description"] = words.strip()
-
-
 # Words for fields
 
 
-def _describe_fields(shared: Mapping[str, Any], endpoints: Iterable[Endpoint]) -> None:
-    """Describe the fields of shared schemas by what stands below them in the code."""
-    found: dict[str, type[Any]] = {}
-    for one in endpoints:
-        for kind in (one.body_model, None if one.response_type is None else cast("Any", one.response_type)._type):
-            _collect_models(kind, found)
-    for schema in shared.values():
-        kind = found.get(schema.get("title", ""))
-        words = {} if kind is None else read_field_docs(kind)
+class _SchemaGenerator(GenerateJsonSchema):
+    """Describes the fields of models and dataclasses by the texts below them in the code.
+
+    pydantic could do that itself (``use_attribute_docstrings``), but reads the sources of all classes when the server
+    starts, and leaves out the fields that a dataclass inherits.
+    """
+
+    @override
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return self._describe_fields(schema["cls"], super().model_schema(schema))
+
+    @override
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return self._describe_fields(schema["cls"], super().dataclass_schema(schema))
+
+    @override
+    def field_is_required(
+        self, field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField, total: bool
+    ) -> bool:
+        return self.mode == "serialization" or super().field_is_required(field, total)  # answers have all fields
+
+    def _describe_fields(self, kind: type[Any], schema: JsonSchemaValue) -> JsonSchemaValue:
+        words = _read_field_docs(kind)
         for name, field in schema.get("properties", {}).items():
-            if name in words and "description" not in field:
-                field["description"] = words[name]
+            if name in words:
+                field.setdefault("description", words[name])
+            self._describe_default(field)
+        return schema
+
+    def _describe_default(self, field: JsonSchemaValue) -> None:
+        """Say in words what a field of a body is if it is left out; answers have all fields.
+
+        Programs that make types of the document take a field with a ``default`` for one that is always there, and
+        demand it of callers.
+        """
+        default = field.pop("default", None)
+        if self.mode == "validation" and default not in (None, "", [], {}):
+            field["description"] = f"{field.get('description', '')} Default: {json.dumps(default)}.".strip()
 
 
-def _collect_models(kind: Any, found: dict[str, type[Any]]) -> None:
-    """The models and dataclasses that a type is made of, by their names."""
-    for part in getattr(kind, "__args__", ()):
-        _collect_models(part, found)
-    if not inspect.isclass(kind) or kind.__name__ in found:
-        return
-    if issubclass(kind, BaseModel):
-        found[kind.__name__] = kind
-        for field in kind.model_fields.values():
-            _collect_models(field.annotation, found)
-    elif is_dataclass(kind):
-        found[kind.__name__] = kind
-        for hint in inspect.get_annotations(kind, eval_str=True).values():
-            _collect_models(hint, found)
+class _QuerySchemaGenerator(_SchemaGenerator):
+    """The same for queries, whose parameters have defaults."""
+
+    @override
+    def _describe_default(self, field: JsonSchemaValue) -> None:
+        pass
 
 
-def read_field_docs(kind: type[Any]) -> dict[str, str]:
+def _read_field_docs(kind: type[Any]) -> dict[str, str]:
     """The texts below the fields of a class, by field."""
     words: dict[str, str] = {}
     for base in reversed(kind.__mro__):

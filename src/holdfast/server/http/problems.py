@@ -7,32 +7,18 @@ a fault of the server's, of which the outside learns nothing but a number to loo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 
 from holdfast import errors
+from holdfast.services.json_form import to_json_bytes
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """Seconds after which a store that cannot be reached is worth another try."""
-
-
-class JsonResponse(JSONResponse):
-    """An answer in JSON. Halves of characters, which a model may have said, become question marks."""
-
-    def render(self, content: Any) -> bytes:
-        """As it is sent."""
-        return to_json_bytes(content)
-
-
-def to_json_bytes(content: Any) -> bytes:
-    """JSON as it is sent."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode(errors="replace")
 
 
 class Problem(Exception):
@@ -61,10 +47,10 @@ class Problem(Exception):
         detail = {"detail": self.detail} if self.detail else {}
         return {"type": self.type, "title": self.title, "status": self.status, **detail, **self.extensions}
 
-    def to_response(self, request_id: str = "") -> JsonResponse:
+    def to_response(self, request_id: str) -> Response:
         """The answer to a request."""
-        named = {"request_id": request_id} if request_id else {}
-        return JsonResponse(self.to_json() | named, self.status, headers=self.headers, media_type=MEDIA_TYPE)
+        content = to_json_bytes({**self.to_json(), "request_id": request_id})
+        return Response(content, self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 _PROBLEMS_BY_ERROR: Final[Mapping[type[errors.HoldfastError], tuple[int, str, str]]] = {
@@ -124,9 +110,8 @@ def problem_from_error(error: errors.HoldfastError, *, can_read: bool = True) ->
             if not can_read and isinstance(error, _REVEALING_ERRORS):
                 detail = "A key with the scope 'read' is told more."
                 more["error"] = None
-            if isinstance(error, errors.InputError):  # what they are about has come in the body
-                violations = [{**one, "path": f"body.{one['path']}"} for one in error.violations]
-                more["violations"] = violations or None
+            if isinstance(error, errors.InputError):
+                more["violations"] = error.violations or None
             return Problem(status, name, title, detail, headers=headers, **more)
     return None
 

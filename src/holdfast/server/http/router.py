@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Final, Self, Union, cast, get_args, get_type_hints
+from typing import Any, Final, Literal, Self, Union, cast, get_args, get_type_hints
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.server.auth.scopes import Scope
-from holdfast.server.http.problems import JsonResponse, Problem
+from holdfast.server.http.problems import Problem
 from holdfast.server.http.request_headers import check_headers
+from holdfast.services.json_form import ValueEncoder, encode_plain, to_json_bytes
 
 Handler = Callable[..., Awaitable[Any]]
 
@@ -151,7 +153,7 @@ class Router:
 
 
 class PreparedResponse(Response):
-    """An answer whose bytes are there already: the same data, without making them anew."""
+    """An answer whose bytes are there already."""
 
 
 def _split_response_type(returns: Any) -> tuple[Any, bool]:
@@ -227,7 +229,7 @@ def parse_arguments(endpoint: Endpoint, request: Request, path_params: Mapping[s
     check_headers(endpoint.headers, request.headers)
     arguments: dict[str, Any] = dict(path_params)
     if endpoint.query_model is not None:
-        arguments["query"] = _validate_model(endpoint.query_model, _read_query(endpoint.query_model, request), "query")
+        arguments["query"] = _parse_query(endpoint.query_model, request)
     return arguments
 
 
@@ -246,51 +248,69 @@ def parse_body(model: type[BaseModel], data: bytearray, media_type: str) -> Base
         # JSON has numbers and texts of its own: a text that looks like a number is none.
         return model.model_validate_json(data, strict=True)
     except ValidationError as error:
-        raise _validation_problem(error, "body") from None
+        raise _validation_problem(error, _parse_json(data), "body") from None
     except ValueError as error:
         raise Problem(422, "bad-input", "The body is no JSON", f"{error}.") from None
 
 
-def build_response(endpoint: Endpoint, value: Any, status: int | None = None) -> Response:
+def _parse_json(data: bytearray) -> Any:
+    try:
+        return from_json(data)
+    except ValueError:
+        return None
+
+
+def build_response(
+    endpoint: Endpoint, value: Any, status: int | None = None, encode_value: ValueEncoder = encode_plain
+) -> Response:
     """What is sent back."""
     if isinstance(value, Response):
         return value
     if endpoint.response_type is None or (value is None and status == 204):
         return Response(status_code=status or endpoint.status)
-    response = JsonResponse(endpoint.response_type.dump_python(value, mode="json"), status or endpoint.status)
+    content = to_json_bytes(value, encode_value, adapter=endpoint.response_type)
+    response = PreparedResponse(content, status or endpoint.status, media_type="application/json")
     if endpoint.location is not None and response.status_code == 201:
         response.headers["Location"] = endpoint.location.format(id=quote(cast("Any", value).id, safe=""))
     return response
 
 
-def _read_query(model: type[BaseModel], request: Request) -> dict[str, Any]:
-    """Values of the query by name; those that the model wants several of as lists."""
+def _parse_query(model: type[BaseModel], request: Request) -> BaseModel:
+    """Values of the query by name; those that the model wants several of as lists. Raises ``Problem``."""
     several = {name for name, field in model.model_fields.items() if _is_list_type(field.annotation)}
     given = request.query_params
-    return {name: given.getlist(name) if name in several else given[name] for name in given}
+    values = {name: given.getlist(name) if name in several else given[name] for name in given}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _validation_problem(error, values, "query") from None
 
 
 def _is_list_type(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) in (list, tuple)
 
 
-def _validate_model(model: type[BaseModel], values: Mapping[str, Any], source: str) -> BaseModel:
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        raise _validation_problem(error, source) from None
-
-
-def _validation_problem(error: ValidationError, source: str) -> Problem:
+def _validation_problem(error: ValidationError, sent: Any, source: Literal["body", "query"]) -> Problem:
     if error.error_count() > _MAX_VIOLATIONS:  # telling them one by one would cost more than they are worth
         detail = f"{error.error_count():,} values in the {source} do not fit: see GET /v1/openapi.json."
         return Problem(422, "bad-input", "The values do not fit", detail)
+    prefix = ["query"] if source == "query" else []
     violations = [
-        {"path": ".".join([source, *(str(part)[:100] for part in one["loc"])]), "message": one["msg"][:500]}
+        {"path": ".".join([*prefix, *_find_path(sent, one)]), "message": one["msg"][:500]}
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    detail = "; ".join(f"{one['path']}: {one['message']}" for one in violations[:5])
+    detail = "; ".join(f"{one['path'] or source}: {one['message']}" for one in violations[:5])
     return Problem(422, "bad-input", "The values do not fit", detail, violations=violations[:50])
+
+
+def _find_path(sent: Any, error: ErrorDetails) -> Iterator[str]:
+    """The path of an error in what was sent. pydantic also names which choice of a union it tried."""
+    for index, part in enumerate(error["loc"], 1):
+        if (isinstance(sent, Mapping) and part in sent) or (isinstance(sent, list) and isinstance(part, int)):
+            sent = cast("Any", sent)[part]
+            yield str(part)[:100]
+        elif error["type"] == "missing" and index == len(error["loc"]):
+            yield str(part)[:100]
 
 
 _HUGE_INT: Final = re.compile(rb'"\$int"\s*:\s*"-?[0-9a-fA-F]{3500}')

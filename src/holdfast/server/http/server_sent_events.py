@@ -8,12 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.responses import StreamingResponse
-
-from holdfast.server.http.problems import to_json_bytes
-from holdfast.services.thread_offload import run_off_loop
 
 MEDIA_TYPE = "text/event-stream"
 KEEPALIVE_INTERVAL_S = 15.0
@@ -24,19 +20,17 @@ KEEPALIVE_INTERVAL_S = 15.0
 class ServerSentEvent:
     """One event."""
 
-    data: Any
-    """JSON data."""
+    data: bytes
+    """JSON."""
     event: str = ""
     id: str = ""
     """What a reader hands in as ``Last-Event-ID`` to go on behind it."""
-    data_bytes: int = 0
-    """Bytes of the values in it."""
 
     def encode(self) -> bytes:
         """As it is sent."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
-        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", to_json_bytes(self.data), b"\n\n"])
+        return b"".join([*(f"{line}\n".encode() for line in lines), b"data: ", self.data, b"\n\n"])
 
 
 def make_event_response(events: AsyncGenerator[ServerSentEvent]) -> StreamingResponse:
@@ -58,7 +52,7 @@ async def _with_keepalives(events: AsyncGenerator[ServerSentEvent]) -> AsyncGene
             event, following = following.result(), None
             if event is None:
                 return
-            yield await run_off_loop(event.data_bytes, event.encode)
+            yield event.encode()
     finally:
         if following is not None:
             following.cancel()

@@ -22,7 +22,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic_core import to_json
 from starlette.requests import Request
 
 from holdfast.background_tasks import keep_running
@@ -47,6 +46,7 @@ from holdfast.server.webhooks.response_outcomes import (
     interpret_response,
 )
 from holdfast.server.webhooks.target_policy import TargetPolicy, get_host
+from holdfast.services.json_form import to_json_bytes
 from holdfast.services.webhook_settings import Webhook, disable_webhook, find_webhook, list_webhooks
 from holdfast.webhooks import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
@@ -228,7 +228,7 @@ class WebhookDelivery:
 
     async def _post(self, http_client: WebhookHttpClient, webhook: Webhook, timeout_s: float) -> WebhookOutcome:
         settings, delivery = self._call.platform.settings, self._delivery
-        body = await self._call.run_body_work(0, lambda: to_json(delivery))
+        body = await self._call.run_body_work(0, lambda: to_json_bytes(delivery))
         now = settings.now()
         headers = make_signature_headers(
             webhook.get_signing_secrets((await self._call.store()).now()), make_message_id(delivery.id), int(now), body

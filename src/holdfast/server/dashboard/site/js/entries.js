@@ -25,7 +25,7 @@ export function useEntries(check, send) {
       await send();
       setTold({ faults: {}, problem: null, busy: false });
     } catch (problem) {
-      const at = (problem.told?.violations ?? []).map(({ path, message }) => [path.split(".")[1], message]);
+      const at = (problem.told?.violations ?? []).map(({ path, message }) => [path.split(".")[0], message]);
       setTold({ faults: Object.fromEntries(at), problem, busy: false });
     }
   };

@@ -148,10 +148,10 @@ function Arguments({ approval, edits, onEdits, off }) {
   </div>`;
 }
 
-// What the server says of single fields, as the form tells it: "body.value.lines.0.amount" is ["lines", 0, "amount"].
+// What the server says of single fields, as the form tells it: "value.lines.0.amount" is ["lines", 0, "amount"].
 function faultsOf(problem, kind) {
-  const root = kind === "call" ? "body.arguments" : "body.value";
+  const root = kind === "call" ? "arguments" : "value";
   return (problem?.told?.violations ?? [])
     .filter(({ path }) => path === root || path.startsWith(`${root}.`))
-    .map(({ path, message }) => ({ path: path.split(".").slice(2).map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message }));
+    .map(({ path, message }) => ({ path: path.split(".").slice(1).map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message }));
 }

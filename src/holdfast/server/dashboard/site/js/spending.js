@@ -36,12 +36,12 @@ export function summed(items, by) {
 // What a chart shows: a bar for each day, of parts in the order of `names`. The cheapest are one part, "others".
 export const OTHERS = "others";
 export function stacked(report, by, most = 7) {
-  const all = summed(report.items, by).filter((one) => one.nano > 0).map((one) => one.name);
+  const all = summed(report.daily_usage, by).filter((one) => one.nano > 0).map((one) => one.name);
   const names = all.length > most ? all.slice(0, most - 1) : all;
   const place = new Map(names.map((name, index) => [name, index]));
   const shown = names.length < all.length ? [...names, OTHERS] : names;
   const days = new Map(daysBetween(report.since, report.until).map((day) => [day, shown.map(() => 0)]));
-  for (const one of report.items) {
+  for (const one of report.daily_usage) {
     const parts = days.get(one.day);
     if (parts && one.usage.nano_usd) parts[place.get(one[by]) ?? names.length] += one.usage.nano_usd;
   }

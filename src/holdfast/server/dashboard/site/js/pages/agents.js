@@ -37,7 +37,7 @@ export function AgentsPage({ query, who }) {
   const known = agents.data?.items ?? [];
   const listed = known.filter((one) => !names.has(one.name) && (one.is_agent || all));
   const hidden = known.filter((one) => !names.has(one.name) && !one.is_agent).length;
-  const items = usage.data?.items ?? [];
+  const items = usage.data?.daily_usage ?? [];
   const spent = (from) => new Map(summed(items.filter((one) => one.day >= from), "workflow").map((one) => [one.name, one]));
   const sums = { today: spent(today), month: spent(daysBack(30)) };
   const policyOf = new Map((policies.data?.items ?? []).map((one) => [one.name, one]));

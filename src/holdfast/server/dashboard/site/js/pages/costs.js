@@ -35,7 +35,7 @@ export function CostsPage({ query }) {
 }
 
 function Report({ report, by, agent }) {
-  const sum = total(report.items);
+  const sum = total(report.daily_usage);
   const runs = report.daily_runs.reduce((all, one) => all + one.run_count, 0);
   if (!sum.calls) {
     return html`<${Empty}>
@@ -43,7 +43,7 @@ function Report({ report, by, agent }) {
       <p>An agent's calls are counted by themselves; a step of a workflow that calls a model is counted with <code>@llm_step</code>.</p>
     <//>`;
   }
-  const groups = summed(report.items, by);
+  const groups = summed(report.daily_usage, by);
   const chart = stacked(report, by);
   return html`<dl class="sums">
       <div><dt>cost</dt><dd class="large">${dollars(sum.nano)}</dd></div>

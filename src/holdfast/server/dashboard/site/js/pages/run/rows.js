@@ -83,7 +83,7 @@ function beginsOf(story) {
   const numbered = new Map();
   for (const one of journal) if (one.number && one.kind !== "timer") numbered.set(one.number, one);
   const children = new Map(story.related_runs.filter((one) => one.created_at).map((one) => [one.id, time(one.created_at)]));
-  const asked = new Map(story.approvals.map((one) => [one.number, time(one.requested_at)]));
+  const asked = new Map(story.approvals.map((one) => [one.step_number, time(one.requested_at)]));
   const origin = time(story.created_at);
   return journal.map((record) => {
     const end = time(record.recorded_at);

@@ -19,15 +19,19 @@ def test_the_budget_of_a_run_is_told_with_what_is_used_by_it_and_below_it(lab: P
     assert re.search(r"^ +tokens +25,000 +22,050 +2,950$", done.out, re.M)
     assert re.search(r"^ +rich-1:sub-2 +waiting +1 turn +10,500 tokens +\$0\.03$", done.out, re.M)
     told = lab.here("budget", "rich-1", "--json").json
-    assert (told["budget"], told["budget_remaining"], told["changed"]) == ({"tokens": 25_000}, {"tokens": 2950}, False)
-    assert [(one["id"], one["used"]["calls"]) for one in told["children"]] == [("rich-1:sub-3", 1), ("rich-1:sub-2", 1)]
+    assert (told["budget"]["tokens"], told["used"]["input_tokens"] + told["used"]["output_tokens"]) == (25_000, 22_050)
+    assert told["changed"] is False
+    assert [(one["run_id"], one["used"]["calls"]) for one in told["children"]] == [
+        ("rich-1:sub-3", 1),
+        ("rich-1:sub-2", 1),
+    ]
 
 
 def test_a_run_without_a_budget_tells_whose_it_keeps_to(lab: Project):
     assert "no budget: nothing limits what it uses" in lab.here("budget", "research-1").out
     below = lab.here("budget", "rich-1:sub-2")
     assert "\nit keeps to the budget of run 'rich-1', which is above it\n" in below.out
-    assert [one["id"] for one in lab.here("budget", "rich-1:sub-2", "--json").json["ancestors"]] == ["rich-1"]
+    assert [one["run_id"] for one in lab.here("budget", "rich-1:sub-2", "--json").json["ancestors"]] == ["rich-1"]
 
 
 def test_only_what_is_given_is_changed(own_lab: Project):

@@ -16,11 +16,11 @@ def test_the_costs_of_all_runs_are_told_by_day_agent_and_model(lab: Project):
     told = lab.here("costs", "--json").json
     assert {line["workflow"] for line in told["daily_usage"]} >= {"rich", "sub", "poor", "research"}
     rich = [line for line in told["daily_usage"] if line["workflow"] in ("rich", "sub")]
-    assert sum(line["calls"] for line in rich) == 3, "each call is told once, and not again with the run above it"
-    assert sum(line["input_tokens"] for line in rich) == 21_000
+    assert sum(line["usage"]["calls"] for line in rich) == 3, "each call counts once"
+    assert sum(line["usage"]["input_tokens"] for line in rich) == 21_000
     assert {line["model"] for line in rich} == {"openai:gpt-4o"}
     for name in ("calls", "input_tokens", "output_tokens", "cached_tokens", "unpriced"):
-        assert told["total"][name] == sum(line[name] for line in told["daily_usage"])
+        assert told["total"][name] == sum(line["usage"][name] for line in told["daily_usage"])
     assert {(line["workflow"], line["run_count"]) for line in told["daily_runs"]} >= {("rich", 1), ("sub", 2)}
 
     out = lab.here("costs").out

@@ -34,7 +34,7 @@ def test_dead_runs_are_listed_with_what_they_did(history: Project):
     assert "recorded    0 records" in done.out
     assert "fix the cause, then: holdfast dead retry crasher" in done.out
     [told] = json.loads(history.here("dead", "--json").out)
-    assert (told["id"], told["death_count"], told["record_count"], told["last_step_name"]) == ("crasher", 3, 0, None)
+    assert (told["id"], told["death_count"], told["record_count"], told["last_step_name"]) == ("crasher", 3, 0, "")
     assert "died 3 times while this was the only run it held" in told["reason"]
     assert history.here("dead", "--workflow", "etl").out == "no run of workflow 'etl' is dead\n"
     assert history.here("dead", "show", "crasher").out.startswith("run        crasher\n")

@@ -216,7 +216,7 @@ def test_a_workflow_is_disabled_and_enabled(seeded: Project):
         "workflow": "order", "disabled": True, "changed": False, "run_count": 1, "stall_reason": None, "message": "",
     }  # fmt: skip
     assert re.search(r"^order +\S+.* 1 run$", seeded.here("disable").out, re.M)
-    assert [(one["workflow"], one["run_count"]) for one in seeded.here("disable", "--json").json] == [("order", 1)]
+    assert [one["name"] for one in seeded.here("disable", "--json").json] == ["order"]
 
     listed = seeded.here("runs").out
     assert re.search(r"^order-7 .* workflow is disabled$", listed, re.M)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 from cli_project import Project
+
+from holdfast import RunInfo
 
 
 def test_runs_are_listed_newest_first_with_what_they_wait_for_or_died_of(history: Project):
@@ -32,26 +36,7 @@ def test_ids_are_never_cut(project: Project):
 def test_runs_as_json_are_an_array_with_stable_names(history: Project):
     runs = history.here("runs", "--json").json
     assert [run["id"] for run in runs] == ["order-8", "payer", "crasher", "order-7", "etl-bad", "etl-acme"]
-    assert set(runs[0]) == {
-        "id",
-        "workflow",
-        "version",
-        "state",
-        "queue",
-        "queue_key",
-        "tags",
-        "created_at",
-        "finished_at",
-        "duration_s",
-        "waits_for",
-        "wake_at",
-        "is_paused",
-        "is_cancelling",
-        "parent",
-        "forked_from",
-        "usage",
-        "error",
-    }
+    assert set(runs[0]) == {field.name for field in fields(RunInfo)}
     bad = runs[4]
     assert (bad["state"], bad["tags"], bad["queue"]) == ("failed", ["nightly"], "default")
     assert bad["error"] == {"type": "builtins.ValueError", "message": "[red]no such[/red] customer \x1b[31m"}

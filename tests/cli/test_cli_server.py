@@ -95,7 +95,7 @@ def test_the_audit_log_is_told(project: Project):
     assert [entry["target"] for entry in entries] == [f"run-{n}\x1b[31m" for n in (2, 1, 0)]
     assert entries[0] == {
         "id": 3,
-        "at": "2027-01-15T08:00:02+00:00",
+        "at": "2027-01-15T08:00:02Z",
         "key_id": "k1",
         "key_name": "ci",
         "action": "cancel_run",

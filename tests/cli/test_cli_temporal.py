@@ -154,7 +154,10 @@ def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]
         return
     if words and command.invoke_without_command:
         yield " ".join(words)
-    for name, inner in command.commands.items():
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
         yield from leaves(inner, (*words, name))
 
 

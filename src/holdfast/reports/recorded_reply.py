@@ -162,19 +162,6 @@ def reply_from_record(record: Record) -> RecordedReply | None:
         return None
 
 
-def usage_to_json(usage: Usage) -> dict[str, Any]:
-    """What was used, under stable names. ``usd`` is null where no price is known."""
-    return {
-        "calls": usage.calls,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "usd": None if usage.cost is None else float(usage.cost),
-        "unpriced": usage.unpriced,
-        "seconds": round(usage.seconds, 6),
-    }
-
-
 def _get_refusal(message: Mapping[str, Any]) -> str:
     details: dict[str, Any] = message.get("provider_details") or {}
     return str(details.get("refusal") or "")

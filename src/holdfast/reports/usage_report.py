@@ -11,11 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 from holdfast.admission.usage import Usage
 from holdfast.errors import UsageError
-from holdfast.reports.recorded_reply import usage_to_json
 from holdfast.services.json_form import UsageWithCost
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.contract import Store
@@ -73,31 +71,6 @@ class UsageReport:
     def cost(self) -> Decimal | None:
         """What all of it has cost in dollars, as far as prices are known; ``None`` if none is."""
         return self.total.cost
-
-    def to_json(self) -> dict[str, Any]:
-        """The same under stable names."""
-        return {
-            "since": self.since.isoformat(),
-            "until": self.until.isoformat(),
-            "total": _daily_usage_to_json(self.total),
-            "daily_usage": [
-                {
-                    "day": line.day.isoformat(),
-                    "workflow": line.workflow,
-                    "model": line.model,
-                    **_daily_usage_to_json(line.usage),
-                }
-                for line in self.daily_usage
-            ],
-            "daily_runs": [
-                {"day": line.day.isoformat(), "workflow": line.workflow, "run_count": line.run_count}
-                for line in self.daily_runs
-            ],
-        }
-
-
-def _daily_usage_to_json(usage: Usage) -> dict[str, Any]:
-    return {name: value for name, value in usage_to_json(usage).items() if name != "seconds"}
 
 
 async def build_usage_report(

@@ -52,7 +52,7 @@ _INDENT = 4
 @click.option("--workflow", metavar="W", help="Only approvals of runs of this workflow.")
 @click.option("--for", "assignee", metavar="WHO", help="Only approvals assigned to WHO.")
 @limit_option
-@json_option("A JSON array of objects: everything that is shown of each.")
+@json_option("A JSON array of approvals, as from `GET /v1/approvals`.")
 @url_option
 def approvals(
     run_id: str | None,
@@ -76,7 +76,7 @@ def approvals(
 
     found = run_client(url, fetch)
     if as_json:
-        print_json([_approval_to_json(one) for one in found[:limit]])
+        print_json(to_json(found[:limit]))
         return
     out, now = create_console(), time.time()
     if not found:
@@ -150,13 +150,6 @@ def _list_answer_commands(approval: ApprovalInfo, url: str | None) -> list[str]:
 
 def _format_times(count: int) -> str:
     return "once" if count == 1 else "twice" if count == 2 else format_count(count, "time")
-
-
-def _approval_to_json(approval: ApprovalInfo) -> dict[str, Any]:
-    return to_json(approval)
-
-
-# Answering
 
 
 def _answer_options(command: F) -> F:
@@ -258,7 +251,7 @@ async def _submit_answer(client: Client, id: str, send: Callable[[Client, Approv
         changed=changed,
         message=f"{_describe_answered(now)}\n{after}",
         approval=asked.id,
-        answer=_approval_to_json(now)["answer"],
+        answer=None if now.answer is None else to_json(now.answer),
     )
 
 

@@ -30,17 +30,15 @@ from holdfast.client.client import Client
 from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.reports.budgets import BudgetInfo, RunBudget
-from holdfast.reports.recorded_reply import usage_to_json
 from holdfast.reports.run_info import RunInfo
 from holdfast.reports.run_usage import (
     BudgetLimit,
-    budget_to_json,
     format_brief_cost,
     format_remaining,
     format_usage,
     list_budget_limits,
-    remaining_to_json,
 )
+from holdfast.services.json_form import to_json
 from holdfast.stores.contract import RunUsage
 
 _PAGE_SIZE = 500
@@ -97,26 +95,7 @@ async def _fetch_outcome(client: Client, run_id: str) -> Outcome:
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
     message = f"run {run_id!r}: {format_usage(info.used)}"
-    return Outcome.from_run(run, changed=False, message=message, **_budget_info_to_json(info))
-
-
-def _budget_info_to_json(info: BudgetInfo) -> dict[str, Any]:
-    return {
-        **_allowance_to_json(info),
-        "ancestors": [{"id": one.run_id, **_allowance_to_json(one)} for one in info.ancestors],
-        "children": [
-            {"id": one.run_id, "workflow": one.workflow, "state": one.state.value, **_allowance_to_json(one)}
-            for one in info.children
-        ],
-    }
-
-
-def _allowance_to_json(allowance: RunBudget) -> dict[str, Any]:
-    return {
-        "used": usage_to_json(allowance.used),
-        "budget": budget_to_json(allowance),
-        "budget_remaining": remaining_to_json(allowance),
-    }
+    return Outcome.from_run(run, changed=False, message=message, **to_json(info))
 
 
 def _print_budget(out: Console, info: BudgetInfo, url: str | None) -> None:
@@ -181,7 +160,7 @@ async def _change_budget(client: Client, run_id: str, changes: Mapping[str, Any]
         changed=before.budget != after.budget,
         message=message + _describe_effect(after, woken),
         resumed_runs=woken,
-        **_budget_info_to_json(after),
+        **to_json(after),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from datetime import datetime
-from typing import Any
 
 import click
 from rich.text import Text
@@ -36,6 +35,7 @@ from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.core.states import RunState
 from holdfast.reports.dead_runs import DeadRun
+from holdfast.services.json_form import to_json
 
 
 @click.group(
@@ -48,10 +48,7 @@ from holdfast.reports.dead_runs import DeadRun
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @limit_option
 @click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
-@json_option(
-    "A JSON array of objects: id, workflow, since, death_count, worker, in_flight (name, number, attempt, since), "
-    "record_count, last_step_name, parent, reason."
-)
+@json_option("A JSON array of runs, as from `GET /v1/dead-runs`.")
 @url_option
 @list_by_default
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
@@ -63,7 +60,7 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
     found = run_client(url, lambda client: client.dead(workflow=workflow, limit=limit + 1, before=before))
     runs, now = found[:limit], time.time()
     if as_json:
-        print_json([_dead_run_to_json(run) for run in runs])
+        print_json(to_json(runs))
         return
     out = create_console()
     if not runs:
@@ -96,29 +93,6 @@ def _format_in_flight(run: DeadRun) -> str:
     if not run.in_flight:
         return "unknown: it comes after the last record"
     return ", ".join(f"step {step.number} ({to_one_line(step.name)}), attempt {step.attempt}" for step in run.in_flight)
-
-
-def _dead_run_to_json(run: DeadRun) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "workflow": run.workflow,
-        "since": run.since.isoformat(),
-        "death_count": run.death_count,
-        "worker": run.worker or None,
-        "in_flight": [
-            {
-                "name": step.name,
-                "number": step.number,
-                "attempt": step.attempt,
-                "since": None if step.since is None else step.since.isoformat(),
-            }
-            for step in run.in_flight
-        ],
-        "record_count": run.record_count,
-        "last_step_name": run.last_step_name or None,
-        "parent": run.parent,
-        "reason": run.reason,
-    }
 
 
 @dead.command("show", epilog=format_example("holdfast dead show etl-acme"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,9 +34,9 @@ from holdfast.cli.shared.store_access import (
 from holdfast.cli.shared.tables import Cell, layout_rows
 from holdfast.client.client import Client
 from holdfast.core.states import RunState
-from holdfast.reports.recorded_reply import usage_to_json
 from holdfast.reports.run_info import RunInfo
 from holdfast.reports.run_usage import format_brief_cost
+from holdfast.services.json_form import to_json
 from holdfast.services.stalls import describe_disabled, is_waiting_for_budget
 
 _HEADER = ("id", "workflow", "state", "started", "took")
@@ -142,10 +142,7 @@ class _Page:
 @click.option("--until", type=parse_past_datetime, metavar="WHEN", help="Only runs created before this time.")
 @limit_option
 @click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
-@json_option(
-    "A JSON array of objects: id, workflow, version, state, queue, queue_key, tags, created_at, finished_at, "
-    "duration_s, waits_for, wake_at, is_paused, is_cancelling, parent, forked_from, usage, error."
-)
+@json_option("A JSON array of runs, as from `GET /v1/runs`.")
 @url_option
 def runs(as_json: bool, url: str | None, **options: Any) -> None:
     """List runs, newest first.
@@ -155,7 +152,7 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
     query = RunQuery(**options)
     page = run_client(url, lambda client: _fetch_page(client, query))
     if as_json:
-        print_json([_run_to_json(run) for run in page.runs])
+        print_json(to_json(page.runs))
         return
     out = create_console()
     if not page.runs:
@@ -247,27 +244,3 @@ def _describe_wait(run: RunInfo, now: datetime, question: str | None) -> list[st
     if question is not None or not run.waits_for:
         return [question] if question else []
     return [run.waits_for + ("" if run.wake_at is None else f" ({_format_age(run.wake_at, now)})")]
-
-
-def _run_to_json(run: RunInfo) -> dict[str, Any]:
-    took = None if run.finished_at is None else (run.finished_at - run.created_at).total_seconds()
-    return {
-        "id": run.id,
-        "workflow": run.workflow,
-        "version": run.version or None,
-        "state": run.state.value,
-        "queue": run.queue,
-        "queue_key": run.queue_key or None,
-        "tags": list(run.tags),
-        "created_at": run.created_at.isoformat(),
-        "finished_at": None if run.finished_at is None else run.finished_at.isoformat(),
-        "duration_s": took,
-        "waits_for": run.waits_for if run.state is RunState.WAITING else None,
-        "wake_at": None if run.wake_at is None else run.wake_at.isoformat(),
-        "is_paused": run.is_paused,
-        "is_cancelling": run.is_cancelling,
-        "parent": run.parent,
-        "forked_from": run.forked_from,
-        "usage": None if run.usage is None else usage_to_json(run.usage),
-        "error": None if run.error is None else asdict(run.error),
-    }

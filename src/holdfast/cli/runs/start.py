@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, cast
 
 import click
@@ -22,6 +21,7 @@ from holdfast.reports.agent_result import AgentResult
 from holdfast.reports.formatting import value_to_json
 from holdfast.reports.run_info import RunInfo
 from holdfast.services.input_validation import parse_input
+from holdfast.services.json_form import to_json
 
 Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 """By position, and by name."""
@@ -114,7 +114,7 @@ async def _await_end(client: Client, handle: Handle[Any]) -> tuple[dict[str, Any
         result = await handle.result()
     except RunUnsuccessful as failure:
         run = await try_get_run(client, handle.run_id)
-        error = None if run is None or run.error is None else asdict(run.error)
+        error = None if run is None or run.error is None else to_json(run.error)
         return {**ended, "state": failure.state, "error": error}, failure
     # The output of an agent's run is its answer.
     output = cast("AgentResult[Any]", result).output if isinstance(result, AgentResult) else result

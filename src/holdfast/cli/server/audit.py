@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from holdfast.cli.shared.formatting import format_local_time, print_json, to_one_line
 from holdfast.cli.shared.options import format_example, json_option, limit_option, url_option
 from holdfast.cli.shared.store_access import run_client
 from holdfast.cli.shared.tables import print_table
+from holdfast.services.json_form import to_json
 
 
 @click.command(epilog=format_example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
 @limit_option
-@json_option("A JSON array of objects: id, at, key_id, key_name, action, target, outcome, remote.")
+@json_option("A JSON array of entries, as from `GET /v1/audit`.")
 @url_option
 def audit(limit: int, as_json: bool, url: str | None) -> None:
     """Show who asked a server to change what, newest first, including refused requests.
@@ -24,7 +23,7 @@ def audit(limit: int, as_json: bool, url: str | None) -> None:
     """
     found = run_client(url, lambda client: client.audit(limit))
     if as_json:
-        print_json([{**asdict(one), "at": one.at.isoformat()} for one in found])
+        print_json(to_json(found))
         return
     if not found:
         print("no changes were requested through a server in this namespace yet")

@@ -7,14 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import (
     format_ago,
-    format_iso,
     format_local_time,
     make_printable,
     print_error,
@@ -31,10 +29,9 @@ from holdfast.client.client import Client
 from holdfast.client.http.server_endpoint import is_server_url
 from holdfast.errors import HoldfastError
 from holdfast.services.api_keys import ApiKey, CreatedApiKey
+from holdfast.services.json_form import to_json
 from holdfast.stores.contract import DEFAULT_NAMESPACE
 from holdfast.stores.urls import resolve_store_url, split_namespace
-
-_FIELDS = "id, name, namespace, scopes, created_at, created_by, expires_at, revoked_at"
 
 
 @click.group(
@@ -73,7 +70,7 @@ def keys() -> None:
     help="When it expires, such as 30d or 2027-01-31. Default: never.",
 )
 @click.option("--quiet", is_flag=True, help="Print only the key.")
-@json_option(f"A JSON object: {_FIELDS}, token (the key itself).")
+@json_option("A JSON object, as from `POST /v1/keys`, with the token.")
 @url_option
 def create(
     name: str, scopes: tuple[str, ...], expires_at: datetime | None, quiet: bool, as_json: bool, url: str | None
@@ -89,7 +86,7 @@ def create(
         print(key.token)
         return
     if as_json:
-        print(json.dumps({**_key_to_json(key), "token": key.token}))
+        print(json.dumps(to_json(key)))
         return
     # Everything else goes to stderr, so that the key alone can be piped.
     until = (
@@ -116,14 +113,14 @@ async def _create_key(url: str | None, name: str, scopes: Sequence[str], expires
 
 
 @keys.command(name="list", epilog=format_example("holdfast keys list", "holdfast keys list --namespace acme --json"))
-@json_option(f"A JSON array of objects: {_FIELDS}.")
+@json_option("A JSON array of keys, as from `GET /v1/keys`.")
 @click.option("--namespace", metavar="NAME", help="Only keys of this namespace. Default: all keys of the database.")
 @database_option
 def list_(as_json: bool, namespace: str | None, url: str | None) -> None:
     """List keys, including revoked and expired ones; never the secret."""
     found = run_client(_get_key_store_url(url), lambda client: client.keys.list(namespace))
     if as_json:
-        print_json([_key_to_json(key) for key in found])
+        print_json(to_json(found))
         return
     if not found:
         print("no key was made yet: `holdfast keys create NAME --scope read` makes one")
@@ -190,16 +187,3 @@ def _get_key_store_url(url: str | None) -> str | None:
     return (
         url if is_server_url(url) else resolve_store_url(split_namespace(resolve_store_url(url))[0], DEFAULT_NAMESPACE)
     )
-
-
-def _key_to_json(key: ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "namespace": key.namespace,
-        "scopes": list(key.scopes),
-        "created_at": format_iso(key.created_at.timestamp()),
-        "created_by": key.created_by or None,
-        "expires_at": None if key.expires_at is None else format_iso(key.expires_at.timestamp()),
-        "revoked_at": None if key.revoked_at is None else format_iso(key.revoked_at.timestamp()),
-    }

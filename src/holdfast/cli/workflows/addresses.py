@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
 from holdfast.errors import NotAllowed, RunNotFound
 from holdfast.services.addresses import AddressInfo
+from holdfast.services.json_form import to_json
 
 
 @click.command(
@@ -65,9 +65,6 @@ async def _is_new(client: Client, run_id: str) -> bool | None:
     return False
 
 
-_FIELDS = "name, max_deliveries, deadline, lease, webhook, webhook_disabled_reason, webhook_timeout"
-
-
 @click.group(
     cls=CommandGroup,
     invoke_without_command=True,
@@ -75,7 +72,7 @@ _FIELDS = "name, max_deliveries, deadline, lease, webhook, webhook_disabled_reas
         "holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"
     ),
 )
-@json_option(f"A JSON array of objects: {_FIELDS}.")
+@json_option("A JSON array of addresses, as from `GET /v1/addresses`.")
 @url_option
 @list_by_default
 def addresses(as_json: bool, url: str | None) -> None:
@@ -85,7 +82,7 @@ def addresses(as_json: bool, url: str | None) -> None:
     """
     found = run_client(url, lambda client: client.addresses.list())
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json(to_json(found))
         return
     if not found:
         create_console().print(
@@ -137,7 +134,7 @@ def _describe_delivery(address: AddressInfo) -> str:
     metavar="S",
     help="Seconds until a request to the webhook must be answered.",
 )
-@json_option(f"A JSON object: {_FIELDS}, changed.")
+@json_option("A JSON object, as from `PUT /v1/addresses/{name}`, and `changed`.")
 @url_option
 def set_address(name: str, no_deadline: bool, as_json: bool, url: str | None, **options: float | None) -> None:
     """Change settings of an address. Settings that you do not give stay as they are."""
@@ -157,7 +154,7 @@ def set_address(name: str, no_deadline: bool, as_json: bool, url: str | None, **
 
     before, now = run_client(url, set_one)
     if as_json:
-        print_json({**asdict(now), "changed": before != now})
+        print_json({**to_json(now), "changed": before != now})
         return
     deadline = "no deadline" if now.deadline is None else f"a deadline of {format_duration(now.deadline)}"
     said = "has these settings now" if before != now else "had these settings before: nothing changed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 from rich.text import Text
@@ -22,6 +21,7 @@ from holdfast.cli.shared.store_access import run_client, with_store_options
 from holdfast.cli.shared.tables import print_table
 from holdfast.core.states import RunState
 from holdfast.services.health import Health, HealthState
+from holdfast.services.json_form import to_json
 
 _HEALTH_STYLES = {
     HealthState.SERVING: "green",
@@ -36,10 +36,7 @@ _SHOWN_STATES = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.
 
 @click.command(epilog=format_example("holdfast agents", "holdfast agents --all --json"))
 @click.option("--all", "include_workflows", is_flag=True, help="Workflows as well.")
-@json_option(
-    "A JSON array of objects: name, is_agent, state, worker_count, versions, heartbeat_at, disabled_at, run_counts (a "
-    "number for each state), capped_states (states with more runs than were counted)."
-)
+@json_option("A JSON array of agents, as from `GET /v1/agents`.")
 @url_option
 def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
     """List agents, and whether live workers serve them.
@@ -50,7 +47,7 @@ def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
     found = [one for one in run_client(url, lambda client: client.health()) if include_workflows or one.is_agent]
     now = time.time()
     if as_json:
-        print_json([_health_to_json(one) for one in found])
+        print_json(to_json(found))
         return
     out = create_console()
     if not found:
@@ -97,17 +94,3 @@ def _build_advice(health: Health) -> str | None:
     why = "its workers are silent" if health.state is HealthState.SILENT else "no worker serves it"
     start = format_command("worker", f"module:{health.name}")
     return f"{health.name!r}: {format_count(waiting, 'run')} to continue, and {why}: `{start}` starts one"
-
-
-def _health_to_json(health: Health) -> dict[str, Any]:
-    return {
-        "name": health.name,
-        "is_agent": health.is_agent,
-        "state": health.state.value,
-        "worker_count": health.worker_count,
-        "versions": list(health.versions),
-        "heartbeat_at": None if health.heartbeat_at is None else health.heartbeat_at.isoformat(),
-        "disabled_at": None if health.disabled_at is None else health.disabled_at.isoformat(),
-        "run_counts": {state.value: count for state, count in health.run_counts.items()},
-        "capped_states": [state.value for state in health.capped_states],
-    }

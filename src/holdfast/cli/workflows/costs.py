@@ -16,6 +16,7 @@ from holdfast.cli.shared.store_access import run_client
 from holdfast.cli.shared.tables import Cell, print_table
 from holdfast.reports.run_usage import format_brief_cost, format_usage
 from holdfast.reports.usage_report import DailyUsage, UsageReport
+from holdfast.services.json_form import to_json
 
 _HEADER = ("day", "agent", "runs", "model", "calls", "tokens in", "cached", "tokens out", "cost")
 _NUMBER_COLUMNS = (2, 4, 5, 6, 7, 8)
@@ -27,9 +28,7 @@ _NUMBER_COLUMNS = (2, 4, 5, 6, 7, 8)
 )
 @click.option("--until", type=parse_day, metavar="DAY", help="The last day, inclusive. Default: today.")
 @click.option("--workflow", metavar="W", help="Only runs of this agent or workflow.")
-@json_option(
-    "A JSON object: since, until, total, daily_usage (by day, workflow and model), daily_runs (by day and workflow)."
-)
+@json_option("A JSON object, as from `GET /v1/usage`, and `total`.")
 @url_option
 def costs(since: date | None, until: date | None, workflow: str | None, as_json: bool, url: str | None) -> None:
     """Show what model calls used, by day, agent, and model.
@@ -38,7 +37,7 @@ def costs(since: date | None, until: date | None, workflow: str | None, as_json:
     """
     report = run_client(url, lambda client: client.usage_report(since, until, workflow=workflow))
     if as_json:
-        print_json(report.to_json())
+        print_json({**to_json(report), "total": to_json(report.total)})
         return
     out = create_console()
     period = f"from {report.since} to {report.until}" if report.since != report.until else f"on {report.since}"

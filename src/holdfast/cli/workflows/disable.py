@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
 
 import click
 
@@ -25,6 +23,7 @@ from holdfast.client.client import Client
 from holdfast.core.states import UNFINISHED_STATES, RunState
 from holdfast.errors import UnknownWorkflow
 from holdfast.services.health import Health
+from holdfast.services.json_form import to_json
 from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_unserved
 
@@ -38,7 +37,7 @@ from holdfast.services.stalls import explain_unserved
 @click.option("--reason", default="", help="Why, for others to read.")
 @json_option(
     "A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message; without a "
-    "WORKFLOW, an array of disabled workflows: workflow, since, by, reason, run_count."
+    "WORKFLOW, an array, as from `GET /v1/disabled`."
 )
 @url_option
 def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -> None:
@@ -121,12 +120,11 @@ def _describe_disabled(workflow: str, run_count: int, running_count: int, change
 
 
 def _list_disabled(url: str | None, *, as_json: bool) -> None:
-    off = [
-        (one, one.disabled_at) for one in run_client(url, lambda client: client.health()) if one.disabled_at is not None
-    ]
     if as_json:
-        print_json([_disabled_to_json(one, since) for one, since in off])
+        print_json(to_json([*run_client(url, lambda client: client.disabled_workflows()).values()]))
         return
+    found = run_client(url, lambda client: client.health())
+    off = [(one, one.disabled_at) for one in found if one.disabled_at is not None]
     out = create_console()
     if not off:
         out.print("no workflow is disabled")
@@ -144,13 +142,3 @@ def _list_disabled(url: str | None, *, as_json: bool) -> None:
     ]
     print_table(("workflow", "disabled", "by", "reason", "unfinished"), rows)
     out.print(f"`{format_store_command(url, 'enable', 'WORKFLOW')}` enables one again", style="dim")
-
-
-def _disabled_to_json(health: Health, since: datetime) -> dict[str, Any]:
-    return {
-        "workflow": health.name,
-        "since": since.isoformat(),
-        "by": health.disabled_by,
-        "reason": health.disabled_reason,
-        "run_count": count_unfinished_runs(health),
-    }

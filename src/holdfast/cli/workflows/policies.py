@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -14,13 +13,13 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     print_json,
     to_one_line,
-    value_to_json,
 )
 from holdfast.cli.shared.group import CommandGroup, list_by_default
 from holdfast.cli.shared.options import format_example, json_option, url_option
 from holdfast.cli.shared.store_access import run_client
 from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
+from holdfast.services.json_form import to_json
 from holdfast.services.policies import Policy, PolicyInfo
 
 _BREACH_EFFECTS = {
@@ -36,7 +35,7 @@ _BREACH_EFFECTS = {
     invoke_without_command=True,
     epilog=format_example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
 )
-@json_option("A JSON array of objects: name, policy, day, run_count, usd, breach.")
+@json_option("A JSON array of policies, as from `GET /v1/policies`.")
 @url_option
 @list_by_default
 def policies(as_json: bool, url: str | None) -> None:
@@ -47,7 +46,7 @@ def policies(as_json: bool, url: str | None) -> None:
     """
     found = run_client(url, lambda client: client.policies.list())
     if as_json:
-        print_json(value_to_json([asdict(one) for one in found]))
+        print_json(to_json(found))
         return
     if not found:
         create_console().print(

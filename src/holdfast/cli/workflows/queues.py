@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Collection
-from datetime import datetime
 from typing import Any
 
 import click
@@ -16,7 +14,6 @@ from holdfast.cli.shared.formatting import (
     create_console,
     format_ago,
     format_count,
-    format_iso,
     format_local_time,
     make_printable,
     print_field,
@@ -28,6 +25,7 @@ from holdfast.cli.shared.options import format_example, json_option, url_option
 from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
+from holdfast.services.json_form import to_json
 from holdfast.services.queues import QueueInfo
 
 _json_change_option = json_option("A JSON object: name, changed, message, limits_text.")
@@ -39,7 +37,7 @@ _name_argument = click.argument("name")
     invoke_without_command=True,
     epilog=format_example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
 )
-@json_option("A JSON array of objects: everything that `show --json` has.")
+@json_option("A JSON array of queues, as from `GET /v1/queues`.")
 @url_option
 @list_by_default
 def queues(as_json: bool, url: str | None) -> None:
@@ -50,7 +48,7 @@ def queues(as_json: bool, url: str | None) -> None:
     """
     found, now = run_client(url, lambda client: client.queues.list()), time.time()
     if as_json:
-        print_json([_queue_to_json(one) for one in found])
+        print_json(to_json(found))
         return
     out = create_console()
     if not found:
@@ -109,17 +107,13 @@ def _build_notes(queue: QueueInfo, now: float, url: str | None) -> list[str]:
 
 @queues.command(epilog=format_example("holdfast queues show llm"))
 @_name_argument
-@json_option(
-    "A JSON object: name, limits_text, concurrency, rate, key_concurrency, key_rate, is_overridden, declared_limits, "
-    "paused_at, running_count, waiting_count, next_start_at, blocked_reason, keys (an array of objects: key, "
-    "running_count, waiting_count)."
-)
+@json_option("A JSON object, as from `GET /v1/queues/{name}`.")
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
     """Show everything known about a queue: its limits, what is in it, and the keys of its runs."""
     one, now = run_client(url, lambda client: client.queues.get(name)), time.time()
     if as_json:
-        print_json(_queue_to_json(one))
+        print_json(to_json(one))
         return
     out = create_console()
     out.print(Text.assemble(("queue ", ""), (to_one_line(one.name), "bold")))
@@ -285,10 +279,3 @@ def _format_unknown_note(name: str, known: Collection[str]) -> str:
 
 def _change_to_json(name: str, changed: bool, message: str, limits: str) -> dict[str, Any]:
     return {"name": name, "changed": changed, "message": message, "limits_text": limits}
-
-
-def _queue_to_json(queue: QueueInfo) -> dict[str, Any]:
-    return {
-        name: format_iso(value.timestamp()) if isinstance(value, datetime) else value
-        for name, value in dataclasses.asdict(queue).items()
-    }

@@ -7,7 +7,6 @@ import json
 import time
 import zoneinfo
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 from rich.text import Text
@@ -16,7 +15,6 @@ from holdfast.cli.shared.formatting import (
     STATE_STYLES,
     create_console,
     format_ago,
-    format_iso,
     format_local_time,
     make_printable,
     print_field,
@@ -31,6 +29,7 @@ from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
+from holdfast.services.json_form import to_json
 from holdfast.services.schedules import ScheduleInfo
 from holdfast.stores.schedules import parse_timing
 
@@ -47,7 +46,7 @@ _name_argument = click.argument("name")
     invoke_without_command=True,
     epilog=format_example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
 )
-@json_option("A JSON array of objects: everything that `show --json` has.")
+@json_option("A JSON array of schedules, as from `GET /v1/schedules`.")
 @url_option
 @list_by_default
 def schedules(as_json: bool, url: str | None) -> None:
@@ -58,7 +57,7 @@ def schedules(as_json: bool, url: str | None) -> None:
     """
     found, now = run_client(url, lambda client: client.schedules.list()), time.time()
     if as_json:
-        print_json([_schedule_to_json(one) for one in found])
+        print_json(to_json(found))
         return
     out = create_console()
     if not found:
@@ -129,17 +128,13 @@ def _build_notes(schedule: ScheduleInfo, now: float, url: str | None) -> list[st
 
 @schedules.command(epilog=format_example("holdfast schedules show nightly"))
 @_name_argument
-@json_option(
-    "A JSON object: name, workflow, timing, zone, inputs, catch_up, max_catch_up, overlap, queue, key, priority, "
-    "tags, tag, created_at, next_at, processed_until, paused_at, last_run_id, last_run_state, skipped_at, "
-    "is_declared_in_code, is_announced, budget, max_deliveries."
-)
+@json_option("A JSON object, as from `GET /v1/schedules/{name}`.")
 @url_option
 def show(name: str, as_json: bool, url: str | None) -> None:
     """Show everything known about a schedule, and when it fires next."""
     one, now = run_client(url, lambda client: client.schedules.get(name)), time.time()
     if as_json:
-        print_json(_schedule_to_json(one))
+        print_json(to_json(one))
         return
     out = create_console()
     out.print(Text.assemble((to_one_line(one.name), "bold"), f" starts {to_one_line(one.workflow)}"))
@@ -274,11 +269,3 @@ def _describe_resume(schedule: ScheduleInfo, changed: bool, now: float) -> str:
         "all": f"missed ticks fire now, {schedule.max_catch_up} at most",
     }
     return f"schedule {schedule.name!r} is resumed: {missed[schedule.catch_up]}"
-
-
-def _schedule_to_json(schedule: ScheduleInfo) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for field in dataclasses.fields(schedule):
-        value = getattr(schedule, field.name)
-        fields[field.name] = format_iso(value.timestamp()) if isinstance(value, datetime) else value_to_json(value)
-    return {**fields, "tag": schedule.tag}

@@ -152,7 +152,7 @@ class StoreBackend(StoreRuns, Backend):
             return
         told = self._announced_queues.setdefault(store, WeakSet())
         if queue not in told:
-            await store.declare_queues([NewQueue(queue.name, queue.limits)])
+            await store.queues.declare([NewQueue(queue.name, queue.limits)])
             told.add(queue)
 
     async def list(self, run_filter: RunFilter, limit: int, before: str | None) -> builtins.list[RunInfo]:
@@ -246,15 +246,15 @@ class StoreBackend(StoreRuns, Backend):
     async def disable(self, workflow: str, reason: str, by: str | None) -> bool:
         """Stop a workflow everywhere."""
         store = await self.connections.store()
-        return await store.disable_workflow(workflow, get_os_user() if by is None else by, reason)
+        return await store.disabled_workflows.disable(workflow, get_os_user() if by is None else by, reason)
 
     async def enable(self, workflow: str) -> bool:
         """Let its runs go on."""
-        return await (await self.connections.store()).enable_workflow(workflow)
+        return await (await self.connections.store()).disabled_workflows.enable(workflow)
 
     async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
         """What is disabled, since when, by whom, and why."""
-        off = await (await self.connections.store()).get_disabled_workflows()
+        off = await (await self.connections.store()).disabled_workflows.get_all()
         return {
             name: DisabledWorkflow(name, to_datetime(one.disabled_at), one.actor, one.reason)
             for name, one in off.items()

@@ -111,17 +111,17 @@ class StoreSchedules(ScheduleBackend):
         """Keep it from firing."""
         store = await self._provider.store()
         await find_schedule(store, name)
-        return await store.pause_schedule(name)
+        return await store.schedules.pause(name)
 
     async def resume(self, name: str) -> bool:
         """Let it fire again."""
         store = await self._provider.store()
         await find_schedule(store, name)
-        return await store.resume_schedule(name)
+        return await store.schedules.resume(name)
 
     async def delete(self, name: str) -> bool:
         """Forget it."""
-        return await (await self._provider.store()).delete_schedule(name)
+        return await (await self._provider.store()).schedules.delete(name)
 
     async def trigger(self, name: str, id: str | None) -> str:
         """Start a run of it now."""
@@ -157,17 +157,17 @@ class StoreQueues(QueueBackend):
         """Let it have the limits that code says."""
         store = await self._provider.store()
         await find_queue(store, name)
-        return await store.set_queue_limits(name, None)
+        return await store.queues.set_limits(name, None)
 
     async def pause(self, name: str) -> bool:
         """Let nothing of it begin or go on."""
-        return await (await self._provider.store()).pause_queue(validate_queue_name(name))
+        return await (await self._provider.store()).queues.pause(validate_queue_name(name))
 
     async def resume(self, name: str) -> bool:
         """Let its runs begin again."""
         store = await self._provider.store()
         await find_queue(store, name)
-        return await store.resume_queue(name)
+        return await store.queues.resume(name)
 
 
 class StoreAddresses(AddressBackend):

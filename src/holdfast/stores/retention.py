@@ -17,7 +17,8 @@ that did so: its end was taken note of there.
 
 **Keys are never used again**, so that a worker that was declared dead long ago cannot write into another run. A run's
 row, and all by which others could find it, is deleted in the transaction that decides; the rest (records and what else
-is kept under its key) is *swept* away afterwards, in pieces, by whoever comes next.
+is kept under its key) is *swept* away afterwards, in pieces, by whoever comes next. Requests for a deleted run are
+answered as if it had never existed; a start under its id starts a new run.
 """
 
 from __future__ import annotations
@@ -248,3 +249,23 @@ def find_keep_reason(
         if member.key >= min_kept_keys.get(member.workflow, member.key + 1):
             return KeepReason.NEWEST
     return None
+
+
+class Retention(ABC):
+    """Deleting runs that have ended."""
+
+    @abstractmethod
+    async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
+        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
+
+        A short piece of work, in a transaction of its own. Continue with the ``cursor`` of the result. ``sweep``
+        deletes what they leave.
+        """
+
+    @abstractmethod
+    async def sweep(self, limit: int = 2000) -> SweepResult:
+        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
+
+        Also the rows of workers that are not live any more and that no run can name, because they were gone before the
+        oldest one was created; of workers by lease, the oldest run by delivery.
+        """

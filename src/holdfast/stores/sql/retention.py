@@ -1,7 +1,7 @@
 """Deleting runs that have ended: a few families in a transaction, and sweeping what they leave, in pieces.
 
-A family is first examined without a lock (``plan_prune``), once, however many of its runs lead to it. Only a family
-that is to be deleted is examined again with its rows and its sessions locked (``delete_planned``). So no run of it can
+A family is first examined without a lock (``_plan_prune``), once, however many of its runs lead to it. Only a family
+that is to be deleted is examined again with its rows and its sessions locked (``_delete_planned``). So no run of it can
 be retried, awaited, or continued at the same moment.
 
 A large value is deleted when nothing refers to it any more. Partial indexes on the columns that may refer to one answer
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores import rules
 from holdfast.stores.retention import (
+    PRUNE_START,
     GroupMember,
     KeepReason,
     PruneCursor,
@@ -25,12 +26,14 @@ from holdfast.stores.retention import (
     PruneRequest,
     PruneResult,
     RelationReader,
+    Retention,
     SweepResult,
     find_groups,
     find_keep_reason,
 )
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.database import Database, InvalidText
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.queue_settings import delete_idle_keys
 from holdfast.stores.sql.statements import MAX_INT64
 
@@ -45,6 +48,21 @@ _DELETED_BY_SWEEP = (
 """What a run leaves beside its records, and last of all the note of that."""
 
 
+class SqlRetention(SqlCapability, Retention):
+    """How runs are deleted from a database."""
+
+    async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
+        planned = await self._database.read_for_client(lambda db: _plan_prune(db, request, cursor, limit))
+        if not planned.groups:
+            return planned.result
+        return await self._database.write(lambda db: _delete_planned(db, request, planned), limit, is_slow=True)
+
+    async def sweep(self, limit: int = 2000) -> SweepResult:
+        return await self._database.write(
+            lambda db: _sweep_pruned(db, limit, self._database.now()), limit, is_slow=True
+        )
+
+
 class SqlRelationReader(RelationReader):
     """Who is related to whom, as far as this transaction can see."""
 
@@ -55,7 +73,6 @@ class SqlRelationReader(RelationReader):
         """Those whose runs are known: the first one that is met stands for all of them."""
 
     def read_members(self, keys: Collection[int]) -> Iterator[GroupMember | int]:
-        """What is known of these runs."""
         self._db.prefetch({self._sql.GROUP_MEMBER: [(key,) for key in keys]})
         for key in keys:
             try:
@@ -64,7 +81,6 @@ class SqlRelationReader(RelationReader):
                 yield key
 
     def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterator[tuple[int, int]]:
-        """Those next to each in its family."""
         sql = self._sql
         asked = [question for run in runs for question in self._iter_lookups(run)]
         foreseen: dict[str, list[tuple[Any, ...]]] = {}
@@ -89,12 +105,10 @@ class SqlRelationReader(RelationReader):
             yield sql.SESSION_RUNS, session, run.key
 
     def find_awaited(self, keys: Collection[int]) -> set[int]:
-        """Those to which an unfinished run has a link."""
         self._db.prefetch({self._sql.IS_AWAITED: [(key,) for key in keys]})
         return {key for key in keys if self._db.lookup(self._sql.IS_AWAITED, key)}
 
     def read_links(self, keys: Collection[int]) -> set[tuple[int, int]]:
-        """Links from these runs."""
         self._db.prefetch({self._sql.AWAITED_RUNS: [(key,) for key in keys]})
         return {(key, child) for key in keys for (child,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
 
@@ -110,7 +124,7 @@ class PrunePlan(NamedTuple):
     min_kept_keys: Mapping[str, int]
 
 
-def plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: int) -> PrunePlan:
+def _plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: int) -> PrunePlan:
     """Decide about the families of the next ``limit`` runs that match. Nothing is locked, and nothing deleted."""
     findings = cursor.progress or PruneProgress()
     if request.run_ids is not None:
@@ -138,7 +152,7 @@ def plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: 
     return PrunePlan([], PruneResult(_list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
 
 
-def delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
+def _delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
     """Delete the families of a plan, unless something has changed: with their rows locked, all is looked at again."""
     members = [member for family in plan.groups for member in family.members]
     db.begin()
@@ -254,7 +268,7 @@ def _measure_groups(db: Database, groups: Sequence[PruneGroup]) -> tuple[int, in
 # Sweeping
 
 
-def sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
+def _sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
     """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; workers."""
     db.begin()
     records = size = 0

@@ -13,15 +13,15 @@ from holdfast.stores.retention import (
     PRUNE_START,
     GroupMember,
     PruneCursor,
-    PruneGroup,
     PruneProgress,
     PruneRequest,
     PruneResult,
     RelationReader,
     Retention,
     SweepResult,
-    find_groups,
-    find_keep_reason,
+    decide_groups,
+    get_keep_reasons,
+    list_ids,
 )
 
 
@@ -92,17 +92,11 @@ class MemoryRetention(MemoryCapability, Retention):
             else:
                 found, place = self._find_next(request, cursor, limit)
             new, kept = findings.split_decided(found)
-            kinship = _MemoryRelationReader(tables)
-            newest = self._find_min_kept_keys(request)
-            going: list[PruneGroup] = []
-            for family in find_groups(kinship, new):
-                keys = set(family.keys)
-                why = find_keep_reason(family, request, newest, kinship.find_awaited(keys), kinship.read_links(keys))
+            relations, newest = _MemoryRelationReader(tables), self._find_min_kept_keys(request)
+            going, staying = decide_groups(relations, new, request, newest)
+            for family, why in [*((family, None) for family in going), *staying]:
                 findings.add_decision(family, why)
-                if why is None:
-                    going.append(family)
-                else:
-                    kept.update({one.id: why for one in family.members if one.key in found})
+            kept.update(get_keep_reasons(staying, found))
             records = size = 0
             if request.dry_run:
                 journals = [tables._records.get(key, []) for family in going for key in family.keys]
@@ -113,8 +107,9 @@ class MemoryRetention(MemoryCapability, Retention):
             else:
                 for member in [member for family in going for member in family.members]:
                     self._delete_run(member)
-        gone = tuple(one.id for family in going for one in family.members)
-        return PruneResult(gone, kept, records, size, None if place is None else place._replace(progress=findings))
+        return PruneResult(
+            list_ids(going), kept, records, size, None if place is None else place._replace(progress=findings)
+        )
 
     async def sweep(self, limit: int = 2000) -> SweepResult:
         """Of runs there is nothing left."""

@@ -28,8 +28,9 @@ from holdfast.stores.retention import (
     RelationReader,
     Retention,
     SweepResult,
-    find_groups,
-    find_keep_reason,
+    decide_groups,
+    get_keep_reasons,
+    list_ids,
 )
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.database import Database, InvalidText
@@ -136,20 +137,19 @@ def _plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit:
         return PrunePlan([], PruneResult(keep_reasons=stay, cursor=place), (), {})
     if findings.min_kept_keys is None:
         findings.min_kept_keys = _find_min_kept_keys(db, request)
-    kinship = SqlRelationReader(db)
     db.begin_snapshot()
-    going, kept = _decide(kinship, find_groups(kinship, new), request, findings.min_kept_keys)
+    going, kept = decide_groups(SqlRelationReader(db), new, request, findings.min_kept_keys)
     records, size = _measure_groups(db, going) if request.dry_run else (0, 0)
     db.commit()
     wanted = set(found)
     for family, why in kept:
         findings.add_decision(family, why)
-    stay.update(_get_keep_reasons(kept, wanted))
+    stay.update(get_keep_reasons(kept, wanted))
     if not request.dry_run:
         return PrunePlan(going, PruneResult((), stay, cursor=place), wanted, findings.min_kept_keys)
     for family in going:
         findings.add_decision(family, None)
-    return PrunePlan([], PruneResult(_list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
+    return PrunePlan([], PruneResult(list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
 
 
 def _delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
@@ -162,10 +162,7 @@ def _delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> Pru
     sessions = {(member.workflow, member.session) for member in members if member.session}
     if sessions:
         db.lock_sessions(sessions)
-    kinship = SqlRelationReader(db)
-    going, kept = _decide(
-        kinship, find_groups(kinship, [member.key for member in members]), request, plan.min_kept_keys
-    )
+    going, kept = decide_groups(SqlRelationReader(db), [member.key for member in members], request, plan.min_kept_keys)
     for family in [family for family in going if not held.issuperset(family.keys)]:
         going.remove(family)
         kept.append((family, KeepReason.BUSY))
@@ -176,36 +173,9 @@ def _delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> Pru
     db.commit()
     return replace(
         plan.result,
-        run_ids=_list_ids(going),
-        keep_reasons={**plan.result.keep_reasons, **_get_keep_reasons(kept, plan.matched_keys)},
+        run_ids=list_ids(going),
+        keep_reasons={**plan.result.keep_reasons, **get_keep_reasons(kept, plan.matched_keys)},
     )
-
-
-def _get_keep_reasons(
-    kept: Sequence[tuple[PruneGroup, KeepReason]], matched_keys: Collection[int]
-) -> dict[str, KeepReason]:
-    return {member.id: why for family, why in kept for member in family.members if member.key in matched_keys}
-
-
-def _list_ids(groups: Sequence[PruneGroup]) -> tuple[str, ...]:
-    return tuple(member.id for family in groups for member in family.members)
-
-
-def _decide(
-    relations: SqlRelationReader, groups: Sequence[PruneGroup], request: PruneRequest, min_kept_keys: Mapping[str, int]
-) -> tuple[list[PruneGroup], list[tuple[PruneGroup, KeepReason]]]:
-    """Those that go, and why each of the others stays."""
-    keys = [key for family in groups for key in family.keys]
-    awaited, waited_for = relations.find_awaited(keys), relations.read_links(keys)
-    going: list[PruneGroup] = []
-    kept: list[tuple[PruneGroup, KeepReason]] = []
-    for family in groups:
-        why = find_keep_reason(family, request, min_kept_keys, awaited, waited_for)
-        if why is None:
-            going.append(family)
-        else:
-            kept.append((family, why))
-    return going, kept
 
 
 def _find_keys(db: Database, run_ids: Collection[str]) -> list[int]:

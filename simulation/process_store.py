@@ -98,6 +98,10 @@ class ProcessStore(Store):
         self.world.send(request)
         return await request.future
 
+    async def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What the database answers to a call that only reads."""
+        return await self.send_request(name, lambda: run_sync(getattr(self.database, name)(*args, **kwargs)))
+
     async def open(self) -> None:
         pass
 
@@ -134,58 +138,46 @@ class ProcessStore(Store):
         return answers
 
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
-        return await self.send_request("list_workers", lambda: run_sync(self.database.list_workers(extra_ids)))
+        return await self._ask("list_workers", extra_ids)
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
-        return await self.send_request("get_histories", lambda: run_sync(self.database.get_histories(keys)))
+        return await self._ask("get_histories", keys)
 
     # Reading
 
     async def get_run(self, run_id: str) -> Run | None:
-        return await self.send_request("get_run", lambda: run_sync(self.database.get_run(run_id)))
+        return await self._ask("get_run", run_id)
 
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
-        return await self.send_request("get_runs", lambda: run_sync(self.database.get_runs(run_ids)))
+        return await self._ask("get_runs", run_ids)
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
-        return await self.send_request(
-            "list_runs", lambda: run_sync(self.database.list_runs(where, limit=limit, before_key=before_key))
-        )
+        return await self._ask("list_runs", where, limit=limit, before_key=before_key)
 
     async def search_runs(
         self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
     ) -> RunSearchPage:
-        return await self.send_request(
-            "search_runs",
-            lambda: run_sync(
-                self.database.search_runs(where, limit=limit, before_key=before_key, max_scanned=max_scanned)
-            ),
-        )
+        return await self._ask("search_runs", where, limit=limit, before_key=before_key, max_scanned=max_scanned)
 
     async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        return await self.send_request("get_usages", lambda: run_sync(self.database.get_usages(run_ids)))
+        return await self._ask("get_usages", run_ids)
 
     async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
-        return await self.send_request("count_runs", lambda: run_sync(self.database.count_runs(max_ended)))
+        return await self._ask("count_runs", max_ended)
 
     async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
-        return await self.send_request(
-            "count_unfinished_runs", lambda: run_sync(self.database.count_unfinished_runs(workflows))
-        )
+        return await self._ask("count_unfinished_runs", workflows)
 
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
-        return await self.send_request("get_last_record", lambda: run_sync(self.database.get_last_record(run_id, name)))
+        return await self._ask("get_last_record", run_id, name)
 
     async def get_run_updates(
         self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
     ) -> RunUpdates | None:
-        return await self.send_request(
-            "get_run_updates",
-            lambda: run_sync(self.database.get_run_updates(run_id, after_seq, after_event_id, limit)),
-        )
+        return await self._ask("get_run_updates", run_id, after_seq, after_event_id, limit)
 
     async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        return await self.send_request("list_approvals", lambda: run_sync(self.database.list_approvals(where, limit)))
+        return await self._ask("list_approvals", where, limit)
 
     # Workflows
 
@@ -197,7 +189,7 @@ class ProcessStore(Store):
         await self.send_request("publish_workflows", call)
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        return await self.send_request("get_workflow_specs", lambda: run_sync(self.database.get_workflow_specs()))
+        return await self._ask("get_workflow_specs")
 
     # Change
 

@@ -22,8 +22,9 @@ from benchmarks.drivers import run_server
 from benchmarks.platform_load import ServerProcess
 from benchmarks.sqlite_benchmarks import LARGE_RUN_COUNT, Measurement, median
 from holdfast.codec import encode_error
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.urls import create_store
+from holdfast.stores.workers import NewWorker
 
 DAYS = 30
 WORKFLOWS = ("onboarding", "invoices", "digest", "etl", "support", "researcher", "triage", "writer")
@@ -163,7 +164,7 @@ async def prepare_store(url: str) -> None:
     """The tables, and what a worker has announced."""
     store = create_store(url)
     await store.open()
-    worker = await store.register_worker(NewWorker("worker-1", "host-1", 1, WORKFLOWS, is_listener=True), 10 * 86400)
+    worker = await store.workers.register(NewWorker("worker-1", "host-1", 1, WORKFLOWS, is_listener=True), 10 * 86400)
     assert worker == WORKER_ID
     await store.publish_workflows(
         [WorkflowSpec(name, ("customer",), is_agent=name in AGENTS) for name in WORKFLOWS], worker

@@ -22,9 +22,10 @@ from benchmarks.drivers import run_server
 from benchmarks.sqlite_benchmarks import Measurement
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter
-from holdfast.stores.contract import NewWorker, RunFilter, Store
+from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.retention import PRUNE_START, PruneRequest
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 SIZE_FACTORS = (10, int(os.environ.get("HOLDFAST_BENCHMARK_FACTOR", "1000")))
 MAX_FLAT_RATIO = 2.0
@@ -142,7 +143,7 @@ class CountedPostgres:
         """Whether no transaction is open that is older than the rows, anywhere on the server: cursors stop at it."""
         store: Any = self.store
         is_older = f"SELECT max(xid) < pg_snapshot_xmin(pg_current_snapshot()) FROM {store.schema}.{table}"
-        return (await store._read_for_client(lambda db: db.query(is_older)))[0][0]
+        return (await store.read_for_client(lambda db: db.query(is_older)))[0][0]
 
     async def measure_work(self, call: Callable[[], Awaitable[Any]]) -> dict[str, float]:
         await call()  # once for the plans, which are made from statistics
@@ -157,9 +158,9 @@ class CountedPostgres:
         """How many rows were read of the tables of the schema, as far as every connection has reported it."""
         store: Any = self.store
         for _ in range(2):
-            for line in (store._write, store._read, store._read_for_client):
+            for line in (store.write, store.read, store.read_for_client):
                 await line(lambda db: db.query("SELECT pg_stat_force_next_flush()"))
-        found = await store._read_for_client(
+        found = await store.read_for_client(
             lambda db: db.query(
                 "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint FROM pg_stat_user_tables "
                 "WHERE schemaname = %s",
@@ -241,7 +242,7 @@ async def _fill_open_session(counted: CountedStore, count: int) -> None:
 async def _prune_all(store: Store, *, dry_run: bool = False) -> None:
     place = PRUNE_START
     while place is not None:
-        place = (await store.prune_runs(PruneRequest(BASE_TIMESTAMP * 2, dry_run=dry_run), place, 100)).cursor
+        place = (await store.retention.prune(PruneRequest(BASE_TIMESTAMP * 2, dry_run=dry_run), place, 100)).cursor
 
 
 async def measure_prune(folder: Path, rounds: int) -> list[Measurement]:
@@ -274,8 +275,8 @@ async def measure_prune_lock(folder: Path, rounds: int) -> list[Measurement]:
         while not pruning.done():
             started = time.perf_counter()
             try:
-                await other.disable_workflow("x")
-                await other.enable_workflow("x")
+                await other.disabled_workflows.disable("x")
+                await other.disabled_workflows.enable("x")
             except Exception:
                 pass
             longest = max(longest, time.perf_counter() - started)
@@ -372,7 +373,7 @@ async def measure_listing(folder: Path, rounds: int) -> list[Measurement]:
 async def _fill_signals(counted: CountedStore, count: int) -> None:
     store = counted.store
     for name in ("a", "b"):
-        await store.register_worker(NewWorker(name, "host", 1), 1e9)
+        await store.workers.register(NewWorker(name, "host", 1), 1e9)
     mine, theirs = (make_run_row(key, state="running", finished_at=None, owner=key) for key in (1, 2))
     await counted.insert_rows("runs", _RUN_COLUMNS, iter([mine, theirs]))
     columns = ("run", "name", "sent_at", "payload")
@@ -383,7 +384,7 @@ async def measure_signals(folder: Path, rounds: int) -> list[Measurement]:
     cursors: dict[int, int] = {}
 
     async def look(store: Store) -> None:
-        found = await store.get_new_signals(1, cursors.get(id(store), 0))
+        found = await store.claims.get_new_signals(1, cursors.get(id(store), 0))
         assert not found.signals
         cursors[id(store)] = found.cursor
 
@@ -409,7 +410,7 @@ async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
             counted = CountedPostgres(url, f"rows_{secrets.token_hex(4)}")
             await counted.open()
             store: Any = counted.store
-            me = await store.register_worker(NewWorker("me", "host", 1), 1e9)
+            me = await store.workers.register(NewWorker("me", "host", 1), 1e9)
             live = (
                 (f"t{n}", "w", "host", 1, "live", "[]", BASE_TIMESTAMP, BASE_TIMESTAMP * 2, BASE_TIMESTAMP * 2)
                 for n in range(2 * factor)
@@ -417,7 +418,7 @@ async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
             await counted.insert_rows("workers", _WORKER_COLUMNS, live)
             with psycopg.connect(url, autocommit=True) as others:
                 others.execute("SELECT count(pg_advisory_lock(7, n)) FROM generate_series(1, %s) n", (2 * factor,))
-                found.append(await counted.measure_work(lambda store=store, me=me: store._run_poll_query(me)))
+                found.append(await counted.measure_work(lambda store=store, me=me: store.workers._run_poll_query(me)))
             await store.close()
     few, many = found
     times = f"{few.pop('ms'):,.2f} and {many.pop('ms'):,.2f} ms"

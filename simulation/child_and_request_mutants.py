@@ -16,6 +16,7 @@ from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
 from holdfast.stores.operations import CancelState, OpStatus
 from simulation.mutant_registry import register_mutant
 
@@ -25,15 +26,15 @@ from simulation.mutant_registry import register_mutant
 @register_mutant("the end of a run that is dead is told to nobody")
 def dead_end_not_delivered() -> Iterator[None]:
     """Its parent waits for ever."""
-    real = MemoryStore._requeue_or_end
+    real = MemoryWorkers._requeue_or_end
 
-    def outlives(self: MemoryStore, *args: Any) -> bool:
+    def outlives(self: MemoryWorkers, *args: Any) -> bool:
         with patch.object(
             MemoryStore, "_end_run", lambda store, run: store._save_run(replace(run, owner=None, wake_at=None))
         ):
             return real(self, *args)
 
-    with patch.object(MemoryStore, "_requeue_or_end", outlives):
+    with patch.object(MemoryWorkers, "_requeue_or_end", outlives):
         yield
 
 
@@ -246,13 +247,14 @@ def late_holes_not_compensated() -> Iterator[None]:
 @register_mutant("a paused run is claimed")
 def paused_run_claimed() -> Iterator[None]:
     """When its timer is due, or a signal comes."""
-    real = MemoryStore._list_claimable
+    real = MemoryClaims._list_claimable
 
-    def sleeping(self: MemoryStore, workflows: Any, queues: Any) -> Any:
-        paused = [self._runs[key] for key in self._unfinished if self._runs[key].paused_at is not None]
+    def sleeping(self: MemoryClaims, workflows: Any, queues: Any) -> Any:
+        runs = self._tables._runs
+        paused = [runs[key] for key in self._tables._unfinished if runs[key].paused_at is not None]
         return [*real(self, workflows, queues), *(run for run in paused if run.state == "waiting")]
 
-    with patch.object(MemoryStore, "_list_claimable", sleeping):
+    with patch.object(MemoryClaims, "_list_claimable", sleeping):
         yield
 
 
@@ -293,16 +295,17 @@ def resume_does_not_wake() -> Iterator[None]:
 @register_mutant("runs of a workflow that is switched off are claimed")
 def disabled_run_claimed() -> Iterator[None]:
     """Those in memory stand still; the others do not."""
-    real = MemoryStore._list_claimable
+    real = MemoryClaims._list_claimable
 
-    def sleeping(self: MemoryStore, workflows: Any, queues: Any) -> Any:
-        switches, self._disabled_workflows = self._disabled_workflows, {}
+    def sleeping(self: MemoryClaims, workflows: Any, queues: Any) -> Any:
+        tables = self._tables
+        switches, tables._disabled_workflows = tables._disabled_workflows, {}
         try:
             return real(self, workflows, queues)
         finally:
-            self._disabled_workflows = switches
+            tables._disabled_workflows = switches
 
-    with patch.object(MemoryStore, "_list_claimable", sleeping):
+    with patch.object(MemoryClaims, "_list_claimable", sleeping):
         yield
 
 

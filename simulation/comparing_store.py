@@ -15,8 +15,7 @@ What the contract leaves to a store is not compared:
   the numbers of the store that is asked: a run's key is known from the answer that created it, a signal by its place in
   its mailbox, which has the same order everywhere.
 - **The cursor of ``get_new_signals``** means what the store wants it to mean, and signals may be told again. So what
-  has
-  come since must be told, and nothing may be told that is not in a mailbox.
+  has come since must be told, and nothing may be told that is not in a mailbox.
 - **``get_next_wake_at``** is compared as far as it is in the future; of a limited queue it may be too early, never
   too late.
 - **The order** in which workers are buried, and runs given that are asked for by id.
@@ -29,28 +28,17 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.admission.queue_limits import QueueLimits
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.contract import (
-    History,
-    NewSignals,
-    NewWorker,
-    ReapResult,
-    RunFilter,
-    RunRequests,
-    RunSearchPage,
-    RunUsage,
-    Worker,
-    WorkflowSpec,
-)
-from holdfast.stores.daily_usage import DailyRunCount, DailyUsage
+from holdfast.stores.claims import NewSignals, RunRequests
+from holdfast.stores.contract import History, RunFilter, RunSearchPage, RunUsage, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.live_events import RunUpdates
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
 from holdfast.stores.operations import AppendRecord, AwaitRun, Op, OpResult, Run, StartResult, StartRun
-from holdfast.stores.queues import NewQueue, QueueStatus
+from holdfast.stores.workers import NewWorker, ReapResult, Worker
 from simulation.sql_stores import StoreFactory
 
 if TYPE_CHECKING:
@@ -79,6 +67,10 @@ class ComparingStore(MemoryStore):
         self._commit_answers: list[OpResult] | None = None
         """What was answered to the operations of a commit so far."""
         self._write_count = 0
+        self.workers = ComparingWorkers(self)
+        self.claims = ComparingClaims(self)
+        for name in ("disabled_workflows", "queues", "daily_usage"):
+            setattr(self, name, ComparingCapability(self, name))
 
     def dispose(self) -> None:
         """The world is over."""
@@ -183,83 +175,14 @@ class ComparingStore(MemoryStore):
 
     # Workers
 
-    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
-        # Both are new, and number workers from 1.
-        here = await super().register_worker(worker, lease_s)
-        return self._compare_answer("register_worker", here, self._other.register_worker(worker, lease_s))
-
-    def renew_lease(self, worker: int, lease_s: float) -> bool:
-        here = super().renew_lease(worker, lease_s)
-
-        async def renew() -> bool:
-            return self._other.renew_lease(worker, lease_s)
-
-        return self._compare_answer("renew_lease", here, renew())
-
-    async def retire_worker(self, worker: int) -> None:
-        self._compare_answer("retire_worker", await super().retire_worker(worker), self._other.retire_worker(worker))
-        self._after_write()
-
     def simulate_worker_death(self, worker: int) -> None:
         super().simulate_worker_death(worker)
         self._other.kill_worker(worker)
-
-    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
-        return self._compare_answer(
-            "renew_listener_lease",
-            await super().renew_listener_lease(worker, lease_s),
-            self._other.renew_listener_lease(worker, lease_s),
-        )
-
-    async def expire_runs(self, limit: int = 100) -> list[str]:
-        return self._compare_answer("expire_runs", await super().expire_runs(limit), self._other.expire_runs(limit))
-
-    async def reap_dead_workers(
-        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
-    ) -> ReapResult:
-        here = await super().reap_dead_workers(except_worker, window, include_listeners=include_listeners)
-        there = self._call_other(
-            "reap_dead_workers",
-            self._other.reap_dead_workers(except_worker, window, include_listeners=include_listeners),
-        )
-        self._compare("reap_dead_workers", _sort_reaped(here), there and _sort_reaped(there))
-        if here.worker_ids:
-            self._after_write()
-        return here
 
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         return self._compare_answer(
             "list_workers", await super().list_workers(extra_ids), self._other.list_workers(extra_ids)
         )
-
-    # Claims
-
-    async def claim_runs(
-        self,
-        worker: int,
-        *,
-        workflows: Collection[str],
-        queues: Collection[str] | None,
-        limit: int,
-        suspect_delay_s: float | None = 0.0,
-    ) -> list[Run]:
-        wanted: Any = {"workflows": workflows, "queues": queues, "limit": limit, "suspect_delay_s": suspect_delay_s}
-        here = await super().claim_runs(worker, **wanted)
-        there = self._call_other("claim_runs", self._other.claim_runs(worker, **wanted))
-        self._compare("claim_runs", here, self._to_local_runs(there))
-        if here:
-            self._after_write()
-        return here
-
-    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        here = await super().get_next_wake_at(workflows=workflows, queues=queues)
-        there = self._call_other("get_next_wake_at", self._other.get_next_wake_at(workflows=workflows, queues=queues))
-        now = self.now()
-        ours, theirs = (None if time is None else max(time, now) for time in (here, there))
-        if self._queues and theirs is not None and (ours is None or theirs < ours):
-            theirs = ours
-        self._compare("get_next_wake_at", ours, theirs)
-        return here
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
         here = await super().get_histories(keys)
@@ -268,67 +191,6 @@ class ComparingStore(MemoryStore):
             "get_histories", [_normalize_history(one) for one in here], [_normalize_history(one) for one in there or ()]
         )
         return here
-
-    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
-        here = await super().get_new_signals(worker, after)
-        cursor, last = self._other_cursors.get((worker, after), (0, 0))
-        there = self._call_other("get_new_signals", self._other.get_new_signals(worker, cursor))
-        if there is None:
-            return here
-        self._other_cursors[worker, here.cursor] = (there.cursor, self._last_signal_id)
-        all_here = await super().get_new_signals(worker, 0)
-        if not all_here.signals:
-            self._compare("get_new_signals", [], list(there.signals))
-            return here
-        everything = self._call_other("get_new_signals from the beginning", self._other.get_new_signals(worker, 0))
-        self._compare(
-            "get_new_signals from the beginning", _normalize_mail(all_here.signals), self._to_local_mail(everything)
-        )
-        if self._world.failure is None:
-            # In a mailbox they have the same order in both.
-            pairs = zip(
-                _group_by_run(all_here.signals), _group_by_run(everything.signals, self._local_keys), strict=True
-            )
-            known = {theirs.id: ours.id for (_, ours), (_, theirs) in pairs}
-            told = [known.get(signal.id, _UNKNOWN_KEY) for _, signal in there.signals]
-            missed = [signal.id for _, signal in all_here.signals if signal.id > last and signal.id not in told]
-            self._compare(
-                "get_new_signals, of which none may be missing or made up", [], [*missed, *_keep_unknown(told)]
-            )
-        return here
-
-    def _to_local_mail(self, found: NewSignals | None) -> Any:
-        return (
-            None
-            if found is None
-            else _normalize_mail([(self._local_keys.get(key, _UNKNOWN_KEY), one) for key, one in found.signals])
-        )
-
-    async def get_run_requests(self, worker: int) -> list[RunRequests]:
-        here, there = (
-            await super().get_run_requests(worker),
-            self._call_other("get_run_requests", self._other.get_run_requests(worker)),
-        )
-        theirs = [one._replace(key=self._local_keys.get(one.key, _UNKNOWN_KEY)) for one in there or ()]
-        self._compare("get_run_requests", here, theirs)
-        return here
-
-    # The switch
-
-    async def disable_workflow(self, workflow: str) -> bool:
-        return self._compare_answer(
-            "disable_workflow", await super().disable_workflow(workflow), self._other.disable_workflow(workflow)
-        )
-
-    async def enable_workflow(self, workflow: str) -> bool:
-        return self._compare_answer(
-            "enable_workflow", await super().enable_workflow(workflow), self._other.enable_workflow(workflow)
-        )
-
-    async def get_disabled_workflows(self) -> Mapping[str, float]:
-        return self._compare_answer(
-            "get_disabled_workflows", await super().get_disabled_workflows(), self._other.get_disabled_workflows()
-        )
 
     # Reading
 
@@ -400,7 +262,7 @@ class ComparingStore(MemoryStore):
             "list_approvals", await super().list_approvals(where, limit), self._other.list_approvals(where, limit)
         )
 
-    # Workflows and queues
+    # Workflows
 
     async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
         self._compare_answer(
@@ -412,31 +274,6 @@ class ComparingStore(MemoryStore):
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
         return self._compare_answer(
             "get_workflow_specs", await super().get_workflow_specs(), self._other.get_workflow_specs()
-        )
-
-    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
-        self._compare_answer("declare_queues", await super().declare_queues(queues), self._other.declare_queues(queues))
-
-    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
-        return self._compare_answer(
-            "set_queue_limits", await super().set_queue_limits(name, limits), self._other.set_queue_limits(name, limits)
-        )
-
-    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
-        return self._compare_answer("list_queues", await super().list_queues(names), self._other.list_queues(names))
-
-    # Spending
-
-    async def get_daily_usage(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
-        here = await super().get_daily_usage(since, until, workflow=workflow)
-        return self._compare_answer(
-            "get_daily_usage", here, self._other.get_daily_usage(since, until, workflow=workflow)
-        )
-
-    async def get_daily_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
-        here = await super().get_daily_run_counts(since, until, workflow=workflow)
-        return self._compare_answer(
-            "get_daily_run_counts", here, self._other.get_daily_run_counts(since, until, workflow=workflow)
         )
 
     # Looking
@@ -456,18 +293,175 @@ class ComparingStore(MemoryStore):
         for run_id in ids:
             await self.get_run_updates(run_id, -1, 0)
         await self.get_usages(ids)
-        await self.get_daily_usage(*_ALL_DAYS)
-        await self.get_daily_run_counts(*_ALL_DAYS)
+        await self.daily_usage.get(*_ALL_DAYS)
+        await self.daily_usage.get_run_counts(*_ALL_DAYS)
         await self.count_runs()
         await self.count_unfinished_runs()
         await self.list_approvals(ApprovalFilter())
         await self.list_approvals(ApprovalFilter(only_open=False))
-        await self.get_disabled_workflows()
-        await self.list_queues()
+        await self.disabled_workflows.get_all()
+        await self.queues.list()
         for worker in await self.list_workers():
-            await self.get_run_requests(worker.id)
+            await self.claims.get_run_requests(worker.id)
         served = [*await self.get_workflow_specs()]
-        await self.get_next_wake_at(workflows=served, queues=None)
+        await self.claims.get_next_wake_at(workflows=served, queues=None)
+
+
+class ComparingWorkers(MemoryWorkers):
+    """Workers, on both stores."""
+
+    def __init__(self, store: ComparingStore) -> None:
+        super().__init__(store)
+        self._store = store
+
+    async def register(self, worker: NewWorker, lease_s: float) -> int:
+        # Both are new, and number workers from 1.
+        here = await super().register(worker, lease_s)
+        return self._store._compare_answer(
+            "workers.register", here, self._store._other.workers.register(worker, lease_s)
+        )
+
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
+        here = super().renew_lease(worker, lease_s)
+
+        async def renew() -> bool:
+            return self._store._other.workers.renew_lease(worker, lease_s)
+
+        return self._store._compare_answer("workers.renew_lease", here, renew())
+
+    async def retire(self, worker: int) -> None:
+        self._store._compare_answer(
+            "workers.retire", await super().retire(worker), self._store._other.workers.retire(worker)
+        )
+        self._store._after_write()
+
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
+        return self._store._compare_answer(
+            "workers.renew_listener_lease",
+            await super().renew_listener_lease(worker, lease_s),
+            self._store._other.workers.renew_listener_lease(worker, lease_s),
+        )
+
+    async def reap_dead(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        here = await super().reap_dead(except_worker, window, include_listeners=include_listeners)
+        there = self._store._call_other(
+            "workers.reap_dead",
+            self._store._other.workers.reap_dead(except_worker, window, include_listeners=include_listeners),
+        )
+        self._store._compare("workers.reap_dead", _sort_reaped(here), there and _sort_reaped(there))
+        if here.worker_ids:
+            self._store._after_write()
+        return here
+
+
+class ComparingClaims(MemoryClaims):
+    """Claims, on both stores."""
+
+    def __init__(self, store: ComparingStore) -> None:
+        super().__init__(store)
+        self._store = store
+
+    async def claim(
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspect_delay_s: float | None = 0.0,
+    ) -> list[Run]:
+        wanted: Any = {"workflows": workflows, "queues": queues, "limit": limit, "suspect_delay_s": suspect_delay_s}
+        here = await super().claim(worker, **wanted)
+        there = self._store._call_other("claims.claim", self._store._other.claims.claim(worker, **wanted))
+        self._store._compare("claims.claim", here, self._store._to_local_runs(there))
+        if here:
+            self._store._after_write()
+        return here
+
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        here = await super().get_next_wake_at(workflows=workflows, queues=queues)
+        there = self._store._call_other(
+            "claims.get_next_wake_at", self._store._other.claims.get_next_wake_at(workflows=workflows, queues=queues)
+        )
+        now = self._tables._clock()
+        ours, theirs = (None if time is None else max(time, now) for time in (here, there))
+        if self._tables._queues and theirs is not None and (ours is None or theirs < ours):
+            theirs = ours
+        self._store._compare("claims.get_next_wake_at", ours, theirs)
+        return here
+
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        here = await super().get_new_signals(worker, after)
+        cursor, last = self._store._other_cursors.get((worker, after), (0, 0))
+        there = self._store._call_other(
+            "claims.get_new_signals", self._store._other.claims.get_new_signals(worker, cursor)
+        )
+        if there is None:
+            return here
+        self._store._other_cursors[worker, here.cursor] = (there.cursor, self._tables._last_signal_id)
+        all_here = await super().get_new_signals(worker, 0)
+        if not all_here.signals:
+            self._store._compare("claims.get_new_signals", [], list(there.signals))
+            return here
+        everything = self._store._call_other(
+            "claims.get_new_signals from the beginning", self._store._other.claims.get_new_signals(worker, 0)
+        )
+        self._store._compare(
+            "claims.get_new_signals from the beginning",
+            _normalize_mail(all_here.signals),
+            self._to_local_mail(everything),
+        )
+        if self._store._world.failure is None:
+            # In a mailbox they have the same order in both.
+            pairs = zip(
+                _group_by_run(all_here.signals), _group_by_run(everything.signals, self._store._local_keys), strict=True
+            )
+            known = {theirs.id: ours.id for (_, ours), (_, theirs) in pairs}
+            told = [known.get(signal.id, _UNKNOWN_KEY) for _, signal in there.signals]
+            missed = [signal.id for _, signal in all_here.signals if signal.id > last and signal.id not in told]
+            self._store._compare(
+                "claims.get_new_signals, of which none may be missing or made up", [], [*missed, *_keep_unknown(told)]
+            )
+        return here
+
+    def _to_local_mail(self, found: NewSignals | None) -> Any:
+        return (
+            None
+            if found is None
+            else _normalize_mail([(self._store._local_keys.get(key, _UNKNOWN_KEY), one) for key, one in found.signals])
+        )
+
+    async def get_run_requests(self, worker: int) -> list[RunRequests]:
+        here, there = (
+            await super().get_run_requests(worker),
+            self._store._call_other("claims.get_run_requests", self._store._other.claims.get_run_requests(worker)),
+        )
+        theirs = [one._replace(key=self._store._local_keys.get(one.key, _UNKNOWN_KEY)) for one in there or ()]
+        self._store._compare("claims.get_run_requests", here, theirs)
+        return here
+
+    async def expire_runs(self, limit: int = 100) -> list[str]:
+        return self._store._compare_answer(
+            "claims.expire_runs", await super().expire_runs(limit), self._store._other.claims.expire_runs(limit)
+        )
+
+
+class ComparingCapability:
+    """A capability of both stores: whatever they are asked, they must give the same answer."""
+
+    def __init__(self, store: ComparingStore, name: str) -> None:
+        self._store, self._name = store, name
+        self._ours, self._theirs = getattr(store, name), getattr(store._other, name)
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            ours = await getattr(self._ours, method)(*args, **kwargs)
+            theirs = getattr(self._theirs, method)(*args, **kwargs)
+            return self._store._compare_answer(f"{self._name}.{method}", ours, theirs)
+
+        return call
 
 
 def _run_sync(coro: Coroutine[Any, Any, Any]) -> None:

@@ -22,7 +22,7 @@ from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.engine.timers import ClockTimers
 from holdfast.stores.operations import AppendRecord, OpStatus, Run, SaveAttempt
 from simulation.mutant_registry import register_mutant
-from simulation.process_store import ProcessStore
+from simulation.process_store import ProcessClaims, ProcessStore, ProcessWorkers
 
 
 @register_mutant("a record is delivered before it is committed")
@@ -42,7 +42,7 @@ def delivered_before_commit() -> Iterator[None]:
 @register_mutant("the lease is not renewed")
 def lease_not_renewed() -> Iterator[None]:
     """The pulse beats, and does nothing."""
-    with patch.object(ProcessStore, "renew_lease", lambda self, worker, lease: True):
+    with patch.object(ProcessWorkers, "renew_lease", lambda self, worker, lease: True):
         yield
 
 
@@ -190,12 +190,13 @@ def dead_worker_keeps_runs() -> Iterator[None]:
 @register_mutant("a run is read before it is claimed")
 def history_read_before_claim() -> Iterator[None]:
     """What its last holder wrote in between is missing."""
-    real_next, real_histories = ProcessStore.get_next_wake_at, ProcessStore.get_histories
+    real_next, real_histories = ProcessClaims.get_next_wake_at, ProcessStore.get_histories
 
-    async def next_wake(self: ProcessStore, **options: Any) -> Any:
-        self.read_early = {}  # type: ignore[attr-defined]
-        for key in list(self._database._runs):
-            self.read_early[key] = (await real_histories(self, [key]))[0]  # type: ignore[attr-defined]
+    async def next_wake(self: ProcessClaims, **options: Any) -> Any:
+        store = self._store
+        store.read_early = {}  # type: ignore[attr-defined]
+        for key in list(store.database._runs):
+            store.read_early[key] = (await real_histories(store, [key]))[0]  # type: ignore[attr-defined]
         return await real_next(self, **options)
 
     async def histories(self: ProcessStore, keys: Any) -> Any:
@@ -203,7 +204,7 @@ def history_read_before_claim() -> Iterator[None]:
         return [known[key] if key in known else (await real_histories(self, [key]))[0] for key in keys]
 
     with (
-        patch.object(ProcessStore, "get_next_wake_at", next_wake),
+        patch.object(ProcessClaims, "get_next_wake_at", next_wake),
         patch.object(ProcessStore, "get_histories", histories),
     ):
         yield
@@ -245,7 +246,7 @@ def cursor_skips_starting_runs() -> Iterator[None]:
 
     async def fetch(self: Claims) -> None:
         holder = self._host
-        found = await holder.store.get_new_signals(holder.worker_id, self._signal_cursor)
+        found = await holder.store.claims.get_new_signals(holder.worker_id, self._signal_cursor)
         self._signal_cursor = found.cursor
         drivers = [holder.get_driver(key) for key, _ in found.signals]
         await self._fetch_requests()

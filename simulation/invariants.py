@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.records import Record, RecordKind, Signal
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
-from holdfast.stores.contract import ReapResult
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -41,6 +40,7 @@ from holdfast.stores.operations import (
     StartRun,
 )
 from holdfast.stores.rules import get_isolation_leases
+from holdfast.stores.workers import ReapResult
 from simulation.approval_checks import ApprovalChecker
 from simulation.compensation_checks import CompensationChecker
 from simulation.execution_checks import ExecutionChecker, describe_row
@@ -447,7 +447,7 @@ class InvariantChecker:
         self.update_row(model, after, context, is_death=True)
 
     def check_retire(self, process: Process, worker: int) -> None:
-        """``retire_worker`` has been carried out."""
+        """``Workers.retire`` has been carried out."""
         self.check_count += 1
         for model in self.runs.values():
             after = self.database._runs[model.row.key]

@@ -42,7 +42,7 @@ def send(world: World, request: StoreRequest) -> None:
                 world.schedule(
                     world.time, user_actions.perform_action, world, "cancel", run_id
                 )  # so that it arrives just before
-    if request.name == "retire_worker" and world.plan.slow_ratio and world.is_fault_phase and world.rng.random() < 0.3:
+    if request.name == "workers.retire" and world.plan.slow_ratio and world.is_fault_phase and world.rng.random() < 0.3:
         travel += world.plan.lease_s * world.rng.choice([0.5, 1.5])  # the moment at which a slow database hurts
     elif request.name == "commit":
         world.reach_fault_point("sent", request.process)
@@ -56,7 +56,7 @@ def send(world: World, request: StoreRequest) -> None:
 
 
 def _is_abandoned(world: World, request: StoreRequest) -> bool:
-    if not (world.is_fault_phase and world.plan.late_ratio) or request.name not in ("commit", "claim_runs"):
+    if not (world.is_fault_phase and world.plan.late_ratio) or request.name not in ("commit", "claims.claim"):
         return False
     parks = [op for op in request.ops if isinstance(op, ParkRun)]
     if world.rng.random() >= (8 * world.plan.late_ratio if parks else world.plan.late_ratio):
@@ -89,7 +89,7 @@ def _execute_request(world: World, request: StoreRequest) -> None:
     if world.is_fault_phase and world.plan.lost_answer_ratio and world.rng.random() < world.plan.lost_answer_ratio:
         world.counts["unknown outcomes"] += 1
         world.log("db", f"the answer to a {request.name} of {process} is lost")
-        if request.name in ("retire_worker", "register_worker"):
+        if request.name in ("workers.retire", "workers.register"):
             process.can_be_declared_dead = True
         answer = StoreUnavailable("the connection was lost")
         if request.name == "commit" and world.oddity_rng.random() < 0.3:

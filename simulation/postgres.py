@@ -23,7 +23,7 @@ from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.statements import PgStatements
 from holdfast.stores.postgres.worker_session import SERVER_STARTED_AT
-from holdfast.stores.postgres.workers import compute_lock_class
+from holdfast.stores.postgres.workers import PgWorkers, compute_lock_class
 from simulation.sql_stores import InlineSqlStore, StoreFactory
 
 T = TypeVar("T")
@@ -86,6 +86,14 @@ class SilentNotifier(Notifier):
         """Nothing."""
 
 
+class OrderedPgWorkers(PgWorkers):
+    """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""
+
+    async def _poll(self, me: int | None) -> None:
+        await super()._poll(me)
+        self._presumed_dead.sort()
+
+
 class InlinePgStore(PgStore, InlineSqlStore):
     """A PostgreSQL database, written by whoever asks."""
 
@@ -96,12 +104,8 @@ class InlinePgStore(PgStore, InlineSqlStore):
         self._write_worker, self._read_worker, self._client_read_worker = writer, reader, reader
         self._locks = WorkerLocks(writer, self.schema)
         self._worker_session = self._locks  # type: ignore[assignment]
-        self._notifier = SilentNotifier(self.schema, self._notify)
-
-    async def _poll(self, me: int | None) -> None:
-        """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""
-        await super()._poll(me)
-        self._presumed_dead.sort()
+        self.notifier = SilentNotifier(self.schema, self._notify)
+        self.workers = OrderedPgWorkers(self, self.claims, poll_interval_s=0.0)
 
     def list_mailbox_ids(self, key: int) -> list[int]:
         """The ids of what is in a run's mailbox."""

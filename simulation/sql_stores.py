@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
 """The stores on SQL, as a world can use them: they answer at once, and know no time but the world's.
 
 Nothing of what they say to their databases is different: these are the stores that users run, with their statements and
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.stores.contract import Store
+from holdfast.stores.sql.database_access import DatabaseWork
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.store import DatabaseWork
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.database import SqliteDatabase
 
@@ -104,13 +105,13 @@ def locate_store(kind: str) -> Iterator[str | None]:
 class InlineSqliteStore(SqliteStore, InlineSqlStore):
     """A SQLite file, written by whoever asks."""
 
-    async def _write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
-        return self._writer.run_blocking(work)
+    async def write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
+        return self.writer.run_blocking(work)
 
-    async def _read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
+    async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
         return self._engine_reader.run_blocking(work)
 
-    async def _read_for_client(self, work: DatabaseWork[T]) -> T:
+    async def read_for_client(self, work: DatabaseWork[T]) -> T:
         return self._client_reader.run_blocking(work)
 
     def list_mailbox_ids(self, key: int) -> list[int]:
@@ -119,8 +120,8 @@ class InlineSqliteStore(SqliteStore, InlineSqlStore):
 
     def kill_worker(self, worker: int) -> None:
         """Let go of the file lock."""
-        if worker in self._own_workers:
-            self._locks.release(self._own_workers[worker])
+        if worker in self._workers._own_workers:
+            self._workers._locks.release(self._workers._own_workers[worker])
 
     def dispose(self) -> None:
         """Remove the file, and what lies beside it."""
@@ -154,7 +155,7 @@ class SqliteStoreFactory(StoreFactory):
         shutil.copy(self._template_path, folder / "runs.db")
         store = InlineSqliteStore(folder / "runs.db", clock=clock)
         store._open()
-        connection: sqlite3.Connection = store._writer._connection
+        connection: sqlite3.Connection = store.writer._connection
         connection.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug here
         return store
 

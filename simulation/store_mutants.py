@@ -10,6 +10,7 @@ from unittest.mock import patch
 from holdfast.admission.queue_limits import QueueAdmission
 from holdfast.stores import rules
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
 from holdfast.stores.operations import AppendRecord, FinishRun, OpStatus, Run, SaveAttempt, SendSignal
 from simulation.mutant_registry import register_mutant
 from simulation.process_store import ProcessStore
@@ -29,13 +30,13 @@ def fence_in_another_transaction() -> Iterator[None]:
 
     async def commit(self: ProcessStore, ops: Any) -> Any:
         def verdicts() -> list[bool]:
-            runs = self._database._runs
+            runs = self.database._runs
             return [
                 not hasattr(op, "key") or rules.can_write(runs[op.key].state, runs[op.key].epoch, _get_epoch(op))
                 for op in ops
             ]
 
-        passed = await self._send_request("check", verdicts)
+        passed = await self.send_request("check", verdicts)
         keep = [op for op, ok in zip(ops, passed, strict=True) if ok or not isinstance(op, AppendRecord | SaveAttempt)]
 
         def write() -> Any:
@@ -45,7 +46,7 @@ def fence_in_another_transaction() -> Iterator[None]:
             finally:
                 held.pop()
 
-        answers = iter(await self._send_request("commit", write))
+        answers = iter(await self.send_request("commit", write))
         return [next(answers) if op in keep else OpStatus.FENCED for op in ops]
 
     real = rules.can_write
@@ -69,9 +70,9 @@ def signal_consumed_before_record() -> Iterator[None]:
 
             def take() -> None:
                 for op in taken:
-                    self._database._mailboxes.get(op.key, {}).pop(op.consumed_signal_id, None)
+                    self.database._mailboxes.get(op.key, {}).pop(op.consumed_signal_id, None)
 
-            await self._send_request("take", take)
+            await self.send_request("take", take)
         return await real(self, ops)
 
     with patch.object(ProcessStore, "commit", commit):
@@ -194,30 +195,31 @@ def repeated_append_written() -> Iterator[None]:
 @register_mutant("a worker's hand-over counts as a death")
 def release_counted_as_death() -> Iterator[None]:
     """Ten deploys, and a run is dead."""
-    real = MemoryStore.retire_worker
+    real = MemoryWorkers.retire
 
-    async def retire(self: MemoryStore, worker: int) -> None:
-        held = self._list_claimed_by(worker)
+    async def retire(self: MemoryWorkers, worker: int) -> None:
+        tables = self._tables
+        held = tables._list_claimed_by(worker)
         await real(self, worker)
         for run in held:
-            self._save_run(replace(self._runs[run.key], delivery_count=run.delivery_count + 1))
+            tables._save_run(replace(tables._runs[run.key], delivery_count=run.delivery_count + 1))
 
-    with patch.object(MemoryStore, "retire_worker", retire):
+    with patch.object(MemoryWorkers, "retire", retire):
         yield
 
 
 @register_mutant("a claim does not raise the epoch")
 def claim_keeps_epoch() -> Iterator[None]:
     """The old holder and the new one cannot be told apart."""
-    real = MemoryStore.claim_runs
+    real = MemoryClaims.claim
 
-    async def claim(self: MemoryStore, worker: int, **options: Any) -> Any:
+    async def claim(self: MemoryClaims, worker: int, **options: Any) -> Any:
         claimed = [replace(run, epoch=max(1, run.epoch - 1)) for run in await real(self, worker, **options)]
         for run in claimed:
-            self._save_run(run)
+            self._tables._save_run(run)
         return claimed
 
-    with patch.object(MemoryStore, "claim_runs", claim):
+    with patch.object(MemoryClaims, "claim", claim):
         yield
 
 

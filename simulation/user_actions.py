@@ -121,7 +121,7 @@ def _commit_from_outside(world: World, op: Op) -> Any:
 
 def _set_workflow_disabled(world: World, workflow: str, is_disabled: bool) -> None:
     store = world.database
-    run_sync(store.disable_workflow(workflow) if is_disabled else store.enable_workflow(workflow))
+    run_sync(store.disabled_workflows.disable(workflow) if is_disabled else store.disabled_workflows.enable(workflow))
     world.log("someone", f"switches {workflow} {'off' if is_disabled else 'on'}")
     world.checker.request_checker.note_disabled(workflow, is_disabled)
     world.on_write(None)

@@ -66,7 +66,7 @@ class World(workloads.StepObserver):
         self._comparing_store = None if store_factory is None else ComparingStore(self, self._now, store_factory)
         self.database = self._comparing_store or MemoryStore(clock=self._now)
         if plan.max_running is not None:
-            run_sync(self.database.declare_queues([NewQueue("default", QueueLimits(plan.max_running))]))
+            run_sync(self.database.queues.declare([NewQueue("default", QueueLimits(plan.max_running))]))
         self.checker = InvariantChecker(self, self.database)
         self.processes: list[Process] = []
         self.is_fault_phase = True

@@ -17,8 +17,9 @@ from typing import Any
 from holdfast.codec import read_error_info
 from holdfast.codec.redaction import redact_secrets
 from holdfast.core.states import RunState
-from holdfast.stores.contract import ReapResult, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import Run
+from holdfast.stores.workers import ReapResult
 
 log = logging.getLogger("holdfast.runs")
 _engine_log = logging.getLogger("holdfast.engine")

@@ -68,13 +68,13 @@ async def test_a_runtime_announces_what_it_knows_and_what_comes_later():
 
     async with Runtime(URL, queues=["first", Queue("second", rate="1/s"), "third"]) as runtime:
         store = await runtime.store_provider.store()
-        assert [(one.name, one.limits.describe()) for one in await store.list_queues()] == [
+        assert [(one.name, one.limits.describe()) for one in await store.queues.list()] == [
             ("first", "1 at once"),
             ("second", "1/s"),
         ]
         later = await flow.options(queue=Queue("third", concurrency=3)).start()
         assert (await row(runtime, later)).is_limited
-        assert [one.name for one in await store.list_queues()] == ["first", "second", "third"]
+        assert [one.name for one in await store.queues.list()] == ["first", "second", "third"]
 
 
 async def test_a_run_waits_for_others_of_its_own_queue_that_has_one_place():
@@ -351,7 +351,7 @@ async def test_a_queue_that_does_not_fit_is_refused_when_the_workflow_is_defined
     with pytest.raises(DefinitionError, match="agent 'unfit'"):
         Agent(ScriptedModel(["hello"]), name="unfit", queue=Queue("q-5", key="{customer}"))
     async with Runtime(URL) as runtime:
-        assert await (await runtime.store_provider.store()).list_queues() == []
+        assert await (await runtime.store_provider.store()).queues.list() == []
 
 
 async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both_are_named():
@@ -371,7 +371,7 @@ async def test_two_queues_of_one_name_with_different_limits_are_refused_and_both
     for most in (1, 2):  # the same place once more: a module that was loaded again, and has changed
         Runtime(URL, queues=[Queue("again", concurrency=most)])
     async with Runtime(URL) as runtime:
-        again = {one.name: one.limits.concurrency for one in await (await runtime.store_provider.store()).list_queues()}
+        again = {one.name: one.limits.concurrency for one in await (await runtime.store_provider.store()).queues.list()}
         assert again == {"shared": 2, "again": 2}
 
 
@@ -387,6 +387,6 @@ async def test_what_was_announced_before_is_not_said_again():
 
     async with Runtime(URL) as runtime:
         store = await runtime.store_provider.store()
-        await store.declare_queues([NewQueue("said", Queue("said", concurrency=9).limits)])  # newer code, elsewhere
+        await store.queues.declare([NewQueue("said", Queue("said", concurrency=9).limits)])  # newer code, elsewhere
         await flow()
-        assert [one.limits.concurrency for one in await store.list_queues()] == [9]
+        assert [one.limits.concurrency for one in await store.queues.list()] == [9]

@@ -9,9 +9,9 @@ import socket
 from cli_project import Project
 
 from holdfast import Client
-from holdfast.stores.contract import NewWorker
 from holdfast.stores.operations import NewRun, ReleaseRun, StartRun
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 ADDRESS = "billing"
 
@@ -22,14 +22,14 @@ async def deliver(project: Project, lease: float) -> None:
     await store.open()
     try:
         here = socket.gethostname()
-        listener = await store.register_worker(NewWorker("biller", here, 0, (ADDRESS,), None, is_listener=True), 60.0)
+        listener = await store.workers.register(NewWorker("biller", here, 0, (ADDRESS,), None, is_listener=True), 60.0)
         for run_id in ("bill-1", "bill-2"):
             new = NewRun(run_id, ADDRESS, b'{"payload":1}', b"d", b"s", store.now(), is_delivery=True)
             await store.commit([StartRun(new)])
-        [first] = await store.claim_runs(listener, workflows=[ADDRESS], queues=None, limit=1)
+        [first] = await store.claims.claim(listener, workflows=[ADDRESS], queues=None, limit=1)
         await store.commit([ReleaseRun(first.key, first.epoch, error=b'{"type":"ValueError"}')])
-        [_] = await store.claim_runs(listener, workflows=[ADDRESS], queues=None, limit=1)
-        assert await store.renew_listener_lease(listener, lease)
+        [_] = await store.claims.claim(listener, workflows=[ADDRESS], queues=None, limit=1)
+        assert await store.workers.renew_listener_lease(listener, lease)
     finally:
         await store.close()
 

@@ -12,10 +12,11 @@ import pytest
 from cli_project import Project
 
 from holdfast.admission.queue_limits import PerKey, Queue, QueueLimits
-from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 LLM = Queue("llm", concurrency=3, rate="100/min", per_key=PerKey(concurrency=2))
 
@@ -44,12 +45,12 @@ def queued(project: Project) -> Project:
     async def fill(store: Store) -> None:
         await store.publish_workflows([WorkflowSpec("etl", ("customer",), queue="llm")])
         hourly = NewQueue("hourly", QueueLimits(rates=Queue("hourly", rate="1/hour").limits.rates))
-        await store.declare_queues([NewQueue("llm", LLM.limits), NewQueue("idle", QueueLimits(5)), hourly])
+        await store.queues.declare([NewQueue("llm", LLM.limits), NewQueue("idle", QueueLimits(5)), hourly])
         keys = ["acme", "acme", "acme", "beta", "", "acme"]
         await store.commit([new(number, key) for number, key in enumerate(keys)])
         await store.commit([new(10, "", "hourly"), new(11, "", "hourly")])
-        worker = await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
-        assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=9)) == 4
+        worker = await store.workers.register(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
+        assert len(await store.claims.claim(worker, workflows=["etl"], queues=None, limit=9)) == 4
 
     on_store(project, fill)
     return project
@@ -169,10 +170,10 @@ def test_what_cannot_be_meant_is_refused(queued: Project, arguments: list[str], 
 
 def test_keys_without_a_place_are_told_where_the_queue_itself_has_some(project: Project):
     async def fill(store: Store) -> None:
-        await store.declare_queues([NewQueue("llm", QueueLimits(concurrency=9, key_concurrency=1))])
+        await store.queues.declare([NewQueue("llm", QueueLimits(concurrency=9, key_concurrency=1))])
         await store.commit([new(number, "acme") for number in range(3)])
-        worker = await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
-        assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=9)) == 1
+        worker = await store.workers.register(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
+        assert len(await store.claims.claim(worker, workflows=["etl"], queues=None, limit=9)) == 1
 
     on_store(project, fill)
     assert project.here("queues", "show", "llm").out.splitlines()[4] == "  now      keys that wait are full: 1 of each"

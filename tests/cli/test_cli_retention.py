@@ -137,7 +137,7 @@ def test_an_import_that_was_interrupted_is_completed_by_the_next_one(seeded: Pro
         await other.open()
         with file.open() as lines:
             for archived in read_archive(lines, "file"):
-                assert await other.restore_run(archived)
+                assert await other.archives.restore(archived)
         await other.close()
 
     asyncio.run(begin())

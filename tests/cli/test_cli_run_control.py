@@ -62,8 +62,10 @@ def test_a_run_that_a_worker_holds_is_cancelled_by_that_worker(seeded: Project):
 
     async def hold() -> None:  # and never look at what is asked of the run, as a quick worker would
         await store.open()
-        worker = await store.register_worker(new_worker(workflows=("nap",)), 10.0)
-        assert [run.id for run in await store.claim_runs(worker, workflows=["nap"], queues=None, limit=1)] == ["nap-61"]
+        worker = await store.workers.register(new_worker(workflows=("nap",)), 10.0)
+        assert [run.id for run in await store.claims.claim(worker, workflows=["nap"], queues=None, limit=1)] == [
+            "nap-61"
+        ]
 
     try:
         loop.run_until_complete(hold())

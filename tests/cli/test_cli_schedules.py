@@ -12,9 +12,10 @@ from cli_project import Project
 
 from holdfast import ScheduleInfo
 from holdfast.client.store_resources import StoreSchedules
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 YESTERDAY = (datetime.now(UTC) - timedelta(days=1)).timestamp()
 
@@ -31,12 +32,12 @@ def planned(project: Project) -> Project:
             "nightly", "etl", "30 2 * * * in Europe/Berlin", b'{"customer":"acme"}', "all", 5, "skip",
             queue="slow", priority=2, tags=("night",),
         )  # fmt: skip
-        await store.put_schedules([nightly, ScheduleDefinition("hourly", "etl", "every hour", b"{}", "skip")])
-        worker = await store.register_worker(NewWorker("w", "h", 1, ("etl",)), 60)
-        await store.put_schedules(
+        await store.schedules.put([nightly, ScheduleDefinition("hourly", "etl", "every hour", b"{}", "skip")])
+        worker = await store.workers.register(NewWorker("w", "h", 1, ("etl",)), 60)
+        await store.schedules.put(
             [ScheduleDefinition("old one", "etl", "@monthly", b"{}", is_declared_in_code=True)], worker=worker
         )
-        await store.retire_worker(worker)
+        await store.workers.retire(worker)
         await store.close()
 
     asyncio.run(plan())
@@ -128,9 +129,9 @@ def test_what_was_missed_during_a_pause_is_told_when_it_is_resumed(planned: Proj
         store = SqliteStore(planned.database, clock=lambda: YESTERDAY)
         await store.open()
         for policy in ("skip", "last", "all"):
-            await store.put_schedules([ScheduleDefinition(policy, "etl", "every hour", b"{}", policy)])
-            await store.pause_schedule(policy)
-        await store.put_schedules([ScheduleDefinition("late", "etl", "every hour", b"{}")])
+            await store.schedules.put([ScheduleDefinition(policy, "etl", "every hour", b"{}", policy)])
+            await store.schedules.pause(policy)
+        await store.schedules.put([ScheduleDefinition("late", "etl", "every hour", b"{}")])
         await store.close()
 
     asyncio.run(long_ago())

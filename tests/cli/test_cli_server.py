@@ -82,7 +82,7 @@ def test_the_audit_log_is_told(project: Project):
         "async def main():\n"
         "    store = create_store(resolve_store_url())\n"
         "    await store.open()\n"
-        "    await store.append_audit([AuditEvent(1.8e9 + n, 'k1', 'ci', 'cancel_run', f'run-{n}\\x1b[31m', "
+        "    await store.audit_log.append([AuditEvent(1.8e9 + n, 'k1', 'ci', 'cancel_run', f'run-{n}\\x1b[31m', "
         "'denied' if n % 2 else 'allowed', '10.0.0.1') for n in range(3)])\n"
         "    await store.close()\n"
         "asyncio.run(main())\n"

@@ -10,10 +10,11 @@ import pytest
 from cli_project import Project
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import FinishRun, NewRun, StartResult, StartRun
 from holdfast.stores.rules import encode_corrupt_error
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 UNSERVED = "no live worker serves version '1' of workflow 'etl' (served: '2')"
 
@@ -26,7 +27,7 @@ def deployed(project: Project) -> Project:
         store = SqliteStore(project.database)
         await store.open()
         now = store.now()
-        worker = await store.register_worker(NewWorker("w", socket.gethostname(), os.getpid()), 1000.0)
+        worker = await store.workers.register(NewWorker("w", socket.gethostname(), os.getpid()), 1000.0)
         await store.publish_workflows([WorkflowSpec("etl", (), version="1")])  # by one that is gone
         await store.publish_workflows([WorkflowSpec("etl", (), version="2")], worker)
 
@@ -80,11 +81,11 @@ async def _fail(project: Project, version: str) -> None:
     """A worker of this version has taken the run up once more, and it has failed again."""
     store = SqliteStore(project.database)
     await store.open()
-    worker = await store.register_worker(NewWorker("x", "elsewhere", 1), 1000.0)
-    runs = await store.claim_runs(worker, workflows=[f"etl@{version}"], queues=None, limit=9)
+    worker = await store.workers.register(NewWorker("x", "elsewhere", 1), 1000.0)
+    runs = await store.claims.claim(worker, workflows=[f"etl@{version}"], queues=None, limit=9)
     for run in runs:
         await store.commit(
             [FinishRun(run.key, run.epoch, RunState.FAILED, None, encode_corrupt_error("a bug"), store.now())]
         )
-    await store.retire_worker(worker)
+    await store.workers.retire(worker)
     await store.close()

@@ -11,10 +11,11 @@ import pytest
 
 from holdfast import Client, Queue, QueueInfo, Runtime, UnknownQueue, UsageError, step, wait_for_signal, workflow
 from holdfast.admission.queue_limits import QueueLimits
-from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import StartResult
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.urls import create_store
+from holdfast.stores.workers import NewWorker
 
 
 @pytest.fixture
@@ -26,15 +27,15 @@ async def announce(client: Client, *queues: Queue, key: str | None = None) -> St
     """A worker with code for ``etl`` in queue ``llm`` is there, which executes nothing."""
     store = create_store(client.url)
     await store.open()
-    await store.declare_queues([NewQueue(one.name, one.limits) for one in queues])
+    await store.queues.declare([NewQueue(one.name, one.limits) for one in queues])
     await store.publish_workflows([WorkflowSpec("etl", ("customer", "number"), queue="llm", queue_key_template=key)])
-    await store.register_worker(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
+    await store.workers.register(NewWorker("w", "elsewhere", 1, ("etl",)), 60)
     return store
 
 
 async def claim(store: Store, many: int) -> None:
     [worker] = [one.id for one in await store.list_workers()]
-    assert len(await store.claim_runs(worker, workflows=["etl"], queues=None, limit=many)) == many
+    assert len(await store.claims.claim(worker, workflows=["etl"], queues=None, limit=many)) == many
 
 
 @pytest.mark.asyncio
@@ -86,7 +87,7 @@ async def test_only_what_is_given_is_set_and_it_stays_until_it_is_reset(client: 
         llm = await queues.get("llm")
         assert llm.limits_text == "2 at once, 50/min, 900 tokens/min; each key: 1/s"
         assert (llm.is_overridden, llm.declared_limits) == (True, "2 at once, 100/min")
-        await store.declare_queues([NewQueue("llm", QueueLimits(concurrency=7))])
+        await store.queues.declare([NewQueue("llm", QueueLimits(concurrency=7))])
         assert (await queues.get("llm")).limits_text == llm.limits_text
         assert await queues.set("llm", rate=None, concurrency=None, key_rate=None)
         assert (await queues.get("llm")).limits_text == "no limits"

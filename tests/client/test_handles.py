@@ -95,12 +95,12 @@ def test_a_dead_run_can_be_retried_by_name():
             store = SqliteStore("runs.db")
             await store.open()
             for _ in range(3):
-                from holdfast.stores.contract import NewWorker
+                from holdfast.stores.workers import NewWorker
 
-                worker = await store.register_worker(NewWorker("w", "h", 1), 10)
-                assert await store.claim_runs(worker, workflows=["doubling"], queues=None, limit=1)
-                store._locks.release(store._own_workers[worker])
-                await store.reap_dead_workers()
+                worker = await store.workers.register(NewWorker("w", "h", 1), 10)
+                assert await store.claims.claim(worker, workflows=["doubling"], queues=None, limit=1)
+                store.workers._locks.release(store.workers._own_workers[worker])
+                await store.workers.reap_dead()
             await store.close()
             with pytest.raises(RunDead, match="died 3 times while this was the only run"):
                 await handle.result(timeout=10)

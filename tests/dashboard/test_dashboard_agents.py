@@ -15,8 +15,9 @@ from holdfast.admission.usage import Usage
 from holdfast.codec import encode_error
 from holdfast.core.records import Record, RecordKind, Rewind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun
+from holdfast.stores.workers import NewWorker
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,10 +53,10 @@ async def spend(stage: Stage, agent: str, *usd: float, workers: int = 1) -> None
     store = stage.store
     await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
     new = [NewWorker(f"{agent}-{number}", f"host-{number}", 7, (agent,)) for number in range(workers)]
-    ids = [await store.register_worker(one, 600.0) for one in new]
+    ids = [await store.workers.register(one, 600.0) for one in new]
     for cost in usd:
         await stage.client.start(agent, 1)
-        [run] = await store.claim_runs(ids[0], workflows=[agent], queues=None, limit=1)
+        [run] = await store.claims.claim(ids[0], workflows=[agent], queues=None, limit=1)
         record = Record(0, RecordKind.STEP, 0, "model", True, b"1", store.now(), epoch=run.epoch)
         used = Usage(calls=1, input_tokens=1200, output_tokens=60, nano_usd=round(cost * 1e9))
         await store.commit([AppendRecord(run.key, record, used=used, model="openai:gpt-5")])
@@ -166,8 +167,8 @@ async def die(stage: Stage, id: str, rewind: Rewind | None = None) -> None:
     store = stage.store
     await store.publish_workflows([WorkflowSpec("shown_crasher", ())])
     await stage.client.options(id=id).start("shown_crasher")
-    worker = await store.register_worker(NewWorker("victim", "elsewhere", 8, ("shown_crasher",)), 60.0)
-    claimed = await store.claim_runs(worker, workflows=["shown_crasher"], queues=None, limit=9)
+    worker = await store.workers.register(NewWorker("victim", "elsewhere", 8, ("shown_crasher",)), 60.0)
+    claimed = await store.claims.claim(worker, workflows=["shown_crasher"], queues=None, limit=9)
     [run] = [one for one in claimed if one.id == id]
     error = encode_error(RuntimeError("<i>took down</i> 3 workers"))
     await store.commit([FinishRun(run.key, run.epoch, RunState.DEAD, None, error, store.now(), rewind)])

@@ -12,8 +12,9 @@ from dashboard_server import Stage, check_looks, staged
 
 from holdfast.admission.usage import NANO_PER_USD, Usage
 from holdfast.core.records import Record, RecordKind
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import AppendRecord
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,9 +43,9 @@ async def spend(stage: Stage, agent: str, model: str, usd: float, unpriced: int 
     """An agent has called a model on each of twenty days, more on some than on others."""
     store = stage.store
     await store.publish_workflows([WorkflowSpec(agent, ("payload",), is_agent=True)])
-    worker = await store.register_worker(NewWorker("worker", "host", 7, (agent,)), 600.0)
+    worker = await store.workers.register(NewWorker("worker", "host", 7, (agent,)), 600.0)
     await stage.client.start(agent, 1)
-    [run] = await store.claim_runs(worker, workflows=[agent], queues=None, limit=1)
+    [run] = await store.claims.claim(worker, workflows=[agent], queues=None, limit=1)
     for back in range(20):
         cost = int(usd * NANO_PER_USD * (1 + (back * 7 + len(agent)) % 5) / 3)
         used = Usage(calls=2, input_tokens=1200, output_tokens=60, cached_tokens=400, nano_usd=cost, unpriced=unpriced)

@@ -130,7 +130,7 @@ async def test_editing_a_schedule_keeps_what_the_form_does_not_ask_for(page: Any
     await dialog.get_by_label("When").fill("every 2 days")
     await dialog.get_by_role("button", name="Change it").click()
     await page.get_by_role("row").filter(has_text="kept").get_by_text("every 2 day").wait_for()
-    [kept] = await stage.store.list_schedules(["kept"])
+    [kept] = await stage.store.schedules.list(["kept"])
     assert (kept.definition.priority, kept.definition.max_deliveries) == (3, 7)
     assert kept.definition.budget == Budget(usd=2.5).to_limits()
 

@@ -19,8 +19,9 @@ from holdfast.codec import encode_error
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.server.endpoints import runs as endpoint
-from holdfast.stores.contract import NewWorker, Store, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, ParkRun, StartResult, StartRun
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,7 +35,7 @@ async def stage(page: Any) -> AsyncGenerator[Stage]:
     async with running_live_server() as server, httpx2.AsyncClient(base_url=server.address, timeout=30) as http:
         tenant = await server.app.platform.tenants.get_tenant("default")
         store = await tenant.store()
-        worker = await store.register_worker(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
+        worker = await store.workers.register(NewWorker("worker-1", "elsewhere", 1, FLOWS, is_listener=True), 3600)
         await store.publish_workflows([WorkflowSpec(name, ("customer", "amount")) for name in FLOWS], worker)
         yield Stage(server.address, store, tenant.client, http)
         await page.goto("about:blank")  # it would ask a server that is gone

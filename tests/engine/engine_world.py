@@ -62,6 +62,17 @@ class ManualClock(VirtualClock):
         await testing.VirtualClock.sleep(self, seconds)
 
 
+class Replaced:
+    """Another object, some of whose methods are others."""
+
+    def __init__(self, inner: Any, **methods: Any) -> None:
+        self.inner = inner
+        vars(self).update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
 class FlakyStore:
     """Another store, whose commits can be counted, delayed and made to fail."""
 
@@ -167,10 +178,10 @@ class World:
         if isinstance(store, MemoryStore):
             store.simulate_worker_death(runtime.worker_id)
         elif isinstance(store, PgStore):
-            store._session._wanted_locks.discard(runtime.worker_id)  # else it would take the lock again
-            await store._session.run(partial(_unlock, store, runtime.worker_id))
+            store.session._wanted_locks.discard(runtime.worker_id)  # else it would take the lock again
+            await store.session.run(partial(_unlock, store, runtime.worker_id))
         else:
-            store._locks.release(store._own_workers[runtime.worker_id])
+            store.workers._locks.release(store.workers._own_workers[runtime.worker_id])
 
     async def close(self) -> None:
         for runtime in self._open:
@@ -180,7 +191,7 @@ class World:
 
 
 def _unlock(store: PgStore, worker: int, db: Any) -> None:
-    store._session._held_locks.discard(worker)
+    store.session._held_locks.discard(worker)
     assert db.query("SELECT pg_advisory_unlock(%s::int4, %s::int4)", (compute_lock_class(store.schema), worker)) == [
         (True,)
     ]

@@ -642,8 +642,8 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     await reading.wait()  # the child is claimed
     second._engine._claims._definitions = second._engine._definitions = definitions
     await world.crash(first)
-    await second._engine.store.reap_dead_workers(second.worker_id)
-    [run] = await second._engine.store.claim_runs(second.worker_id, workflows=["parent"], queues=None, limit=1)
+    await second._engine.store.workers.reap_dead(second.worker_id)
+    [run] = await second._engine.store.claims.claim(second.worker_id, workflows=["parent"], queues=None, limit=1)
     [history] = await second._engine.store.inner.get_histories([run.key])
     # Without its links, or it would not start the child again; a run that is started on its own has none.
     second._engine.load_run(run, definitions["parent"], replace(history, links={}))

@@ -76,8 +76,8 @@ async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: "slow" in bench.log)
-    assert await switch.disable_workflow("flow")
-    assert not await switch.disable_workflow("flow")
+    assert await switch.disabled_workflows.disable("flow")
+    assert not await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     assert await get_state(runtime, handle) == "running"  # what is in flight is paid for, and ends
     bench.go.set()
@@ -85,8 +85,8 @@ async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_
     await asyncio.sleep(0.05)
     assert not runtime._engine._drivers
     assert await describe_journal(runtime, handle) == ["step work", "step work"]
-    assert await switch.enable_workflow("flow")
-    assert not await switch.enable_workflow("flow")
+    assert await switch.disabled_workflows.enable("flow")
+    assert not await switch.disabled_workflows.enable("flow")
     assert await handle.result() == ["A", "SLOW", "B"]
     assert bench.log == ["a", "slow", "b"]
     assert (await read_run(runtime, handle)).delivery_count == 0
@@ -104,9 +104,9 @@ async def test_switched_on_again_before_the_step_in_flight_has_ended(world: Worl
     handle = await runtime.start(flow)
     await wait_until(lambda: "slow" in bench.log)
     [driver] = runtime._engine.list_drivers()
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: driver.is_disabled)
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     await wait_until(lambda: not driver.is_disabled)
     bench.go.set()
     assert await handle.result() == ["SLOW", "B"]
@@ -128,13 +128,13 @@ async def test_a_cancel_interrupts_what_a_run_that_is_to_stand_still_is_doing(wo
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: "slow" in bench.log)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     assert await handle.cancel()
     await wait_for_state(runtime, handle, "pending")
     await wait_until(lambda: bench.log == ["slow", "interrupted"])
     assert await describe_journal(runtime, handle) == ["cancel cancel"]
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     with pytest.raises(RunCancelled):
         await handle.result()
     assert bench.log == ["slow", "interrupted", "after"]
@@ -175,14 +175,14 @@ async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, cl
     await wait_until(lambda: attempts)
     if moment == "between attempts":
         await waiting.wait()
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
     assert attempts == [1]
     clock.sleep = pause  # type: ignore[method-assign]
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     assert await handle.result() == "at last"
     assert attempts == [1, 2, 3]
 
@@ -197,14 +197,14 @@ async def test_no_run_is_started(world: World):
     runtime = await world.open()
     assert await (await runtime.start(flow, 1)).result() == "A"
     switch = await world.open_store()
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     with pytest.raises(WorkflowDisabled, match=r"'flow' is disabled: run 'run-2' was not started"):
         await runtime.start(flow, 2)
     assert await runtime._engine.store.get_run("run-2") is None
     assert await (await runtime.start(flow, 1)).result() == "A"  # what is there is found
     with pytest.raises(WorkflowDisabled, match="was not forked"):
         await fork_run(switch, "run-1", at=1)
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     assert await (await runtime.start(flow, 2)).result() == "A"
 
 
@@ -245,7 +245,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     await wait_until_parked(runtime, clock, one)
     await until_parked_too(runtime, two)
     for name in ("by_signal", "by_time"):
-        await switch.disable_workflow(name)
+        await switch.disabled_workflows.disable(name)
     await one.signal("go", 1)
     clock.advance(200)
     await asyncio.sleep(0.05)
@@ -253,7 +253,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
     assert [await get_state(runtime, one), await get_state(runtime, two)] == ["waiting", "waiting"]
     assert await read_journal(runtime, one) == await read_journal(runtime, two) == []
     for name in ("by_signal", "by_time"):
-        await switch.enable_workflow(name)
+        await switch.disabled_workflows.enable(name)
     assert [await one.result(), await two.result()] == [1, "slept"]
 
 
@@ -275,7 +275,7 @@ async def test_other_workflows_are_not_affected(world: World):
     switch = await world.open_store()
     stopped, going = await runtime.start(off), await runtime.start(on)
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
-    await switch.disable_workflow("off")
+    await switch.disabled_workflows.disable("off")
     await wait_for_state(runtime, stopped, "pending")
     for handle in (stopped, going):
         await handle.signal("go", 1)
@@ -301,10 +301,10 @@ async def test_all_engines_stop(world: World):
     for engine in engines:
         await wait_until(lambda engine=engine: engine._engine._idle_runs)
     switch = await world.open_store()
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     for handle in handles:
         await wait_for_state(engines[0], handle, "pending")
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     for n, handle in enumerate(handles):
         await handle.signal("go", n)
         assert await handle.result() == n
@@ -327,14 +327,14 @@ async def test_a_child_of_a_workflow_that_is_switched_off_is_an_error_that_a_ret
 
     runtime = await world.open()
     switch = await world.open_store()
-    await switch.disable_workflow("child")
+    await switch.disabled_workflows.disable("child")
     handles = [await runtime.start(parent.options(id=how), how) for how in ("called", "started")]
     for handle in handles:
         with pytest.raises(RunFailed, match="WorkflowDisabled"):
             await handle.result()
     assert all("'child' is disabled" in one for one in seen)
     assert await runtime._engine.store.get_run("called:child-1") is None
-    await switch.enable_workflow("child")
+    await switch.disabled_workflows.enable("child")
     for handle in handles:
         await retry_run(runtime.store_provider, handle.run_id)
         assert await handle.result() == "child"
@@ -355,12 +355,12 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     switch = await world.open_store()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: bench.log)
-    await switch.disable_workflow("child")
+    await switch.disabled_workflows.disable("child")
     await wait_until(lambda: any(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, "p:child-1", "pending")
     assert await get_state(runtime, handle) in ("running", "waiting")
-    await switch.enable_workflow("child")
+    await switch.disabled_workflows.enable("child")
     assert await handle.result() == "SLOWB"
     assert bench.log == ["slow", "b"]
 
@@ -378,14 +378,14 @@ async def test_children_of_a_parent_that_stands_still_go_on(world: World):
     switch = await world.open_store()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
-    await switch.disable_workflow("parent")
+    await switch.disabled_workflows.disable("parent")
     await wait_for_state(runtime, handle, "pending")
     kid = child.get_handle(runtime.store_provider, "p:child-1")
     assert not (await read_run(runtime, kid)).state.is_terminal
     await kid.signal("go", 1)
     assert await kid.result() == 1
     assert await get_state(runtime, handle) == "pending"
-    await switch.enable_workflow("parent")
+    await switch.disabled_workflows.enable("parent")
     assert await handle.result() == 1
 
 
@@ -407,12 +407,12 @@ async def test_what_is_asked_of_a_run_that_stands_still_is_done_when_it_goes_on(
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_for_state(runtime, handle, "pending")
     assert await handle.cancel()
     await asyncio.sleep(0.05)
     assert (await get_state(runtime, handle), log) == ("pending", [])
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     with pytest.raises(RunCancelled):
         await handle.result()
     assert log == ["cleaned up"]
@@ -437,12 +437,12 @@ async def test_undoing_stands_still_as_well(world: World):
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: bench.log)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, handle, "pending")
     assert bench.log == ["slow"]
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     await wait_until_ended(runtime, handle)
     assert bench.log == ["slow", "undone"]
 
@@ -465,7 +465,7 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: calls)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     go.set()
     await wait_until_ended(runtime, handle)  # nothing more was to be begun
@@ -497,12 +497,12 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await noting.wait()
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     let_note.set()
     await wait_for_state(runtime, handle, "pending")
     assert not calls
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     assert await handle.result() == "paid"
     assert calls == ["pay"]
 
@@ -527,11 +527,11 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: bench.log)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
     bench.go.set()
     await releasing.wait()
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     await asyncio.sleep(0.1)  # the engine has looked, and the run was not free yet
     let_release.set()
     assert await handle.result() == "SLOWB"
@@ -547,14 +547,14 @@ async def test_a_worker_that_comes_later_finds_it_switched_off(world: World):
     elsewhere = await world.open(queues=["other"])
     handle = await elsewhere.start(flow)
     switch = await world.open_store()
-    await switch.disable_workflow("flow")
-    assert list(await switch.get_disabled_workflows()) == ["flow"]
+    await switch.disabled_workflows.disable("flow")
+    assert list(await switch.disabled_workflows.get_all()) == ["flow"]
     await world.open()
     await asyncio.sleep(0.05)
     assert (await get_state(elsewhere, handle), bench.log) == ("pending", [])
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     assert await handle.result() == "A"
-    assert dict(await switch.get_disabled_workflows()) == {}
+    assert dict(await switch.disabled_workflows.get_all()) == {}
 
 
 @pytest.mark.parametrize(("effect", "has_failed"), [("idempotent", False), ("idempotent", True), ("once", False)])
@@ -584,12 +584,12 @@ async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_
     handle = await runtime.start(flow)
     driver = await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: len(made) == has_failed and driver.steps.has_running_attempt)
-    await switch.disable_workflow("flow")
+    await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: driver.is_disabled)
     before = list(made)
     holds_lease = True
     await wait_for_state(runtime, handle, "pending")
     assert made == before
-    await switch.enable_workflow("flow")
+    await switch.disabled_workflows.enable("flow")
     assert await handle.result(timeout=10) == "done"
     assert made == [*before, len(before) + 1]

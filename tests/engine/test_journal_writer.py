@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from engine_world import FlakyStore, VirtualClock, World, get_state, make_unavailable_error, read_journal
+from engine_world import FlakyStore, Replaced, VirtualClock, World, get_state, make_unavailable_error, read_journal
 
 from holdfast import RunFailed, step, wait_for_signal, workflow
 from holdfast.core.records import Record, RecordKind
@@ -223,15 +223,20 @@ async def test_reads_that_fail_for_a_while_do_not_stop_the_engine(world: World):
     class Unreadable(FlakyStore):
         broken = False
 
-        async def get_next_wake_at(self, **where: Any) -> float | None:
-            if self.broken:
-                raise make_unavailable_error("cannot read")
-            return await self.inner.get_next_wake_at(**where)
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner)
+            self.claims = Replaced(inner.claims, get_next_wake_at=self._get_next_wake_at)
+            self.workers = Replaced(inner.workers, reap_dead=self._reap_dead)
 
-        async def reap_dead_workers(self, me: int | None = None, window: Any = None) -> Any:
+        async def _get_next_wake_at(self, **where: Any) -> float | None:
             if self.broken:
                 raise make_unavailable_error("cannot read")
-            return await self.inner.reap_dead_workers(me, window)
+            return await self.inner.claims.get_next_wake_at(**where)
+
+        async def _reap_dead(self, me: int | None = None, window: Any = None) -> Any:
+            if self.broken:
+                raise make_unavailable_error("cannot read")
+            return await self.inner.workers.reap_dead(me, window)
 
     store = Unreadable(world.store())
     starter = await world.open(definitions={})
@@ -254,11 +259,15 @@ async def test_a_look_that_failed_once_is_made_again_although_nobody_writes(worl
     class Stumbling(FlakyStore):
         stumbles = 0
 
-        async def get_new_signals(self, worker: int, after: int) -> Any:
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner)
+            self.claims = Replaced(inner.claims, get_new_signals=self._get_new_signals)
+
+        async def _get_new_signals(self, worker: int, after: int) -> Any:
             if self.stumbles:
                 self.stumbles -= 1
                 raise make_unavailable_error("locked for a moment")
-            return await self.inner.get_new_signals(worker, after)
+            return await self.inner.claims.get_new_signals(worker, after)
 
     store = Stumbling(world.store())
     runtime = await world.open(store=store)

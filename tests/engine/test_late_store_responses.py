@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from engine_world import FlakyStore, World, make_unavailable_error, read_run, wait_until_parked
+from engine_world import FlakyStore, Replaced, World, make_unavailable_error, read_run, wait_until_parked
 
 from holdfast import step, wait_for_signal, workflow
 from holdfast.admission.queue_limits import QueueLimits
@@ -27,9 +27,11 @@ class LossyStore(FlakyStore):
         self.lose_claim = False
         self.before_histories: Callable[[], Any] | None = None
         self.before_retiring: Callable[[], Any] | None = None
+        self.claims = Replaced(inner.claims, claim=self._claim)
+        self.workers = Replaced(inner.workers, retire=self._retire)
 
-    async def claim_runs(self, *args: Any, **kwargs: Any) -> Any:
-        runs = await self.inner.claim_runs(*args, **kwargs)
+    async def _claim(self, *args: Any, **kwargs: Any) -> Any:
+        runs = await self.inner.claims.claim(*args, **kwargs)
         if runs and self.lose_claim:
             self.lose_claim = False
             raise make_unavailable_error("the connection was lost")
@@ -40,10 +42,10 @@ class LossyStore(FlakyStore):
             await self.before_histories()
         return await self.inner.get_histories(keys)
 
-    async def retire_worker(self, worker: int) -> None:
+    async def _retire(self, worker: int) -> None:
         if self.before_retiring is not None:
             await self.before_retiring()
-        await self.inner.retire_worker(worker)
+        await self.inner.workers.retire(worker)
 
 
 async def test_a_run_whose_claim_went_unheard_is_not_held_for_ever(world: World):
@@ -144,7 +146,7 @@ async def test_a_run_claimed_by_the_worker_that_was_declared_dead_is_not_taken_u
     before = first.worker_id
     await asked.wait()  # it holds the run, and is about to hear so
     await world.kill(first)
-    assert (await starter._engine.store.reap_dead_workers(starter.worker_id)).worker_ids == (before,)
+    assert (await starter._engine.store.workers.reap_dead(starter.worker_id)).worker_ids == (before,)
     await wait_until(lambda: first.worker_id != before)
     store.before_histories = None
     gate.set()
@@ -196,16 +198,17 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
         await asyncio.sleep(3600)
         return "woken"
 
-    class SlowToTell(FlakyStore):
-        async def get_next_wake_at(self, **wanted: Any) -> float | None:
-            found = await self.inner.get_next_wake_at(**wanted)
-            asked.set()
-            await told.wait()
-            return found
+    async def tell_slowly(**wanted: Any) -> float | None:
+        found = await store.inner.claims.get_next_wake_at(**wanted)
+        asked.set()
+        await told.wait()
+        return found
 
     asked, told = asyncio.Event(), asyncio.Event()
     told.set()
-    runtime = await world.open(store=SlowToTell(world.store()))
+    store = FlakyStore(world.store())
+    store.claims = Replaced(store.inner.claims, get_next_wake_at=tell_slowly)
+    runtime = await world.open(store=store)
     engine = runtime._engine
     handle = await runtime.start(flow)
     await wait_until(lambda: len(engine._idle_runs) == 1 and not engine._poll_lock.locked())

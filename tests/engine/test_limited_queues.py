@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from engine_world import VirtualClock, World, get_state, read_run
+from engine_world import Replaced, VirtualClock, World, get_state, read_run
 
 from holdfast import step, workflow
 from holdfast.admission.queue_limits import QueueLimits
@@ -60,11 +60,18 @@ class Asked:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.times: Counter[str] = Counter()
+        self.claims = Replaced(inner.claims, claim=self._claim, get_next_wake_at=self._get_next_wake_at)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("claim_runs", "get_next_wake_at"):
-            self.times[name] += 1
         return getattr(self.inner, name)
+
+    async def _claim(self, *args: Any, **wanted: Any) -> Any:
+        self.times["claim"] += 1
+        return await self.inner.claims.claim(*args, **wanted)
+
+    async def _get_next_wake_at(self, **wanted: Any) -> Any:
+        self.times["get_next_wake_at"] += 1
+        return await self.inner.claims.get_next_wake_at(**wanted)
 
 
 async def test_several_workers_keep_to_the_limit_of_a_queue_together(world: World):
@@ -108,7 +115,7 @@ async def test_a_full_queue_is_not_asked_again_and_again(world: World):
     await asyncio.sleep(0.1)
     store.times.clear()
     await asyncio.sleep(0.6)
-    assert store.times["claim_runs"] == 0
+    assert store.times["claim"] == 0
     if world.kind != "memory":  # which tells of every write again and again for a second
         assert store.times["get_next_wake_at"] <= 2
     for name in "abc":
@@ -136,7 +143,7 @@ async def test_a_run_can_wait_for_others_of_its_own_queue(world: World, clock: V
 
     async def asleep() -> bool:
         waiting = [
-            run for run in await workers[0]._engine.store.list_queues() if run.running_count == run.waiting_count == 0
+            run for run in await workers[0]._engine.store.queues.list() if run.running_count == run.waiting_count == 0
         ]
         parked = [driver for worker in workers for driver in worker._engine.list_drivers()]
         return bool(waiting) and not parked
@@ -191,18 +198,18 @@ async def test_a_queue_gets_limits_while_its_runs_are_held(world: World):
     await wait_until(lambda: site.inside == ["a"])
     assert not (await read_run(worker, a)).is_limited
     operator = await world.open_store()
-    assert await operator.set_queue_limits("llm", QueueLimits(1))
+    assert await operator.queues.set_limits("llm", QueueLimits(1))
     b = await worker.start(flow, "b")
     await asyncio.sleep(0.1)
     assert site.inside == ["a"]
     site.open("a")
     await wait_until(lambda: site.inside == ["b"])
-    assert await operator.pause_queue("llm")
+    assert await operator.queues.pause("llm")
     c = await worker.start(flow, "c")
     site.open("b")
     site.open("c")
     await b.result()
     await asyncio.sleep(0.1)
     assert await get_state(worker, c) == "pending"
-    assert await operator.resume_queue("llm")
+    assert await operator.queues.resume("llm")
     assert await c.result() == "c"

@@ -68,7 +68,7 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
     await wait_until(lambda: handle.run_id in runtime._engine._drivers_by_run_id)
     await wait_until_quiet(runtime)
     store, both = runtime._engine.store, asyncio.Event()
-    new_signals, requests = store.get_new_signals, store.get_run_requests
+    new_signals, requests = store.claims.get_new_signals, store.claims.get_run_requests
 
     async def when_both_are_there(worker: int, after: int) -> Any:
         await both.wait()
@@ -78,8 +78,8 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
         await asyncio.sleep(0.05)
         return await requests(worker)
 
-    monkeypatch.setattr(store, "get_new_signals", when_both_are_there)
-    monkeypatch.setattr(store, "get_run_requests", slowly)
+    monkeypatch.setattr(store.claims, "get_new_signals", when_both_are_there)
+    monkeypatch.setattr(store.claims, "get_run_requests", slowly)
     assert await handle.pause()
     await handle.signal("go", "done")
     both.set()
@@ -492,7 +492,7 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
     await wait_until(lambda: first._engine._drivers_by_run_id[handle.run_id]._is_pausing)
     await world.crash(first)
     second = await world.open()
-    await second._engine.store.reap_dead_workers(second.worker_id)
+    await second._engine.store.workers.reap_dead(second.worker_id)
     await asyncio.sleep(0.05)
     assert (await get_state(second, handle), log) == ("pending", ["work"])
     await flow.get_handle(second.store_provider, handle.run_id).resume()

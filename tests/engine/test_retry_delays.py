@@ -36,7 +36,7 @@ from holdfast import (
     workflow,
 )
 from holdfast.client.handle import Handle
-from holdfast.stores.contract import RunRequests
+from holdfast.stores.claims import RunRequests
 from holdfast.stores.operations import ParkRun, PauseRun, SaveAttempt
 from waits import wait_until
 

@@ -64,7 +64,7 @@ async def looked(runtime: Runtime) -> None:
 
 
 async def the_only(runtime: Runtime) -> Any:
-    [schedule] = await runtime._engine.store.list_schedules()
+    [schedule] = await runtime._engine.store.schedules.list()
     return schedule
 
 
@@ -158,13 +158,13 @@ async def test_a_worker_that_dies_before_it_can_settle_a_tick_has_fired_it_all_t
         await asyncio.get_running_loop().create_future()
         return False
 
-    victim._engine.store.advance_schedule = never  # type: ignore[method-assign]
+    victim._engine.store.schedules.advance = never  # type: ignore[method-assign]
     tell_time("2026-11-15T01:00:01Z", clock)
     await wait_until(lambda: ids(victim))
     unsettled = (await the_only(victim)).fired_up_to
     assert unsettled == MIDNIGHT
     if world.kind == "memory":
-        del victim._engine.store.advance_schedule  # it is the same object for everybody
+        del victim._engine.store.schedules.advance  # it is the same object for everybody
     peer = await world.open()
     await world.crash(victim)
     gate.set()
@@ -198,7 +198,7 @@ async def test_what_was_missed_while_it_was_paused_is_made_up_for_as_it_says(
 
     runtime = await world.open()
     person = await world.open_store()
-    await person.pause_schedule("tidy")
+    await person.schedules.pause("tidy")
     tell_time("2026-11-15T02:30:00Z", clock)
     await runtime.close()
     world._open.remove(runtime)
@@ -206,7 +206,7 @@ async def test_what_was_missed_while_it_was_paused_is_made_up_for_as_it_says(
     tell_time("2026-11-15T03:30:00Z", clock)
     await looked(runtime)
     assert await ids(runtime) == []
-    await person.resume_schedule("tidy")
+    await person.schedules.resume("tidy")
     wanted = [f"tidy@2026-11-15T0{hour}:00:00Z" for hour in made_up_for]
     await looked(runtime)
     await fires(runtime, *wanted)
@@ -237,8 +237,8 @@ async def test_a_worker_that_was_taken_for_dead_does_not_bring_its_old_timing_ba
     runtime = await world.open()
     await looked(runtime)
     newer = replace((await the_only(runtime)).definition, timing="every day")
-    await (await world.open_store()).put_schedules([newer])
-    await runtime._engine.store.retire_worker(runtime.worker_id)
+    await (await world.open_store()).schedules.put([newer])
+    await runtime._engine.store.workers.retire(runtime.worker_id)
     assert not (await the_only(runtime)).is_announced
     membership = runtime._engine.membership
     membership._lost_worker_id = runtime.worker_id
@@ -255,7 +255,7 @@ async def test_one_that_is_deleted_fires_no_more(world: World, clock: VirtualClo
 
     runtime = await world.open()
     await looked(runtime)
-    await (await world.open_store()).delete_schedule("tidy")
+    await (await world.open_store()).schedules.delete("tidy")
     tell_time("2026-11-15T01:00:01Z", clock)
     await looked(runtime)
     assert await ids(runtime) == []
@@ -268,7 +268,7 @@ async def test_what_somebody_else_makes_or_changes_is_heard_of(world: World, clo
 
     runtime = await world.open()
     person = await world.open_store()
-    await person.put_schedules([ScheduleDefinition("rooms", "tidy", "every hour", b'{"room":"attic"}')])
+    await person.schedules.put([ScheduleDefinition("rooms", "tidy", "every hour", b'{"room":"attic"}')])
     tell_time("2026-11-15T01:00:01Z", clock)
     [run_id] = await wait_until(lambda: ids(runtime))
     assert (await wait_until_ended(runtime, run_id)).output == b'"attic"'
@@ -328,13 +328,13 @@ async def test_while_its_workflow_is_switched_off_ticks_are_missed(
 
     runtime = await world.open()
     person = await world.open_store()
-    await person.disable_workflow("tidy")
+    await person.disabled_workflows.disable("tidy")
     for hour in (1, 2):
         tell_time(f"2026-11-15T0{hour}:00:01Z", clock)
         await looked(runtime)
     assert await ids(runtime) == []
     assert sum("schedule 'tidy' does not fire: 'tidy' is disabled" in text for text in caplog.messages) == 1
-    await person.enable_workflow("tidy")
+    await person.disabled_workflows.enable("tidy")
     tell_time("2026-11-15T02:20:00Z", clock)
     await fires(runtime, "tidy@2026-11-15T02:00:00Z")
 
@@ -347,7 +347,7 @@ async def test_a_timing_that_cannot_be_read_here_stops_no_other(
 
     runtime = await world.open()
     person = await world.open_store()
-    await person.put_schedules(
+    await person.schedules.put(
         [
             ScheduleDefinition("a", "tidy", "0 1 * * * in Mars/Olympus", b"{}"),
             ScheduleDefinition("b", "gone", "every hour", b"{}"),

@@ -139,7 +139,7 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
     store.before_commit = hang
     first = await database.open(store=store)
     if dies == "before":
-        begin = store.inner.begin_step_transaction
+        begin = store.inner.step_transactions.begin
 
         async def begin_and_hang(*args: Any, **kwargs: Any) -> Any:
             transaction = await begin(*args, **kwargs)
@@ -152,7 +152,7 @@ async def test_what_was_committed_before_a_crash_is_recorded_and_not_done_again(
             transaction.commit, transaction.real = commit, transaction.commit
             return transaction
 
-        store.inner.begin_step_transaction = begin_and_hang
+        store.inner.step_transactions.begin = begin_and_hang
     handle = await first.start(flow)
     await reached.wait()
     assert paid(database) == (1 if dies == "after" else 0)
@@ -281,7 +281,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
         return await pay()
 
     store = database.store()
-    begin = store.begin_step_transaction
+    begin = store.step_transactions.begin
     begun, cut = 0, 2 if database.kind == "postgres" else 1
 
     async def begin_step(*args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ async def test_a_transaction_that_the_database_ends_is_begun_again_without_using
             transaction._commit = fail
         return transaction
 
-    store.begin_step_transaction = begin_step
+    store.step_transactions.begin = begin_step
     runtime = await database.open(store=store)
     handle = await runtime.start(flow)
     assert await handle.result() == cut + 1
@@ -374,7 +374,7 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
 
     store = FlakyStore(database.store())
     store.before_commit = hang
-    begin = store.inner.begin_step_transaction
+    begin = store.inner.step_transactions.begin
 
     async def begin_slowly(*args: Any, **kwargs: Any) -> Any:
         transaction = await begin(*args, **kwargs)
@@ -389,7 +389,7 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
         transaction.commit = commit
         return transaction
 
-    store.inner.begin_step_transaction = begin_slowly
+    store.inner.step_transactions.begin = begin_slowly
     runtime = await database.open(store=store)
     handle = await runtime.start(flow)
     await committed.wait()
@@ -475,3 +475,17 @@ async def test_a_transactional_step_is_never_once():
         @step(transaction=True, effect="once")
         def pay() -> None:
             pass
+
+
+async def test_a_store_without_a_database_refuses_a_transactional_step_by_name(in_memory: World):
+    @step(transaction=True)
+    async def pay() -> None: ...
+
+    @workflow
+    async def flow() -> None:
+        await pay()
+
+    runtime = await in_memory.open()
+    handle = await runtime.start(flow)
+    with pytest.raises(RunFailed, match=r"step 'pay' has transaction=True.*sqlite:///… or postgresql://…"):
+        await handle.result()

@@ -164,7 +164,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     def taken_over_first(*args: Any, **options: Any) -> None:
         async def later() -> None:
             await world.kill(first)
-            await store.reap_dead_workers(None)
+            await store.workers.reap_dead(None)
             finish(*args, **options)
 
         first._engine.run_in_background(later())
@@ -220,7 +220,7 @@ async def test_a_worker_that_learns_that_it_was_declared_dead_comes_back_as_anot
     before = first.worker_id
     await world.kill(first)
     second = await world.open()
-    await second._engine.store.reap_dead_workers(second.worker_id)
+    await second._engine.store.workers.reap_dead(second.worker_id)
     await wait_until(lambda: first.worker_id != before)
     assert any("declared dead" in record.message for record in caplog.records)
     await second.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_world import FlakyStore, World, get_state, read_journal, read_run, wait_until_parked
+from engine_world import FlakyStore, Replaced, World, get_state, read_journal, read_run, wait_until_parked
 
 from holdfast import (
     AesEncryption,
@@ -204,8 +204,12 @@ async def test_a_claim_that_fails_in_an_unknown_way_leaves_no_run_behind(world: 
     class Broken(FlakyStore):
         failures = 2
 
-        async def claim_runs(self, *args: Any, **kwargs: Any) -> Any:
-            runs = await self.inner.claim_runs(*args, **kwargs)
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner)
+            self.claims = Replaced(inner.claims, claim=self._claim)
+
+        async def _claim(self, *args: Any, **kwargs: Any) -> Any:
+            runs = await self.inner.claims.claim(*args, **kwargs)
             if runs and self.failures:
                 self.failures -= 1
                 raise broken()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_world import FlakyStore, World
+from engine_world import FlakyStore, Replaced, World
 
 from holdfast import Client, RunFailed, RunNotFound, Runtime, Schedule, step, wait_for_signal, workflow
 from holdfast.engine.driver import Driver
@@ -95,15 +95,16 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     async def elsewhere() -> str:
         return await wait_for_signal("go")
 
-    class Broken(FlakyStore):
-        async def get_new_signals(self, worker: int, after: int) -> Any:
-            raise KeyError("a defect")
+    async def fail(worker: int, after: int) -> Any:
+        raise KeyError("a defect")
 
     here, there = {}, {}
     for one in (held, nightly):
         here[one.definition.name] = one.definition
     there["elsewhere"] = elsewhere.definition
-    runtime = await world.open(store=Broken(world.store()), definitions=here)
+    store = FlakyStore(world.store())
+    store.claims = Replaced(store.inner.claims, get_new_signals=fail)
+    runtime = await world.open(store=store, definitions=here)
     await runtime.start(held)
     await at_work.wait()
     other = await world.open(definitions=there)
@@ -114,7 +115,7 @@ async def test_a_part_of_a_look_that_fails_does_not_keep_the_others_from_being_d
     world.clock.advance(86_400 + 10)
 
     async def has_fired() -> bool:
-        return any(one.last_run for one in await other._engine.store.list_schedules())
+        return any(one.last_run for one in await other._engine.store.schedules.list())
 
     await wait_until(has_fired)
     assert "looking for work failed" in caplog.text

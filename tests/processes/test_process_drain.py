@@ -71,7 +71,7 @@ def test_a_step_that_outlasts_the_grace_is_handed_over_unfinished_and_counts_no_
     assert leaver.exit_code == 0
 
 
-@pytest.mark.parametrize("moment", ["before-retire_worker:1", "before-flush:1"])
+@pytest.mark.parametrize("moment", ["before-retire:1", "before-flush:1"])
 def test_a_second_sigterm_in_the_middle_of_the_hand_over_does_not_break_it_off(world: World, moment: str):
     leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM=moment)
     run = world.client.start_sync("relay", "x")
@@ -98,7 +98,7 @@ def test_a_sigterm_finds_either_a_worker_that_listens_or_one_that_has_handed_ove
 
 
 def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_ends(world: World):
-    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim_runs:2")
+    leaver = world.worker(GRACE=1000, HOLDFAST_TEST_TERM="before-claim:2")
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     other = world.client.start_sync("shared", "y")

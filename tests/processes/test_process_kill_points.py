@@ -116,8 +116,8 @@ def _check_payment(result: Any, end: Moment, before: Moment, where: str) -> None
     assert len(starts) == 1 or in_doubt, where
 
 
-SECOND_KILLS = ["after-register_worker:1", "after-reap_dead_workers:1", "before-claim_runs:1"]
-SECOND_KILLS += ["after-claim_runs:1", "after-get_histories:1"]
+SECOND_KILLS = ["after-register:1", "after-reap_dead:1", "before-claim:1"]
+SECOND_KILLS += ["after-claim:1", "after-get_histories:1"]
 SECOND_KILLS += [f"{moment}-commit:{number}" for number in (1, 2) for moment in ("before", "after")]
 
 

@@ -127,7 +127,7 @@ def test_a_worker_that_comes_back_after_its_commit_does_not_begin_the_next_step(
 
 def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     # Its heartbeat finds the old registration gone three times a second meanwhile.
-    zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_SLOW="before-register_worker:2")
+    zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_SLOW="before-register:2")
     peer = world.worker()
     numbers = set(world.live_workers())
     stop(world, zombie)

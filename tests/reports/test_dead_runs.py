@@ -11,7 +11,6 @@ import pytest
 from holdfast import Agent, Client, DefinitionError, RunNotFound, UsageError, workflow
 from holdfast.core.records import Record, RecordKind
 from holdfast.services.run_start import StartOptions, build_new_run
-from holdfast.stores.contract import NewWorker
 from holdfast.stores.live_events import STARTED
 from holdfast.stores.operations import (
     MAX_DELIVERIES,
@@ -23,6 +22,7 @@ from holdfast.stores.operations import (
     StartRun,
 )
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -74,14 +74,14 @@ async def test_what_a_dead_run_was_doing_is_told(tmp_path: Path):
     @workflow(max_deliveries=1, id="frail")
     async def frail() -> None: ...
 
-    worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
+    worker = await store.workers.register(NewWorker("w", "host", 7), 10.0)
     new = build_new_run(frail.definition.to_spec(), b"{}", StartOptions(), now=store.now())
     [started] = await store.commit([StartRun(new, claim_as=worker)])
     assert isinstance(started, StartResult)
     begun = LiveEvent(3, "1.2.0", -1, STARTED, b'{"name":"load","kind":"step","attempt":2}', store.now())
     await store.commit([AppendLiveEvents(started.run.key, 1, (begun,))])
-    store._locks.release(store._own_workers[worker])
-    assert (await store.reap_dead_workers()).dead_run_ids == ("frail",)
+    store.workers._locks.release(store.workers._own_workers[worker])
+    assert (await store.workers.reap_dead()).dead_run_ids == ("frail",)
     async with Client(store.url) as client:
         [dead] = await client.dead(workflow=frail.name)
         assert (dead.id, dead.death_count, dead.worker, dead.record_count) == ("frail", 1, "w at host:7", 0)
@@ -107,15 +107,15 @@ async def test_dead_runs_are_told_page_by_page_and_without_their_journals(
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
     for number in range(3):
-        worker = await store.register_worker(NewWorker("w", "host", 7), 10.0)
+        worker = await store.workers.register(NewWorker("w", "host", 7), 10.0)
         new = NewRun(f"dead-{number}", "fragile", b"{}", b"d", bytes(16), store.now(), max_deliveries=1)
         [started] = await store.commit([StartRun(new, claim_as=worker)])
         assert isinstance(started, StartResult)
         for seq, name in enumerate(["load", "split", "save"][: number + 1]):
             record = Record(seq, RecordKind.STEP, seq, name, True, b"1", store.now(), epoch=1)
             await store.commit([AppendRecord(started.run.key, record)])
-        store._locks.release(store._own_workers[worker])
-    assert len((await store.reap_dead_workers()).dead_run_ids) == 3
+        store.workers._locks.release(store.workers._own_workers[worker])
+    assert len((await store.workers.reap_dead()).dead_run_ids) == 3
 
     async def whole(*_: Any) -> Any:
         raise AssertionError("a journal may be long, and is not told")

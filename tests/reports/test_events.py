@@ -30,7 +30,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt, StoreUnavailable
 from holdfast.reports.events import PAGE_SIZE, Event, read_events
 from holdfast.stores.change_feed import ChangeFeed
-from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.live_events import STARTED, TEXT
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
@@ -45,6 +45,7 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
+from holdfast.stores.workers import NewWorker
 
 URL = "sqlite:///runs.db"
 
@@ -62,7 +63,7 @@ class Scene:
 
     async def open(self) -> Scene:
         await self._store.open()
-        self._worker = await self._store.register_worker(NewWorker("w", "h", 1, ("scene",)), 1e9)
+        self._worker = await self._store.workers.register(NewWorker("w", "h", 1, ("scene",)), 1e9)
         new = NewRun("the-scene", "scene", b"{}", b"d", b"s" * 16, self.now, max_deliveries=1000)
         [started] = await self._store.commit([StartRun(new, claim_as=self._worker)])
         assert isinstance(started, StartResult)
@@ -135,9 +136,9 @@ class Scene:
     async def die(self) -> None:
         """The worker dies, and another has the run."""
         self._store.simulate_worker_death(self._worker)
-        await self._store.reap_dead_workers()
-        self._worker = await self._store.register_worker(NewWorker("w", "h", 1, ("scene",)), 1e9)
-        [self.run] = await self._store.claim_runs(self._worker, workflows=["scene"], queues=None, limit=1)
+        await self._store.workers.reap_dead()
+        self._worker = await self._store.workers.register(NewWorker("w", "h", 1, ("scene",)), 1e9)
+        [self.run] = await self._store.claims.claim(self._worker, workflows=["scene"], queues=None, limit=1)
 
     async def finish(self, state: RunState = RunState.COMPLETED, rewind: Rewind | None = None) -> None:
         ok = state is RunState.COMPLETED
@@ -148,7 +149,7 @@ class Scene:
 
     async def retry(self) -> None:
         await self._commit(ReopenRun(self.run.id, self.now))
-        [self.run] = await self._store.claim_runs(self._worker, workflows=["scene"], queues=None, limit=1)
+        [self.run] = await self._store.claims.claim(self._worker, workflows=["scene"], queues=None, limit=1)
         [history] = await self._store.get_histories([self.run.key])
         self.seq = 1 + max((record.seq for record in history.records), default=-1)
 

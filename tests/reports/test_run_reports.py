@@ -22,7 +22,6 @@ from holdfast.services.approvals import ApprovalInfo
 from holdfast.services.json_form import UnreadableValue, from_json, to_json, to_json_bytes
 from holdfast.services.settlement import settle_step
 from holdfast.stores.approvals import ApprovalRequest, RequestApproval
-from holdfast.stores.contract import NewWorker
 from holdfast.stores.encrypted import EncryptedStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
@@ -38,6 +37,7 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,7 +56,7 @@ class World:
         self.store = MemoryStore(clock=lambda: self.now)
 
     async def worker(self, name: str = "worker-1", lease: float = 60.0) -> int:
-        return await self.store.register_worker(NewWorker(name, "elsewhere", 1, (FLOW,)), lease)
+        return await self.store.workers.register(NewWorker(name, "elsewhere", 1, (FLOW,)), lease)
 
     async def start(self, id: str = "r", **fields: Any) -> Run:
         new = NewRun(id=id, workflow=FLOW, inputs=b"{}", digest=b"d", seed=id.encode(), created_at=self.now, **fields)
@@ -65,7 +65,7 @@ class World:
         return answer.run
 
     async def claim(self, worker: int) -> Run:
-        [run] = await self.store.claim_runs(worker, workflows=[FLOW], queues=None, limit=1)
+        [run] = await self.store.claims.claim(worker, workflows=[FLOW], queues=None, limit=1)
         return run
 
     async def record(self, run: Run, *, used: Usage | None = None, **fields: Any) -> Record:
@@ -92,7 +92,7 @@ class World:
     async def dies(self) -> None:
         """Nobody hears of a worker any more, until its lease is over and somebody notices."""
         self.now += 100
-        await self.store.reap_dead_workers()
+        await self.store.workers.reap_dead()
 
     async def story(self, **how: Any) -> RunReport:
         return await read_report(self.store, "r", **how)
@@ -239,7 +239,7 @@ async def test_a_worker_that_gave_the_run_back_and_lived_on_is_not_said_to_have_
     heir = await world.claim(await world.worker("worker-2", 10_000))
     await world.record(heir)
     world.now += 30
-    assert world.store.renew_lease(first, 60)
+    assert world.store.workers.renew_lease(first, 60)
     await world.dies()
     assert "died" not in await world.told()
 
@@ -341,7 +341,7 @@ async def test_a_once_step_of_unknown_outcome_is_to_be_settled_first(world: Worl
 async def test_what_keeps_a_run_from_going_on_says_what_lets_it(world: World):
     await world.start()
     assert await world.advised() == ["worker"]
-    await world.store.disable_workflow(FLOW)
+    await world.store.disabled_workflows.disable(FLOW)
     assert await world.advised() == ["enable"]
     await world.store.commit([PauseRun("r", world.now)])
     [advice] = (await world.story()).advice

@@ -15,8 +15,9 @@ from holdfast.client.store_connections import LoopConnections
 from holdfast.core.states import RunState
 from holdfast.reports import tail as tail_module
 from holdfast.reports.tail import SeenEvents, TailEvent, TailFilter, read_tail
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -105,17 +106,17 @@ async def test_a_takeover_is_told(tmp_path: Path):
     try:
         await store.publish_workflows([WorkflowSpec("tailed-elsewhere", ())])
         await client.start("tailed-elsewhere")
-        first = await store.register_worker(NewWorker("first", "elsewhere", 1, ("tailed-elsewhere",)), 10.0)
-        [_] = await store.claim_runs(first, workflows=["tailed-elsewhere"], queues=None, limit=1)
+        first = await store.workers.register(NewWorker("first", "elsewhere", 1, ("tailed-elsewhere",)), 10.0)
+        [_] = await store.claims.claim(first, workflows=["tailed-elsewhere"], queues=None, limit=1)
         found: list[TailEvent] = []
         async with asyncio.timeout(20), aclosing(read_tail(connections, TailFilter(), 0.0)) as happenings:
             found.append(await anext(happenings))
             following = asyncio.ensure_future(anext(happenings))
             await asyncio.sleep(0.4)
             now[0] += 60.0
-            assert (await store.reap_dead_workers()).worker_ids == (first,)
-            second = await store.register_worker(NewWorker("second", "elsewhere", 2, ("tailed-elsewhere",)), 10.0)
-            [_] = await store.claim_runs(second, workflows=["tailed-elsewhere"], queues=None, limit=1)
+            assert (await store.workers.reap_dead()).worker_ids == (first,)
+            second = await store.workers.register(NewWorker("second", "elsewhere", 2, ("tailed-elsewhere",)), 10.0)
+            [_] = await store.claims.claim(second, workflows=["tailed-elsewhere"], queues=None, limit=1)
             found.append(await following)
         assert [(one.kind, one.worker, one.data) for one in found] == [
             ("created", "", {}),

@@ -10,8 +10,9 @@ from asgi_server import AsgiServer
 
 from holdfast.codec import encode_error
 from holdfast.core.states import RunState
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import FinishRun
+from holdfast.stores.workers import NewWorker
 
 Known = Mapping[str, Sequence[str]]
 """What there is, by the word for it in paths."""
@@ -32,8 +33,8 @@ async def furnish(served: AsgiServer, token: str) -> Known:
     await store.publish_workflows([WorkflowSpec("known", ("payload",))])
     for id in RUNS:
         await ask("POST", "/v1/runs", {"workflow": "known", "args": [1], "id": id, "budget": {"tokens": 9}})
-    worker = await store.register_worker(NewWorker("test", "test", 1, ("known",)), 60.0)
-    done, failed, _ = await store.claim_runs(worker, workflows=["known"], queues=None, limit=3)
+    worker = await store.workers.register(NewWorker("test", "test", 1, ("known",)), 60.0)
+    done, failed, _ = await store.claims.claim(worker, workflows=["known"], queues=None, limit=3)
     await store.commit(
         [
             FinishRun(done.key, done.epoch, RunState.COMPLETED, b"1", None, 0.0),

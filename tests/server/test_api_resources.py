@@ -15,8 +15,8 @@ from holdfast import ask, step, workflow
 from holdfast.admission.usage import Usage
 from holdfast.core.records import Record, RecordKind
 from holdfast.services.wire_values import from_wire, to_wire
-from holdfast.stores.contract import NewWorker
 from holdfast.stores.operations import AppendRecord
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -278,8 +278,8 @@ async def test_spending_is_told_by_day_workflow_and_model():
         caller = served.caller()
         await caller.post("/v1/runs", json={"workflow": "group_plain"})
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
-        worker = await store.register_worker(NewWorker("w", "h", 1, ("group_plain",)), 60)
-        [run] = await store.claim_runs(worker, workflows=["group_plain"], queues=None, limit=1)
+        worker = await store.workers.register(NewWorker("w", "h", 1, ("group_plain",)), 60)
+        [run] = await store.claims.claim(worker, workflows=["group_plain"], queues=None, limit=1)
         at = 1_800_000_000.0
         record = Record(0, RecordKind.STEP, 0, "model call", True, b"1", at, at, 1, worker, run.epoch)
         used = Usage(calls=1, input_tokens=10, output_tokens=2, nano_usd=5_000_000)

@@ -16,8 +16,9 @@ from server_worker import running_worker
 from holdfast import Agent, RunFailed, step, tool, workflow
 from holdfast.core.records import Record, RecordKind
 from holdfast.services.wire_values import VALUES_HEADER, from_wire
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import AppendRecord
+from holdfast.stores.workers import NewWorker
 from holdfast.testing import ScriptedModel, call
 
 pytestmark = pytest.mark.asyncio
@@ -192,8 +193,8 @@ async def test_a_page_of_a_long_journal_does_not_read_the_rest(url: str, monkeyp
         store = await tenant.store()
         await store.publish_workflows([WorkflowSpec("story_long", ("n",))])
         run = await tenant.client.options(id="long").start("story_long", 1)
-        worker = await store.register_worker(NewWorker("test", "test", 1, ("story_long",)), 60.0)
-        [held] = await store.claim_runs(worker, workflows=["story_long"], queues=None, limit=1)
+        worker = await store.workers.register(NewWorker("test", "test", 1, ("story_long",)), 60.0)
+        [held] = await store.claims.claim(worker, workflows=["story_long"], queues=None, limit=1)
         records = [
             Record(seq, RecordKind.STEP, seq, "count", True, b"1", 1.0, 1.0, 1, worker, 1) for seq in range(3_000)
         ]

@@ -43,7 +43,7 @@ async def test_a_key_is_kept_as_a_hash_alone_and_compared_in_constant_time(monke
         token = await served.key("read")
         id, secret = token.removeprefix("hf_").split("_", 1)
         home = await served.app.platform.tenants.get_home_store()
-        [kept] = await home.list_documents("key")
+        [kept] = await home.documents.list("key")
         assert kept.name == id
         assert secret.encode() not in kept.data
         assert len(bytes.fromhex(json.loads(kept.data)["hash"])) == 32

@@ -363,7 +363,7 @@ async def test_usage_that_a_step_tells_of_is_counted(world: World):
         await world.on(delivery, "steps", {"name": "think", "output": 1, "usage": usage})
     tenant = world.served.app.platform.tenants.list_open()[0]
     assert (await tenant.client.usage(run)).cost == pytest.approx(0.25)
-    [day] = await (await tenant.store()).get_daily_usage("1970-01-01", "1970-12-31")
+    [day] = await (await tenant.store()).daily_usage.get("1970-01-01", "1970-12-31")
     assert (day.workflow, day.model, day.used.tokens) == ("pipeline", "acme:large", 110)
 
 
@@ -519,14 +519,14 @@ async def test_a_listener_is_not_declared_dead_for_time_in_which_the_database_wa
         raise StoreUnavailable("the database cannot be reached")
 
     with monkeypatch.context() as outage:
-        outage.setattr(store, "renew_listener_lease", away)
+        outage.setattr(store.workers, "renew_listener_lease", away)
         world.clock.now += 20  # so that a heartbeat is worth a write
         answer = await world.http.post(f"/v1/deliveries/{delivery['id']}/heartbeat", json={})
         assert answer.status_code == 503
         window = contact.get_window()
         assert window.since == window.until == world.clock.now
 
-        outage.setattr(store, "reap_dead_workers", away)
+        outage.setattr(store.workers, "reap_dead", away)
         with pytest.raises(StoreUnavailable):
             await swept(platform, tenant)
     world.clock.now += 3600

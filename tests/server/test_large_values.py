@@ -18,8 +18,9 @@ from holdfast.server.webhooks.http_client import WebhookResponse
 from holdfast.server.webhooks.response_outcomes import Completed, Failed, interpret_response
 from holdfast.services import json_form
 from holdfast.services.thread_offload import LARGE_BYTES
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import FinishRun
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -62,8 +63,8 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 async def ended(served: AsgiServer, run_id: str, output: bytes) -> None:
     store = await (await served.app.platform.tenants.get_tenant("default")).store()
-    worker = await store.register_worker(NewWorker("test", "test", 1, ("takes",)), 60.0)
-    [run] = await store.claim_runs(worker, workflows=["takes"], queues=None, limit=1)
+    worker = await store.workers.register(NewWorker("test", "test", 1, ("takes",)), 60.0)
+    [run] = await store.claims.claim(worker, workflows=["takes"], queues=None, limit=1)
     assert run.id == run_id
     await store.commit([FinishRun(run.key, run.epoch, RunState.COMPLETED, output, None, 0.0)])
 

@@ -25,6 +25,7 @@ from holdfast.errors import ApprovalTimedOut, DeliveryLost, NotAllowed, Unauthen
 from holdfast.server.deliveries import listener_registry
 from holdfast.services.api_keys import create_key
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.workers import MemoryClaims
 
 pytestmark = pytest.mark.asyncio
 
@@ -206,7 +207,7 @@ async def test_a_recorded_step_that_can_no_longer_be_decoded_fails_the_run_whate
 @pytest.mark.parametrize(
     ("where", "name"),
     [
-        (MemoryStore, "get_next_wake_at"),
+        (MemoryClaims, "get_next_wake_at"),
         (MemoryStore, "get_runs"),
         (Transport, "stream"),
         (HttpListener, "_run_heartbeats"),

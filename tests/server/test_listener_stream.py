@@ -150,7 +150,7 @@ async def test_a_listener_that_was_taken_for_dead_is_sent_away_to_come_back_as_a
             await anext(events)
             store = await (await server.app.platform.tenants.get_tenant("default")).store()
             [worker] = await store.list_workers()
-            await store.retire_worker(worker.id)
+            await store.workers.retire(worker.id)
             assert await anext(events, None) is None
 
 

@@ -19,6 +19,7 @@ from holdfast.server.background import overview_feed
 from holdfast.server.endpoints import runs
 from holdfast.services import health
 from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.memory.server_data import MemoryDailyUsage
 from holdfast.stores.memory.store import MemoryStore
 
 pytestmark = pytest.mark.asyncio
@@ -72,7 +73,7 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
     counted: list[int | None] = []
     count_runs = MemoryStore.count_runs
 
-    async def counting(self: MemoryStore, max_ended: int | None = None) -> Any:
+    async def counting(self: MemoryDailyUsage, max_ended: int | None = None) -> Any:
         counted.append(max_ended)
         return await count_runs(self, max_ended)
 
@@ -83,7 +84,7 @@ async def test_many_readers_are_told_of_a_change_that_was_looked_up_once(monkeyp
         assert {name for name, _ in first} == {"changed"}
         assert len(counted) == 1
         tenant = await server.app.platform.tenants.get_tenant("default")
-        await (await tenant.store()).disable_workflow(
+        await (await tenant.store()).disabled_workflows.disable(
             "something"
         )  # as a request would: that is not told by the store itself
         server.app.platform.overview_feeds.notify(tenant)
@@ -135,13 +136,13 @@ async def test_a_list_tells_how_far_back_it_has_looked(monkeypatch: pytest.Monke
 async def test_runs_of_days_that_are_over_are_counted_once_an_hour(monkeypatch: pytest.MonkeyPatch):
     clock = Clock(1_800_000_000.0)
     asked: list[tuple[str, str]] = []
-    runs_by_day = MemoryStore.get_daily_run_counts
+    runs_by_day = MemoryDailyUsage.get_run_counts
 
-    async def counting(self: MemoryStore, since: str, until: str, *, workflow: str | None = None) -> Any:
+    async def counting(self: MemoryDailyUsage, since: str, until: str, *, workflow: str | None = None) -> Any:
         asked.append((since, until))
         return await runs_by_day(self, since, until, workflow=workflow)
 
-    monkeypatch.setattr(MemoryStore, "get_daily_run_counts", counting)
+    monkeypatch.setattr(MemoryDailyUsage, "get_run_counts", counting)
     async with running_server(settings=Settings(clock=clock)) as served:
         store = await (await served.app.platform.tenants.get_tenant("default")).store()
         await store.publish_workflows([WorkflowSpec("overviewed", ("name",))])

@@ -291,10 +291,10 @@ async def everything_of(served: AsgiServer, namespace: str) -> dict[str, Any]:
         "schedules": await client.schedules.list(),
         "queues": await client.queues.list(),
         "memory": await client.memory.list(f"{SECRET}-notes"),
-        "documents": [await store.list_documents(kind) for kind in ("address", "policy", "webhook")],
+        "documents": [await store.documents.list(kind) for kind in ("address", "policy", "webhook")],
         "switches": await store.get_workflow_specs(),
-        "keys": [key for key in await home.list_documents("key") if f'"{namespace}"'.encode() in key.data],
-        "audit": await store.list_audit(),
+        "keys": [key for key in await home.documents.list("key") if f'"{namespace}"'.encode() in key.data],
+        "audit": await store.audit_log.list(),
     }
 
 

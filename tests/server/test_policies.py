@@ -49,7 +49,7 @@ class World:
 
     async def is_off(self) -> bool:
         tenant = await self.served.app.platform.tenants.get_tenant("default")
-        return "spender" in await (await tenant.store()).get_disabled_workflows()
+        return "spender" in await (await tenant.store()).disabled_workflows.get_all()
 
 
 @pytest_asyncio.fixture
@@ -121,7 +121,7 @@ async def test_a_kill_stays_until_somebody_lifts_it_and_is_in_the_audit_log(worl
     await world.look(86_400)
     assert await world.is_off()
     tenant = await world.served.app.platform.tenants.get_tenant("default")
-    noted = [entry.event for entry in await (await tenant.store()).list_audit() if entry.event.key_name == "policy"]
+    noted = [entry.event for entry in await (await tenant.store()).audit_log.list() if entry.event.key_name == "policy"]
     assert [(one.action, one.target) for one in noted] == [("policy_disable", "spender")]
 
 

@@ -45,14 +45,14 @@ async def test_keys_that_are_looked_up_at_the_same_time_share_reads_of_the_store
         valid = [await served.key("read") for _ in range(3)]
         store, asked = await served.app.platform.tenants.get_home_store(), list[Any]()
         await status(served, valid[0])
-        plain = store.list_documents
+        plain = store.documents.list
 
         async def documents(kind: str, names: Any = None, **more: Any) -> Any:
             asked.append(names)
             await asyncio.sleep(0.01)
             return await plain(kind, names, **more)
 
-        monkeypatch.setattr(store, "list_documents", documents)
+        monkeypatch.setattr(store.documents, "list", documents)
         served.app.platform.authenticator._cache.clear()
         codes = await asyncio.gather(*(status(served, token) for token in [*GUESSES, *valid]))
         assert codes[-3:] == [200] * 3
@@ -66,15 +66,15 @@ async def test_a_store_that_fails_fails_those_who_wait_for_a_key_and_nobody_afte
         token = await served.key("read")
         store = await served.app.platform.tenants.get_home_store()
         await status(served)
-        plain = store.list_documents
+        plain = store.documents.list
 
         async def fail(*given: Any, **more: Any) -> Any:
             await asyncio.sleep(0)
             raise OSError("gone")
 
-        monkeypatch.setattr(store, "list_documents", fail)
+        monkeypatch.setattr(store.documents, "list", fail)
         assert await asyncio.gather(*(status(served, token) for _ in range(3))) == [500] * 3
-        monkeypatch.setattr(store, "list_documents", plain)
+        monkeypatch.setattr(store.documents, "list", plain)
         assert await status(served, token) == 200
 
 
@@ -90,10 +90,10 @@ async def test_a_key_that_is_refused_again_and_again_does_not_fill_the_audit_log
             assert answer.status_code == 403
         await denied.delete("/v1/schedules/nightly")
         store = await served.app.platform.tenants.get_home_store()
-        assert len(await store.list_audit(limit=1000)) == audit_log.MAX_ENTRIES_PER_WINDOW
+        assert len(await store.audit_log.list(limit=1000)) == audit_log.MAX_ENTRIES_PER_WINDOW
         clock.now += audit_log.WINDOW_S
         await denied.put("/v1/addresses/jobs", json={})  # the next window begins
-        newest = [one.event for one in await store.list_audit(limit=3)]
+        newest = [one.event for one in await store.audit_log.list(limit=3)]
         told = {(one.action, one.outcome, one.target, one.key_name) for one in newest}
         assert told == {
             ("set_address", "denied", "jobs", "ci"),
@@ -107,13 +107,13 @@ async def test_what_was_counted_is_noted_when_the_server_stops(monkeypatch: pyte
     async with running_server() as served:
         denied = served.caller(await served.key("read"))
         store = await served.app.platform.tenants.get_home_store()
-        plain = store.append_audit
+        plain = store.audit_log.append
 
         async def note_audit(entries: Sequence[AuditEvent]) -> None:
             noted.extend(entries)
             await plain(entries)
 
-        monkeypatch.setattr(store, "append_audit", note_audit)
+        monkeypatch.setattr(store.audit_log, "append", note_audit)
         for _ in range(audit_log.MAX_ENTRIES_PER_WINDOW + 5):
             await denied.put("/v1/addresses/jobs", json={})
     assert noted[-1].target == "5 more requests, the last for jobs"

@@ -224,7 +224,7 @@ async def test_the_outside_learns_nothing_of_the_servers_own_troubles(
         async def fail(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(store, "list_audit", fail)
+        monkeypatch.setattr(store.audit_log, "list", fail)
         with caplog.at_level(logging.WARNING, "holdfast.server"):
             answer = await served.caller().get("/v1/audit")
         assert (answer.status_code, answer.json()["type"]) == (status, type)

@@ -34,7 +34,11 @@ class Log:
     commits: list[list[str]] = field(default_factory=list[list[str]])
     let: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def append_audit(self, entries: Sequence[AuditEvent]) -> None:
+    @property
+    def audit_log(self) -> Log:
+        return self
+
+    async def append(self, entries: Sequence[AuditEvent]) -> None:
         await self.let.wait()
         if self.fails:
             raise StoreUnavailable("gone")
@@ -73,13 +77,13 @@ async def test_what_cannot_be_noted_is_not_carried_out(monkeypatch: pytest.Monke
         async def fail(entries: Sequence[AuditEvent]) -> None:
             raise StoreUnavailable("gone")
 
-        monkeypatch.setattr(store, "append_audit", fail)
+        monkeypatch.setattr(store.audit_log, "append", fail)
         http = served.caller()
         assert (await http.put("/v1/addresses/jobs", json={})).status_code == 503
         assert (await http.get("/v1/addresses/jobs")).status_code == 404
         monkeypatch.undo()
         assert (await http.put("/v1/addresses/jobs", json={})).status_code == 200
-        [noted] = await store.list_audit()
+        [noted] = await store.audit_log.list()
         assert (noted.event.key_id, noted.event.key_name) == ("", "local")
 
 

@@ -240,7 +240,7 @@ async def test_only_a_proxy_that_is_trusted_is_believed():
                 headers = {"authorization": f"Bearer {token}", "x-forwarded-for": "203.0.113.9"}
                 assert (await client.put("/v1/addresses/x", json={}, headers=headers)).status_code == 200
                 assert (await client.get("/v1/whoami", headers={"x-forwarded-for": "127.0.0.1"})).status_code == 401
-            return [one.event.remote_address for one in await home.list_audit()][:1]
+            return [one.event.remote_address for one in await home.audit_log.list()][:1]
 
     assert await remote_seen() == ["127.0.0.1"]
     assert await remote_seen(trusted_proxies=["10.9.9.9"]) == ["127.0.0.1"]

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast import Agent, Client, Runtime, workflow
 from holdfast.services.health import Health, HealthState, read_health
-from holdfast.stores.contract import NewWorker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.workers import NewWorker
 from holdfast.testing import ScriptedModel
 
 pytestmark = pytest.mark.asyncio
@@ -35,9 +36,9 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
     assert (await of(store, "helper")).state is HealthState.UNSERVED
     assert (await of(store, "helper")).heartbeat_at is None
 
-    worker = await store.register_worker(NewWorker("w", "h", 1, ("helper",), None), lease_s=10)
+    worker = await store.workers.register(NewWorker("w", "h", 1, ("helper",), None), lease_s=10)
     time.now = 1004.0
-    assert store.renew_lease(worker, 10)
+    assert store.workers.renew_lease(worker, 10)
     time.now = 1006.0
     serving = await of(store, "helper")
     assert (serving.state, serving.worker_count, serving.is_agent) == (HealthState.SERVING, 1, True)
@@ -49,13 +50,13 @@ async def test_an_agent_is_serving_silent_unserved_and_off():
     assert (silent.state, silent.worker_count) == (HealthState.SILENT, 0)
     assert silent.heartbeat_at == serving.heartbeat_at
 
-    await store.disable_workflow("helper")
+    await store.disabled_workflows.disable("helper")
     off = await of(store, "helper")
     assert off.state is HealthState.DISABLED
     assert off.disabled_at is not None
     assert off.disabled_at.timestamp() == 1014.5
-    await store.enable_workflow("helper")
-    await store.reap_dead_workers()
+    await store.disabled_workflows.enable("helper")
+    await store.workers.reap_dead()
     assert (await of(store, "helper")).state is HealthState.UNSERVED
 
 
@@ -63,9 +64,9 @@ async def test_a_worker_of_another_queue_does_not_serve_it():
     store = MemoryStore(clock=Time())
     await store.open()
     await store.publish_workflows([WorkflowSpec("nightly", (), queue="night")])
-    await store.register_worker(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease_s=10)
+    await store.workers.register(NewWorker("w", "h", 1, ("nightly",), ("day",)), lease_s=10)
     assert (await of(store, "nightly")).state is HealthState.UNSERVED
-    await store.register_worker(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease_s=10)
+    await store.workers.register(NewWorker("v", "h", 2, ("nightly",), ("day", "night")), lease_s=10)
     assert (await of(store, "nightly")).worker_count == 1
 
 

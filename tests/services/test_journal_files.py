@@ -12,7 +12,6 @@ from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import RunNotFound, UsageError
 from holdfast.services.journal_files import FORMAT_VERSION, Journal, export_run
-from holdfast.stores.contract import NewWorker
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -25,12 +24,13 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
+from holdfast.stores.workers import NewWorker
 
 
 async def a_store() -> tuple[MemoryStore, Run]:
     """A store with a run in it that has a record, an attempt and a signal."""
     store = MemoryStore(clock=lambda: 1000.0)
-    worker = await store.register_worker(NewWorker("w", "host", 1), 10.0)
+    worker = await store.workers.register(NewWorker("w", "host", 1), 10.0)
     new = NewRun("r", "etl", b'{"n":1}', b"\x01digest", b"\xffseed", 1000.125, deadline=2000.5, tags=("a", "b"))
     [started] = await store.commit([StartRun(new, claim_as=worker)])
     assert isinstance(started, StartResult)

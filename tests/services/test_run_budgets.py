@@ -14,7 +14,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import BudgetExceeded, RunConflict, RunEnded, RunNotFound, UsageError
 from holdfast.services.forks import fork_run
 from holdfast.services.run_control import set_budget
-from holdfast.stores.contract import NewWorker, RunUsage
+from holdfast.stores.contract import RunUsage
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -27,6 +27,7 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
+from holdfast.stores.workers import NewWorker
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,7 +64,7 @@ async def reach() -> AsyncIterator[Reached]:
 
 
 async def hold(store: MemoryStore, run_id: str = "r", above: Run | None = None, **fields) -> Run:
-    worker = await store.register_worker(NewWorker("w", "h", 1), 100.0)
+    worker = await store.workers.register(NewWorker("w", "h", 1), 100.0)
     new = NewRun(run_id, "helper", b"{}", b"d", b"s", 1000.0, parent="" if above is None else above.id, **fields)
     link = None if above is None else RunLink(above.key, above.epoch, 0)
     [answer] = await store.commit([StartRun(new, worker, link=link)])

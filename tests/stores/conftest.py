@@ -37,10 +37,10 @@ class Backend:
 
 def let_go(store: PgStore, worker: int) -> None:
     """Lose a worker's lock for good, as if its process were gone."""
-    store._session._wanted_locks.discard(worker)
-    store._session._held_locks.discard(worker)
+    store.session._wanted_locks.discard(worker)
+    store.session._held_locks.discard(worker)
     unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
-    assert store._session.run_blocking(lambda db: db.query(unlock, (compute_lock_class(store.schema), worker))) == [
+    assert store.session.run_blocking(lambda db: db.query(unlock, (compute_lock_class(store.schema), worker))) == [
         (True,)
     ]
 
@@ -54,12 +54,12 @@ BACKENDS = {
     "sqlite": Backend(
         lambda folder, clock: SqliteStore(folder / "runs.db", clock=clock),
         lambda store, clock: SqliteStore(store.path, clock=clock),
-        lambda store, worker: store._locks.release(store._own_workers[worker]),
+        lambda store, worker: store.workers._locks.release(store.workers._own_workers[worker]),
     ),
     "encrypted": Backend(
         lambda folder, clock: EncryptedStore(SqliteStore(folder / "runs.db", clock=clock), ENCRYPTION),
         lambda store, clock: EncryptedStore(SqliteStore(store.inner.path, clock=clock), ENCRYPTION),
-        lambda store, worker: store.inner._locks.release(store.inner._own_workers[worker]),
+        lambda store, worker: store.inner.workers._locks.release(store.inner.workers._own_workers[worker]),
     ),
     "postgres": Backend(
         lambda url, clock: PgStore(url, clock=clock, poll_interval_s=0.0),

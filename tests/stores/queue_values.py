@@ -24,8 +24,8 @@ async def declare_limited_queue(
     store: Store, concurrency: int | None = None, *rates: str, name: str = QUEUE, **more: Any
 ) -> int:
     """Announce a queue, and register a worker that serves it."""
-    await store.declare_queues([NewQueue(name, make_limits(concurrency, *rates, **more))])
-    return await store.register_worker(new_worker(), 1e6)
+    await store.queues.declare([NewQueue(name, make_limits(concurrency, *rates, **more))])
+    return await store.workers.register(new_worker(), 1e6)
 
 
 async def start_queued_runs(store: Store, *names: str, **fields: Any) -> None:
@@ -37,15 +37,15 @@ async def start_queued_runs(store: Store, *names: str, **fields: Any) -> None:
 
 async def claim_ids(store: Store, worker: int, limit: int = 99, **which: Any) -> list[str]:
     """The ids of the runs that a claim takes, in order."""
-    return [run.id for run in await store.claim_runs(worker, **{**CLAIM_FILTER, **which}, limit=limit)]
+    return [run.id for run in await store.claims.claim(worker, **{**CLAIM_FILTER, **which}, limit=limit)]
 
 
 async def get_next_wake(store: Store, **which: Any) -> float | None:
     """When something is due; now, if that is past."""
-    at = await store.get_next_wake_at(**{**CLAIM_FILTER, **which})
+    at = await store.claims.get_next_wake_at(**{**CLAIM_FILTER, **which})
     return None if at is None else max(at, store.now())
 
 
 async def get_queue(store: Store, name: str = QUEUE) -> QueueStatus:
-    [queue] = await store.list_queues([name])
+    [queue] = await store.queues.list([name])
     return queue

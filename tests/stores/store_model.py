@@ -972,18 +972,20 @@ async def look(store: Any, ids: Any, workflows: Any, queues: Any, workers: Any) 
         "counts": dict(await store.count_runs()),
         "unfinished": dict(await store.count_unfinished_runs()),
         "usages": dict(await store.get_usages([*ids, "none"])),
-        "spent": await store.get_daily_usage("0001-01-01", "9999-12-31"),
+        "spent": await store.daily_usage.get("0001-01-01", "9999-12-31"),
         "workers": await store.list_workers(),
         "specs": dict(await store.get_workflow_specs()),
-        "requests": {worker: await store.get_run_requests(worker) for worker in workers},
-        "switches": {name: one.disabled_at for name, one in (await store.get_disabled_workflows()).items()},
-        "queues": await store.list_queues(),
-        "signals": {worker: list((await store.get_new_signals(worker, 0)).signals) for worker in workers},
+        "requests": {worker: await store.claims.get_run_requests(worker) for worker in workers},
+        "switches": {name: one.disabled_at for name, one in (await store.disabled_workflows.get_all()).items()},
+        "queues": await store.queues.list(),
+        "signals": {worker: list((await store.claims.get_new_signals(worker, 0)).signals) for worker in workers},
         "approvals": await store.list_approvals(ApprovalFilter(only_open=False)),
         "open": await store.list_approvals(ApprovalFilter()),
         "feeds": [await store.get_run_updates(run.id, -1, 0) for run in runs],
-        "memories": [memory for space in SPACES for memory in await store.list_memories(space)],
+        "memories": [memory for space in SPACES for memory in await store.memories.list(space)],
         "wakes": [
-            await store.get_next_wake_at(workflows=[flow], queues=[queue]) for flow in workflows for queue in queues
+            await store.claims.get_next_wake_at(workflows=[flow], queues=[queue])
+            for flow in workflows
+            for queue in queues
         ],
     }

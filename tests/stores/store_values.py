@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.admission.usage import Usage
 from holdfast.core.records import Attempt, Record, RecordKind, Rewind, Signal
 from holdfast.core.states import RunState
-from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import (
     AppendRecord,
     FinishRun,
@@ -25,6 +25,7 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
+from holdfast.stores.workers import NewWorker
 
 DONE, NOTIFIED, FENCED, REFUSED = OpStatus.DONE, OpStatus.DONE_NOTIFIED, OpStatus.FENCED, OpStatus.REFUSED
 FLOW = "etl"
@@ -150,15 +151,15 @@ async def start_run(store: Store, run_id: str = "r", *, claim_as: int | None = N
 
 async def start_claimed_run(store: Store, run_id: str = "r", *, lease: float = 10.0, **fields: Any) -> Run:
     """A new run, held by a new worker under epoch 1."""
-    worker = await store.register_worker(new_worker(), lease)
+    worker = await store.workers.register(new_worker(), lease)
     return await start_run(store, run_id, claim_as=worker, **fields)
 
 
 async def claim_run(store: Store, worker: int | None = None) -> Run:
     """The run that a worker gets who asks for one."""
     if worker is None:
-        worker = await store.register_worker(new_worker("claimant"), 10.0)
-    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
+        worker = await store.workers.register(new_worker("claimant"), 10.0)
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
     return run
 
 

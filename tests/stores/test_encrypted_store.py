@@ -107,13 +107,13 @@ async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, s
         AppendLiveEvents(run.key, run.epoch, (begun, told)),
         PutMemory("ann", "likes", SECRET, "xylophone", 1.0),
     )
-    await sealed.put_schedules([ScheduleDefinition("s", "etl", "every 60", SECRET)])
+    await sealed.schedules.put([ScheduleDefinition("s", "etl", "every 60", SECRET)])
     secret = await webhook_settings.set_webhook(sealed, "agent", "https://xylophone.example")
     assert secret is not None
     hook = await webhook_settings.find_webhook(sealed, "agent")
     assert hook is not None
     assert hook.secret == secret
-    transaction = await sealed.begin_step_transaction(run, Attempt(4, 1, name="pay"), is_sync=True)
+    transaction = await sealed.step_transactions.begin(run, Attempt(4, 1, name="pay"), is_sync=True)
     assert transaction is not None
     transaction.connection.execute("CREATE TABLE bought (what)")
     assert await transaction.commit(SECRET) is DONE
@@ -127,8 +127,8 @@ async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, s
     feed = await sealed.get_run_updates("r", -1, 0)
     assert feed is not None
     assert [notice for _, notice in feed.live_events if notice.position == 3] == [begun, told]
-    assert (await sealed.list_memories("ann"))[0].value == SECRET
-    assert (await sealed.list_schedules())[0].definition.inputs == SECRET
+    assert (await sealed.memories.list("ann"))[0].value == SECRET
+    assert (await sealed.schedules.list())[0].definition.inputs == SECRET
 
     await commit_ops(sealed, finish(run, RunState.FAILED, output=SECRET, error=SECRET))
     ended = await read_run(sealed)
@@ -146,8 +146,8 @@ async def test_a_run_that_took_its_worker_down_still_tells_what_it_was_doing(sea
         run = await start_claimed_run(sealed) if await sealed.get_run("r") is None else await claim_run(sealed)
         told = LiveEvent(0, f"{run.epoch}.1.0", -1, STARTED, b'{"name":"pay","arguments":"card=4711","attempt":1}', 1.0)
         await commit_ops(sealed, AppendLiveEvents(run.key, run.epoch, (told,)))
-        inner._locks.release(inner._own_workers[run.owner or 0])
-        await sealed.reap_dead_workers()
+        inner.workers._locks.release(inner.workers._own_workers[run.owner or 0])
+        await sealed.workers.reap_dead()
     error = json.loads((await read_run(sealed)).error or b"")
     assert error["in_flight"] == [{"position": 0, "name": "pay", "attempt": 1, "at": 1.0}]
 
@@ -170,7 +170,7 @@ async def test_what_was_recorded_before_encryption_was_switched_on_stays_readabl
     [history] = await after.get_histories([taken.key])
     assert [record.payload for record in history.records] == [large, SECRET]
     assert [one.payload for one in history.signals] == [b"2"]
-    assert (await after.list_memories("ann"))[0].value == b"3"
+    assert (await after.memories.list("ann"))[0].value == b"3"
     await after.close()
 
 
@@ -211,11 +211,11 @@ async def test_without_the_key_runs_are_listed_and_nothing_is_lost(
 async def test_without_the_key_a_held_run_is_not_told_a_signal_that_cannot_be_opened(
     sealed: EncryptedStore, stranger: EncryptedStore
 ):
-    worker = await stranger.register_worker(new_worker(), 60.0)
+    worker = await stranger.workers.register(new_worker(), 60.0)
     run = await start_run(stranger, claim_as=worker)
     await commit_ops(sealed, signal(payload=SECRET))
     await commit_ops(stranger, signal(payload=b"2"))
-    assert [one.payload for _, one in (await stranger.get_new_signals(worker, 0)).signals] == [b"2"]
+    assert [one.payload for _, one in (await stranger.claims.get_new_signals(worker, 0)).signals] == [b"2"]
     assert [is_encrypted_value(one.payload) for one in await list_signals(stranger, run)] == [True, False]
 
 
@@ -238,7 +238,7 @@ async def test_a_changed_value_is_not_opened_and_the_log_says_why(
 async def test_memories_cannot_be_searched_and_it_is_said_why(sealed: EncryptedStore):
     await commit_ops(sealed, PutMemory("ann", "likes", b"1", "tea", 1.0))
     with pytest.raises(UsageError, match=r"cannot be searched: they are encrypted.*memory\.list"):
-        await sealed.search_memories("ann", "tea")
+        await sealed.memories.search("ann", "tea")
 
 
 async def test_runs_are_found_by_their_names_and_not_by_their_errors(sealed: EncryptedStore):
@@ -329,9 +329,9 @@ async def test_a_store_is_sealed_if_it_is_given_an_encryption_or_there_are_keys(
 
 
 async def test_a_document_that_cannot_be_opened_is_refused_in_words(sealed: EncryptedStore, plain: SqliteStore):
-    await sealed.put_document("policy", "etl", b'{"a":1}')
-    assert (await sealed.list_documents("policy"))[0].load_json() == {"a": 1}
-    [document] = await plain.list_documents("policy")
+    await sealed.documents.put("policy", "etl", b'{"a":1}')
+    assert (await sealed.documents.list("policy"))[0].load_json() == {"a": 1}
+    [document] = await plain.documents.list("policy")
     with pytest.raises(UndecryptableValue, match="What the server keeps of policy 'etl' is sealed"):
         document.load_json()
 
@@ -341,5 +341,5 @@ async def test_two_who_start_the_same_run_get_the_same_values(sealed: EncryptedS
     [again] = await commit_ops(sealed, StartRun(new_run(inputs=SECRET)))
     assert (first.run.inputs, again.run.inputs, again.is_new) == (SECRET, SECRET, True)
     assert is_encrypted_value((await commit_ops(stranger, StartRun(new_run(inputs=SECRET))))[0].run.inputs)
-    [claimed] = await sealed.claim_runs(await sealed.register_worker(new_worker(), 60.0), **CLAIM_FILTER, limit=5)
+    [claimed] = await sealed.claims.claim(await sealed.workers.register(new_worker(), 60.0), **CLAIM_FILTER, limit=5)
     assert claimed.inputs == SECRET

@@ -115,7 +115,7 @@ async def test_a_transaction_does_not_grow_without_end():
 async def test_a_store_gathers(tmp_path):
     store = SqliteStore(tmp_path / "runs.db")
     await store.open()
-    written, write = 0, store._write
+    written, write = 0, store.write
 
     async def counted(*args, **kwargs):
         nonlocal written
@@ -123,7 +123,7 @@ async def test_a_store_gathers(tmp_path):
         await asyncio.sleep(0)
         return await write(*args, **kwargs)
 
-    store._write = counted
+    store.write = counted
     try:
         await asyncio.gather(*(start_run(store, f"run-{number}") for number in range(50)))
         assert written == 2

@@ -36,7 +36,7 @@ async def held() -> AsyncIterator[Held]:
     with postgres_server.database() as url:
         store = PgStore(url, clock=Clock(), poll_interval_s=0.0)
         await store.open()
-        worker = await store.register_worker(new_worker(), 1e6)
+        worker = await store.workers.register(new_worker(), 1e6)
         await start_run(store)
         other = await psycopg.AsyncConnection.connect(url, autocommit=True)
         yield Held(store, await claim_run(store, worker), other)
@@ -79,7 +79,7 @@ async def test_the_loop_and_the_thread_take_turns(held: Held) -> None:
             one, two, three = (append(held.run, at + more) for more in range(3))
             given = held.store.commit([one]), held.store.commit([two]), held.store.commit([three])
             for answers in await asyncio.gather(
-                *given, held.store.disable_workflow("x"), held.store.enable_workflow("x")
+                *given, held.store.disabled_workflows.disable("x"), held.store.disabled_workflows.enable("x")
             ):
                 assert answers in ([DONE], True, False)
     assert await journal(held) == list(range(60))
@@ -143,7 +143,7 @@ def a_loop_that_ends_too_soon(url: str) -> PgStore:
 
     async def leave() -> None:
         await store.open()
-        worker = await store.register_worker(new_worker(), 1e6)
+        worker = await store.workers.register(new_worker(), 1e6)
         await start_run(store)
         run = await claim_run(store, worker)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other:

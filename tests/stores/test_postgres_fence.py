@@ -75,7 +75,10 @@ async def fleet() -> AsyncIterator[Fleet]:
         gate = await psycopg.AsyncConnection.connect(url, autocommit=True)
         for store in (first, second):
             await store.open()
-        victim, heir = await first.register_worker(new_worker(), 10.0), await second.register_worker(new_worker(), 1e6)
+        victim, heir = (
+            await first.workers.register(new_worker(), 10.0),
+            await second.workers.register(new_worker(), 1e6),
+        )
         await start_run(first)
         run = await claim_run(first, victim)
         clock.advance(11.0)
@@ -118,8 +121,8 @@ async def take_over(fleet: Fleet) -> list[int] | None:
     """
     async with asyncio.timeout(PATIENCE):
         while (await read_run(fleet.second)).state is not RunState.COMPLETED:
-            await fleet.second.reap_dead_workers(fleet.heir)
-            for run in await fleet.second.claim_runs(fleet.heir, **CLAIM_FILTER, limit=1):
+            await fleet.second.workers.reap_dead(fleet.heir)
+            for run in await fleet.second.claims.claim(fleet.heir, **CLAIM_FILTER, limit=1):
                 [history] = await fleet.second.get_histories([run.key])
                 return [record.seq for record in history.records]
     return None
@@ -210,12 +213,12 @@ async def test_without_its_lock_both_would_go_through(
 
 async def test_a_worker_that_was_stopped_in_the_middle_of_a_commit_keeps_nobody_from_burying_others(fleet: Fleet):
     # It holds its run's row for as long as the server lets it. Who waited for that could write nothing meanwhile.
-    other = await fleet.first.register_worker(new_worker(), -1.0)
+    other = await fleet.first.workers.register(new_worker(), -1.0)
     await fleet.gate.execute("BEGIN")
     await fleet.gate.execute("SELECT FROM holdfast.runs WHERE id = 'r' FOR UPDATE")
     async with asyncio.timeout(PATIENCE):
-        reaped = await fleet.second.reap_dead_workers(fleet.heir)
+        reaped = await fleet.second.workers.reap_dead(fleet.heir)
     assert (reaped.worker_ids, reaped.released_count) == ((other,), 0)
     await fleet.gate.execute("ROLLBACK")
-    reaped = await fleet.second.reap_dead_workers(fleet.heir)
+    reaped = await fleet.second.workers.reap_dead(fleet.heir)
     assert (len(reaped.worker_ids), reaped.released_count) == (1, 1)

@@ -12,7 +12,7 @@ from store_values import new_worker
 
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres import store as store_module
+from holdfast.stores.postgres import workers as workers_module
 from holdfast.stores.postgres.workers import NEIGHBOR_COUNT
 
 pytestmark = pytest.mark.asyncio
@@ -31,12 +31,12 @@ def url() -> Iterator[str]:
 @pytest_asyncio.fixture
 async def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[tuple[PgStore, int]]]:
     """Workers in the order of their ids, each with a store of its own that looks when it is told to."""
-    monkeypatch.setattr(store_module, "DEATH_RECHECK_DELAY_S", 0.01)
+    monkeypatch.setattr(workers_module, "DEATH_RECHECK_DELAY_S", 0.01)
     opened = []
     for _ in range(FLEET):
         store = PgStore(url, poll_interval_s=1e9)
         await store.open()
-        opened.append((store, await store.register_worker(new_worker(), 1e6)))
+        opened.append((store, await store.workers.register(new_worker(), 1e6)))
     yield opened
     for store, _ in opened:
         await store.close()
@@ -44,25 +44,25 @@ async def fleet(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list
 
 def die(store: PgStore) -> None:
     """Let the session end that holds the worker's lock, and have no other."""
-    store._session.close()
+    store.session.close()
 
 
 async def look(store: PgStore, worker: int) -> set[int]:
     """The workers that are declared dead after one look."""
-    await store._poll(worker)
-    return set((await store.reap_dead_workers(worker, FOREVER)).worker_ids)
+    await store.workers._poll(worker)
+    return set((await store.workers.reap_dead(worker, FOREVER)).worker_ids)
 
 
 async def test_a_look_takes_the_locks_of_neighbors_only(fleet: list[tuple[PgStore, int]]):
     store, worker = fleet[-2]
     ids = [id for _, id in fleet]
-    tried = await store._read(
+    tried = await store.read(
         lambda db: db.query(
-            f"SELECT id FROM ({store._worker_queries.neighbors_sql}) w", {"me": worker}
+            f"SELECT id FROM ({store.workers.queries.neighbors_sql}) w", {"me": worker}
         )  # the last one, and the first two
     )
     assert sorted(id for (id,) in tried) == sorted([ids[-1], *ids[: NEIGHBOR_COUNT - 1]])
-    assert "pg_locks" not in store._worker_queries._poll_sql
+    assert "pg_locks" not in store.workers.queries._poll_sql
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ async def test_whoever_dies_somebody_notices_at_the_next_look(fleet: list[tuple[
 async def test_looks_do_not_keep_a_worker_from_its_lock(fleet: list[tuple[PgStore, int]]):
     """A look takes a free lock for a moment only; a worker that was cut off has it again soon."""
     (victim, worker), *others = fleet
-    before = victim._session._backend_pid
-    await others[0][0]._read(lambda db: db.query("SELECT pg_terminate_backend(%s::int4)", (before,)))
+    before = victim.session._backend_pid
+    await others[0][0].read(lambda db: db.query("SELECT pg_terminate_backend(%s::int4)", (before,)))
     async with asyncio.timeout(10):
-        while victim._session._backend_pid == before or worker not in victim._session._held_locks:
-            await asyncio.gather(*(store._poll(id) for store, id in others))
+        while victim.session._backend_pid == before or worker not in victim.session._held_locks:
+            await asyncio.gather(*(store.workers._poll(id) for store, id in others))
     assert [await look(store, id) for store, id in others] == [set()] * len(others)
 
 
 async def test_who_follows_runs_is_seen(fleet: list[tuple[PgStore, int]]):
     (follower, _), (store, worker), *_ = fleet
-    await store._poll(worker)
-    assert not store._notifier.is_followed
+    await store.workers._poll(worker)
+    assert not store.notifier.is_followed
     await follower._set_following(True)
-    await store._poll(worker)
-    assert store._notifier.is_followed
+    await store.workers._poll(worker)
+    assert store.notifier.is_followed

@@ -313,7 +313,7 @@ def test_a_store_that_connects_again_after_a_migration_refuses_everything(connec
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
         until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
     with pytest.raises(SchemaTooNew):
-        opened.renew_lease(run.owner, 10.0)
+        opened.workers.renew_lease(run.owner, 10.0)
     with pytest.raises(SchemaTooNew):
         opened.run(opened.get_run("r"))
     assert connection.execute("SELECT count(*) FROM holdfast.records").fetchone() == (0,)
@@ -325,7 +325,7 @@ def test_a_worker_whose_connections_outlive_a_migration_finds_out_with_its_next_
     run = opened.run(start_claimed_run(opened))
     migrate_further(connection, VERSION + 1)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
-        opened.run(opened.reap_dead_workers(run.owner))
+        opened.run(opened.workers.reap_dead(run.owner))
     with pytest.raises(SchemaTooNew):
         opened.run(opened.commit([append(run, 0)]))
 
@@ -335,8 +335,8 @@ def test_a_store_goes_on_after_a_migration_that_only_adds(connection: Connection
     migrate_further(connection, VERSION)
     cut_all(connection)
     until_refused(lambda: opened.run(opened.commit([append(run, 0)])))
-    assert opened.run(opened.reap_dead_workers(run.owner)).worker_ids == ()
-    assert opened.renew_lease(run.owner, 10.0)
+    assert opened.run(opened.workers.reap_dead(run.owner)).worker_ids == ()
+    assert opened.workers.renew_lease(run.owner, 10.0)
 
 
 def until_refused(ask: Callable[[], Any]) -> Any:

@@ -108,15 +108,15 @@ async def test_two_stores_work_behind_one(how: str, request: pytest.FixtureReque
     stores = [PgStore(url, poll_interval_s=0.0) for _ in range(2)]
     for store in stores:
         await store.open()
-    workers = [await store.register_worker(new_worker(), 30.0) for store in stores]
+    workers = [await store.workers.register(new_worker(), 30.0) for store in stores]
     for number in range(10):
         for store, worker in zip(stores, workers, strict=True):
             await start_run(store, f"run-{number}-{worker}")
             run = await claim_run(store, worker)
-            assert store.renew_lease(worker, 30.0)
+            assert store.workers.renew_lease(worker, 30.0)
             await commit_ops(store, finish(run))
             assert await get_state(store, run.id) is RunState.COMPLETED
-    found = await stores[0]._read_for_client(
+    found = await stores[0].read_for_client(
         lambda db: db.query("SELECT count(server_started_at) FROM holdfast.workers")
     )
     assert found == [(0,)], "a lock that is held through a pooler says nothing about its worker"

@@ -79,11 +79,11 @@ def trips_of(db: PgDatabase) -> list[list[str]]:
 
 
 async def trips(store: PgStore) -> list[list[str]]:
-    return trips_of(await store._write(lambda db: db))  # type: ignore[arg-type,return-value]
+    return trips_of(await store.write(lambda db: db))  # type: ignore[arg-type,return-value]
 
 
 async def test_a_claim_and_a_start_take_no_more_trips_because_there_could_be_limits(store: PgStore):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     counted = await trips(store)
     await commit_ops(store, StartRun(new_run("r", queue_key="acme")))
     assert len(counted) == 2
@@ -100,7 +100,7 @@ async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for
     counted.clear()
     assert await claim_ids(store, worker) == ["a"]
     assert len(counted) == 5
-    await store.set_queue_limits(QUEUE, make_limits(5, "9/min", key_rates=("1/min",)))
+    await store.queues.set_limits(QUEUE, make_limits(5, "9/min", key_rates=("1/min",)))
     await start_queued_runs(store, "acme/1", "acme/2")
     counted.clear()
     assert await claim_ids(store, worker) == ["acme/1"]
@@ -110,16 +110,16 @@ async def test_a_claim_from_limited_queues_takes_a_trip_more_to_lock_and_one_for
 async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore]):
     """Workers take runs as quickly as they can, and end them once it was looked from outside what is executed."""
     store = fleet[0]
-    await store.declare_queues([NewQueue(QUEUE, make_limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
+    await store.queues.declare([NewQueue(QUEUE, make_limits(6, "40/hour", key_concurrency=2, key_rates=("15/hour",)))])
     for key in ("acme", "beta", "other"):
         await commit_ops(store, *(StartRun(new_run(f"{key}/{n}", queue=QUEUE, queue_key=key)) for n in range(30)))
     most, begun, over, looked = Counter[str](), Counter[str](), asyncio.Event(), asyncio.Event()
 
     async def work(mine: PgStore) -> None:
-        worker = await mine.register_worker(new_worker(), 1e6)
+        worker = await mine.workers.register(new_worker(), 1e6)
         idle = 0
         while idle < 20:
-            runs = await mine.claim_runs(worker, **CLAIM_FILTER, limit=3)
+            runs = await mine.claims.claim(worker, **CLAIM_FILTER, limit=3)
             idle = 0 if runs else idle + 1
             begun.update(run.queue_key for run in runs)
             for _ in range(2 if runs else 0):  # the first look to end may have begun before the claim
@@ -131,7 +131,7 @@ async def test_claims_beside_each_other_never_pass_a_limit(fleet: list[PgStore])
 
     async def look() -> None:
         while not over.is_set():
-            now = dict(await store._read_for_client(lambda db: db.query(executed)))
+            now = dict(await store.read_for_client(lambda db: db.query(executed)))
             for key, count in [*now.items(), ("", sum(now.values()))]:
                 most[key] = max(most[key], count)
             looked.set()  # whoever waits goes on
@@ -159,14 +159,14 @@ async def test_starts_with_one_dedup_key_beside_each_other_start_one_run(fleet: 
 
 async def test_no_run_is_left_behind_when_a_queue_loses_its_limits(fleet: list[PgStore]):
     store, other, *_ = fleet
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     for turn in range(5):
-        await store.pause_queue(QUEUE)
+        await store.queues.pause(QUEUE)
         names = [f"r{turn}-{n}" for n in range(20)]
         starts = asyncio.gather(*(start_run(other, name, queue=QUEUE) for name in names))
-        await store.resume_queue(QUEUE)
+        await store.queues.resume(QUEUE)
         await starts
-        assert await store.list_queues() == []
+        assert await store.queues.list() == []
         assert sorted(await claim_ids(store, worker)) == sorted(names)
 
 
@@ -175,16 +175,16 @@ async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: Pg
     await commit_ops(store, *(StartRun(new_run(f"r{n}", queue=QUEUE, queue_key="acme")) for n in range(many)))
     worker = await declare_limited_queue(store, 1)
     ready = "SELECT ready_state, due_state, count(*), max(turn) FROM holdfast.runs GROUP BY ready_state, due_state"
-    assert await store._read(lambda db: db.query(ready)) == [(2, 2, many, many - 1)]
+    assert await store.read(lambda db: db.query(ready)) == [(2, 2, many, many - 1)]
     assert await claim_ids(store, worker) == ["r0"]
-    await store.declare_queues([NewQueue("another", make_limits(1))])
-    await store.set_queue_limits(QUEUE, make_limits(key_concurrency=1))
+    await store.queues.declare([NewQueue("another", make_limits(1))])
+    await store.queues.set_limits(QUEUE, make_limits(key_concurrency=1))
     assert await claim_ids(store, worker) == []
     declared = "UPDATE holdfast.queues SET declared_limits = NULL WHERE name = 'llm'"
-    await store._write(lambda db: db.execute(declared))
-    assert await store.set_queue_limits(QUEUE, None)
-    assert [queue.name for queue in await store.list_queues()] == ["another"]
-    assert await store._read(lambda db: db.query(f"{ready} ORDER BY ready_state")) == [
+    await store.write(lambda db: db.execute(declared))
+    assert await store.queues.set_limits(QUEUE, None)
+    assert [queue.name for queue in await store.queues.list()] == ["another"]
+    assert await store.read(lambda db: db.query(f"{ready} ORDER BY ready_state")) == [
         (1, 1, many - 1, 0),
         (None, 1, 1, 0),
     ]
@@ -194,12 +194,12 @@ async def test_a_long_backlog_becomes_limited_and_free_again_in_pieces(store: Pg
 async def test_whoever_gives_up_a_place_tells_the_others(store: PgStore, gives_up: Any):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b")
-    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await start_run(store, "free")
-    [free] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [free] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert (run.is_limited, free.is_limited) == (True, False)
     told: list[str] = []
-    store._session.notify = told.append  # type: ignore[method-assign]
+    store.session.notify = told.append  # type: ignore[method-assign]
     await commit_ops(store, finish(free))
     assert "holdfast:work" not in told
     await commit_ops(store, gives_up(run))
@@ -210,10 +210,10 @@ async def test_a_place_that_was_taken_through_another_server_is_given_up_through
     here, there, *_ = fleet
     worker = await declare_limited_queue(here, 1)
     await start_queued_runs(here, "a", "b", is_delivery=True)
-    [run] = await here.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [run] = await here.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert await there.get_run("a") == run
     told: list[str] = []
-    there._session.notify = told.append  # type: ignore[method-assign]
+    there.session.notify = told.append  # type: ignore[method-assign]
     await commit_ops(there, finish(run))
     assert "holdfast:work" in told
 
@@ -221,14 +221,14 @@ async def test_a_place_that_was_taken_through_another_server_is_given_up_through
 async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgStore]):
     """While its holder finishes some of it, and cancels are asked for."""
     here = fleet[0]
-    worker, late = await here.register_worker(new_worker(), 1e9), here.now() - 1
+    worker, late = await here.workers.register(new_worker(), 1e9), here.now() - 1
     names = [f"d{number}" for number in range(120)]
     await commit_ops(here, *[StartRun(new_run(name, is_delivery=True, deadline=late)) for name in names])
-    runs = await here.claim_runs(worker, **CLAIM_FILTER, limit=80)
+    runs = await here.claims.claim(worker, **CLAIM_FILTER, limit=80)
 
     async def expires(store: PgStore) -> list[str]:
         found: list[str] = []
-        while some := await store.expire_runs(7):
+        while some := await store.claims.expire_runs(7):
             found += some
         return found
 
@@ -249,10 +249,10 @@ async def test_servers_beside_each_other_end_what_is_late_once(fleet: list[PgSto
 
 
 async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(store: PgStore):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for name, most in (("a", 3), ("b", 1)):
         await start_run(store, name, is_delivery=True, max_deliveries=most)
-    runs = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    runs = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     counted = await trips(store)
     for run, left in zip(runs, ("pending", "dead"), strict=True):
         counted.clear()
@@ -260,7 +260,7 @@ async def test_a_release_that_counts_takes_no_more_trips_than_one_that_does_not(
         assert len(counted) == 2
         assert await get_state(store, run.id) == left
     counted.clear()
-    assert await store.expire_runs() == []
+    assert await store.claims.expire_runs() == []
     assert counted == [], "there is nothing to write"
 
 
@@ -285,10 +285,10 @@ OLD_END = (
 async def test_an_older_worker_goes_on_beside_limited_queues(store: PgStore):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", dedup_key="same")
-    await store._write(lambda db: db.execute(OLD_START, ("old", FLOW)))
+    await store.write(lambda db: db.execute(OLD_START, ("old", FLOW)))
     assert sorted(await claim_ids(store, worker)) == ["a", "old"]  # it knows of no limits
     assert not (await read_run(store, "old")).is_limited
-    await store._write(lambda db: db.execute(OLD_END, ("a",)))
+    await store.write(lambda db: db.execute(OLD_END, ("a",)))
     await start_queued_runs(store, "b", dedup_key="same")  # that it does not know of keys, either, is in nobody's way
     assert await claim_ids(store, worker) == ["b"]
     assert (await read_run(store, "a")).state is RunState.COMPLETED

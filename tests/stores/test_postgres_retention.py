@@ -45,10 +45,10 @@ async def test_a_large_value_that_somebody_is_about_to_refer_to_stays(pg: PgStor
     large = secrets.token_bytes(40_000).hex().encode()
     old, live = await start_claimed_run(pg, "old"), await start_claimed_run(pg, "live")
     await commit_ops(pg, append(old, 0, payload=large), finish(old))
-    assert (await pg.prune_runs(OLD)).run_ids == ("old",)
+    assert (await pg.retention.prune(OLD)).run_ids == ("old",)
     [(name, size, data)] = await (await other.execute("SELECT hash, size, data FROM holdfast.blobs")).fetchall()
     await other.execute(PgStatements("holdfast").PUT_BLOB, ([name], [size], [data]))
-    sweeping = asyncio.create_task(pg.sweep_pruned())
+    sweeping = asyncio.create_task(pg.retention.sweep())
     done, _ = await asyncio.wait([sweeping], timeout=0.3)
     assert not done, "it did not wait for whoever keeps the value"
     columns = "run, seq, kind, position, ok, at, started_at, attempts, worker, epoch, name, preview, payload"
@@ -67,7 +67,7 @@ async def test_a_large_value_that_is_being_deleted_is_kept_anew(pg: PgStore, oth
     large = secrets.token_bytes(40_000).hex().encode()
     old, live = await start_claimed_run(pg, "old"), await start_claimed_run(pg, "live")
     await commit_ops(pg, append(old, 0, payload=large), finish(old))
-    await pg.prune_runs(OLD)
+    await pg.retention.prune(OLD)
     await other.execute("DELETE FROM holdfast.blobs")
     appending = asyncio.create_task(pg.commit([append(live, 0, payload=large)]))
     done, _ = await asyncio.wait([appending], timeout=0.3)
@@ -82,10 +82,10 @@ async def test_a_run_that_somebody_is_changing_is_passed_over(pg: PgStore, other
     run = await start_claimed_run(pg, "r", session="s")
     await commit_ops(pg, finish(run))
     await other.execute("SELECT 1 FROM holdfast.runs WHERE id = 'r' FOR NO KEY UPDATE")
-    done = await pg.prune_runs(OLD)
+    done = await pg.retention.prune(OLD)
     assert (done.run_ids, done.keep_reasons) == ((), {"r": KeepReason.BUSY})
     await other.rollback()
-    assert (await pg.prune_runs(OLD)).run_ids == ("r",)
+    assert (await pg.retention.prune(OLD)).run_ids == ("r",)
 
 
 async def test_whoever_comes_to_a_run_that_is_being_deleted_finds_none(pg: PgStore, other: Any):
@@ -106,7 +106,7 @@ async def test_a_conversation_that_somebody_continues_stays(pg: PgStore, other: 
     await commit_ops(pg, finish(run))
     lock = "SELECT pg_advisory_xact_lock(hashtextextended('etl' || chr(1) || 's', hashtextextended('holdfast', 0)))"
     await other.execute(lock)
-    pruning = asyncio.create_task(pg.prune_runs(OLD))
+    pruning = asyncio.create_task(pg.retention.prune(OLD))
     done, _ = await asyncio.wait([pruning], timeout=0.3)
     assert not done
     columns = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.stores.contract import Worker
 from holdfast.stores.served_versions import (
     explain_invalid_version,
     explain_unserved,
     make_served_name,
     split_served_name,
 )
+from holdfast.stores.workers import Worker
 
 
 def serving(*names: str, queues: tuple[str, ...] | None = None) -> Worker:

@@ -64,7 +64,7 @@ async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, p
     [history] = await big.get_histories([run.key])
     assert [record.payload for record in history.records] == [payload]
     assert [sent.payload for sent in history.signals] == [payload]
-    assert [sent.payload for _, sent in (await big.get_new_signals(run.owner or 0, 0)).signals] == [payload]
+    assert [sent.payload for _, sent in (await big.claims.get_new_signals(run.owner or 0, 0)).signals] == [payload]
     await commit_ops(big, finish(run, RunState.FAILED, output=payload, error=payload))
     ended = await read_run(big)
     assert (ended.inputs, ended.output, ended.error) == (payload, payload, payload)
@@ -165,7 +165,7 @@ async def test_hashing_compressing_and_their_undoing_never_happen_on_the_event_l
     await start_run(big, inputs=LARGE)
     run = await claim_run(big)
     await commit_ops(big, signal(payload=LARGE))
-    await big.get_new_signals(run.owner or 0, 0)
+    await big.claims.get_new_signals(run.owner or 0, 0)
     await commit_ops(big, StartRun(new_run()))
     await read_run(big)
     assert len(threads) == 6

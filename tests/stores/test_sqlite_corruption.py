@@ -94,7 +94,7 @@ async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(f
     await commit_ops(frail, signal("broken", payload=LARGE), signal("whole"))
     damage(frail, "DELETE FROM blobs")
     with caplog.at_level(logging.WARNING, "holdfast.stores"):
-        assert [key for key, _ in (await frail.get_new_signals(run.owner or 0, 0)).signals] == [other.key]
+        assert [key for key, _ in (await frail.claims.get_new_signals(run.owner or 0, 0)).signals] == [other.key]
     assert "signal 1 ('go') to run 'broken' cannot be read: its large payload is missing" in caplog.text
     with pytest.raises(StoreCorrupt, match="signal 1"):
         await frail.get_histories([run.key])
@@ -118,8 +118,8 @@ async def test_a_run_whose_row_cannot_be_read_fails_and_the_others_are_claimed(
     await commit_ops(frail, start_child(parent, "broken", inputs=LARGE))
     await start_run(frail, "last")
     damage(frail, harm)
-    worker = await frail.register_worker(new_worker(), 10.0)
-    claimed = await frail.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    worker = await frail.workers.register(new_worker(), 10.0)
+    claimed = await frail.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert [run.id for run in claimed] == ["first", "last"]
     [end] = await list_signals(frail, parent)
     told = read_error_info(end.payload)
@@ -130,7 +130,7 @@ async def test_a_run_whose_row_cannot_be_read_fails_and_the_others_are_claimed(
     with sqlite3.connect(frail.path) as connection:
         [broken] = connection.execute("SELECT state, error, owner, ready_state FROM runs WHERE id = 'broken'")
     assert broken == ("failed", end.payload, None, None)
-    assert await frail.claim_runs(worker, **CLAIM_FILTER, limit=9) == []
+    assert await frail.claims.claim(worker, **CLAIM_FILTER, limit=9) == []
 
 
 async def test_a_run_whose_row_cannot_be_read_is_left_out_of_lists_and_counts(frail: SqliteStore, caplog):
@@ -219,15 +219,15 @@ async def test_a_row_that_cannot_be_read_is_left_out_when_many_are_read(frail: S
 
 async def test_schedules_workflows_and_workers_that_cannot_be_read_are_left_out(frail: SqliteStore, caplog):
     new = [ScheduleDefinition(name, FLOW, "0 2 * * *", b"{}") for name in ("broken", "whole")]
-    await frail.put_schedules(new)
+    await frail.schedules.put(new)
     await frail.publish_workflows([WorkflowSpec(name, ()) for name in ("broken", "whole")])
-    broken, whole = [await frail.register_worker(new_worker(), 10.0) for _ in range(2)]
+    broken, whole = [await frail.workers.register(new_worker(), 10.0) for _ in range(2)]
     damage(frail, "UPDATE schedules SET options = 'odd' WHERE name = 'broken'")
     damage(frail, "UPDATE workflows SET parameters = 'odd' WHERE name = 'broken'")
     damage(frail, f"UPDATE workers SET workflows = 'odd' WHERE id = {broken}")
-    assert [one.definition.name for one in await frail.list_schedules()] == ["whole"]
+    assert [one.definition.name for one in await frail.schedules.list()] == ["whole"]
     assert list(await frail.get_workflow_specs()) == ["whole"]
     assert [worker.id for worker in await frail.list_workers()] == [whole]
     for what in ("schedule 'broken'", "workflow 'broken'", f"worker {broken}"):
         assert f"{what} cannot be read" in caplog.text
-    assert [one.definition.name for one in await frail.put_schedules(new)] == ["broken", "whole"]  # written anew
+    assert [one.definition.name for one in await frail.schedules.put(new)] == ["broken", "whole"]  # written anew

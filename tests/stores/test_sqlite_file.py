@@ -78,7 +78,7 @@ def tables(connection: sqlite3.Connection) -> dict[str, str]:
 
 async def test_a_new_database_is_durable_marked_and_versioned(path: Path):
     store = await opened(path)
-    connection = store._writer._connection
+    connection = store.writer._connection
     pragmas = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (
         "journal_mode", "synchronous", "application_id", "user_version")}  # fmt: skip
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "application_id": 0x486F6C64, "user_version": VERSION}
@@ -118,16 +118,16 @@ async def test_a_store_that_is_open_while_a_newer_holdfast_migrates_refuses_to_w
     run = await start_claimed_run(store)
     migrate_further(path, VERSION + 1, compatible_from=VERSION)
     assert await commit_ops(store, append(run, 0)) == [DONE], "it may go on as long as the other one only adds"
-    assert store.renew_lease(run.owner or 0, 10.0)
+    assert store.workers.renew_lease(run.owner or 0, 10.0)
     migrate_further(path, VERSION + 2, compatible_from=VERSION + 2)
     with pytest.raises(SchemaTooNew, match="a newer Holdfast has migrated it"):
         await store.commit([append(run, 1)])
     with pytest.raises(SchemaTooNew):
-        store.renew_lease(run.owner or 0, 10.0)
+        store.workers.renew_lease(run.owner or 0, 10.0)
     with pytest.raises(SchemaTooNew):
         await store.wait_for_change(5.0)
     with pytest.raises(SchemaTooNew):
-        await store.begin_step_transaction(run, Attempt(1, 1, name="step"), is_sync=True)
+        await store.step_transactions.begin(run, Attempt(1, 1, name="step"), is_sync=True)
     [history] = await store.get_histories([run.key])
     assert len(history.records) == 1
     await store.close()
@@ -176,7 +176,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, 
     monkeypatch.undo()
     store = await opened(path)
     assert await store.get_run("r") is not None
-    assert "more" not in tables(store._writer._connection)
+    assert "more" not in tables(store.writer._connection)
     await store.close()
 
 
@@ -187,7 +187,7 @@ async def test_an_older_database_is_migrated(path: Path, monkeypatch: pytest.Mon
     added = Migration("CREATE TABLE @more (x int);", BASELINE_VERSION, "CREATE INDEX more_x ON @more (x);")
     monkeypatch.setattr(connections, "MIGRATIONS", (*MIGRATIONS, added))
     store = await opened(path)
-    assert {"more", "more_x"} < tables(store._writer._connection).keys()
+    assert {"more", "more_x"} < tables(store.writer._connection).keys()
     assert await store.get_run("r") is not None
     await store.close()
 
@@ -287,7 +287,7 @@ async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path):
 async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path):
     store = await opened(path)
     run = await start_claimed_run(store)
-    connection = store._writer._connection
+    connection = store.writer._connection
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages}")
     big = append(run, 1, payload=os.urandom(100_000))
@@ -390,17 +390,17 @@ async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothin
 ):
     store, peer = await opened(path), await opened(path)
     run = await start_claimed_run(store)
-    worker = await peer.register_worker(new_worker(), 10.0)
+    worker = await peer.workers.register(new_worker(), 10.0)
     assert await commit_ops(store, append(run, 1)) == [DONE]
     for suffix in suffixes:
         Path(f"{path}{suffix}").unlink()
     writes = [
         lambda: store.commit([append(run, 2)]),
         lambda: store.commit([append(run, 2, payload=b"x" * 100_000)]),
-        lambda: store.begin_step_transaction(run, Attempt(3, 1, name="pay"), is_sync=True),
-        lambda: peer.reap_dead_workers(worker),
+        lambda: store.step_transactions.begin(run, Attempt(3, 1, name="pay"), is_sync=True),
+        lambda: peer.workers.reap_dead(worker),
         lambda: peer.wait_for_change(1.0),
-        lambda: asyncio.to_thread(peer.renew_lease, worker, 10.0),  # its connection would make new files
+        lambda: asyncio.to_thread(peer.workers.renew_lease, worker, 10.0),  # its connection would make new files
     ]
     for write in writes:
         with pytest.raises(StoreUnavailable, match=rf"{suffixes[0]} was deleted.*the last one to close it"):
@@ -417,12 +417,12 @@ async def test_a_store_that_is_not_open_says_so(path: Path):
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.get_run("r")
     await store.open()
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await store.close()
     with pytest.raises(StoreUnavailable, match="not open"):
         await store.commit([signal()])
     with pytest.raises(StoreUnavailable, match="not open"):
-        store.renew_lease(worker, 10.0)
+        store.workers.renew_lease(worker, 10.0)
 
 
 # Locks
@@ -469,8 +469,8 @@ async def test_reads_go_on_while_the_database_is_locked(path: Path):
     run = await start_claimed_run(store)
     keeper = hold_the_lock(path, 0.3)
     assert (await store.get_run("r")) == run
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
-    assert await store.reap_dead_workers(run.owner) is not None
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await store.workers.reap_dead(run.owner) is not None
     assert keeper.is_alive()
     keeper.join()
     await store.close()
@@ -511,13 +511,13 @@ async def test_a_lock_that_lasts_too_long_is_reported_and_changes_nothing(path: 
 
 async def test_a_lease_that_cannot_be_renewed_raises(path: Path, monkeypatch: pytest.MonkeyPatch):
     store = await opened(path)
-    worker = await store.register_worker(new_worker(), 10.0)
-    monkeypatch.setattr("holdfast.stores.sqlite.store.RENEWAL_TIMEOUT_S", 0.05)
+    worker = await store.workers.register(new_worker(), 10.0)
+    monkeypatch.setattr("holdfast.stores.sqlite.workers.RENEWAL_TIMEOUT_S", 0.05)
     keeper = hold_the_lock(path, 0.4)
     with pytest.raises(StoreUnavailable):
-        await asyncio.to_thread(store.renew_lease, worker, 10.0)
+        await asyncio.to_thread(store.workers.renew_lease, worker, 10.0)
     keeper.join()
-    assert store.renew_lease(worker, 10.0)
+    assert store.workers.renew_lease(worker, 10.0)
     await store.close()
 
 
@@ -538,7 +538,7 @@ async def test_both_ways_of_committing_do_the_same(path: Path, monkeypatch: pyte
 async def test_slow_commits_move_to_the_thread_and_quick_ones_back(path: Path):
     store = await opened(path)
     run = await start_claimed_run(store)
-    line = store._writer
+    line = store.writer
     line._average_commit_s = 1.0
     seen: set[str] = set()
     connection = line._connection
@@ -641,7 +641,7 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
     clock = 1_000_000.0
     store = SqliteStore(path, clock=lambda: clock)
     await store.open()
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for block in range(20):
         later = 0 if version else 1000  # of the other version, they are due
         new = [new_run(f"r{block}-{n}", available_at=clock + later + n, version=version) for n in range(1000)]
@@ -655,9 +655,11 @@ async def test_parked_runs_and_those_of_other_versions_by_the_thousand_do_not_sl
         steps += 1
         return 0
 
-    for line in (store._writer, store._engine_reader):
+    for line in (store.writer, store._engine_reader):
         line._connection.set_progress_handler(count, 10)
-    assert [run.id for run in await store.claim_runs(worker, workflows=[FLOW], queues=["default"], limit=10)] == ["due"]
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock + 1000
+    assert [run.id for run in await store.claims.claim(worker, workflows=[FLOW], queues=["default"], limit=10)] == [
+        "due"
+    ]
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock + 1000
     assert steps < 200
     await store.close()

@@ -81,7 +81,7 @@ async def test_the_index_of_words_is_in_step_with_the_memories(path: Path):
         store, *[AppendRecord(run.key, make_record(seq), memory=put(f"k{seq % 3}", f"tea {seq}")) for seq in range(9)]
     )
     await commit_ops(store, DeleteMemory("ann", "k1"), put("k1", ""))
-    assert [memory.key for memory in await store.search_memories("ann", "tea")] == ["k0", "k2"]
+    assert [memory.key for memory in await store.memories.search("ann", "tea")] == ["k0", "k2"]
     await store.close()
     check_index(path)
 
@@ -93,7 +93,7 @@ async def test_a_commit_that_fails_changes_neither_memories_nor_words(path: Path
     run = await start_claimed_run(store)
     with pytest.raises(sqlite3.Error):
         await commit_ops(store, put("a", "coffee"), put("b", "coffee"), bad._replace(key=run.key, epoch=run.epoch))
-    assert [memory.key for memory in await store.search_memories("ann", "coffee tea")] == ["a"]
+    assert [memory.key for memory in await store.memories.search("ann", "coffee tea")] == ["a"]
     await store.close()
     check_index(path)
 
@@ -112,7 +112,7 @@ async def test_a_search_reads_its_own_namespace_only(path: Path):
         steps += 1
 
     connection.set_progress_handler(count, 100)
-    assert [memory.key for memory in await store.search_memories("ann", "green tea")] == ["likes"]
+    assert [memory.key for memory in await store.memories.search("ann", "green tea")] == ["likes"]
     connection.set_progress_handler(None, 0)
     assert steps < 50, "that many hundred instructions would have read the other rows"
     await store.close()
@@ -172,7 +172,7 @@ class Statements:
 
     def __init__(self, store: SqliteStore) -> None:
         self.seen: list[str] = []
-        store._writer._connection.set_trace_callback(self.seen.append)
+        store.writer._connection.set_trace_callback(self.seen.append)
 
     def clear(self) -> list[str]:
         seen, self.seen[:] = [text.split()[0] for text in self.seen if text != LOOK], []
@@ -203,10 +203,10 @@ async def test_a_run_that_has_left_nothing_behind_ends_with_one_question_more(pa
 
 async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
     store = await opened(path)
-    worker = await store.register_worker(new_worker(), 1000.0)
+    worker = await store.workers.register(new_worker(), 1000.0)
     runs = [await start_run(store, f"r{number}", claim_as=worker) for number in range(60)]
     prepared: list[str] = []
-    real = store._writer._connection
+    real = store.writer._connection
 
     class Watched:
         """A connection that notes what is handed to it."""
@@ -220,7 +220,7 @@ async def test_notices_of_many_runs_are_written_by_one_statement(path: Path):
 
     tells = [AppendLiveEvents(run.key, run.epoch, (LiveEvent(0, "1", 1, "text", b"1", 1.0),)) for run in runs]
     database = SqliteDatabase(Watched())  # type: ignore[arg-type]
-    assert apply_ops(database, tells, 1.0, store._reader) == [DONE] * 60
+    assert apply_ops(database, tells, 1.0, store.reader) == [DONE] * 60
     assert prepared == ["BEGIN", "SELECT", "SELECT", "INSERT", "COMMIT"]
     await store.close()
 

@@ -34,9 +34,10 @@ from store_values import (
 import forked_python
 from holdfast.core.states import RunState
 from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
-from holdfast.stores.contract import ReapResult, RunFilter
+from holdfast.stores.contract import RunFilter
 from holdfast.stores.operations import OpStatus
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import ReapResult
 
 pytestmark = pytest.mark.asyncio
 
@@ -190,9 +191,9 @@ async def test_processes_that_claim_at_once_share_the_runs(processes: Processes)
     source = """
     async def main():
         await store.open()
-        me = await store.register_worker(new_worker(), 1000)
+        me = await store.workers.register(new_worker(), 1000)
         got = []
-        while claimed := await store.claim_runs(me, **CLAIM_FILTER, limit=3):
+        while claimed := await store.claims.claim(me, **CLAIM_FILTER, limit=3):
             got += [run.id for run in claimed]
             await asyncio.sleep(0.001)
         say(*got)
@@ -209,17 +210,17 @@ async def test_a_killed_process_is_seen_at_once_and_its_run_taken_over(processes
     process = processes.start(HOLDER.format(then=""))
     [owner] = processes.hear(process)
     store = await opened(processes.path)
-    assert await store.reap_dead_workers() == ReapResult()
+    assert await store.workers.reap_dead() == ReapResult()
     process.send_signal(os_signal.SIGKILL)
     process.wait()
     began = time.monotonic()
-    assert await store.reap_dead_workers() == ReapResult((int(owner),), 1, ())
+    assert await store.workers.reap_dead() == ReapResult((int(owner),), 1, ())
     assert time.monotonic() - began < 0.5
     run = await claim_run(store)
     assert (run.id, run.epoch, run.delivery_count) == ("theirs", 2, 1)
     assert await list_record_seqs(store, run) == [1]
     assert list(Path(f"{processes.path}-workers").glob("*")) == [
-        Path(f"{processes.path}-workers/{token}.lock") for token in store._own_workers.values()
+        Path(f"{processes.path}-workers/{token}.lock") for token in store.workers._own_workers.values()
     ]
     await store.close()
 
@@ -230,9 +231,9 @@ async def test_a_stopped_process_is_not_taken_for_dead_before_its_lease_has_pass
     process.send_signal(os_signal.SIGSTOP)
     ahead = 0.0
     store = await opened(processes.path, clock=lambda: time.time() + ahead)
-    assert await store.reap_dead_workers() == ReapResult()
+    assert await store.workers.reap_dead() == ReapResult()
     ahead = 1001.0
-    assert (await store.reap_dead_workers()).worker_ids == (int(owner),)
+    assert (await store.workers.reap_dead()).worker_ids == (int(owner),)
     await store.close()
 
 
@@ -249,10 +250,10 @@ async def test_a_child_process_that_outlives_its_worker_does_not_keep_it_alive(p
     children = [int(pid) for pid in processes.hear(process)]
     [owner] = processes.hear(process)
     store = await opened(processes.path)
-    assert await store.reap_dead_workers() == ReapResult()
+    assert await store.workers.reap_dead() == ReapResult()
     process.kill()
     process.wait()
-    assert (await store.reap_dead_workers()).worker_ids == (int(owner),)
+    assert (await store.workers.reap_dead()).worker_ids == (int(owner),)
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, os_signal.SIGKILL)
@@ -277,7 +278,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
             other = SqliteStore(store.path)
             async def reap():
                 await other.open()
-                say("reaped", len((await other.reap_dead_workers()).worker_ids))
+                say("reaped", len((await other.workers.reap_dead()).worker_ids))
                 await other.close()
             asyncio.run(reap())
             sys.stdout.flush()
@@ -286,7 +287,7 @@ async def test_a_forked_child_cannot_use_its_parents_store_and_does_no_harm(proc
         assert await commit_ops(store, append(run, 1)) == [DONE]
         other = SqliteStore(store.path)
         await other.open()
-        assert (await other.reap_dead_workers()).worker_ids == ()
+        assert (await other.workers.reap_dead()).worker_ids == ()
         say("parent fine")
         await store.close()
     asyncio.run(main())
@@ -335,9 +336,9 @@ async def test_a_worker_without_a_lock_file_lives_as_long_as_its_lease(tmp_path:
     run = await start_claimed_run(store)
     for file in Path(f"{store.path}-workers").iterdir():
         file.unlink()
-    assert await other.reap_dead_workers() == ReapResult()
+    assert await other.workers.reap_dead() == ReapResult()
     ahead = 11.0
-    assert (await other.reap_dead_workers()).worker_ids == (run.owner,)
+    assert (await other.workers.reap_dead()).worker_ids == (run.owner,)
     await store.close()
     await other.close()
 
@@ -346,7 +347,7 @@ async def test_a_store_closed_without_retiring_leaves_its_workers_to_be_reaped_a
     store, other = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     run = await start_claimed_run(store)
     await store.close()
-    assert (await other.reap_dead_workers()).worker_ids == (run.owner,)
+    assert (await other.workers.reap_dead()).worker_ids == (run.owner,)
     await other.close()
 
 
@@ -364,14 +365,14 @@ async def test_an_abandoned_store_retires_its_workers_since_nothing_took_them_do
 async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     mine = await start_claimed_run(first, "mine")
-    other = await second.register_worker(new_worker(), 10.0)
+    other = await second.workers.register(new_worker(), 10.0)
     for _ in range(3):
-        assert await first.reap_dead_workers(mine.owner) == ReapResult()
-        assert await second.reap_dead_workers(other) == ReapResult()
-    assert await second.claim_runs(other, **CLAIM_FILTER, limit=1) == []
-    await second.retire_worker(other)
+        assert await first.workers.reap_dead(mine.owner) == ReapResult()
+        assert await second.workers.reap_dead(other) == ReapResult()
+    assert await second.claims.claim(other, **CLAIM_FILTER, limit=1) == []
+    await second.workers.retire(other)
     assert await commit_ops(first, append(mine, 1)) == [DONE]
-    await first.retire_worker(mine.owner or 0)
+    await first.workers.retire(mine.owner or 0)
     assert await commit_ops(first, append(mine, 2)) == [FENCED]
     assert list(Path(f"{first.path}-workers").iterdir()) == []
     await first.close()
@@ -381,10 +382,10 @@ async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_pat
 async def test_reaping_writes_nothing_while_everybody_lives(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     await start_claimed_run(first)
-    me = await second.register_worker(new_worker(), 10.0)
+    me = await second.workers.register(new_worker(), 10.0)
     await first.wait_for_change(0)
     for _ in range(20):
-        await second.reap_dead_workers(me)
+        await second.workers.reap_dead(me)
     assert not await first.wait_for_change(0)
     await first.close()
     await second.close()
@@ -394,13 +395,13 @@ async def test_a_database_reached_through_a_link_has_the_same_lock_files(tmp_pat
     store = await opened(tmp_path / "runs.db")
     (tmp_path / "link.db").symlink_to(tmp_path / "runs.db")
     linked = SqliteStore(tmp_path / "link.db")
-    assert linked._locks.folder == store._locks.folder
+    assert linked.workers._locks.folder == store.workers._locks.folder
     await store.close()
 
 
 async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(processes: Processes):
     store = await opened(processes.path)
-    me = await store.register_worker(new_worker(), 1000)
+    me = await store.workers.register(new_worker(), 1000)
     runs = [await start_run(store, f"r{number}", claim_as=me) for number in range(80)]
     source = """
     async def main():
@@ -436,23 +437,23 @@ async def test_once_a_workflow_is_switched_off_no_other_process_starts_or_claims
     source = """
     async def main():
         await store.open()
-        me = await store.register_worker(new_worker(), 1000)
+        me = await store.workers.register(new_worker(), 1000)
         say("ready")
         number = 0
         while True:
             number += 1
             [answer] = await commit_ops(store, StartRun(new_run(f"{os.getpid()}-{number}")))
-            claimed = await store.claim_runs(me, **CLAIM_FILTER, limit=1)
+            claimed = await store.claims.claim(me, **CLAIM_FILTER, limit=1)
             if answer is OpStatus.WORKFLOW_DISABLED:
                 break
         sys.stdin.readline()
-        say(len(claimed), len(await store.claim_runs(me, **CLAIM_FILTER, limit=9)))
+        say(len(claimed), len(await store.claims.claim(me, **CLAIM_FILTER, limit=9)))
     asyncio.run(main())
     """
     started = [processes.start(source) for _ in range(2)]
     assert [processes.hear(process) for process in started] == [["ready"]] * 2
     await asyncio.sleep(0.05)
-    assert await store.disable_workflow(FLOW)
+    assert await store.disabled_workflows.disable(FLOW)
     before = await store.count_runs()
     for process in started:
         assert process.stdin is not None

@@ -37,7 +37,7 @@ class Steps:
 
     def __init__(self, store: SqliteStore) -> None:
         self.count = 0
-        for line in (store._writer, store._engine_reader):
+        for line in (store.writer, store._engine_reader):
             line._connection.set_progress_handler(self._one_more, 10)
 
     def _one_more(self) -> int:
@@ -73,13 +73,13 @@ async def test_a_long_backlog_of_a_key_at_its_limit_is_read_once(store: SqliteSt
 async def test_keys_that_are_in_no_use_any_more_are_forgotten(store: SqliteStore, clock: Clock):
     worker = await declare_limited_queue(store, None, key_concurrency=1, key_rates=("1/min",))
     await start_queued_runs(store, *(f"c{n}/1" for n in range(30)), "busy/1", "busy/2", "busy/3")
-    taken = await store.claim_runs(worker, **CLAIM_FILTER, limit=99)
+    taken = await store.claims.claim(worker, **CLAIM_FILTER, limit=99)
     assert len(taken) == 31
     await commit_ops(store, *map(finish, taken))
     assert (count(store, "queue_turns"), count(store, "queue_keys")) == (31, 31)
     for _ in range(3):  # the one that has runs is looked at again later
         clock.advance(90_000)
-        await store.sweep_pruned()
+        await store.retention.sweep()
     assert (count(store, "queue_turns"), count(store, "queue_keys")) == (1, 1)
     assert await claim_ids(store, worker) == ["busy/2"]
     await start_queued_runs(store, "c0/2")
@@ -97,7 +97,7 @@ async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: S
         assert (answer.run.id, answer.run.inputs) == ("r", large(letter))
     await commit_ops(store, StartRun(new_run("t", dedup_key="d", inputs=large(b"d"))))
     assert count(store, "blobs") == 4
-    while not (await store.sweep_pruned()).is_done:
+    while not (await store.retention.sweep()).is_done:
         pass
     assert count(store, "blobs") == 1
     assert (await read_run(store)).inputs == large(b"c")
@@ -108,14 +108,14 @@ async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: S
 async def test_what_is_charged_is_kept_until_it_is_counted(store: SqliteStore):
     worker = await declare_limited_queue(store, None, "100 tokens/min")
     await start_queued_runs(store, "a", "b")
-    [run, _] = await store.claim_runs(worker, **CLAIM_FILTER, limit=2)
+    [run, _] = await store.claims.claim(worker, **CLAIM_FILTER, limit=2)
     record = append(run, 0, used=Usage(calls=1, input_tokens=60, output_tokens=41))
     assert await commit_ops(store, record) == await commit_ops(store, record)
     assert count(store, "queue_charges") == 1
     await start_queued_runs(store, "c")
     assert await claim_ids(store, worker) == []
     assert count(store, "queue_charges") == 0
-    await store.set_queue_limits(QUEUE, make_limits(1))
+    await store.queues.set_limits(QUEUE, make_limits(1))
     await commit_ops(store, append(run, 1, used=Usage(calls=1, input_tokens=60)))
     assert count(store, "queue_charges") == 0, "its queue counts no tokens"
 
@@ -125,31 +125,31 @@ async def test_limits_that_cannot_be_read_let_nothing_through_until_they_are_set
 ):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a")
-    store._writer._connection.execute("UPDATE queues SET limits = '[null, [\"9/parsec\"], null, []]'")
+    store.writer._connection.execute("UPDATE queues SET limits = '[null, [\"9/parsec\"], null, []]'")
     await start_run(store, "free")
     assert await claim_ids(store, worker) == ["free"]
-    assert await store.list_queues() == []
+    assert await store.queues.list() == []
     assert "queue 'llm' cannot be read" in caplog.text
-    assert await store.set_queue_limits(QUEUE, make_limits(1)) is True
+    assert await store.queues.set_limits(QUEUE, make_limits(1)) is True
     assert await claim_ids(store, worker) == ["a"]
 
 
 async def test_whoever_is_interrupted_leaves_what_the_next_one_finishes(store: SqliteStore):
     await start_queued_runs(store, "a", "b")
     worker = await declare_limited_queue(store, 1)
-    connection = store._writer._connection
+    connection = store.writer._connection
     connection.execute("UPDATE runs SET due_state = 1, ready_state = 1, turn = 0 WHERE id = 'b'")
     connection.execute("UPDATE queues SET is_complete = 0")
-    await store.declare_queues([NewQueue(QUEUE, make_limits(1))])
+    await store.queues.declare([NewQueue(QUEUE, make_limits(1))])
     assert await claim_ids(store, worker) == ["a"]
     connection.execute("UPDATE queues SET declared_limits = NULL, limits = '[null, [], null, []]', concurrency = NULL")
-    await store.declare_queues([NewQueue("another", make_limits(1))])
-    assert [queue.name for queue in await store.list_queues()] == ["another"]
+    await store.queues.declare([NewQueue("another", make_limits(1))])
+    assert [queue.name for queue in await store.queues.list()] == ["another"]
     assert [(await read_run(store, name)).is_limited for name in "ab"] == [False, False]
 
 
 async def test_announcing_what_is_known_writes_nothing(store: SqliteStore):
     await declare_limited_queue(store, 1)
-    before = store._writer._connection.total_changes
-    await store.declare_queues([NewQueue(QUEUE, make_limits(1))])
-    assert store._writer._connection.total_changes == before
+    before = store.writer._connection.total_changes
+    await store.queues.declare([NewQueue(QUEUE, make_limits(1))])
+    assert store.writer._connection.total_changes == before

@@ -57,7 +57,7 @@ def change(path: Path, statement: str, *values: object) -> None:
 async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore):
     run, child = await start_claimed_run(file, "r"), await start_claimed_run(file, "c")
     seen: list[str] = []
-    connection = file._writer._connection
+    connection = file.writer._connection
     connection.set_trace_callback(seen.append)
     await commit_ops(file, append(run, 0))
     assert [statement.split()[0] for statement in seen if statement != "PRAGMA data_version"] == ["INSERT"]
@@ -72,7 +72,7 @@ async def test_what_many_children_use_in_one_commit_is_written_to_the_run_above_
     parent = await start_claimed_run(file, "p")
     answers = await commit_ops(file, *[start_child(parent, f"c{at}", at, claim_as=parent.owner) for at in range(50)])
     seen: list[str] = []
-    connection = file._writer._connection
+    connection = file.writer._connection
     connection.set_trace_callback(seen.append)
     await commit_ops(file, *[append(answer.run, 0, used=CALL) for answer in answers])
     connection.set_trace_callback(None)
@@ -91,7 +91,7 @@ async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
             steps += 1
             return 0
 
-        connection = file._writer._connection
+        connection = file.writer._connection
         connection.set_progress_handler(count, 10)  # in tens of the instructions of SQLite's machine
         await commit_ops(file, reserve(run, seq), append(run, seq, used=CALL))
         connection.set_progress_handler(None, 0)
@@ -109,7 +109,7 @@ async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: S
     [answer] = await commit_ops(file, start_child(parent, "c", claim_as=parent.owner))
     assert await commit_ops(file, reserve(answer.run, 0, 100)) == [DONE]
     change(path, "UPDATE runs SET state = 'pending', owner = NULL, ready_state = 1, tags = '{' WHERE id = 'c'")
-    assert await file.claim_runs(parent.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await file.claims.claim(parent.owner or 0, **CLAIM_FILTER, limit=1) == []
     assert "cannot be read" in caplog.text
     [end] = await list_signals(file, parent)
     assert end.name == RunState.FAILED
@@ -147,7 +147,7 @@ async def test_a_workflow_whose_budget_cannot_be_read_is_named_and_left_out(
 
 async def test_the_newest_run_of_a_session_is_found_by_an_index(file: SqliteStore):
     await start_run(file, "a", session="talk")
-    plan = file._writer._connection.execute(
+    plan = file.writer._connection.execute(
         f"EXPLAIN QUERY PLAN {sql.STATEMENTS.NEWEST_IN_SESSION}", (FLOW, "talk")
     ).fetchall()
     assert [row[3] for row in plan] == ["SEARCH runs USING INDEX runs_sessions (workflow=? AND session=?)"]

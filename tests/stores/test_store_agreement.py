@@ -246,7 +246,7 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
     seen: list[Any] = []
     await store.open()
     for _ in range(2):
-        await store.register_worker(new_worker(), 5.0)
+        await store.workers.register(new_worker(), 5.0)
     for event, detail in story:
         match event:
             case "commit":
@@ -255,42 +255,42 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
                 await store.commit(detail)
                 seen.append(await store.commit(detail))
             case "claim":
-                seen.append(await store.claim_runs(detail, **CLAIM_FILTER, limit=2))
+                seen.append(await store.claims.claim(detail, **CLAIM_FILTER, limit=2))
             case "retire":
-                await store.retire_worker(detail)
+                await store.workers.retire(detail)
             case "kill":
                 kill(store, detail)
-                seen.append(await store.reap_dead_workers())
+                seen.append(await store.workers.reap_dead())
             case "later":
                 clock.advance(detail)
-                seen.append(await store.reap_dead_workers(include_listeners=detail > 5.0))
+                seen.append(await store.workers.reap_dead(include_listeners=detail > 5.0))
             case "keep":
-                seen.append(await store.renew_listener_lease(detail, 2.0))
+                seen.append(await store.workers.renew_listener_lease(detail, 2.0))
             case "expire":
-                seen.append(await store.expire_runs(detail))
+                seen.append(await store.claims.expire_runs(detail))
             case "sweep":
                 clock.advance(detail)
-                await store.sweep_pruned()
+                await store.retention.sweep()
                 seen.append(await store.list_workers([1, 2, 3, 4]))
             case "off":
-                seen.append(await store.disable_workflow(FLOW))
+                seen.append(await store.disabled_workflows.disable(FLOW))
             case "on":
-                seen.append(await store.enable_workflow(FLOW))
+                seen.append(await store.disabled_workflows.enable(FLOW))
             case "limit":
-                seen.append(await store.set_queue_limits("default", detail))
+                seen.append(await store.queues.set_limits("default", detail))
             case "announce":
-                await store.declare_queues([NewQueue("default", detail)])
+                await store.queues.declare([NewQueue("default", detail)])
             case "pause":
-                seen.append(await store.pause_queue("default"))
+                seen.append(await store.queues.pause("default"))
             case "resume":
-                seen.append(await store.resume_queue("default"))
+                seen.append(await store.queues.resume("default"))
             case "put":
                 name, version = detail
-                seen.append(await store.put_document("key", name, f"{len(seen)}".encode(), if_version=version))
+                seen.append(await store.documents.put("key", name, f"{len(seen)}".encode(), if_version=version))
             case "drop":
-                seen.append(await store.delete_document("key", detail))
+                seen.append(await store.documents.delete("key", detail))
             case _:
-                seen.append(await store.register_worker(new_worker(is_listener=detail), 5.0))
+                seen.append(await store.workers.register(new_worker(is_listener=detail), 5.0))
         seen.append(await look(store))
     await store.close()
     return seen
@@ -299,14 +299,14 @@ async def live(store: Any, clock: Clock, story: list[tuple[str, Any]]) -> list[A
 def kill(store: Any, worker: int) -> None:
     if isinstance(store, MemoryStore):
         store.simulate_worker_death(worker)
-    elif worker in store._own_workers:
-        store._locks.release(store._own_workers[worker])
+    elif worker in store.workers._own_workers:
+        store.workers._locks.release(store.workers._own_workers[worker])
 
 
 async def look(store: Store) -> list[Any]:
     runs = await store.list_runs(RunFilter())
     histories = await store.get_histories([run.key for run in runs])
-    wake, queues = await store.get_next_wake_at(**CLAIM_FILTER), await store.list_queues()
+    wake, queues = await store.claims.get_next_wake_at(**CLAIM_FILTER), await store.queues.list()
     return [
         runs,
         [(list(h.records), dict(h.attempts), list(h.signals)) for h in histories],
@@ -315,19 +315,19 @@ async def look(store: Store) -> list[Any]:
         queues,
         await store.list_workers(),
         await store.count_runs(),
-        [list((await store.get_new_signals(worker, 0)).signals) for worker in (1, 2, 3)],
-        [await store.get_run_requests(worker) for worker in (1, 2, 3)],
-        await store.get_disabled_workflows(),
+        [list((await store.claims.get_new_signals(worker, 0)).signals) for worker in (1, 2, 3)],
+        [await store.claims.get_run_requests(worker) for worker in (1, 2, 3)],
+        await store.disabled_workflows.get_all(),
         await store.get_usages(RUNS),
         [[run.id for run in await store.list_runs(where)] for where in FILTERS],
         [await store.list_approvals(where) for where in APPROVALS],
         [await follow(store, run_id) for run_id in RUNS],
         [await store.get_last_record(run_id, "x") for run_id in RUNS],
-        [await store.list_memories(space, after=after) for space in ("ann", "bob") for after in ("", "likes")],
-        [await store.search_memories("ann", words) for words in SEARCHES],
-        await store.list_documents("key"),
-        await store.get_daily_usage("1970-01-01", "1970-01-02"),
-        await store.get_daily_run_counts("1970-01-01", "1970-01-31"),
+        [await store.memories.list(space, after=after) for space in ("ann", "bob") for after in ("", "likes")],
+        [await store.memories.search("ann", words) for words in SEARCHES],
+        await store.documents.list("key"),
+        await store.daily_usage.get("1970-01-01", "1970-01-02"),
+        await store.daily_usage.get_run_counts("1970-01-01", "1970-01-31"),
     ]
 
 

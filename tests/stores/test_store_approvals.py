@@ -279,7 +279,7 @@ async def test_the_holder_hears_of_an_answer(store: Store, second_store: Store):
     assert run.owner is not None
     await commit_ops(store, ask(run))
     await commit_ops(second_store, answer())
-    [(key, signal)] = (await store.get_new_signals(run.owner, 0)).signals
+    [(key, signal)] = (await store.claims.get_new_signals(run.owner, 0)).signals
     assert (key, *answers([signal])) == (run.key, (A1, 3, b"true"))
 
 
@@ -321,8 +321,8 @@ async def test_a_paused_run_has_the_answer_and_stays_paused(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), park(run, approval_ids=("a1",)), PauseRun("r", 1.0))
     assert await commit_ops(store, answer()) == [DONE]
-    worker = await store.register_worker(new_worker("idle"), 10.0)
-    assert await store.claim_runs(worker, workflows=[FLOW], queues=None, limit=1) == []
+    worker = await store.workers.register(new_worker("idle"), 10.0)
+    assert await store.claims.claim(worker, workflows=[FLOW], queues=None, limit=1) == []
     await commit_ops(store, ResumeRun("r", 2.0))
     assert (await claim_run(store, worker)).id == "r"
 
@@ -353,13 +353,13 @@ async def test_odd_characters_survive_or_become_question_marks(store: Store):
 async def test_the_questions_of_a_run_that_has_ended_are_open_no_more(store: Store, kill_worker: Callable[[int], None]):
     first = await start_claimed_run(store, max_deliveries=1)
     assert first.owner is not None
-    worker = await store.register_worker(new_worker("second"), 10.0)
+    worker = await store.workers.register(new_worker("second"), 10.0)
     second = await start_run(store, "s", claim_as=worker)
     await commit_ops(store, ask(first), ask(second, approval="b1"), ask(second, 4, "b2"), answer("b2"))
     await commit_ops(store, finish(second))
     assert await opened(store) == ["a1"]
     kill_worker(first.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert await get_state(store) is RunState.DEAD
     assert await opened(store) == []
     states = {one.id: one.state for one in await store.list_approvals(ApprovalFilter(only_open=False))}

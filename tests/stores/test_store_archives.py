@@ -75,9 +75,9 @@ async def move(source: Store, target: Store, *run_ids: str) -> None:
     text = await exported(source, *run_ids)
     runs = list(read_archive(io.StringIO(text), "f"))
     for run in runs:
-        assert await target.restore_run(run)
+        assert await target.archives.restore(run)
     for run in runs:
-        await target.activate_run(run)
+        await target.archives.activate(run)
 
 
 async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
@@ -135,19 +135,19 @@ async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[St
     parent = await start_claimed_run(source, "p", workflow="main", budget=BudgetLimits(None, 100, None, None))
     await commit_ops(source, start_child(parent, "c"), park(parent, None, awaited_positions=(0,)))
     p, c = await archive_run(source, "p"), await archive_run(source, "c")
-    assert await target.restore_run(p)
+    assert await target.archives.restore(p)
     assert (await read_run(target, "p")).paused_at == NOT_ACTIVATED
-    worker = await target.register_worker(new_worker(workflows=("main", "etl")), 10.0)
+    worker = await target.workers.register(new_worker(workflows=("main", "etl")), 10.0)
     wanted = {"workflows": ["main", "etl"], "queues": None, "limit": 9}
-    assert await target.restore_run(c)
-    assert await target.claim_runs(worker, **wanted) == []
+    assert await target.archives.restore(c)
+    assert await target.claims.claim(worker, **wanted) == []
     for one in (p, c, p):  # the second step may be repeated
-        await target.activate_run(one)
-    [child] = await target.claim_runs(worker, **wanted)
+        await target.archives.activate(one)
+    [child] = await target.claims.claim(worker, **wanted)
     assert child.id == "c"
     used = append(child, 0, used=Usage(calls=1, input_tokens=9))
     assert await commit_ops(target, used, finish(child)) == [DONE, NOTIFIED]
-    [woken] = await target.claim_runs(worker, **wanted)
+    [woken] = await target.claims.claim(worker, **wanted)
     [history] = await target.get_histories([woken.key])
     assert [(sent.name, sent.position) for sent in history.signals] == [("completed", 0)]
     assert (await target.get_usages(["p"]))["p"].used.input_tokens == 9
@@ -170,7 +170,7 @@ async def test_a_run_that_is_there_is_never_overwritten(two: tuple[Store, Store]
     source, target = two
     await start_run(source, "r", inputs=b'"theirs"')
     mine = await start_run(target, "r", inputs=b'"mine"')
-    assert not await target.restore_run(await archive_run(source, "r"))
+    assert not await target.archives.restore(await archive_run(source, "r"))
     assert await read_run(target, "r") == mine
 
 
@@ -186,10 +186,10 @@ async def test_signals_are_still_told_apart(two: tuple[Store, Store]):
 
 async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, Store]):
     source, target = two
-    starter = await source.register_worker(new_worker("script"), 10.0)
+    starter = await source.workers.register(new_worker("script"), 10.0)
     await start_run(source, "made-up", has_generated_id=True, starter=starter)
     await move(source, target, "made-up")
-    again = new_run("other", has_generated_id=True, starter=await target.register_worker(new_worker("script"), 10.0))
+    again = new_run("other", has_generated_id=True, starter=await target.workers.register(new_worker("script"), 10.0))
     [answer] = await commit_ops(target, StartRun(again, join_orphan=True))
     assert (answer.run.id, answer.is_new) == ("made-up", False)
 

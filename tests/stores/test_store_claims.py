@@ -23,20 +23,20 @@ pytestmark = pytest.mark.asyncio
 
 
 async def ids(store: Store, worker: int, *, limit: int = 99, workflows=(FLOW,), queues=None) -> list[str]:
-    return [run.id for run in await store.claim_runs(worker, workflows=workflows, queues=queues, limit=limit)]
+    return [run.id for run in await store.claims.claim(worker, workflows=workflows, queues=queues, limit=limit)]
 
 
 async def test_a_claimed_run_is_held_by_the_worker_under_the_next_epoch(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store)
-    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
     assert (run.state, run.epoch, run.owner, run.wake_at) == (RunState.RUNNING, 1, worker, None)
     assert run == await store.get_run("r")
-    assert await store.claim_runs(worker, **CLAIM_FILTER, limit=1) == []
+    assert await store.claims.claim(worker, **CLAIM_FILTER, limit=1) == []
 
 
 async def test_the_highest_priority_goes_first_and_then_the_oldest(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for name, priority in [("a", 0), ("b", 5), ("c", -1), ("d", 5), ("e", 0)]:
         await start_run(store, name, priority=priority)
     assert await ids(store, worker, limit=3) == ["b", "d", "a"]
@@ -44,7 +44,7 @@ async def test_the_highest_priority_goes_first_and_then_the_oldest(store: Store)
 
 
 async def test_the_order_holds_across_workflows_and_over_timers_that_have_come_due(store: Store, clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     await start_run(store, "a", workflow="x")
     await start_run(store, "b", workflow="y", priority=1)
     await start_run(store, "c", workflow="x", available_at=clock.now + 10, priority=2)
@@ -55,7 +55,7 @@ async def test_the_order_holds_across_workflows_and_over_timers_that_have_come_d
 
 
 async def test_no_more_than_the_limit_is_taken(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for number in range(5):
         await start_run(store, f"r{number}")
     assert await ids(store, worker, limit=0) == []
@@ -64,7 +64,7 @@ async def test_no_more_than_the_limit_is_taken(store: Store):
 
 
 async def test_only_the_workflows_asked_for_are_claimed(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "mine")
     await start_run(store, "foreign", workflow="other")
     assert await ids(store, worker, workflows=[]) == []
@@ -73,7 +73,7 @@ async def test_only_the_workflows_asked_for_are_claimed(store: Store):
 
 
 async def test_only_the_queues_asked_for_are_served(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for queue in ("default", "slow", "gpu"):
         await start_run(store, f"on-{queue}", queue=queue)
     assert await ids(store, worker, queues=[]) == []
@@ -82,37 +82,37 @@ async def test_only_the_queues_asked_for_are_served(store: Store):
 
 
 async def test_a_delayed_run_is_not_claimed_before_its_time(store: Store, clock):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, available_at=clock.now + 5)
     assert await ids(store, worker) == []
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 5
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock.now + 5
     clock.advance(5)
     assert await ids(store, worker) == ["r"]
 
 
 async def test_next_wake_tells_the_earliest_time_of_what_is_served(store: Store, clock):
-    worker = await store.register_worker(new_worker(), 10.0)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    worker = await store.workers.register(new_worker(), 10.0)
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     await start_run(store, "late", available_at=clock.now + 50)
     await start_run(store, "soon", available_at=clock.now + 20, queue="slow")
     await start_run(store, "foreign", available_at=clock.now + 1, workflow="other")
-    assert await store.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 20
-    assert await store.get_next_wake_at(workflows=[FLOW], queues=["default"]) == clock.now + 50
-    assert await store.get_next_wake_at(workflows=[FLOW, "other"], queues=None) == clock.now + 1
-    assert await store.get_next_wake_at(workflows=[FLOW], queues=["none"]) is None
-    assert await store.get_next_wake_at(workflows=[], queues=None) is None
+    assert await store.claims.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 20
+    assert await store.claims.get_next_wake_at(workflows=[FLOW], queues=["default"]) == clock.now + 50
+    assert await store.claims.get_next_wake_at(workflows=[FLOW, "other"], queues=None) == clock.now + 1
+    assert await store.claims.get_next_wake_at(workflows=[FLOW], queues=["none"]) is None
+    assert await store.claims.get_next_wake_at(workflows=[], queues=None) is None
     due = await start_run(store, "now")
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == due.wake_at
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == due.wake_at
     assert due.wake_at is not None
     assert due.wake_at <= clock.now
-    await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 20
+    await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock.now + 20
 
 
 async def test_a_run_parked_until_a_time_in_the_past_is_due_at_once(store: Store, clock):
     run = await start_claimed_run(store)
     await commit_ops(store, park(run, clock.now - 100))
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now - 100
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock.now - 100
     assert (await claim_run(store, run.owner)).epoch == 2
 
 
@@ -120,8 +120,8 @@ async def test_two_workers_never_get_the_same_run(store: Store, second_store: St
     for number in range(20):
         await start_run(store, f"r{number:02}")
     here, there = (
-        await store.register_worker(new_worker(), 10.0),
-        await second_store.register_worker(new_worker(), 10.0),
+        await store.workers.register(new_worker(), 10.0),
+        await second_store.workers.register(new_worker(), 10.0),
     )
     taken: list[str] = []
     while got := await ids(store, here, limit=3) + await ids(second_store, there, limit=2):
@@ -131,10 +131,10 @@ async def test_two_workers_never_get_the_same_run(store: Store, second_store: St
 
 async def test_a_worker_that_is_not_live_claims_nothing(store: Store, clock):
     await start_run(store)
-    retired, dead = [await store.register_worker(new_worker(), 10.0) for _ in range(2)]
-    await store.retire_worker(retired)
+    retired, dead = [await store.workers.register(new_worker(), 10.0) for _ in range(2)]
+    await store.workers.retire(retired)
     clock.advance(11)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     for worker in (retired, dead, 999):
         assert await ids(store, worker) == []
 

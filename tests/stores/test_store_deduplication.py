@@ -37,7 +37,7 @@ async def begin(
 
 
 async def test_a_start_joins_the_unfinished_run_with_its_key_whatever_its_inputs(store: Store, second_store: Store):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     first = await begin(store, "a")
     assert (first.is_new, first.is_deduplicated) == (True, False)
     joined = await begin(second_store, "b", inputs=b'{"other":1}', digest=b"other", workflow="mail", claim_as=worker)
@@ -54,7 +54,7 @@ async def test_a_start_joins_the_unfinished_run_with_its_key_whatever_its_inputs
 
 
 async def test_once_a_run_has_ended_its_key_is_free_also_after_a_retry(store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     held = await begin(store, "a", claim_as=worker)
     assert held.run.state is RunState.RUNNING
     await commit_ops(store, finish(held.run, RunState.FAILED))
@@ -100,7 +100,7 @@ async def test_a_start_under_an_id_that_is_there_finds_that_run_and_joins_no_oth
 
 
 async def test_the_run_that_is_joined_is_awaited_like_one_that_was_started(store: Store):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     child = await begin(store, "child", claim_as=worker)
     parent = await start_run(store, "parent", claim_as=worker)
     [answer] = await commit_ops(store, StartRun(new_run("mine", dedup_key="d", parent="parent"), link=link(parent, 2)))
@@ -111,7 +111,7 @@ async def test_the_run_that_is_joined_is_awaited_like_one_that_was_started(store
 
 async def test_a_key_joins_also_where_the_workflow_is_switched_off(store: Store):
     await begin(store, "a")
-    await store.disable_workflow("etl")
+    await store.disabled_workflows.disable("etl")
     assert (await begin(store, "b")).run.id == "a"
     assert await commit_ops(store, StartRun(new_run("c", dedup_key="else"))) == [OpStatus.WORKFLOW_DISABLED]
 
@@ -153,9 +153,9 @@ async def test_until_it_begins_each_start_replaces_the_inputs_and_puts_it_off(st
     assert await claim_ids(store, worker) == []
     third = await put_off(store, clock, "c", b"3", version="", queue=queue)
     assert third.run.wake_at == began + 12  # and no later
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == began + 12
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == began + 12
     clock.advance(4)
-    [held] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [held] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert (held.id, held.inputs, held.created_at) == ("a", b"3", began)
     fourth = await put_off(store, clock, "d", b"4", queue=queue)
     assert (fourth.is_new, fourth.run.id) == (True, "d")  # the first has begun, with what it was given
@@ -165,7 +165,7 @@ async def test_until_it_begins_each_start_replaces_the_inputs_and_puts_it_off(st
 
 
 async def test_large_inputs_are_replaced_by_others(store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     large = [b'"' + bytes([letter]) * (MAX_INLINE_BYTES + 9) + b'"' for letter in b"xyz"]
     await put_off(store, clock, "a", large[0])
     await start_run(store, "same", inputs=large[0])  # kept once for both
@@ -173,7 +173,7 @@ async def test_large_inputs_are_replaced_by_others(store: Store, clock: Clock):
     assert (await put_off(store, clock, "c", b"small")).run.inputs == b"small"
     assert (await put_off(store, clock, "d", large[2])).run.inputs == large[2]
     clock.advance(5)
-    taken = {run.id: run.inputs for run in await store.claim_runs(worker, **CLAIM_FILTER, limit=9)}
+    taken = {run.id: run.inputs for run in await store.claims.claim(worker, **CLAIM_FILTER, limit=9)}
     assert taken == {"a": large[2], "same": large[0]}
 
 
@@ -196,7 +196,7 @@ async def test_a_batch_that_debounces_is_repeated_harmlessly(store: Store, clock
         answers = await commit_ops(store, *ops)
         assert [(one.run.id, one.is_new) for one in answers] == [("a", True), ("a", False), ("a", False)]
         assert ((await read_run(store, "a")).inputs, (await read_run(store, "a")).wake_at) == (b"c", clock.now + 2)
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     clock.advance(2)
     assert await claim_ids(store, worker) == ["a"]
     assert (await commit_ops(store, ops[0]))[0].is_new  # it is its own run, also when that has begun

@@ -37,7 +37,7 @@ from holdfast.core.states import RunState
 from holdfast.errors import RunTimedOut
 from holdfast.stores.approvals import ApprovalFilter, ApprovalRequest, RequestApproval
 from holdfast.stores.archives import ArchivedRun
-from holdfast.stores.contract import ReapResult, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.live_events import STARTED
 from holdfast.stores.operations import (
@@ -56,6 +56,7 @@ from holdfast.stores.postgres import PgStore
 from holdfast.stores.retention import PruneRequest
 from holdfast.stores.rules import LISTENER_RETENTION_S
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import ReapResult
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,14 +69,14 @@ CANCELLED, DEAD, FAILED, PENDING, RUNNING = (
 
 async def listen(store: Store, lease: float = 10.0, name: str = "handler", **fields: Any) -> int:
     """A new worker by lease."""
-    return await store.register_worker(new_worker(name, host="10.0.0.7", pid=0, is_listener=True, **fields), lease)
+    return await store.workers.register(new_worker(name, host="10.0.0.7", pid=0, is_listener=True, **fields), lease)
 
 
 async def take(store: Store, run_id: str = "r", *, listener: int | None = None, **fields: Any) -> Run:
     """A new run by delivery, held by a worker by lease."""
     listener = await listen(store) if listener is None else listener
     await start_run(store, run_id, is_delivery=True, **fields)
-    [run] = await store.claim_runs(listener, **CLAIM_FILTER, limit=1)
+    [run] = await store.claims.claim(listener, **CLAIM_FILTER, limit=1)
     assert run.id == run_id
     return run
 
@@ -90,11 +91,11 @@ async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_
     [listener] = await second_store.list_workers()
     assert (listener.is_listener, listener.state, listener.host) == (True, "live", "10.0.0.7")
     clock.advance(10.5)
-    assert await second_store.reap_dead_workers() == ReapResult()
-    assert await store.reap_dead_workers(listener.id, include_listeners=True) == ReapResult()
+    assert await second_store.workers.reap_dead() == ReapResult()
+    assert await store.workers.reap_dead(listener.id, include_listeners=True) == ReapResult()
     assert await commit_ops(store, append(run, 0)) == [DONE], "nobody has taken it away"
-    assert await second_store.reap_dead_workers(include_listeners=True) == ReapResult((listener.id,), 1, ())
-    assert await second_store.reap_dead_workers(include_listeners=True) == ReapResult()
+    assert await second_store.workers.reap_dead(include_listeners=True) == ReapResult((listener.id,), 1, ())
+    assert await second_store.workers.reap_dead(include_listeners=True) == ReapResult()
     assert await commit_ops(store, append(run, 1)) == [FENCED]
     taken = await read_run(store)
     assert (taken.state, taken.delivery_count, taken.owner) == (PENDING, 1, None)
@@ -105,17 +106,17 @@ async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_ove
 ):
     listener = await listen(store)
     clock.advance(500)
-    assert await second_store.renew_listener_lease(listener, 20.0)
+    assert await second_store.workers.renew_listener_lease(listener, 20.0)
     [worker] = await store.list_workers()
     assert (worker.lease_expires_at, worker.heartbeat_at) == (clock.now + 20, clock.now)
     clock.advance(19)
-    assert await store.reap_dead_workers(include_listeners=True) == ReapResult()
-    assert await store.renew_listener_lease(listener, 1.0), "a connection that broke has less time to come back"
+    assert await store.workers.reap_dead(include_listeners=True) == ReapResult()
+    assert await store.workers.renew_listener_lease(listener, 1.0), "a connection that broke has less time to come back"
     clock.advance(1.5)
     for asked in (store, second_store):
-        assert (await asked.reap_dead_workers(include_listeners=True)).worker_ids in ((listener,), ())
-    assert not await store.renew_listener_lease(listener, 20.0)
-    assert not await second_store.renew_listener_lease(listener + 100, 20.0)
+        assert (await asked.workers.reap_dead(include_listeners=True)).worker_ids in ((listener,), ())
+    assert not await store.workers.renew_listener_lease(listener, 20.0)
+    assert not await second_store.workers.renew_listener_lease(listener + 100, 20.0)
 
 
 async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: Store, second_store: Store, clock: Clock):
@@ -123,34 +124,34 @@ async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: St
     clock.advance(3600)
     began = clock.now
     assert (
-        await second_store.reap_dead_workers(window=LeaseWindow(began, clock.now), include_listeners=True)
+        await second_store.workers.reap_dead(window=LeaseWindow(began, clock.now), include_listeners=True)
         == ReapResult()
     )
     clock.advance(9.5)
     assert (
-        await second_store.reap_dead_workers(window=LeaseWindow(began, clock.now), include_listeners=True)
+        await second_store.workers.reap_dead(window=LeaseWindow(began, clock.now), include_listeners=True)
         == ReapResult()
     )
     clock.advance(1)
-    assert await second_store.reap_dead_workers(
+    assert await second_store.workers.reap_dead(
         window=LeaseWindow(began, clock.now), include_listeners=True
     ) == ReapResult((run.owner or 0,), 1, ())
 
 
 async def test_what_has_a_process_is_not_kept_by_others(store: Store, second_store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 10.0)
-    assert not await second_store.renew_listener_lease(worker, 100.0)
+    worker = await store.workers.register(new_worker(), 10.0)
+    assert not await second_store.workers.renew_listener_lease(worker, 100.0)
     clock.advance(10.5)
-    assert (await second_store.reap_dead_workers(include_listeners=True)).worker_ids == (worker,)
+    assert (await second_store.workers.reap_dead(include_listeners=True)).worker_ids == (worker,)
 
 
 async def test_a_worker_by_lease_may_be_retired_by_any_process(store: Store, second_store: Store):
     run = await take(store)
-    await second_store.retire_worker(run.owner or 0)
+    await second_store.workers.retire(run.owner or 0)
     freed = await read_run(store)
     assert (freed.state, freed.delivery_count) == (PENDING, 0)
-    assert not await store.renew_listener_lease(run.owner or 0, 10.0)
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert not await store.workers.renew_listener_lease(run.owner or 0, 10.0)
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
 
 
 async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_speaks_for_them(
@@ -159,17 +160,17 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
     own = await start_claimed_run(store)
     listeners = [await listen(store, 1.0) for _ in range(200)]
     if isinstance(store, SqliteStore):
-        assert len([*store._locks.folder.iterdir()]) == 1
+        assert len([*store.workers._locks.folder.iterdir()]) == 1
     if isinstance(store, PgStore):
-        assert store._session._held_locks == {own.owner}
+        assert store.session._held_locks == {own.owner}
     clock.advance(2.0)
-    assert await second_store.reap_dead_workers() == ReapResult()
-    assert store.renew_lease(own.owner or 0, 10.0)
-    reaped = await second_store.reap_dead_workers(include_listeners=True)
+    assert await second_store.workers.reap_dead() == ReapResult()
+    assert store.workers.renew_lease(own.owner or 0, 10.0)
+    reaped = await second_store.workers.reap_dead(include_listeners=True)
     assert (sorted(reaped.worker_ids), reaped.released_count) == (listeners, 0)
     assert (await read_run(store)).owner == own.owner
     kill_worker(own.owner or 0)
-    assert (await second_store.reap_dead_workers()).worker_ids == (own.owner,), (
+    assert (await second_store.workers.reap_dead()).worker_ids == (own.owner,), (
         "and its lock still tells when it is gone"
     )
 
@@ -182,15 +183,15 @@ async def test_a_server_that_goes_takes_nobody_with_it(store: Store, second_stor
         await store.close()
     else:
         await asyncio.to_thread(store.abandon)
-    assert await second_store.reap_dead_workers(include_listeners=True) == ReapResult()
-    assert await second_store.renew_listener_lease(run.owner or 0, 10.0)
+    assert await second_store.workers.reap_dead(include_listeners=True) == ReapResult()
+    assert await second_store.workers.renew_listener_lease(run.owner or 0, 10.0)
     assert await commit_ops(second_store, append(run, 0)) == [DONE]
 
 
 async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store: Store, clock: Clock):
     run = await take(store, max_deliveries=1)
     clock.advance(11)
-    assert (await store.reap_dead_workers(include_listeners=True)).dead_run_ids == ("r",)
+    assert (await store.workers.reap_dead(include_listeners=True)).dead_run_ids == ("r",)
     told = json.loads((await read_run(store)).error or b"")
     assert told["worker"] == "listener handler at 10.0.0.7"
     assert await commit_ops(store, append(run, 0)) == [FENCED]
@@ -198,25 +199,25 @@ async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store
 
 async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_theirs(store: Store, clock: Clock):
     """Their numbers are never used again."""
-    process = await store.register_worker(new_worker(), 1.0)
+    process = await store.workers.register(new_worker(), 1.0)
     retired, dead, live = await listen(store), await listen(store, 1.0), await listen(store, 1e9)
     await start_run(store, is_delivery=True, created_at=clock.now + 50)
-    await store.retire_worker(retired)
+    await store.workers.retire(retired)
     clock.advance(60)
-    await store.reap_dead_workers(include_listeners=True)
+    await store.workers.reap_dead(include_listeners=True)
     later = await take(store, "later", created_at=clock.now, priority=1)
     await commit_ops(store, finish(later))
     clock.advance(LISTENER_RETENTION_S + 50)
-    await store.reap_dead_workers(include_listeners=True)
+    await store.workers.reap_dead(include_listeners=True)
     everybody = [process, retired, dead, live, later.owner]
 
     async def known() -> list[int | None]:
-        await store.sweep_pruned()
+        await store.retention.sweep()
         return [worker.id for worker in await store.list_workers([number for number in everybody if number])]
 
     assert await known() == [process, live, later.owner], "the last one may have recorded something"
     await commit_ops(store, CancelRun("r", AT))
-    await store.prune_runs(
+    await store.retention.prune(
         PruneRequest(
             finished_before=clock.now, states=frozenset({CANCELLED, RunState.COMPLETED}), include_unclaimed=True
         )
@@ -271,7 +272,7 @@ async def test_what_is_executed_by_an_engine_is_still_cancelled_by_its_holder(st
     run = await start_claimed_run(store)
     assert await commit_ops(store, CancelRun("r", AT)) == [DONE]
     assert await get_state(store) is RUNNING
-    assert len(await store.get_run_requests(run.owner or 0)) == 1
+    assert len(await store.claims.get_run_requests(run.owner or 0)) == 1
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "given up"])
@@ -288,7 +289,7 @@ async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: 
         await commit_ops(store, CancelRun("r", AT))
     elif how == "late":
         clock.advance(5)
-        assert await store.expire_runs() == ["r"]
+        assert await store.claims.expire_runs() == ["r"]
     else:
         await commit_ops(store, ReleaseRun(run.key, run.epoch, error=ERROR))
     assert await store.list_approvals(ApprovalFilter()) == []
@@ -305,13 +306,13 @@ async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, second
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", is_delivery=True, deadline=clock.now + 5, max_deliveries=1, dedup_key="same")
     await start_queued_runs(store, "b")
-    [run] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [run] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert await claim_ids(second_store, worker) == []
     if how == "cancelled":
         await commit_ops(second_store, CancelRun("a", AT))
     elif how == "late":
         clock.advance(5)
-        assert await second_store.expire_runs() == ["a"]
+        assert await second_store.claims.expire_runs() == ["a"]
     elif how == "given up":
         await commit_ops(second_store, ReleaseRun(run.key, run.epoch, error=ERROR))
     else:
@@ -328,10 +329,10 @@ async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, second
 
 async def test_runs_by_delivery_end_when_their_deadline_has_passed(store: Store, second_store: Store, clock: Clock):
     parent, run = await parent_of(store, deadline=clock.now + 5)
-    assert await second_store.expire_runs() == []
+    assert await second_store.claims.expire_runs() == []
     clock.advance(5)
-    assert await second_store.expire_runs() == ["c"]
-    assert await second_store.expire_runs() == []
+    assert await second_store.claims.expire_runs() == ["c"]
+    assert await second_store.claims.expire_runs() == []
     ended = await read_run(store, "c")
     assert (ended.state, ended.owner, ended.finished_at) == (FAILED, None, clock.now)
     assert isinstance(decode_error(ended.error or b"", ()), RunTimedOut)
@@ -340,7 +341,7 @@ async def test_runs_by_delivery_end_when_their_deadline_has_passed(store: Store,
     assert (end.name, end.position, end.payload) == ("failed", 0, ended.error)
     assert await commit_ops(store, ReopenRun("c", AT)) == [DONE]
     assert (await read_run(store, "c")).deadline is None
-    assert await store.expire_runs() == [], "who retries it has all the time in the world"
+    assert await store.claims.expire_runs() == [], "who retries it has all the time in the world"
 
 
 async def test_the_longest_overdue_go_first_whatever_they_wait_for(store: Store, clock: Clock):
@@ -354,9 +355,9 @@ async def test_the_longest_overdue_go_first_whatever_they_wait_for(store: Store,
     await start_run(store, "early", is_delivery=True, deadline=clock.now + 100)
     await start_run(store, "executed", deadline=clock.now + 1)
     clock.advance(10)
-    assert await store.expire_runs(3) == ["paused", "later", "same"]
-    assert await store.expire_runs(3) == ["parked"]
-    assert await store.expire_runs(3) == []
+    assert await store.claims.expire_runs(3) == ["paused", "later", "same"]
+    assert await store.claims.expire_runs(3) == ["parked"]
+    assert await store.claims.expire_runs(3) == []
 
 
 async def test_one_that_waits_for_another_may_end_with_it(store: Store, clock: Clock):
@@ -366,7 +367,7 @@ async def test_one_that_waits_for_another_may_end_with_it(store: Store, clock: C
     await commit_ops(store, start_child(parent, "d", 1, is_delivery=True, deadline=clock.now + 3))
     await commit_ops(store, park(parent, None, awaited_positions=(0, 1)))
     clock.advance(9)
-    assert await store.expire_runs() == ["c", "p", "d"]
+    assert await store.claims.expire_runs() == ["c", "p", "d"]
     assert [(sent.name, sent.position) for sent in await list_signals(store, parent)] == [("failed", 0)]
     assert [await get_state(store, name) for name in "pcd"] == [FAILED] * 3
 
@@ -377,14 +378,14 @@ async def test_a_run_that_is_still_being_restored_does_not_end(store: Store, clo
     run = await read_run(store)
     archived = ArchivedRun(run)
     await commit_ops(store, CancelRun("r", AT))
-    assert (await store.prune_runs(PruneRequest(run_ids=("r",), finished_before=2e6))).run_ids == ("r",)
-    await store.sweep_pruned()
+    assert (await store.retention.prune(PruneRequest(run_ids=("r",), finished_before=2e6))).run_ids == ("r",)
+    await store.retention.sweep()
     clock.advance(9)
-    assert await store.restore_run(archived)
-    assert await store.expire_runs() == []
-    await store.activate_run(archived)
+    assert await store.archives.restore(archived)
+    assert await store.claims.expire_runs() == []
+    await store.archives.activate(archived)
     assert (await read_run(store)).is_delivery
-    assert await store.expire_runs() == ["r"]
+    assert await store.claims.expire_runs() == ["r"]
 
 
 # Giving back
@@ -395,8 +396,8 @@ async def test_a_run_is_given_back_for_later(store: Store, second_store: Store, 
     assert await commit_ops(store, ReleaseRun(run.key, run.epoch, clock.now + 30)) == [DONE]
     later = await read_run(second_store)
     assert (later.state, later.wake_at, later.delivery_count, later.owner) == (PENDING, clock.now + 30, 0, None)
-    assert await second_store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 30
-    assert await second_store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await second_store.claims.get_next_wake_at(**CLAIM_FILTER) == clock.now + 30
+    assert await second_store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
     clock.advance(30)
     assert (await claim_run(second_store, run.owner)).epoch == 2
 
@@ -405,7 +406,7 @@ async def test_one_that_is_paused_meanwhile_waits_for_whoever_resumes_it(store: 
     run = await take(store)
     await commit_ops(store, PauseRun("r", AT), ReleaseRun(run.key, run.epoch, clock.now + 30, ERROR))
     clock.advance(60)
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
     paused = await read_run(store)
     assert (paused.state, paused.paused_at, paused.delivery_count) == (PENDING, AT, 1)
 
@@ -448,7 +449,7 @@ async def test_an_error_may_be_large(store: Store):
     error = encode_error(ValueError("x" * 200_000))
     await commit_ops(store, ReleaseRun(run.key, run.epoch, None, error))
     assert (await read_run(store)).error == error
-    await store.sweep_pruned()
+    await store.retention.sweep()
     assert (await read_run(store)).error == error
 
 

@@ -17,12 +17,12 @@ def test_a_store_that_was_closed_can_be_opened_on_another_loop(backend: Any, tmp
 
         async def use(run_id: str) -> None:
             await store.open()
-            worker = await store.register_worker(new_worker(), 10.0)
+            worker = await store.workers.register(new_worker(), 10.0)
             await start_run(store, run_id)
             await commit_ops(store, finish(await claim_run(store, worker)))
             waiting = [asyncio.create_task(store.wait_for_change(0.05)) for _ in range(3)]
             await asyncio.gather(*waiting)
-            await store.retire_worker(worker)
+            await store.workers.retire(worker)
             assert (await store.count_runs())[FLOW, RunState.COMPLETED] == int(run_id)
             await store.close()
 

@@ -23,7 +23,8 @@ from store_values import (
 )
 
 from holdfast.core.states import RunState
-from holdfast.stores.contract import DisabledWorkflow, Store
+from holdfast.stores.contract import Store
+from holdfast.stores.disabled_workflows import DisabledWorkflow
 from holdfast.stores.operations import ForkRun, OpStatus, StartResult, StartRun
 
 pytestmark = pytest.mark.asyncio
@@ -94,55 +95,55 @@ async def test_the_clock_of_a_run_begins_with_its_creation_if_nothing_else_is_sa
 
 
 async def test_the_switch_remembers_since_when(store: Store, second_store: Store, clock):
-    assert await store.get_disabled_workflows() == {}
-    assert await store.disable_workflow(FLOW) is True
+    assert await store.disabled_workflows.get_all() == {}
+    assert await store.disabled_workflows.disable(FLOW) is True
     since = clock.now
     clock.advance(5)
-    assert await second_store.disable_workflow(FLOW) is False
-    assert await second_store.get_disabled_workflows() == {FLOW: DisabledWorkflow(since, "", "", False)}
-    assert await second_store.enable_workflow(FLOW) is True
-    assert await store.enable_workflow(FLOW) is False
-    assert await store.get_disabled_workflows() == {}
+    assert await second_store.disabled_workflows.disable(FLOW) is False
+    assert await second_store.disabled_workflows.get_all() == {FLOW: DisabledWorkflow(since, "", "", False)}
+    assert await second_store.disabled_workflows.enable(FLOW) is True
+    assert await store.disabled_workflows.enable(FLOW) is False
+    assert await store.disabled_workflows.get_all() == {}
 
 
 async def test_a_lasting_switch_replaces_a_temporary_one_and_not_the_reverse(store: Store, second_store: Store, clock):
-    assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is True
+    assert await store.disabled_workflows.disable(FLOW, "policy", "over its limit", is_temporary=True) is True
     since = clock.now
     clock.advance(5)
-    assert await store.disable_workflow(FLOW, "policy", "again", is_temporary=True) is False
-    assert await second_store.get_disabled_workflows() == {
+    assert await store.disabled_workflows.disable(FLOW, "policy", "again", is_temporary=True) is False
+    assert await second_store.disabled_workflows.get_all() == {
         FLOW: DisabledWorkflow(since, "policy", "over its limit", True)
     }
-    assert await second_store.disable_workflow(FLOW, "ada", "it quotes wrong prices") is True
-    assert await store.disable_workflow(FLOW, "policy", "over its limit", is_temporary=True) is False
-    assert await store.disable_workflow(FLOW, "bob") is False
-    assert await store.get_disabled_workflows() == {
+    assert await second_store.disabled_workflows.disable(FLOW, "ada", "it quotes wrong prices") is True
+    assert await store.disabled_workflows.disable(FLOW, "policy", "over its limit", is_temporary=True) is False
+    assert await store.disabled_workflows.disable(FLOW, "bob") is False
+    assert await store.disabled_workflows.get_all() == {
         FLOW: DisabledWorkflow(since, "ada", "it quotes wrong prices", False)
     }
-    assert await store.enable_workflow(FLOW, only_temporary=True) is False
-    assert await store.enable_workflow(FLOW) is True
-    assert await store.disable_workflow(FLOW, "policy", is_temporary=True) is True
-    assert await store.enable_workflow(FLOW, only_temporary=True) is True
-    assert await second_store.get_disabled_workflows() == {}
+    assert await store.disabled_workflows.enable(FLOW, only_temporary=True) is False
+    assert await store.disabled_workflows.enable(FLOW) is True
+    assert await store.disabled_workflows.disable(FLOW, "policy", is_temporary=True) is True
+    assert await store.disabled_workflows.enable(FLOW, only_temporary=True) is True
+    assert await second_store.disabled_workflows.get_all() == {}
 
 
 async def test_no_run_of_a_workflow_that_is_switched_off_is_started(store: Store, second_store: Store):
     run = await start_claimed_run(store)
-    await second_store.disable_workflow(FLOW)
+    await second_store.disabled_workflows.disable(FLOW)
     assert await commit_ops(store, StartRun(new_run("new")), fork()) == [OpStatus.WORKFLOW_DISABLED] * 2
     assert await store.get_run("new") is None
     [found] = await commit_ops(store, StartRun(new_run("r")))
     assert found == StartResult(run, is_new=True)
     assert (await start_run(store, "mail", workflow="mail")).id == "mail"
-    await second_store.enable_workflow(FLOW)
+    await second_store.disabled_workflows.enable(FLOW)
     assert (await start_run(store, "new")).id == "new"
 
 
 async def test_an_orphan_of_a_workflow_that_is_switched_off_is_joined_as_usual(store: Store):
-    starter = await store.register_worker(new_worker(), 10.0)
+    starter = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "left", starter=starter, has_generated_id=True)
-    await store.retire_worker(starter)
-    await store.disable_workflow(FLOW)
+    await store.workers.retire(starter)
+    await store.disabled_workflows.disable(FLOW)
     [answer] = await commit_ops(
         store, StartRun(new_run("new", has_generated_id=True, starter=starter), join_orphan=True)
     )
@@ -153,19 +154,19 @@ async def test_no_run_of_a_workflow_that_is_switched_off_is_claimed(store: Store
     await start_run(store)
     await start_run(store, "later", available_at=clock.now + 5)
     await start_run(store, "mail", workflow="mail")
-    worker = await store.register_worker(new_worker(), 100.0)
-    await store.disable_workflow(FLOW)
+    worker = await store.workers.register(new_worker(), 100.0)
+    await store.disabled_workflows.disable(FLOW)
     clock.advance(10)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     both = {"workflows": [FLOW, "mail"], "queues": None}
-    assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["mail"]
-    assert await store.claim_runs(worker, **CLAIM_FILTER, limit=9) == []
-    await store.enable_workflow(FLOW)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is not None
-    assert [run.id for run in await store.claim_runs(worker, **both, limit=9)] == ["r", "later"]
+    assert [run.id for run in await store.claims.claim(worker, **both, limit=9)] == ["mail"]
+    assert await store.claims.claim(worker, **CLAIM_FILTER, limit=9) == []
+    await store.disabled_workflows.enable(FLOW)
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is not None
+    assert [run.id for run in await store.claims.claim(worker, **both, limit=9)] == ["r", "later"]
 
 
 async def test_a_run_that_is_held_goes_on_when_its_workflow_is_switched_off(store: Store):
     run = await start_claimed_run(store)
-    await store.disable_workflow(FLOW)
+    await store.disabled_workflows.disable(FLOW)
     assert await commit_ops(store, append(run, 1), finish(run)) == [DONE, DONE]

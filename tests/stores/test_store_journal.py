@@ -136,7 +136,7 @@ async def test_a_seq_that_another_epoch_has_written_is_not_overwritten(store: St
     await commit_ops(store, append(run, 1, payload=b"first"), release(run))
     successor = await claim_run(store)
     await commit_ops(store, signal())
-    [(_, sent)] = (await store.get_new_signals(successor.owner or 0, 0)).signals
+    [(_, sent)] = (await store.claims.get_new_signals(successor.owner or 0, 0)).signals
     assert await commit_ops(store, append(successor, 1, payload=b"second", consume=sent.id)) == [FENCED]
     [history] = await store.get_histories([run.key])
     assert [r.payload for r in history.records] == [b"first"]
@@ -216,7 +216,7 @@ async def test_a_fenced_note_is_not_kept(store: Store):
 async def test_a_record_that_resets_the_deliveries_does_so_in_the_same_commit(store: Store, kill_worker, clock):
     run = await start_claimed_run(store)
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     run = await claim_run(store)
     assert run.delivery_count == 1
     assert await commit_ops(store, append(run, 1, reset=True)) == [DONE]
@@ -233,8 +233,8 @@ async def test_what_one_process_commits_another_reads_at_once(store: Store, seco
 async def test_a_successor_elsewhere_fences_the_first_holder(store: Store, second_store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, release(run))
-    worker = await second_store.register_worker(new_worker("elsewhere"), 10.0)
-    [taken] = await second_store.claim_runs(worker, **CLAIM_FILTER, limit=1)
+    worker = await second_store.workers.register(new_worker("elsewhere"), 10.0)
+    [taken] = await second_store.claims.claim(worker, **CLAIM_FILTER, limit=1)
     assert await commit_ops(store, append(run, 1)) == [FENCED]
     assert await commit_ops(second_store, append(taken, 1)) == [DONE]
     assert await start_run(store, "another")

@@ -142,7 +142,7 @@ async def test_a_run_that_has_ended_has_no_steps_in_flight(store: Store, kill_wo
     assert await commit_ops(store, tell(ended, 5, 1), finish(ended, RunState.CANCELLED)) == [DONE, DONE]
     assert await told(store, "s") == [(2, "", 1)]
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert await get_state(store) is RunState.DEAD
     assert await told(store) == [(2, "", 1)]
 
@@ -162,7 +162,7 @@ async def test_a_takeover_leaves_the_notices_until_the_record_comes(store: Store
     assert run.owner is not None
     await commit_ops(store, tell(run, 0, 1))
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert await told(store) == [(0, "1", 1)]
     taken = await claim_run(store)
     await commit_ops(store, tell(taken, 0, 1, part="2"), outcome(taken, 0, position=0))

@@ -32,11 +32,11 @@ def step(run: Run, seq: int, change: MemoryChange) -> AppendRecord:
 
 
 async def found(store: Store, text: str, space: str = "ann", **options: int) -> list[str]:
-    return [memory.key for memory in await store.search_memories(space, text, **options)]
+    return [memory.key for memory in await store.memories.search(space, text, **options)]
 
 
 async def keys(store: Store, space: str = "ann", **options: Any) -> list[str]:
-    return [memory.key for memory in await store.list_memories(space, **options)]
+    return [memory.key for memory in await store.memories.list(space, **options)]
 
 
 # Keeping
@@ -46,17 +46,17 @@ async def keys(store: Store, space: str = "ann", **options: Any) -> list[str]:
 async def test_a_memory_is_kept_read_and_forgotten(store: Store, second_store: Store):
     assert await commit_ops(store, put(value=b'{"a":1}')) == [DONE]
     kept = Memory("ann", "likes", b'{"a":1}', "green tea", 1_000_001.0, 1_000_001.0)
-    assert await second_store.get_memory("ann", "likes") == kept
-    assert await second_store.list_memories("ann") == await second_store.search_memories("ann", "tea") == [kept]
+    assert await second_store.memories.get("ann", "likes") == kept
+    assert await second_store.memories.list("ann") == await second_store.memories.search("ann", "tea") == [kept]
     assert await commit_ops(second_store, DeleteMemory("ann", "likes"), DeleteMemory("ann", "likes")) == [DONE, DONE]
-    assert await store.get_memory("ann", "likes") is None
-    assert await store.list_memories("ann") == await store.search_memories("ann", "tea") == []
+    assert await store.memories.get("ann", "likes") is None
+    assert await store.memories.list("ann") == await store.memories.search("ann", "tea") == []
 
 
 @pytest.mark.asyncio
 async def test_a_new_value_takes_the_place_of_the_old_one_and_of_its_words(store: Store):
     await commit_ops(store, put(text="green tea"), put(value=b"2", text="black coffee", at=1_000_009.0))
-    assert await store.get_memory("ann", "likes") == Memory(
+    assert await store.memories.get("ann", "likes") == Memory(
         "ann", "likes", b"2", "black coffee", 1_000_001.0, 1_000_009.0
     )
     assert (await found(store, "tea"), await found(store, "coffee")) == ([], ["likes"])
@@ -70,7 +70,7 @@ async def test_namespaces_and_keys_are_apart_and_exact(store: Store):
     assert await keys(store) == ["A", "a"]
     assert [await keys(store, space) for space in ("Ann", "ann/x", "ann%", "an", "")] == [["a"], ["a"], [], [], []]
     assert [await found(store, "tea", space) for space in ("ann", "Ann", "an")] == [["A", "a"], ["a"], []]
-    assert await store.get_memory("ann", "b") is None
+    assert await store.memories.get("ann", "b") is None
 
 
 @pytest.mark.asyncio
@@ -107,7 +107,7 @@ async def test_a_repeated_record_does_not_change_the_memory_again(store: Store, 
     assert await commit_ops(store, *ops) == [DONE, DONE]
     await commit_ops(second_store, put(text="coffee"), put("gone"))
     assert await commit_ops(store, *ops) == [DONE, DONE]
-    kept = await store.get_memory("ann", "likes")
+    kept = await store.memories.get("ann", "likes")
     assert kept is not None
     assert kept.text == "coffee"
     assert await keys(store) == ["gone", "likes"]
@@ -201,7 +201,7 @@ async def test_scripts_without_spaces_are_found_by_their_characters(store: Store
 async def test_huge_values_texts_and_questions_are_no_trouble(store: Store):
     value, text = b"x" * (3 * MAX_INLINE_BYTES), "word " * 50_000 + "needle"
     await commit_ops(store, put("big", text, value=value), put("small", "needle"))
-    kept = await store.get_memory("ann", "big")
+    kept = await store.memories.get("ann", "big")
     assert kept is not None
     assert (kept.value, kept.text) == (value, text)
     assert await found(store, "needle") == ["small", "big"]
@@ -216,13 +216,13 @@ async def test_huge_values_texts_and_questions_are_no_trouble(store: Store):
 async def test_odd_places_are_refused_or_kept_exactly(store: Store):
     odd = "a'b\"c\x00d\U0001f600\n"
     await commit_ops(store, put(odd, "x\x00y \udc80z", space=odd))
-    kept = await store.get_memory(odd, odd)
+    kept = await store.memories.get(odd, odd)
     assert kept is not None
     assert kept.text == "x\x00y ?z"
     assert await found(store, "z", odd) == [odd]
-    assert await store.get_memory("\udc80", "a") is None
-    assert await store.get_memory("a", "\udc80") is None
-    assert await store.list_memories("\udc80") == await store.search_memories("\udc80", "x") == []
+    assert await store.memories.get("\udc80", "a") is None
+    assert await store.memories.get("a", "\udc80") is None
+    assert await store.memories.list("\udc80") == await store.memories.search("\udc80", "x") == []
 
 
 @pytest.mark.parametrize("make", [put, lambda key="k", space="s": DeleteMemory(space, key)])

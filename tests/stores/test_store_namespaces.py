@@ -56,15 +56,9 @@ from holdfast.stores.approvals import (
 )
 from holdfast.stores.archives import ArchivedRun, RunExtras
 from holdfast.stores.audit_log import AuditEvent
-from holdfast.stores.contract import (
-    MAX_INLINE_BYTES,
-    NewSignals,
-    ReapResult,
-    RunFilter,
-    RunSearchPage,
-    Store,
-    WorkflowSpec,
-)
+from holdfast.stores.capabilities import Capability
+from holdfast.stores.claims import NewSignals
+from holdfast.stores.contract import MAX_INLINE_BYTES, RunFilter, RunSearchPage, Store, WorkflowSpec
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     AppendLiveEvents,
@@ -88,6 +82,7 @@ from holdfast.stores.queues import NewQueue
 from holdfast.stores.retention import PruneRequest
 from holdfast.stores.schedules import ScheduleDefinition
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.workers import ReapResult
 
 pytestmark = pytest.mark.asyncio
 on_databases = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
@@ -180,14 +175,14 @@ def question(run: Run) -> RequestApproval:
 
 async def fill(store: Store, payload: bytes = LARGE) -> Run:
     """Something of everything. The run that is returned is held by worker 1."""
-    worker = await store.register_worker(new_worker(), 1000.0)
+    worker = await store.workers.register(new_worker(), 1000.0)
     assert worker == 1, "workers of a namespace are numbered by themselves"
     await store.publish_workflows([spec(), spec("off")], worker)
-    await store.disable_workflow("off")
-    await store.put_document("key", "ann", b"1")
-    await store.put_document("key", "bob", b"1")
-    await store.append_audit([audited("ours")])
-    await store.put_schedules([schedule("nightly")], worker=worker)
+    await store.disabled_workflows.disable("off")
+    await store.documents.put("key", "ann", b"1")
+    await store.documents.put("key", "bob", b"1")
+    await store.audit_log.append([audited("ours")])
+    await store.schedules.put([schedule("nightly")], worker=worker)
     run = await start_run(
         store, "r", claim_as=worker, inputs=payload, tags=("red",), session="s", budget=BudgetLimits(tokens=1000)
     )
@@ -205,10 +200,10 @@ async def fill(store: Store, payload: bytes = LARGE) -> Run:
     )
     await start_run(store, "pending")
     await start_run(store, "timer", available_at=2_000_000.0)
-    await store.set_queue_limits("llm", QueueLimits(1))
-    await store.pause_queue("paused")
+    await store.queues.set_limits("llm", QueueLimits(1))
+    await store.queues.pause("paused")
     await start_run(store, "limited", queue="llm", queue_key="acme", dedup_key="same")
-    await store.register_worker(new_worker("listener", is_listener=True, workflows=("address",)), -1.0)
+    await store.workers.register(new_worker("listener", is_listener=True, workflows=("address",)), -1.0)
     await start_run(store, "late", workflow="address", is_delivery=True, deadline=1.0)
     ended = await start_run(store, "ended", claim_as=worker)
     await commit_ops(store, finish(ended, RunState.FAILED, error=b'{"type":"ValueError","message":"no"}'))
@@ -264,45 +259,45 @@ async def commit(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def begin_step_transaction(store: Store, run: Run, other: Store) -> None:
-    assert await store.begin_step_transaction(run, Attempt(7, 1), is_sync=False) is None
+async def step_transactions_begin(store: Store, run: Run, other: Store) -> None:
+    assert await store.step_transactions.begin(run, Attempt(7, 1), is_sync=False) is None
 
 
 @case
-async def register_worker(store: Store, run: Run, other: Store) -> None:
-    """Worker 1 is there in the other one: a second one is counted by itself. (See `retire_worker`.)"""
+async def workers_register(store: Store, run: Run, other: Store) -> None:
+    """Worker 1 is there in the other one: a second one is counted by itself. (See `workers_retire`.)"""
     assert await store.list_workers() == []
 
 
 @case
-async def renew_lease(store: Store, run: Run, other: Store) -> None:
+async def workers_renew_lease(store: Store, run: Run, other: Store) -> None:
     assert run.owner is not None
-    assert not await asyncio.to_thread(store.renew_lease, run.owner, 5000.0)
+    assert not await asyncio.to_thread(store.workers.renew_lease, run.owner, 5000.0)
 
 
 @case
-async def renew_listener_lease(store: Store, run: Run, other: Store) -> None:
+async def workers_renew_listener_lease(store: Store, run: Run, other: Store) -> None:
     [listener] = [worker for worker in await other.list_workers() if worker.is_listener]
-    assert not await store.renew_listener_lease(listener.id, 5000.0)
+    assert not await store.workers.renew_listener_lease(listener.id, 5000.0)
 
 
 @case
-async def expire_runs(store: Store, run: Run, other: Store) -> None:
+async def claims_expire_runs(store: Store, run: Run, other: Store) -> None:
     assert (await read_run(other, "late")).deadline == 1.0
-    assert await store.expire_runs() == []
+    assert await store.claims.expire_runs() == []
 
 
 @case
-async def retire_worker(store: Store, run: Run, other: Store) -> None:
+async def workers_retire(store: Store, run: Run, other: Store) -> None:
     assert run.owner is not None
-    await store.retire_worker(run.owner)
-    assert await asyncio.to_thread(other.renew_lease, run.owner, 1000.0)
+    await store.workers.retire(run.owner)
+    assert await asyncio.to_thread(other.workers.renew_lease, run.owner, 1000.0)
 
 
 @case
-async def reap_dead_workers(store: Store, run: Run, other: Store) -> None:
-    assert await store.reap_dead_workers() == ReapResult()
-    assert await store.reap_dead_workers(run.owner, include_listeners=True) == ReapResult()
+async def workers_reap_dead(store: Store, run: Run, other: Store) -> None:
+    assert await store.workers.reap_dead() == ReapResult()
+    assert await store.workers.reap_dead(run.owner, include_listeners=True) == ReapResult()
 
 
 @case
@@ -311,14 +306,14 @@ async def list_workers(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def claim_runs(store: Store, run: Run, other: Store) -> None:
-    assert await store.claim_runs(1, **CLAIM_FILTER, limit=10) == []
+async def claims_claim(store: Store, run: Run, other: Store) -> None:
+    assert await store.claims.claim(1, **CLAIM_FILTER, limit=10) == []
 
 
 @case
-async def get_next_wake_at(store: Store, run: Run, other: Store) -> None:
-    assert await other.get_next_wake_at(**CLAIM_FILTER) is not None
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+async def claims_get_next_wake_at(store: Store, run: Run, other: Store) -> None:
+    assert await other.claims.get_next_wake_at(**CLAIM_FILTER) is not None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
 
 
 @case
@@ -328,36 +323,36 @@ async def get_histories(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def get_new_signals(store: Store, run: Run, other: Store) -> None:
-    found = await other.get_new_signals(1, 0)
+async def claims_get_new_signals(store: Store, run: Run, other: Store) -> None:
+    found = await other.claims.get_new_signals(1, 0)
     assert len(found.signals) == 1
-    assert (await store.get_new_signals(1, 0)).signals == []
-    assert isinstance(await store.get_new_signals(1, found.cursor), NewSignals)
+    assert (await store.claims.get_new_signals(1, 0)).signals == []
+    assert isinstance(await store.claims.get_new_signals(1, found.cursor), NewSignals)
 
 
 @case
-async def get_run_requests(store: Store, run: Run, other: Store) -> None:
-    assert len(await other.get_run_requests(1)) == 1
-    assert await store.get_run_requests(1) == []
+async def claims_get_run_requests(store: Store, run: Run, other: Store) -> None:
+    assert len(await other.claims.get_run_requests(1)) == 1
+    assert await store.claims.get_run_requests(1) == []
 
 
 @case
-async def disable_workflow(store: Store, run: Run, other: Store) -> None:
-    assert await store.disable_workflow("off"), "it was on here"
-    assert await store.disable_workflow(FLOW)
-    assert set(await other.get_disabled_workflows()) == {"off"}
+async def disabled_workflows_disable(store: Store, run: Run, other: Store) -> None:
+    assert await store.disabled_workflows.disable("off"), "it was on here"
+    assert await store.disabled_workflows.disable(FLOW)
+    assert set(await other.disabled_workflows.get_all()) == {"off"}
 
 
 @case
-async def enable_workflow(store: Store, run: Run, other: Store) -> None:
-    assert await store.enable_workflow("off")
-    assert await store.enable_workflow(FLOW)
-    assert set(await other.get_disabled_workflows()) == {"off"}
+async def disabled_workflows_enable(store: Store, run: Run, other: Store) -> None:
+    assert await store.disabled_workflows.enable("off")
+    assert await store.disabled_workflows.enable(FLOW)
+    assert set(await other.disabled_workflows.get_all()) == {"off"}
 
 
 @case
-async def get_disabled_workflows(store: Store, run: Run, other: Store) -> None:
-    assert await store.get_disabled_workflows() == {}
+async def disabled_workflows_get_all(store: Store, run: Run, other: Store) -> None:
+    assert await store.disabled_workflows.get_all() == {}
 
 
 @case
@@ -429,19 +424,19 @@ async def list_approvals(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def get_memory(store: Store, run: Run, other: Store) -> None:
-    assert await store.get_memory("user", "k") is None
+async def memories_get(store: Store, run: Run, other: Store) -> None:
+    assert await store.memories.get("user", "k") is None
 
 
 @case
-async def list_memories(store: Store, run: Run, other: Store) -> None:
-    assert await store.list_memories("user") == []
+async def memories_list(store: Store, run: Run, other: Store) -> None:
+    assert await store.memories.list("user") == []
 
 
 @case
-async def search_memories(store: Store, run: Run, other: Store) -> None:
-    assert len(await other.search_memories("user", "red car")) == 1
-    assert await store.search_memories("user", "red car") == []
+async def memories_search(store: Store, run: Run, other: Store) -> None:
+    assert len(await other.memories.search("user", "red car")) == 1
+    assert await store.memories.search("user", "red car") == []
 
 
 @case
@@ -456,30 +451,30 @@ async def get_workflow_specs(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def declare_queues(store: Store, run: Run, other: Store) -> None:
-    await store.declare_queues([NewQueue("llm", QueueLimits(9))])
+async def queues_declare(store: Store, run: Run, other: Store) -> None:
+    await store.queues.declare([NewQueue("llm", QueueLimits(9))])
 
 
 @case
-async def set_queue_limits(store: Store, run: Run, other: Store) -> None:
-    assert not await store.set_queue_limits("llm", None), "what was set by hand was set elsewhere"
-    assert await store.set_queue_limits("by hand", QueueLimits(1))
+async def queues_set_limits(store: Store, run: Run, other: Store) -> None:
+    assert not await store.queues.set_limits("llm", None), "what was set by hand was set elsewhere"
+    assert await store.queues.set_limits("by hand", QueueLimits(1))
 
 
 @case
-async def pause_queue(store: Store, run: Run, other: Store) -> None:
-    assert await store.pause_queue("paused"), "it was not paused here"
+async def queues_pause(store: Store, run: Run, other: Store) -> None:
+    assert await store.queues.pause("paused"), "it was not paused here"
 
 
 @case
-async def resume_queue(store: Store, run: Run, other: Store) -> None:
-    assert await store.resume_queue("paused")
+async def queues_resume(store: Store, run: Run, other: Store) -> None:
+    assert await store.queues.resume("paused")
 
 
 @case
-async def list_queues(store: Store, run: Run, other: Store) -> None:
-    assert [(queue.name, queue.waiting_count) for queue in await other.list_queues()] == [("llm", 1), ("paused", 0)]
-    assert [(queue.name, queue.waiting_count) for queue in await store.list_queues()] == [("by hand", 0), ("llm", 0)]
+async def queues_list(store: Store, run: Run, other: Store) -> None:
+    assert [(queue.name, queue.waiting_count) for queue in await other.queues.list()] == [("llm", 1), ("paused", 0)]
+    assert [(queue.name, queue.waiting_count) for queue in await store.queues.list()] == [("by hand", 0), ("llm", 0)]
     joins = StartRun(new_run("limited-too", queue="llm", dedup_key="same"))
     [started] = await commit_ops(store, joins)
     assert isinstance(started, StartResult)
@@ -487,112 +482,112 @@ async def list_queues(store: Store, run: Run, other: Store) -> None:
 
 
 @case
-async def put_schedules(store: Store, run: Run, other: Store) -> None:
-    await store.put_schedules([schedule("hourly")])
+async def schedules_put(store: Store, run: Run, other: Store) -> None:
+    await store.schedules.put([schedule("hourly")])
 
 
 @case
-async def list_schedules(store: Store, run: Run, other: Store) -> None:
-    assert [known.definition.name for known in await other.list_schedules()] == ["nightly"]
-    assert [known.definition.name for known in await store.list_schedules()] == ["hourly"]
-    assert await store.list_schedules(["nightly"]) == []
+async def schedules_list(store: Store, run: Run, other: Store) -> None:
+    assert [known.definition.name for known in await other.schedules.list()] == ["nightly"]
+    assert [known.definition.name for known in await store.schedules.list()] == ["hourly"]
+    assert await store.schedules.list(["nightly"]) == []
 
 
 @case
-async def advance_schedule(store: Store, run: Run, other: Store) -> None:
-    [known] = await other.list_schedules()
-    assert not await store.advance_schedule("nightly", known.fired_up_to, known.fired_up_to + 9.0)
+async def schedules_advance(store: Store, run: Run, other: Store) -> None:
+    [known] = await other.schedules.list()
+    assert not await store.schedules.advance("nightly", known.fired_up_to, known.fired_up_to + 9.0)
 
 
 @case
-async def pause_schedule(store: Store, run: Run, other: Store) -> None:
-    assert not await store.pause_schedule("nightly")
+async def schedules_pause(store: Store, run: Run, other: Store) -> None:
+    assert not await store.schedules.pause("nightly")
 
 
 @case
-async def resume_schedule(store: Store, run: Run, other: Store) -> None:
-    assert not await store.resume_schedule("nightly")
+async def schedules_resume(store: Store, run: Run, other: Store) -> None:
+    assert not await store.schedules.resume("nightly")
 
 
 @case
-async def delete_schedule(store: Store, run: Run, other: Store) -> None:
-    assert not await store.delete_schedule("nightly")
+async def schedules_delete(store: Store, run: Run, other: Store) -> None:
+    assert not await store.schedules.delete("nightly")
 
 
 @case
-async def put_document(store: Store, run: Run, other: Store) -> None:
-    assert await store.put_document("key", "ann", b"2", if_version=1) is None, "there is none here"
-    kept = await store.put_document("key", "bob", b"2", if_version=0)
+async def documents_put(store: Store, run: Run, other: Store) -> None:
+    assert await store.documents.put("key", "ann", b"2", if_version=1) is None, "there is none here"
+    kept = await store.documents.put("key", "bob", b"2", if_version=0)
     assert kept is not None
     assert kept.version == 1
 
 
 @case
-async def list_documents(store: Store, run: Run, other: Store) -> None:
-    assert [document.name for document in await other.list_documents("key")] == ["ann", "bob"]
-    assert [document.data for document in await store.list_documents("key")] == [b"2"]
+async def documents_list(store: Store, run: Run, other: Store) -> None:
+    assert [document.name for document in await other.documents.list("key")] == ["ann", "bob"]
+    assert [document.data for document in await store.documents.list("key")] == [b"2"]
 
 
 @case
-async def delete_document(store: Store, run: Run, other: Store) -> None:
-    assert not await store.delete_document("key", "ann")
-    assert await store.delete_document("key", "bob")
+async def documents_delete(store: Store, run: Run, other: Store) -> None:
+    assert not await store.documents.delete("key", "ann")
+    assert await store.documents.delete("key", "bob")
 
 
 @case
-async def append_audit(store: Store, run: Run, other: Store) -> None:
-    await store.append_audit([audited("theirs")])
+async def audit_log_append(store: Store, run: Run, other: Store) -> None:
+    await store.audit_log.append([audited("theirs")])
 
 
 @case
-async def list_audit(store: Store, run: Run, other: Store) -> None:
-    assert [one.event.target for one in await other.list_audit()] == ["ours"]
-    assert [one.event.target for one in await store.list_audit()] == ["theirs"]
+async def audit_log_list(store: Store, run: Run, other: Store) -> None:
+    assert [one.event.target for one in await other.audit_log.list()] == ["ours"]
+    assert [one.event.target for one in await store.audit_log.list()] == ["theirs"]
 
 
 @case
-async def trim_audit(store: Store, run: Run, other: Store) -> None:
-    assert await store.trim_audit(AT + 1) == 1
+async def audit_log_trim(store: Store, run: Run, other: Store) -> None:
+    assert await store.audit_log.trim(AT + 1) == 1
 
 
 @case
-async def get_daily_usage(store: Store, run: Run, other: Store) -> None:
-    [line] = await other.get_daily_usage(*EVER)
+async def daily_usage_get(store: Store, run: Run, other: Store) -> None:
+    [line] = await other.daily_usage.get(*EVER)
     assert line.used == Usage(calls=1, input_tokens=7)
-    assert await store.get_daily_usage(*EVER) == []
+    assert await store.daily_usage.get(*EVER) == []
 
 
 @case
-async def get_daily_run_counts(store: Store, run: Run, other: Store) -> None:
-    counts = [sum(line.run_count for line in await place.get_daily_run_counts(*EVER)) for place in (other, store)]
+async def daily_usage_get_run_counts(store: Store, run: Run, other: Store) -> None:
+    counts = [sum(line.run_count for line in await place.daily_usage.get_run_counts(*EVER)) for place in (other, store)]
     assert counts == [len(await place.list_runs(RunFilter())) for place in (other, store)]
     assert counts[1] == 1
 
 
 @case
-async def prune_runs(store: Store, run: Run, other: Store) -> None:
-    assert not (await store.prune_runs(EVERYTHING)).run_ids
+async def retention_prune(store: Store, run: Run, other: Store) -> None:
+    assert not (await store.retention.prune(EVERYTHING)).run_ids
 
 
 @case
-async def sweep_pruned(store: Store, run: Run, other: Store) -> None:
-    assert (await store.sweep_pruned()).record_count == 0
+async def retention_sweep(store: Store, run: Run, other: Store) -> None:
+    assert (await store.retention.sweep()).record_count == 0
 
 
 @case
-async def get_run_extras(store: Store, run: Run, other: Store) -> None:
-    assert await other.get_run_extras(run.key) != RunExtras()
-    assert await store.get_run_extras(run.key) == RunExtras()
+async def archives_get_extras(store: Store, run: Run, other: Store) -> None:
+    assert await other.archives.get_extras(run.key) != RunExtras()
+    assert await store.archives.get_extras(run.key) == RunExtras()
 
 
 @case
-async def activate_run(store: Store, run: Run, other: Store) -> None:
-    await store.activate_run(ArchivedRun(await read_run(other)))
+async def archives_activate(store: Store, run: Run, other: Store) -> None:
+    await store.archives.activate(ArchivedRun(await read_run(other)))
 
 
 @case
-async def restore_run(store: Store, run: Run, other: Store) -> None:
-    assert await store.restore_run(ArchivedRun(await read_run(other, "ended"))), "its id is free here"
+async def archives_restore(store: Store, run: Run, other: Store) -> None:
+    assert await store.archives.restore(ArchivedRun(await read_run(other, "ended"))), "its id is free here"
 
 
 @case
@@ -601,8 +596,8 @@ async def wait_for_change(store: Store, run: Run, other: Store) -> None:
         """What was done through other connections is told by now."""
     waiting = asyncio.create_task(store.wait_for_change(0.4))
     await asyncio.sleep(0.05)
-    await other.disable_workflow("on and off")
-    await other.enable_workflow("on and off")
+    await other.disabled_workflows.disable("on and off")
+    await other.disabled_workflows.enable("on and off")
     assert not await waiting
 
 
@@ -623,9 +618,19 @@ async def close(store: Store, run: Run, other: Store) -> None:
     assert await other.get_run("r") is not None
 
 
+def methods_of(store: Store) -> Iterator[str]:
+    """All methods of the contract, with those of the store's capabilities."""
+    for name, attribute in vars(Store).items():
+        if isinstance(attribute, Capability):
+            bases = type(getattr(store, name)).__mro__
+            yield from {f"{name}_{method}" for base in bases for method in getattr(base, "__abstractmethods__", ())}
+        elif callable(attribute) and not name.startswith("_") and name not in ("supports", "make_unsupported_error"):
+            yield name
+
+
 @on_databases
 async def test_no_method_reaches_what_another_namespace_holds(shared: Shared, ours: Store, theirs: Store):
-    assert set(CASES) == {name for name in vars(Store) if callable(getattr(Store, name)) and not name.startswith("_")}
+    assert set(CASES) == set(methods_of(ours))
     run = await fill(ours)
     before = shared.dump("default")
     assert before["runs"]
@@ -658,15 +663,15 @@ async def test_the_same_ids_in_two_namespaces_lead_lives_of_their_own(shared: Sh
         finish(twin),
     )
     assert all(answer is DONE or isinstance(answer, StartResult | Run) for answer in answers), answers
-    taken = await theirs.claim_runs(1, **CLAIM_FILTER, limit=10)
+    taken = await theirs.claims.claim(1, **CLAIM_FILTER, limit=10)
     assert [one.id for one in taken] == ["kid", "limited", "ended", "f"]
     for taken in await theirs.list_runs(RunFilter(owner=1)):
         await commit_ops(theirs, finish(taken))
-    await theirs.enable_workflow("off")
-    await theirs.retire_worker(1)
-    pruned = await theirs.prune_runs(EVERYTHING)
+    await theirs.disabled_workflows.enable("off")
+    await theirs.workers.retire(1)
+    pruned = await theirs.retention.prune(EVERYTHING)
     assert {"r", "kid", "limited", "ended", "f"} <= set(pruned.run_ids)
-    swept = await theirs.sweep_pruned()
+    swept = await theirs.retention.sweep()
     assert swept.blob_count > 0
     left = shared.dump("acme")
     assert (left["records"], left["blobs"]) == ([], [])
@@ -691,14 +696,14 @@ async def test_worker_1_of_a_namespace_may_die_while_worker_1_of_another_lives(
     await fill(ours)
     await fill(theirs)
     shared.kill_worker(theirs, 1)  # the one that came second has a lock of its own
-    assert await ours.reap_dead_workers() == ReapResult()
+    assert await ours.workers.reap_dead() == ReapResult()
     for namespace, dead in {"default": (), "acme": (1,)}.items():
         other = shared.open(namespace)  # the lock that is held in the other namespace says nothing of this one
         await other.open()
-        assert (await other.reap_dead_workers()).worker_ids == dead, namespace
+        assert (await other.workers.reap_dead()).worker_ids == dead, namespace
         await other.close()
-    assert not await asyncio.to_thread(theirs.renew_lease, 1, 10.0)
-    assert await asyncio.to_thread(ours.renew_lease, 1, 10.0)
+    assert not await asyncio.to_thread(theirs.workers.renew_lease, 1, 10.0)
+    assert await asyncio.to_thread(ours.workers.renew_lease, 1, 10.0)
     assert (await read_run(ours)).owner == 1
     assert (await read_run(theirs)).owner is None
 
@@ -737,16 +742,18 @@ async def test_a_role_that_may_use_only_its_own_schema_is_all_that_a_tenant_need
     for store in stores.values():
         await store.open()
         run = await fill(store)
-        await store.retire_worker(1)
+        await store.workers.retire(1)
         assert [
             taken.id
-            for taken in await store.claim_runs(await store.register_worker(new_worker(), 9.0), **CLAIM_FILTER, limit=9)
+            for taken in await store.claims.claim(
+                await store.workers.register(new_worker(), 9.0), **CLAIM_FILTER, limit=9
+            )
         ]
-        assert len(await store.search_memories("user", "red")) == 1
+        assert len(await store.memories.search("user", "red")) == 1
         assert len((await store.get_histories([run.key]))[0].records) == 1
         assert await store.list_runs(RunFilter(text="valueerror")) != []
-        await store.prune_runs(EVERYTHING)
-        await store.sweep_pruned()
+        await store.retention.prune(EVERYTHING)
+        await store.retention.sweep()
     for store in stores.values():
         await store.close()
     with psycopg.connect(tenants["acme"]) as connection:

@@ -23,7 +23,7 @@ async def listed(store: Store, *, limit: int = 50, before: int | None = None, **
 
 
 async def some_runs(store: Store) -> None:
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "etl-1", tags=("eu", "daily"), created_at=10.0)
     await start_run(store, "etl-2", claim_as=worker, tags=("eu", 'say "hi"'), created_at=20.0)
     done = await start_run(store, "mail-1", workflow="mail", claim_as=worker, created_at=30.0)
@@ -168,7 +168,7 @@ async def test_a_search_that_an_index_answers_is_not_cut_into_pieces(store: Stor
 
 
 async def test_ended_runs_are_counted_up_to_a_bound_and_others_exactly(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for number in range(3):
         await start_run(store, f"pending{number}")
         await commit_ops(store, finish(await start_run(store, f"over{number}", claim_as=worker)))
@@ -248,7 +248,7 @@ async def test_every_kind_of_write_is_noticed(store: Store, second_store: Store)
     run = await start_claimed_run(store)
     for op in (append(run, 1), signal(), park(run)):
         await quiet(second_store)
-        await store.reap_dead_workers()  # a worker's look also shows it that somebody follows runs
+        await store.workers.reap_dead()  # a worker's look also shows it that somebody follows runs
         await commit_ops(store, op)
         assert await second_store.wait_for_change(1)
 

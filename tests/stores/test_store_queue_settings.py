@@ -27,15 +27,15 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_what_code_announces_holds_until_it_announces_something_else(store: Store, second_store: Store):
-    assert await store.list_queues() == []
+    assert await store.queues.list() == []
     every = make_limits(3, "10/min", "500 tokens/hour", key_concurrency=1, key_rates=("2/s",))
-    await store.declare_queues([NewQueue("b", every), NewQueue("a", make_limits(1))])
-    assert await second_store.list_queues() == [
+    await store.queues.declare([NewQueue("b", every), NewQueue("a", make_limits(1))])
+    assert await second_store.queues.list() == [
         QueueStatus("a", make_limits(1), make_limits(1), False, None),
         QueueStatus("b", every, every, False, None),
     ]
-    assert await store.list_queues(["b", "none"]) == [QueueStatus("b", every, every, False, None)]
-    await second_store.declare_queues([NewQueue("a", make_limits(2))])
+    assert await store.queues.list(["b", "none"]) == [QueueStatus("b", every, every, False, None)]
+    await second_store.queues.declare([NewQueue("a", make_limits(2))])
     assert (await get_queue(store, "a")).limits == make_limits(2)
 
 
@@ -43,16 +43,16 @@ async def test_limits_set_by_hand_stay_until_they_are_taken_back(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b", "c")
     assert await claim_ids(store, worker) == ["a"]
-    assert await store.set_queue_limits(QUEUE, None) is False
-    assert await store.set_queue_limits(QUEUE, make_limits(2)) is True
-    assert await store.set_queue_limits(QUEUE, make_limits(2)) is False
+    assert await store.queues.set_limits(QUEUE, None) is False
+    assert await store.queues.set_limits(QUEUE, make_limits(2)) is True
+    assert await store.queues.set_limits(QUEUE, make_limits(2)) is False
     assert await claim_ids(store, worker) == ["b"]
-    await store.declare_queues([NewQueue(QUEUE, make_limits(9))])
+    await store.queues.declare([NewQueue(QUEUE, make_limits(9))])
     assert await claim_ids(store, worker) == []
     assert await get_queue(store) == QueueStatus(
         QUEUE, make_limits(2), make_limits(9), True, None, 2, 1, 0.0, (QueueKeyStatus("", 2, 1),)
     )
-    assert await store.set_queue_limits(QUEUE, None) is True
+    assert await store.queues.set_limits(QUEUE, None) is True
     assert await claim_ids(store, worker) == ["c"]
     assert not (await get_queue(store)).is_overridden
 
@@ -65,11 +65,11 @@ async def test_higher_limits_let_through_what_was_passed_over(store: Store, cloc
     assert await claim_ids(store, worker) == ["other/1"]
     assert await claim_ids(store, worker) == []
     assert await get_next_wake(store) is None
-    await store.set_queue_limits(QUEUE, make_limits(None, "3/min", key_concurrency=2, key_rates=("2/hour",)))
+    await store.queues.set_limits(QUEUE, make_limits(None, "3/min", key_concurrency=2, key_rates=("2/hour",)))
     assert await claim_ids(store, worker) == ["acme/2", "other/2"]  # the minute before goes on counting
-    await store.set_queue_limits(QUEUE, make_limits(None, key_concurrency=2))
+    await store.queues.set_limits(QUEUE, make_limits(None, key_concurrency=2))
     assert await get_next_wake(store) is None
-    await store.set_queue_limits(QUEUE, QueueLimits())
+    await store.queues.set_limits(QUEUE, QueueLimits())
     assert await get_next_wake(store) == clock.now
     assert await claim_ids(store, worker) == ["acme/3"]
 
@@ -78,7 +78,7 @@ async def test_lower_limits_hold_for_what_comes_next(store: Store):
     worker = await declare_limited_queue(store, 3)
     await start_queued_runs(store, *"abcd")
     assert await claim_ids(store, worker) == ["a", "b", "c"]
-    await store.declare_queues([NewQueue(QUEUE, make_limits(1))])
+    await store.queues.declare([NewQueue(QUEUE, make_limits(1))])
     await commit_ops(store, finish(await read_run(store, "a")), finish(await read_run(store, "b")))
     assert await get_next_wake(store) is None
     assert await claim_ids(store, worker) == []
@@ -87,13 +87,13 @@ async def test_lower_limits_hold_for_what_comes_next(store: Store):
 
 
 async def test_a_queue_that_has_runs_already_gets_limits(store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     running = await start_run(store, "acme/0", queue=QUEUE, queue_key="acme", claim_as=worker)
     assert not running.is_limited
     await start_queued_runs(store, "acme/1", "acme/2", "other/1")
     await start_run(store, "parked", queue=QUEUE, claim_as=worker)
     await commit_ops(store, park(await read_run(store, "parked"), clock.now + 5))
-    await store.declare_queues([NewQueue(QUEUE, make_limits(3, key_concurrency=2))])
+    await store.queues.declare([NewQueue(QUEUE, make_limits(3, key_concurrency=2))])
     assert all([(await read_run(store, name)).is_limited for name in ("acme/0", "acme/1", "parked")])
     assert sorted(await claim_ids(store, worker)) == ["acme/1", "other/1"]
     clock.advance(5)
@@ -106,25 +106,25 @@ async def test_a_queue_that_has_runs_already_gets_limits(store: Store, clock: Cl
 
 
 async def test_a_run_that_is_to_be_cancelled_needs_no_place_in_a_queue_that_gets_limits(store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     for name in ("a", "b"):
         await start_run(store, name, queue=QUEUE, claim_as=worker)
     await commit_ops(store, release(await read_run(store, "b")), CancelRun("b", clock.now))
-    await store.set_queue_limits(QUEUE, make_limits(1))
+    await store.queues.set_limits(QUEUE, make_limits(1))
     assert await claim_ids(store, worker) == ["b"]
 
 
 async def test_a_queue_without_limits_and_pause_is_forgotten_and_lets_everything_through(store: Store):
-    worker = await store.register_worker(new_worker(), 1e6)
-    await store.set_queue_limits(QUEUE, make_limits(1, key_concurrency=1))
+    worker = await store.workers.register(new_worker(), 1e6)
+    await store.queues.set_limits(QUEUE, make_limits(1, key_concurrency=1))
     await start_queued_runs(store, "a/1", "a/2", "a/3", "b/1")
     assert await claim_ids(store, worker) == ["a/1"]
-    assert await store.pause_queue(QUEUE)
-    assert await store.set_queue_limits(QUEUE, None)
+    assert await store.queues.pause(QUEUE)
+    assert await store.queues.set_limits(QUEUE, None)
     assert (await get_queue(store)).limits == QueueLimits()
     assert await claim_ids(store, worker) == []
-    assert await store.resume_queue(QUEUE)
-    assert await store.list_queues() == []
+    assert await store.queues.resume(QUEUE)
+    assert await store.queues.list() == []
     assert not any([(await read_run(store, name)).is_limited for name in ("a/1", "a/2", "b/1")])
     assert await get_next_wake(store) == store.now()
     assert await claim_ids(store, worker) == ["a/2", "a/3", "b/1"]  # by their age
@@ -133,19 +133,19 @@ async def test_a_queue_without_limits_and_pause_is_forgotten_and_lets_everything
 
 
 async def test_a_run_that_ended_under_limits_is_reopened_under_those_that_hold_then(store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 1e6)
-    await store.set_queue_limits(QUEUE, make_limits(1))
+    worker = await store.workers.register(new_worker(), 1e6)
+    await store.queues.set_limits(QUEUE, make_limits(1))
     await start_queued_runs(store, "a", "b")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await commit_ops(store, finish(a, RunState.FAILED))
-    await store.set_queue_limits(QUEUE, None)
+    await store.queues.set_limits(QUEUE, None)
     await commit_ops(store, ReopenRun("a", clock.now))
     assert not (await read_run(store, "a")).is_limited
     assert await claim_ids(store, worker) == ["a", "b"]
     await commit_ops(
         store, finish(await read_run(store, "a"), RunState.FAILED), finish(await read_run(store, "b"), RunState.FAILED)
     )
-    await store.set_queue_limits(QUEUE, make_limits(1))
+    await store.queues.set_limits(QUEUE, make_limits(1))
     await commit_ops(store, ReopenRun("a", clock.now), ReopenRun("b", clock.now))
     assert await claim_ids(store, worker) == ["a"]
     assert (await get_queue(store)).waiting_count == 1
@@ -154,25 +154,25 @@ async def test_a_run_that_ended_under_limits_is_reopened_under_those_that_hold_t
 async def test_a_paused_queue_lets_nobody_through(store: Store, second_store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 3)
     await start_queued_runs(store, "a", "b")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=1)
-    assert await store.resume_queue(QUEUE) is False
-    assert await store.pause_queue(QUEUE) is True
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
+    assert await store.queues.resume(QUEUE) is False
+    assert await store.queues.pause(QUEUE) is True
     paused_at = clock.now
     clock.advance(1)
-    assert await second_store.pause_queue(QUEUE) is False
+    assert await second_store.queues.pause(QUEUE) is False
     assert (await get_queue(store)).paused_at == paused_at
     await commit_ops(store, park(a, None, "go"), CancelRun("a", clock.now))
     assert await get_next_wake(store) is None
     assert await claim_ids(store, worker) == []
     fresh = await start_run(store, "c", queue=QUEUE, claim_as=worker)
     assert fresh.state is RunState.PENDING
-    assert await second_store.resume_queue(QUEUE) is True
+    assert await second_store.queues.resume(QUEUE) is True
     assert await claim_ids(store, worker) == ["a", "b", "c"]
-    await store.pause_queue("unheard-of")
+    await store.queues.pause("unheard-of")
     await start_run(store, "d", queue="unheard-of", claim_as=worker)
     assert await claim_ids(store, worker) == []
-    await store.resume_queue("unheard-of")
-    assert [queue.name for queue in await store.list_queues()] == [QUEUE]
+    await store.queues.resume("unheard-of")
+    assert [queue.name for queue in await store.queues.list()] == [QUEUE]
 
 
 async def test_what_is_told_of_a_queue(store: Store, clock: Clock):
@@ -211,13 +211,13 @@ async def test_an_archived_run_comes_under_the_limits_of_its_queue_here(store: S
     elsewhere_free = replace(source, id="free", queue="default", is_limited=True)
     archives = [ArchivedRun(was_running), ArchivedRun(elsewhere_free)]
     for archived in archives:
-        assert await store.restore_run(archived)
+        assert await store.archives.restore(archived)
     restored = await read_run(store, "acme/2")
     assert (restored.queue_key, restored.is_limited) == ("acme", True)
     assert not (await read_run(store, "free")).is_limited
     assert await claim_ids(store, worker, queues=[QUEUE]) == ["acme/1"]
     for archived in archives:
-        await store.activate_run(archived)
+        await store.archives.activate(archived)
     assert await claim_ids(store, worker) == ["free"]
     assert await commit_ops(store, finish(await read_run(store, "acme/1"))) == [OpStatus.DONE]
     assert await claim_ids(store, worker) == ["acme/2"]

@@ -49,7 +49,7 @@ async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, se
     await start_queued_runs(store, "a", "b", "c", "d")
     assert await claim_ids(store, worker, limit=1) == ["a"]
     assert await claim_ids(store, worker) == ["b"]
-    other = await second_store.register_worker(new_worker(), 1e6)
+    other = await second_store.workers.register(new_worker(), 1e6)
     assert await claim_ids(second_store, other) == []
     assert (await read_run(store, "a")).is_limited
     await ends(store, "a")
@@ -104,18 +104,18 @@ async def test_a_switched_off_workflow_stands_in_nobody_s_way(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "off", workflow="mail", priority=9)
     await start_queued_runs(store, "on")
-    await store.disable_workflow("mail")
+    await store.disabled_workflows.disable("mail")
     assert await claim_ids(store, worker, workflows=[FLOW, "mail"]) == ["on"]
     await ends(store, "on")
     assert await get_next_wake(store, workflows=[FLOW, "mail"]) is None
-    await store.enable_workflow("mail")
+    await store.disabled_workflows.enable("mail")
     assert await claim_ids(store, worker, workflows=[FLOW, "mail"]) == ["off"]
 
 
 async def test_a_parked_run_gives_up_its_place_and_needs_one_again(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b", "c")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert await commit_ops(store, park(a, clock.now + 5, "go")) == [OpStatus.DONE]
     assert await claim_ids(store, worker) == ["b"]
     clock.advance(5)
@@ -137,12 +137,12 @@ async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill_worker: 
     assert await claim_ids(store, worker) == ["c"]
     await commit_ops(store, release(await read_run(store, "c")))
     assert await claim_ids(store, worker) == ["c"]
-    await store.retire_worker(worker)
-    doomed = await store.register_worker(new_worker(), 1e6)
+    await store.workers.retire(worker)
+    doomed = await store.workers.register(new_worker(), 1e6)
     assert await claim_ids(store, doomed) == ["c"]
     kill_worker(doomed)
-    heir = await store.register_worker(new_worker(), 1e6)
-    assert (await store.reap_dead_workers(heir)).released_count == 1
+    heir = await store.workers.register(new_worker(), 1e6)
+    assert (await store.workers.reap_dead(heir)).released_count == 1
     assert await claim_ids(store, heir) == ["c"]
     await ends(store, "c")
     assert await claim_ids(store, heir) == ["a"]
@@ -156,15 +156,15 @@ async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(
     await start_queued_runs(store, "b")
     assert await claim_ids(store, worker) == ["a"]
     kill_worker(worker)
-    heir = await store.register_worker(new_worker(), 1e6)
-    assert (await store.reap_dead_workers(heir)).dead_run_ids == ("a",)
+    heir = await store.workers.register(new_worker(), 1e6)
+    assert (await store.workers.reap_dead(heir)).dead_run_ids == ("a",)
     assert await claim_ids(store, heir) == ["b"]
 
 
 async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1, "1/min")
     await start_queued_runs(store, "a", "b", "c")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await commit_ops(store, park(a, None, "go"))
     assert await claim_ids(store, worker) == []
     clock.advance(60)
@@ -173,8 +173,8 @@ async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock
     assert await get_state(store, "c") is RunState.CANCELLED  # nobody has ever claimed it
     assert await get_next_wake(store) == clock.now
     assert await claim_ids(store, worker) == ["a"]
-    await store.retire_worker(worker)
-    heir = await store.register_worker(new_worker(), 1e6)
+    await store.workers.retire(worker)
+    heir = await store.workers.register(new_worker(), 1e6)
     assert "a" in await claim_ids(store, heir)
 
 
@@ -182,7 +182,7 @@ async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store,
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b")
     assert await commit_ops(store, PauseRun("a", clock.now)) == [OpStatus.DONE]
-    [b] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [b] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert b.id == "b"
     assert await commit_ops(store, PauseRun("b", clock.now), ResumeRun("a", clock.now)) == [OpStatus.DONE] * 2
     assert await claim_ids(store, worker) == []  # it is on its way to be parked
@@ -198,7 +198,7 @@ async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store,
 async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1, "2/min")
     await start_queued_runs(store, "a", "b")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await commit_ops(store, finish(a, RunState.FAILED))
     assert await claim_ids(store, worker) == ["b"]
     await start_queued_runs(store, "c")
@@ -214,7 +214,7 @@ async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: S
 async def test_a_fork_waits_like_a_new_run(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1, "1/min", key_concurrency=1)
     await start_queued_runs(store, "acme/1")
-    [source] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [source] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await commit_ops(store, append(source, 0))
     forked = replace(new_run("fork"), queue=QUEUE, queue_key="acme", forked_from=source.id)
     [answer] = await commit_ops(store, ForkRun(source.id, forked, 1))
@@ -247,13 +247,13 @@ async def test_no_more_runs_begin_in_any_window_than_the_rate_allows(store: Stor
 async def test_going_on_is_no_new_beginning(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, None, "1/min")
     await start_queued_runs(store, "a", "b")
-    [a] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     await commit_ops(store, park(a, clock.now + 5))
     assert await get_next_wake(store) == clock.now + 5
     clock.advance(5)
     assert await claim_ids(store, worker) == ["a"]
-    await store.retire_worker(worker)
-    heir = await store.register_worker(new_worker(), 1e6)
+    await store.workers.retire(worker)
+    heir = await store.workers.register(new_worker(), 1e6)
     assert await claim_ids(store, heir) == ["a"]
     assert await get_next_wake(store) == clock.now + 55
 
@@ -288,7 +288,7 @@ async def test_tokens_are_charged_with_the_record_and_once(store: Store, clock: 
     await commit_ops(
         store, PauseRun("acme/2", clock.now), PauseRun("other/1", clock.now), PauseRun("other/2", clock.now)
     )
-    [acme, third] = await store.claim_runs(worker, **CLAIM_FILTER, limit=2)
+    [acme, third] = await store.claims.claim(worker, **CLAIM_FILTER, limit=2)
     assert (acme.id, third.id) == ("acme/1", "third/1")  # they are taken before anything is known
     op = append(acme, 0, used=Usage(calls=1, input_tokens=30, output_tokens=10))
     assert await commit_ops(store, op, op) == [OpStatus.DONE] * 2
@@ -358,7 +358,7 @@ async def test_each_key_has_a_rate_of_its_own(store: Store, clock: Clock):
 async def test_a_parked_run_of_a_full_key_waits_for_its_place(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, None, key_concurrency=1)
     await start_queued_runs(store, "acme/1", "acme/2", "other/1")
-    [first, other] = await store.claim_runs(worker, **CLAIM_FILTER, limit=9)
+    [first, other] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
     assert (first.id, other.id) == ("acme/1", "other/1")
     await commit_ops(store, park(first, clock.now + 1))
     assert await claim_ids(store, worker) == ["acme/2"]

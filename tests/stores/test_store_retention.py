@@ -57,12 +57,12 @@ async def prune(store: Store, **wanted: Any) -> tuple[set[str], dict[str, KeepRe
     kept: dict[str, KeepReason] = {}
     place = PRUNE_START
     while place is not None:
-        done = await store.prune_runs(what, place, 3)
+        done = await store.retention.prune(what, place, 3)
         gone += done.run_ids
         kept.update(done.keep_reasons)
         place = done.cursor
     assert len(gone) == len(set(gone))
-    while not (await store.sweep_pruned(4)).is_done:
+    while not (await store.retention.sweep(4)).is_done:
         pass
     return set(gone), kept
 
@@ -123,7 +123,7 @@ async def test_all_that_belongs_to_a_run_goes_with_it(store: Store):
         RequestApproval(run.key, run.epoch, 1, "q1", question, 1_000_001.0),
     )
     child = await commit_ops(store, start_child(run, "c", 2, tags=("a",)))
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     claimed = await claim_run(store, worker)
     assert claimed.id == child[0].run.id
     await commit_ops(store, finish(claimed), finish(run, output=b'"o' + large + b'"'))
@@ -204,8 +204,8 @@ async def test_an_end_in_the_mailbox_is_kept_for_whoever_parked(store: Store):
 @pytest.mark.parametrize("run_ids", [None, ["ahead"]])
 async def test_whenever_they_ended_means_also_by_a_clock_that_is_ahead(store: Store, run_ids: list[str] | None):
     await ended(store, "ahead", at=store.now() + 0.05)
-    assert (await store.prune_runs(make_prune_request(store.now(), 0.01, run_ids=run_ids))).run_ids == ()
-    assert (await store.prune_runs(make_prune_request(store.now(), 0, run_ids=run_ids))).run_ids == ("ahead",)
+    assert (await store.retention.prune(make_prune_request(store.now(), 0.01, run_ids=run_ids))).run_ids == ()
+    assert (await store.retention.prune(make_prune_request(store.now(), 0, run_ids=run_ids))).run_ids == ("ahead",)
 
 
 async def test_a_conversation_goes_as_a_whole(store: Store):
@@ -217,7 +217,7 @@ async def test_a_conversation_goes_as_a_whole(store: Store):
     await commit_ops(store, finish(await claim_run(store)))
     assert forked.run.previous_run == "t5"
     assert set((await prune(store, finished_before=1_000_008.0))[1].values()) == {KeepReason.RECENT}
-    dry = await store.prune_runs(PruneRequest(finished_before=LATER, dry_run=True), limit=100)
+    dry = await store.retention.prune(PruneRequest(finished_before=LATER, dry_run=True), limit=100)
     assert (len(dry.run_ids), dry.record_count) == (8, 7)
     gone, _ = await prune(store)
     assert len(gone) == 8
@@ -230,7 +230,7 @@ async def test_a_dry_run_changes_nothing_and_counts_each_family_once(store: Stor
         await ended(store, f"b{number}")
     place, gone, records = PRUNE_START, [], 0
     while place is not None:
-        done = await store.prune_runs(PruneRequest(finished_before=LATER, dry_run=True), place, 2)
+        done = await store.retention.prune(PruneRequest(finished_before=LATER, dry_run=True), place, 2)
         gone += done.run_ids
         records += done.record_count
         place = done.cursor
@@ -250,10 +250,10 @@ async def test_the_newest_are_kept(store: Store):
 
 
 async def test_what_nobody_has_had_is_kept_unless_one_says_so(store: Store, kill_worker: Callable[[int], None]):
-    starter = await store.register_worker(new_worker("script"), 10.0)
+    starter = await store.workers.register(new_worker("script"), 10.0)
     await start_run(store, "orphan", has_generated_id=True, starter=starter)
     kill_worker(starter)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     await commit_ops(store, finish(await claim_run(store)))
     assert await prune(store) == (set(), {"orphan": KeepReason.UNCLAIMED_RESULT})
     assert (await prune(store, include_unclaimed=True))[0] == {"orphan"}
@@ -263,9 +263,9 @@ async def test_runs_can_be_named(store: Store):
     for name in "abc":
         await ended(store, name, FAILED)
     wanted = PruneRequest(finished_before=LATER, states=frozenset({DEAD, FAILED}), run_ids=("a", "none", "b", "a"))
-    done = await store.prune_runs(wanted)
+    done = await store.retention.prune(wanted)
     assert (set(done.run_ids), done.keep_reasons, done.cursor) == ({"a", "b"}, {}, None)
-    done = await store.prune_runs(PruneRequest(finished_before=LATER, states=frozenset({DEAD}), run_ids=("c",)))
+    done = await store.retention.prune(PruneRequest(finished_before=LATER, states=frozenset({DEAD}), run_ids=("c",)))
     assert (done.run_ids, done.keep_reasons) == ((), {"c": KeepReason.NOT_SELECTED})
 
 
@@ -300,8 +300,8 @@ async def test_large_values_go_with_the_last_that_refers_to_them(store: Store):
     second = await start_claimed_run(store, "second")
     await commit_ops(store, append(second, 0, payload=shared))
     assert rows_left(store)["blobs"] == 2
-    await store.prune_runs(PruneRequest(finished_before=LATER))
-    swept = await store.sweep_pruned()
+    await store.retention.prune(PruneRequest(finished_before=LATER))
+    swept = await store.retention.sweep()
     assert (swept.record_count, swept.blob_count, swept.is_done) == (2, 1, True)
     assert swept.size_bytes > 60_000
     [history] = await store.get_histories([second.key])
@@ -324,10 +324,10 @@ async def test_two_prune_at_once_while_runs_go_on(store: Store, second_store: St
         gone: list[str] = []
         place = PRUNE_START
         while place is not None:
-            done = await one.prune_runs(PruneRequest(finished_before=LATER), place, 5)
+            done = await one.retention.prune(PruneRequest(finished_before=LATER), place, 5)
             gone += done.run_ids
             place = done.cursor
-            while not (await one.sweep_pruned(7)).is_done:
+            while not (await one.retention.sweep(7)).is_done:
                 pass
         return gone
 
@@ -357,7 +357,7 @@ async def test_a_damaged_row_is_kept_and_the_others_go(sqlite: SqliteStore):
         await ended(sqlite, name)
     with sqlite3.connect(sqlite.path) as connection:
         connection.execute("UPDATE runs SET session = CAST(x'ff' AS TEXT) WHERE id = 'b'")
-    done = await sqlite.prune_runs(PruneRequest(finished_before=LATER))
+    done = await sqlite.retention.prune(PruneRequest(finished_before=LATER))
     assert done.run_ids == ("a", "c")
 
 

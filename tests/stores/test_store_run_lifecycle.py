@@ -61,7 +61,7 @@ async def test_a_started_run_is_pending_and_has_all_that_it_was_given(store: Sto
 
 
 async def test_a_run_can_be_started_and_held_in_one_write(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     [answer] = await commit_ops(store, StartRun(new_run(starter=worker), claim_as=worker))
     assert answer.is_new
     assert (answer.run.state, answer.run.epoch, answer.run.owner) == (RunState.RUNNING, 1, worker)
@@ -77,7 +77,7 @@ async def test_starting_under_a_taken_id_answers_with_the_run_that_is_there(stor
 
 
 async def test_repeating_a_start_with_its_seed_is_answered_as_created(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     op = StartRun(new_run(has_generated_id=True, starter=worker), claim_as=worker, join_orphan=True)
     [first] = await commit_ops(store, op)
     [again] = await commit_ops(store, op)
@@ -104,8 +104,8 @@ async def test_keys_rise_in_the_order_of_starting(store: Store):
 
 
 async def test_a_worker_that_is_not_live_gets_no_run_to_hold(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
-    await store.retire_worker(worker)
+    worker = await store.workers.register(new_worker(), 10.0)
+    await store.workers.retire(worker)
     run = await start_run(store, claim_as=worker)
     assert (run.state, run.owner, run.epoch) == (RunState.PENDING, None, 0)
     assert (await claim_run(store)).id == "r"
@@ -116,16 +116,16 @@ async def test_a_worker_that_is_not_live_gets_no_run_to_hold(store: Store):
 
 async def orphan(store: Store, kill_worker, run_id: str = "lost", **fields) -> int:
     """A worker that starts a run without an id of its own, and dies."""
-    starter = await store.register_worker(new_worker("starter"), 10.0)
+    starter = await store.workers.register(new_worker("starter"), 10.0)
     await start_run(store, run_id, claim_as=starter, starter=starter, has_generated_id=True, **fields)
     kill_worker(starter)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     return starter
 
 
 async def join(store: Store, run_id: str = "new", **fields) -> StartResult:
     """A worker that comes after and starts a run with equal inputs."""
-    me = await store.register_worker(new_worker("me"), 10.0)
+    me = await store.workers.register(new_worker("me"), 10.0)
     new = new_run(run_id, has_generated_id=True, starter=me, **fields)
     [answer] = await commit_ops(store, StartRun(new, claim_as=me, join_orphan=True))
     return answer
@@ -153,19 +153,19 @@ async def test_the_oldest_orphan_is_joined_first(store: Store, kill_worker):
 
 
 async def test_a_run_whose_starter_retired_is_an_orphan_too(store: Store):
-    starter = await store.register_worker(new_worker(), 10.0)
+    starter = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "left", starter=starter, has_generated_id=True)
-    await store.retire_worker(starter)
+    await store.workers.retire(starter)
     assert (await join(store)).run.id == "left"
 
 
 async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_starter_is_gone(store: Store):
-    starter = await store.register_worker(new_worker(), 10.0)
+    starter = await store.workers.register(new_worker(), 10.0)
     run = await start_run(store, "retried", claim_as=starter, starter=starter, has_generated_id=True)
     await commit_ops(store, finish(run, RunState.FAILED))
     assert (await join(store, "too-early")).run.id == "too-early"
     await commit_ops(store, ReopenRun("retried", 1_000_004.0))
-    await store.retire_worker(starter)
+    await store.workers.retire(starter)
     assert (await join(store)).run.id == "retried"
 
 
@@ -173,24 +173,24 @@ async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_st
     "fields", [{"digest": b"other"}, {"workflow": "other"}, {"has_generated_id": False}, {"starter": None}], ids=str
 )
 async def test_a_run_that_differs_is_not_joined(store: Store, kill_worker, fields):
-    starter = await store.register_worker(new_worker("starter"), 10.0)
+    starter = await store.workers.register(new_worker("starter"), 10.0)
     await start_run(store, "lost", **{"starter": starter, "has_generated_id": True, **fields})
     kill_worker(starter)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert (await join(store)).run.id == "new"
 
 
 async def test_a_run_of_a_live_starter_is_not_joined(store: Store):
-    starter = await store.register_worker(new_worker("starter"), 10.0)
+    starter = await store.workers.register(new_worker("starter"), 10.0)
     await start_run(store, "mine", starter=starter, has_generated_id=True)
     assert (await join(store)).run.id == "new"
 
 
 async def test_an_ended_orphan_is_not_joined(store: Store):
-    starter = await store.register_worker(new_worker("starter"), 10.0)
+    starter = await store.workers.register(new_worker("starter"), 10.0)
     run = await start_run(store, "ended", claim_as=starter, starter=starter, has_generated_id=True)
     await commit_ops(store, finish(run))
-    await store.retire_worker(starter)
+    await store.workers.retire(starter)
     assert (await join(store)).run.id == "new"
 
 
@@ -204,9 +204,9 @@ async def test_a_result_that_came_after_its_starters_death_goes_to_the_next_who_
 
 
 async def test_a_result_that_came_after_its_starter_left_in_good_order_is_not_kept_for_anybody(store: Store):
-    starter = await store.register_worker(new_worker("starter"), 10.0)
+    starter = await store.workers.register(new_worker("starter"), 10.0)
     await start_run(store, "left", starter=starter, has_generated_id=True)
-    await store.retire_worker(starter)
+    await store.workers.retire(starter)
     await commit_ops(store, finish(await claim_run(store)))
     assert (await join(store)).run.id == "new"
 
@@ -239,7 +239,7 @@ async def test_a_run_ends_once(store: Store):
 async def test_a_finish_is_not_taken_for_a_repeat_when_reaping_has_ended_the_run(store: Store, kill_worker):
     run = await start_claimed_run(store, max_deliveries=1)
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert await commit_ops(store, finish(run)) == [FENCED]
     assert await get_state(store) is RunState.DEAD
 
@@ -247,8 +247,8 @@ async def test_a_finish_is_not_taken_for_a_repeat_when_reaping_has_ended_the_run
 async def test_an_ended_run_is_not_claimed(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, finish(run))
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=9) == []
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=9) == []
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
 
 
 # Parking and signals
@@ -260,7 +260,7 @@ async def test_a_parked_run_waits_for_its_time(store: Store, clock):
     parked = await read_run(store)
     assert (parked.state, parked.owner, parked.wake_at) == (RunState.WAITING, None, clock.now + 60)
     assert parked.waits_for == "waits for approval"
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
     clock.advance(60)
     woken = await claim_run(store, run.owner)
     assert (woken.state, woken.epoch, woken.waits_for, woken.wake_at) == (RunState.RUNNING, 2, "", None)
@@ -270,8 +270,8 @@ async def test_a_run_parked_for_a_signal_only_is_woken_by_nothing_else(store: St
     run = await start_claimed_run(store)
     await commit_ops(store, park(run, None, "go"))
     clock.advance(1e9)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
 
 
 async def test_a_signal_makes_a_parked_run_claimable_at_once(store: Store, second_store: Store, clock):
@@ -297,7 +297,7 @@ async def test_parking_is_refused_when_an_awaited_signal_is_there(store: Store):
 async def test_parking_sees_the_signals_sent_and_consumed_in_its_own_batch(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, signal(), park(run, None, "go")) == [DONE, REFUSED]
-    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    [(_, sent)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals
     answers = await commit_ops(
         store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id), park(run, None, "go"), signal()
     )
@@ -317,33 +317,33 @@ async def test_a_park_is_fenced_like_any_write_and_its_repeat_is_done(store: Sto
 async def test_signals_to_a_held_run_reach_its_holder_in_order(store: Store, second_store: Store):
     run, other = await start_claimed_run(store), await start_claimed_run(store, "other")
     await commit_ops(second_store, signal(payload=b"1"), signal("other", payload=b"x"), signal(payload=b"2"))
-    found = await store.get_new_signals(run.owner or 0, 0)
+    found = await store.claims.get_new_signals(run.owner or 0, 0)
     assert [(key, s.payload) for key, s in found.signals] == [(run.key, b"1"), (run.key, b"2")]
     assert all(type(s) is Signal for _, s in found.signals)
-    assert [s.payload for _, s in (await store.get_new_signals(other.owner or 0, 0)).signals] == [b"x"]
+    assert [s.payload for _, s in (await store.claims.get_new_signals(other.owner or 0, 0)).signals] == [b"x"]
     await commit_ops(second_store, signal(payload=b"3"))
-    again = await store.get_new_signals(run.owner or 0, found.cursor)
+    again = await store.claims.get_new_signals(run.owner or 0, found.cursor)
     assert [s.payload for _, s in again.signals][-1] == b"3"
-    last = await store.get_new_signals(run.owner or 0, again.cursor)
+    last = await store.claims.get_new_signals(run.owner or 0, again.cursor)
     assert set(last.signals) <= set(again.signals)  # what was told may be told again
 
 
 async def test_a_consumed_signal_is_gone_and_ids_are_never_used_again(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, signal())
-    [(_, first)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    [(_, first)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals
     await commit_ops(store, append(run, 1, kind=RecordKind.SIGNAL, consume=first.id))
     [history] = await store.get_histories([run.key])
     assert history.signals == []
     await commit_ops(store, signal())
-    [(_, second)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    [(_, second)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals
     assert second.id > first.id
 
 
 async def test_a_fenced_record_consumes_nothing(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, signal())
-    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    [(_, sent)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals
     await commit_ops(store, release(run))
     assert await commit_ops(store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id)) == [FENCED]
     [history] = await store.get_histories([run.key])
@@ -353,7 +353,7 @@ async def test_a_fenced_record_consumes_nothing(store: Store):
 async def test_a_deduplicated_signal_is_delivered_once_even_after_it_was_consumed(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, signal(dedup="k"), signal(dedup="k")) == [DONE, OpStatus.DUPLICATE]
-    [(_, sent)] = (await store.get_new_signals(run.owner or 0, 0)).signals
+    [(_, sent)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals
     await commit_ops(store, append(run, 1, kind=RecordKind.SIGNAL, consume=sent.id))
     assert await commit_ops(store, signal(dedup="k")) == [OpStatus.DUPLICATE]
     assert await commit_ops(store, signal(dedup="other")) == [DONE]

@@ -52,7 +52,7 @@ async def test_the_end_of_a_run_is_put_into_the_mailbox_of_the_one_that_waits(st
     op = finish(child, state)
     assert await commit_ops(store, op) == [NOTIFIED]
     assert await told(store, parent) == [(state, op.output or op.error, op.at, 0)]
-    [(key, signal)] = (await store.get_new_signals(parent.owner or 0, 0)).signals
+    [(key, signal)] = (await store.claims.get_new_signals(parent.owner or 0, 0)).signals
     assert (key, signal.position, signal.name) == (parent.key, 0, state)
 
 
@@ -159,10 +159,10 @@ async def test_a_run_that_is_no_longer_held_starts_nothing_and_waits_for_nothing
 
 async def test_a_run_that_takes_its_workers_down_is_told_as_dead(store: Store, kill_worker):
     parent = await start_claimed_run(store, "p")
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     [answer] = await commit_ops(store, start_child(parent, claim_as=worker, max_deliveries=1))
     kill_worker(worker)
-    assert (await store.reap_dead_workers()).dead_run_ids == ("c",)
+    assert (await store.workers.reap_dead()).dead_run_ids == ("c",)
     dead = await read_run(store, "c")
     assert [(name, payload) for name, payload, *_ in await told(store, parent)] == [("dead", dead.error)]
     assert answer.is_linked
@@ -223,7 +223,7 @@ async def test_thousands_of_runs_are_started_and_end_in_few_commits(store: Store
     await commit_ops(store, park(parent, None, awaited_positions=tuple(range(2000))))
     await commit_ops(store, *[finish(answer.run) for answer in answers])
     assert [signal.position for signal in await list_signals(store, parent)] == list(range(2000))
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is not None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is not None
     assert len(await store.list_runs(RunFilter(parent="p"), limit=5000)) == 2000
 
 

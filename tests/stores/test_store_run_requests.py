@@ -25,7 +25,8 @@ from store_values import (
 
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.stores.contract import RunRequests, Store
+from holdfast.stores.claims import RunRequests
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import CancelRun, CancelState, OpStatus, PauseRun, ResumeRun, StartRun
 
 pytestmark = pytest.mark.asyncio
@@ -35,8 +36,8 @@ CANCEL, PAUSE, RESUME = CancelRun("r", AT), PauseRun("r", AT), ResumeRun("r", AT
 
 
 async def claimable(store: Store) -> list[str]:
-    worker = await store.register_worker(new_worker("looks"), 10.0)
-    return [run.id for run in await store.claim_runs(worker, **CLAIM_FILTER, limit=9)]
+    worker = await store.workers.register(new_worker("looks"), 10.0)
+    return [run.id for run in await store.claims.claim(worker, **CLAIM_FILTER, limit=9)]
 
 
 # Cancelling
@@ -44,9 +45,9 @@ async def claimable(store: Store) -> list[str]:
 
 async def test_the_holder_of_a_run_is_asked_to_cancel_it(store: Store, second_store: Store):
     run = await start_claimed_run(store)
-    assert await store.get_run_requests(run.owner or 0) == []
+    assert await store.claims.get_run_requests(run.owner or 0) == []
     assert await commit_ops(second_store, CANCEL) == [DONE]
-    assert await store.get_run_requests(run.owner or 0) == [
+    assert await store.claims.get_run_requests(run.owner or 0) == [
         RunRequests(run.key, is_cancel_requested=True, is_pause_requested=False)
     ]
     asked = await read_run(store)
@@ -60,7 +61,7 @@ async def test_a_run_can_neither_finish_nor_park_before_a_cancel_is_recorded(sto
     assert await get_state(store) is RunState.RUNNING
     assert await commit_ops(store, append(run, 1, kind=RecordKind.CANCEL)) == [DONE]
     assert (await read_run(store)).cancel_state is CancelState.RECORDED
-    assert await store.get_run_requests(run.owner or 0) == []
+    assert await store.claims.get_run_requests(run.owner or 0) == []
     assert await commit_ops(store, park(run, 0.0)) == [DONE]
     again = await claim_run(store)
     assert await commit_ops(store, finish(again, RunState.CANCELLED)) == [DONE]
@@ -99,7 +100,7 @@ async def test_a_run_that_nobody_has_ever_claimed_is_cancelled_at_once(store: St
     ended = await read_run(store)
     assert (ended.state, ended.finished_at, ended.wake_at, ended.error) == (RunState.CANCELLED, AT, None, None)
     assert await claimable(store) == []
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     assert await commit_ops(store, CANCEL) == [OpStatus.DUPLICATE]
 
 
@@ -126,7 +127,7 @@ async def test_a_cancel_can_be_meant_for_what_the_caller_has_started_itself(stor
 
 async def test_what_is_started_can_be_cancelled_in_the_same_commit(store: Store):
     """As by a parent that starts a run and gives it up at once: both are written together."""
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     first = new_run("r", seed=b"mine")
     begun = StartRun(new_run("s", seed=b"mine"), claim_as=worker)
     answers = await store.commit(
@@ -159,7 +160,7 @@ async def test_a_pending_run_is_paused_at_once_and_resumed(store: Store, clock):
     assert await commit_ops(store, PAUSE) == [DONE]
     assert (await read_run(store)).paused_at == AT
     assert await claimable(store) == []
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     assert await commit_ops(store, PAUSE) == [OpStatus.DUPLICATE]
     assert await commit_ops(store, RESUME) == [DONE]
     assert (await read_run(store)).paused_at is None
@@ -170,7 +171,7 @@ async def test_a_pending_run_is_paused_at_once_and_resumed(store: Store, clock):
 async def test_a_run_that_was_started_for_later_is_not_early_for_having_been_paused(store: Store, clock):
     await start_run(store, available_at=clock.now + 60)
     await commit_ops(store, PAUSE, RESUME)
-    assert await store.get_next_wake_at(**CLAIM_FILTER) == clock.now + 60
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) == clock.now + 60
     await commit_ops(store, PAUSE)
     clock.advance(61)
     assert await claimable(store) == []
@@ -192,13 +193,13 @@ async def test_a_parked_run_sleeps_through_signals_and_timers_while_it_is_paused
 async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Store, clock):
     run = await start_claimed_run(store)
     await commit_ops(store, PAUSE)
-    assert await store.get_run_requests(run.owner or 0) == [
+    assert await store.claims.get_run_requests(run.owner or 0) == [
         RunRequests(run.key, is_cancel_requested=False, is_pause_requested=True)
     ]
     await commit_ops(store, signal())
     assert await commit_ops(store, park(run, clock.now, "go", is_pause=True)) == [DONE]
     assert (await read_run(store)).state is RunState.WAITING
-    assert await store.get_run_requests(run.owner or 0) == []
+    assert await store.claims.get_run_requests(run.owner or 0) == []
     assert await claimable(store) == []
     await commit_ops(store, RESUME)
     assert await claimable(store) == ["r"]
@@ -207,7 +208,7 @@ async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Stor
 async def test_a_pause_that_was_lifted_is_not_carried_out(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, PAUSE, RESUME)
-    assert await store.get_run_requests(run.owner or 0) == []
+    assert await store.claims.get_run_requests(run.owner or 0) == []
     assert await commit_ops(store, park(run, None, is_pause=True)) == [REFUSED]
     assert await get_state(store) is RunState.RUNNING
 
@@ -222,12 +223,12 @@ async def test_a_paused_run_is_not_claimable_however_its_holder_leaves_it(store:
         case "is released":
             assert await commit_ops(store, release(run)) == [DONE]
         case "is handed over":
-            await store.retire_worker(run.owner or 0)
+            await store.workers.retire(run.owner or 0)
         case _:
             kill_worker(run.owner)
-            assert (await store.reap_dead_workers()).released_count == 1
+            assert (await store.workers.reap_dead()).released_count == 1
     assert (await read_run(store)).paused_at == AT
-    assert await store.get_next_wake_at(**CLAIM_FILTER) is None
+    assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     assert await claimable(store) == []
     await commit_ops(store, RESUME)
     assert await claimable(store) == ["r"]
@@ -271,11 +272,11 @@ async def test_a_park_for_a_pause_is_fenced_and_repeated_like_any_other(store: S
 async def test_requests_are_told_to_whoever_holds_the_run(store: Store):
     one, two = await start_claimed_run(store, "one"), await start_claimed_run(store, "two")
     await commit_ops(store, CancelRun("one", AT), PauseRun("one", AT), PauseRun("two", AT))
-    assert await store.get_run_requests(one.owner or 0) == [
+    assert await store.claims.get_run_requests(one.owner or 0) == [
         RunRequests(one.key, is_cancel_requested=True, is_pause_requested=True)
     ]
-    assert await store.get_run_requests(two.owner or 0) == [
+    assert await store.claims.get_run_requests(two.owner or 0) == [
         RunRequests(two.key, is_cancel_requested=False, is_pause_requested=True)
     ]
     await commit_ops(store, release(one))
-    assert await store.get_run_requests(one.owner or 0) == []
+    assert await store.claims.get_run_requests(one.owner or 0) == []

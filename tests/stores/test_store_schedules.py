@@ -24,22 +24,24 @@ FULL = ScheduleDefinition(
 
 
 async def put(store: Store, *new: ScheduleDefinition, **options: Any) -> list[Schedule]:
-    return await store.put_schedules(new, **options)
+    return await store.schedules.put(new, **options)
 
 
 async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(store: Store, second_store: Store):
     kept = await put(store, NIGHTLY, FULL)
     assert kept == [Schedule(NIGHTLY, 1_000_000.0, 1_000_000.0), Schedule(FULL, 1_000_000.0, 1_000_000.0)]
-    assert await second_store.list_schedules() == [kept[1], kept[0]]
-    assert await second_store.list_schedules(["nightly", "none"]) == [kept[0]]
-    assert await second_store.list_schedules([]) == []
+    assert await second_store.schedules.list() == [kept[1], kept[0]]
+    assert await second_store.schedules.list(["nightly", "none"]) == [kept[0]]
+    assert await second_store.schedules.list([]) == []
     assert await put(store) == []
 
 
 async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settled(store: Store, clock: Clock):
     await put(store, NIGHTLY)
-    assert await store.advance_schedule("nightly", 1_000_000.0, 1_000_800.0, run_id="nightly@x", skipped_at=1_000_700.0)
-    await store.pause_schedule("nightly")
+    assert await store.schedules.advance(
+        "nightly", 1_000_000.0, 1_000_800.0, run_id="nightly@x", skipped_at=1_000_700.0
+    )
+    await store.schedules.pause("nightly")
     clock.advance(5_000.0)
     changed = replace(NIGHTLY, inputs=b"{}", workflow="mail", is_declared_in_code=True)
     [kept] = await put(store, changed)
@@ -54,7 +56,7 @@ async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settl
 async def test_what_is_there_stays_if_it_is_not_to_be_replaced(store: Store, second_store: Store):
     [first] = await put(store, NIGHTLY)
     assert await put(second_store, replace(NIGHTLY, timing="@daily"), replace=False) == [first]
-    assert await store.list_schedules() == [first]
+    assert await store.schedules.list() == [first]
 
 
 async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, second_store: Store):
@@ -62,53 +64,53 @@ async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, seco
     kept = await asyncio.gather(
         *(put(store if number % 2 else second_store, new, replace=False) for number, new in enumerate(wanted))
     )
-    [one] = await store.list_schedules()
+    [one] = await store.schedules.list()
     assert kept == [[one]] * 6
 
 
 async def test_of_many_who_settle_the_same_tick_one_does(store: Store, second_store: Store):
     await put(store, NIGHTLY)
     tries = [
-        (store if number % 2 else second_store).advance_schedule(
+        (store if number % 2 else second_store).schedules.advance(
             "nightly", 1_000_000.0, 1_000_100.0, run_id=f"r{number}"
         )
         for number in range(8)
     ]
     done = await asyncio.gather(*tries)
     assert sum(done) == 1
-    [kept] = await store.list_schedules()
+    [kept] = await store.schedules.list()
     assert (kept.fired_up_to, kept.last_run) == (1_000_100.0, f"r{done.index(True)}")
 
 
 async def test_what_is_settled_never_goes_back_and_what_is_not_told_stays(store: Store):
     await put(store, NIGHTLY)
-    assert await store.advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id="r1", skipped_at=1_000_050.0)
-    assert await store.advance_schedule("nightly", 1_000_100.0, 1_000_000.0)
-    [kept] = await store.list_schedules()
+    assert await store.schedules.advance("nightly", 1_000_000.0, 1_000_100.0, run_id="r1", skipped_at=1_000_050.0)
+    assert await store.schedules.advance("nightly", 1_000_100.0, 1_000_000.0)
+    [kept] = await store.schedules.list()
     assert (kept.fired_up_to, kept.last_run, kept.last_skipped_at) == (1_000_100.0, "r1", 1_000_050.0)
-    assert not await store.advance_schedule("nightly", 1_000_000.0, 1_000_200.0)
-    assert not await store.advance_schedule("daily", 1_000_000.0, 1_000_200.0)
+    assert not await store.schedules.advance("nightly", 1_000_000.0, 1_000_200.0)
+    assert not await store.schedules.advance("daily", 1_000_000.0, 1_000_200.0)
 
 
 async def test_a_pause_is_set_and_lifted_once(store: Store, second_store: Store, clock: Clock):
     await put(store, NIGHTLY)
     clock.advance(3.5)
-    assert (await store.pause_schedule("nightly"), await second_store.pause_schedule("nightly")) == (True, False)
-    [kept] = await store.list_schedules()
+    assert (await store.schedules.pause("nightly"), await second_store.schedules.pause("nightly")) == (True, False)
+    [kept] = await store.schedules.list()
     assert (kept.paused_at, get_next_tick(kept)) == (1_000_003.5, None)
-    assert (await second_store.resume_schedule("nightly"), await store.resume_schedule("nightly")) == (True, False)
-    [kept] = await store.list_schedules()
+    assert (await second_store.schedules.resume("nightly"), await store.schedules.resume("nightly")) == (True, False)
+    [kept] = await store.schedules.list()
     assert (kept.paused_at, get_next_tick(kept)) == (None, 1_044_000.0)
-    assert not await store.pause_schedule("none")
-    assert not await store.resume_schedule("none")
+    assert not await store.schedules.pause("none")
+    assert not await store.schedules.resume("none")
 
 
 async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Store, second_store: Store, clock: Clock):
-    worker = await store.register_worker(new_worker(), 60.0)
+    worker = await store.workers.register(new_worker(), 60.0)
     await put(store, NIGHTLY, worker=worker)
-    await store.advance_schedule("nightly", 1_000_000.0, 1_000_100.0, run_id="r1")
-    assert (await second_store.delete_schedule("nightly"), await store.delete_schedule("nightly")) == (True, False)
-    assert await store.list_schedules() == []
+    await store.schedules.advance("nightly", 1_000_000.0, 1_000_100.0, run_id="r1")
+    assert (await second_store.schedules.delete("nightly"), await store.schedules.delete("nightly")) == (True, False)
+    assert await store.schedules.list() == []
     clock.advance(1_000.0)
     assert await put(store, NIGHTLY) == [Schedule(NIGHTLY, 1_001_000.0, 1_001_000.0)]
 
@@ -116,17 +118,17 @@ async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Stor
 async def test_it_is_announced_as_long_as_one_of_its_workers_lives(
     store: Store, clock: Clock, kill_worker: Callable[[int], None]
 ):
-    workers = [await store.register_worker(new_worker(name), 60.0) for name in "abc"]
+    workers = [await store.workers.register(new_worker(name), 60.0) for name in "abc"]
     for worker in workers:
         [kept] = await put(store, NIGHTLY, worker=worker)
         assert kept.is_announced
     [other] = await put(store, FULL)
     assert not other.is_announced
-    await store.retire_worker(workers[2])
+    await store.workers.retire(workers[2])
     kill_worker(workers[0])
-    await store.reap_dead_workers()
-    assert [one.is_announced for one in await store.list_schedules()] == [False, True]
+    await store.workers.reap_dead()
+    assert [one.is_announced for one in await store.schedules.list()] == [False, True]
     clock.advance(61.0)  # nobody has found it dead yet, but it has not been heard of
-    assert [one.is_announced for one in await store.list_schedules()] == [False, False]
-    store.renew_lease(workers[1], 60.0)
-    assert [one.is_announced for one in await store.list_schedules(["nightly"])] == [True]
+    assert [one.is_announced for one in await store.schedules.list()] == [False, False]
+    store.workers.renew_lease(workers[1], 60.0)
+    assert [one.is_announced for one in await store.schedules.list(["nightly"])] == [True]

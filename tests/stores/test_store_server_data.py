@@ -48,17 +48,17 @@ TWICE = CALL + CALL
 async def test_a_document_is_kept_under_its_kind_and_name_and_its_version_rises(
     store: Store, second_store: Store, clock
 ):
-    first = await store.put_document("key", "ann", b'{"a":1}')
+    first = await store.documents.put("key", "ann", b'{"a":1}')
     assert first == Document("key", "ann", b'{"a":1}', 1, 1_000_000.0, 1_000_000.0)
     clock.advance(5)
-    second = await second_store.put_document("key", "ann", b"{}")
+    second = await second_store.documents.put("key", "ann", b"{}")
     assert second == Document("key", "ann", b"{}", 2, 1_000_000.0, 1_000_005.0)
-    assert await store.list_documents("key") == [second]
-    assert await store.list_documents("address") == []
-    assert await store.delete_document("key", "ann")
-    assert not await second_store.delete_document("key", "ann")
-    assert await second_store.list_documents("key") == []
-    again = await store.put_document("key", "ann", b"{}")
+    assert await store.documents.list("key") == [second]
+    assert await store.documents.list("address") == []
+    assert await store.documents.delete("key", "ann")
+    assert not await second_store.documents.delete("key", "ann")
+    assert await second_store.documents.list("key") == []
+    again = await store.documents.put("key", "ann", b"{}")
     assert again is not None
     assert again.version == 1
 
@@ -66,11 +66,11 @@ async def test_a_document_is_kept_under_its_kind_and_name_and_its_version_rises(
 async def test_documents_are_listed_in_the_order_of_their_names_page_by_page(store: Store):
     names = ["b", "B", "é", "a/b", "😀", "\uffee", "a b"]
     for name in names:
-        await store.put_document("address", name, name.encode())
-    await store.put_document("other", "a", b"")
+        await store.documents.put("address", name, name.encode())
+    await store.documents.put("other", "a", b"")
 
     async def listed(*args, **kwargs) -> list[str]:
-        return [document.name for document in await store.list_documents("address", *args, **kwargs)]
+        return [document.name for document in await store.documents.list("address", *args, **kwargs)]
 
     assert await listed() == sorted(names)
     assert await listed(limit=2) == sorted(names)[:2]
@@ -81,14 +81,14 @@ async def test_documents_are_listed_in_the_order_of_their_names_page_by_page(sto
 
 
 async def test_a_change_of_another_version_than_the_one_that_is_there_is_refused(store: Store, second_store: Store):
-    assert await store.put_document("key", "ann", b"0", if_version=1) is None, "there is none yet"
-    first = await store.put_document("key", "ann", b"1", if_version=0)
+    assert await store.documents.put("key", "ann", b"0", if_version=1) is None, "there is none yet"
+    first = await store.documents.put("key", "ann", b"1", if_version=0)
     assert first is not None
     assert first.version == 1
-    assert await second_store.put_document("key", "ann", b"2", if_version=0) is None, "there is one now"
-    assert await second_store.put_document("key", "ann", b"2", if_version=2) is None
-    assert await store.list_documents("key") == [first]
-    second = await second_store.put_document("key", "ann", b"2", if_version=1)
+    assert await second_store.documents.put("key", "ann", b"2", if_version=0) is None, "there is one now"
+    assert await second_store.documents.put("key", "ann", b"2", if_version=2) is None
+    assert await store.documents.list("key") == [first]
+    second = await second_store.documents.put("key", "ann", b"2", if_version=1)
     assert second is not None
     assert (second.data, second.version) == (b"2", 2)
 
@@ -98,24 +98,24 @@ async def test_of_two_who_change_the_same_version_one_wins(store: Store, second_
     for number in range(8):
         name, version = f"d{number}", int(there)
         if there:
-            await store.put_document("key", name, b"0")
+            await store.documents.put("key", name, b"0")
         told = await asyncio.gather(
             *(
-                one.put_document("key", name, f"{at}".encode(), if_version=version)
+                one.documents.put("key", name, f"{at}".encode(), if_version=version)
                 for at, one in enumerate((store, second_store, store, second_store))
             )
         )
         [winner] = [document for document in told if document is not None]
         assert winner.version == version + 1
-        assert await second_store.list_documents("key", [name]) == [winner]
+        assert await second_store.documents.list("key", [name]) == [winner]
 
 
 @pytest.mark.parametrize(("kind", "name"), [("", "a"), ("key", ""), ("key", "\udc80")])
 async def test_a_place_that_no_store_can_keep_is_refused_in_words(store: Store, kind: str, name: str):
     with pytest.raises(UsageError, match="document"):
-        await store.put_document(kind, name, b"{}")
-    assert await store.list_documents(kind, [name]) == []
-    assert not await store.delete_document(kind, name)
+        await store.documents.put(kind, name, b"{}")
+    assert await store.documents.list(kind, [name]) == []
+    assert not await store.documents.delete(kind, name)
 
 
 # The audit log
@@ -126,36 +126,36 @@ def entry(number: int, at: float = 1_000_000.0) -> AuditEvent:
 
 
 async def test_the_audit_log_is_read_from_its_end_page_by_page(store: Store, second_store: Store):
-    await store.append_audit([])
-    await store.append_audit([entry(0), entry(1)])
-    await second_store.append_audit([entry(2)])
-    await store.append_audit([entry(number) for number in range(3, 7)])
-    newest = await second_store.list_audit()
+    await store.audit_log.append([])
+    await store.audit_log.append([entry(0), entry(1)])
+    await second_store.audit_log.append([entry(2)])
+    await store.audit_log.append([entry(number) for number in range(3, 7)])
+    newest = await second_store.audit_log.list()
     assert [audit.event for audit in newest] == [entry(number) for number in (6, 5, 4, 3, 2, 1, 0)]
     ids = [audit.id for audit in newest]
     assert ids == sorted(set(ids), reverse=True)
-    assert await store.list_audit(limit=3) == newest[:3]
-    assert await store.list_audit(before_id=ids[2], limit=3) == newest[3:6]
-    assert await store.list_audit(before_id=ids[-1]) == []
+    assert await store.audit_log.list(limit=3) == newest[:3]
+    assert await store.audit_log.list(before_id=ids[2], limit=3) == newest[3:6]
+    assert await store.audit_log.list(before_id=ids[-1]) == []
 
 
 async def test_old_entries_go_and_their_ids_are_never_used_again(store: Store):
-    await store.append_audit([entry(number, 1_000_000.0 + number) for number in range(6)])
-    newest = await store.list_audit()
-    assert await store.trim_audit(1_000_004.0, limit=3) == 3
-    assert await store.list_audit() == newest[:3]
-    assert await store.trim_audit(2_000_000.0) == 3
-    assert await store.trim_audit(2_000_000.0) == 0
-    await store.append_audit([entry(9)])
-    [last] = await store.list_audit()
+    await store.audit_log.append([entry(number, 1_000_000.0 + number) for number in range(6)])
+    newest = await store.audit_log.list()
+    assert await store.audit_log.trim(1_000_004.0, limit=3) == 3
+    assert await store.audit_log.list() == newest[:3]
+    assert await store.audit_log.trim(2_000_000.0) == 3
+    assert await store.audit_log.trim(2_000_000.0) == 0
+    await store.audit_log.append([entry(9)])
+    [last] = await store.audit_log.list()
     assert last == AuditRow(last.id, entry(9))
     assert last.id > newest[0].id
 
 
 async def test_whatever_is_asked_for_can_be_noted(store: Store):
     strange = AuditEvent(1.0, "", "nul \x00", "a", "half \udc80 of it", "denied", "::1")
-    await store.append_audit([strange])
-    assert [audit.event for audit in await store.list_audit()] == [replace(strange, target="half ? of it")]
+    await store.audit_log.append([strange])
+    assert [audit.event for audit in await store.audit_log.list()] == [replace(strange, target="half ? of it")]
 
 
 # Spending
@@ -186,17 +186,17 @@ async def test_what_records_have_used_is_told_by_day_workflow_and_model(store: S
         DailyUsage(SECOND, "etl", "anthropic:claude", CALL),
         DailyUsage(SECOND, "etl", "openai:gpt-5", replace(TWICE, unpriced=1)),
     ]
-    assert await second_store.get_daily_usage(*EVER) == expected
-    assert await store.get_daily_usage(FIRST, FIRST) == expected[:1]
-    assert await store.get_daily_usage(SECOND, SECOND) == expected[1:]
-    assert await store.get_daily_usage(FIRST, SECOND, workflow="chat") == expected[1:2]
-    assert await store.get_daily_usage(SECOND, FIRST) == []
+    assert await second_store.daily_usage.get(*EVER) == expected
+    assert await store.daily_usage.get(FIRST, FIRST) == expected[:1]
+    assert await store.daily_usage.get(SECOND, SECOND) == expected[1:]
+    assert await store.daily_usage.get(FIRST, SECOND, workflow="chat") == expected[1:2]
+    assert await store.daily_usage.get(SECOND, FIRST) == []
 
 
 async def test_what_is_not_kept_by_day_makes_no_line(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, spend(run, 0, Usage()), spend(run, 1, Usage(seconds=3.0)))
-    assert await store.get_daily_usage(*EVER) == []
+    assert await store.daily_usage.get(*EVER) == []
     assert (await store.get_usages(["r"]))["r"].used == Usage(seconds=3.0)
 
 
@@ -210,7 +210,7 @@ async def test_an_append_that_is_repeated_is_counted_once(store: Store, second_s
     assert await commit_ops(store, spend(run, 0, epoch=7)) == [FENCED]
     assert await commit_ops(store, finish(run), spend(run, 2)) == [DONE, FENCED]
     assert await commit_ops(store, spend(run, 1)) == [DONE]
-    assert await store.get_daily_usage(*EVER) == [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE + CALL)]
+    assert await store.daily_usage.get(*EVER) == [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE + CALL)]
 
 
 async def test_what_was_used_stays_when_records_go(store: Store):
@@ -224,11 +224,11 @@ async def test_what_was_used_stays_when_records_go(store: Store):
     )
     await commit_ops(store, ForkRun("r", new_run("f", forked_from="r"), 1))
     expected = [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE)]
-    assert await store.get_daily_usage(*EVER) == expected
-    pruned = await store.prune_runs(PruneRequest(finished_before=3_000_000.0, include_unclaimed=True))
+    assert await store.daily_usage.get(*EVER) == expected
+    pruned = await store.retention.prune(PruneRequest(finished_before=3_000_000.0, include_unclaimed=True))
     assert pruned.run_ids == ("r",)
-    await store.sweep_pruned()
-    assert await store.get_daily_usage(*EVER) == expected
+    await store.retention.sweep()
+    assert await store.daily_usage.get(*EVER) == expected
 
 
 async def test_what_many_use_at_once_adds_up(store: Store, second_store: Store):
@@ -237,7 +237,7 @@ async def test_what_many_use_at_once_adds_up(store: Store, second_store: Store):
     expected: Counter[str] = Counter()
 
     async def work(place: Store, name: str) -> None:
-        worker = await place.register_worker(new_worker(), 100.0)
+        worker = await place.workers.register(new_worker(), 100.0)
         runs = [await start_run(place, f"{name}{number}", claim_as=worker) for number in range(5)]
         for seq in range(12):
             chosen = [(run, draw.choice(models)) for run in draw.sample(runs, 5)]
@@ -248,7 +248,7 @@ async def test_what_many_use_at_once_adds_up(store: Store, second_store: Store):
                 assert await commit_ops(place, *batch) == [DONE] * 5
 
     await asyncio.gather(work(store, "one"), work(second_store, "two"))
-    told = await store.get_daily_usage(FIRST, FIRST)
+    told = await store.daily_usage.get(FIRST, FIRST)
     assert {line.model: line.used.calls for line in told} == expected
     assert sum((line.used for line in told), Usage()) == Usage(120, 12_000, 2_400, 4_800, 30 * NANO_PER_USD)
 
@@ -257,7 +257,7 @@ async def test_what_many_use_at_once_adds_up(store: Store, second_store: Store):
 
 
 async def test_runs_are_counted_on_the_day_of_their_creation(store: Store, second_store: Store):
-    assert await store.get_daily_run_counts(*EVER) == []
+    assert await store.daily_usage.get_run_counts(*EVER) == []
     midnight = 12 * DAY
     for number, (at, flow) in enumerate(
         [(midnight - 0.001, "etl"), (midnight, "etl"), (midnight + 9, "chat"), (midnight + 5, "etl"), (30 * DAY, "etl")]
@@ -267,8 +267,8 @@ async def test_runs_are_counted_on_the_day_of_their_creation(store: Store, secon
         DailyRunCount(FIRST, "etl", 1), DailyRunCount(SECOND, "chat", 1), DailyRunCount(SECOND, "etl", 2),
         DailyRunCount("1970-01-31", "etl", 1)
     ]  # fmt: skip
-    assert await second_store.get_daily_run_counts(*EVER) == expected
-    assert await store.get_daily_run_counts(FIRST, SECOND) == expected[:3]
-    assert await store.get_daily_run_counts("1970-01-14", "1970-01-30") == []
-    assert await store.get_daily_run_counts(*EVER, workflow="chat") == expected[1:2]
-    assert await store.get_daily_run_counts(SECOND, FIRST) == []
+    assert await second_store.daily_usage.get_run_counts(*EVER) == expected
+    assert await store.daily_usage.get_run_counts(FIRST, SECOND) == expected[:3]
+    assert await store.daily_usage.get_run_counts("1970-01-14", "1970-01-30") == []
+    assert await store.daily_usage.get_run_counts(*EVER, workflow="chat") == expected[1:2]
+    assert await store.daily_usage.get_run_counts(SECOND, FIRST) == []

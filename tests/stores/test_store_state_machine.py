@@ -530,12 +530,12 @@ class StoreMachine(RuleBasedStateMachine):
     def switches(self) -> None:
         flow, model = self.one_of(FLOWS), self.model.switches
         if flow in model:
-            assert self.wait(self.here.disable_workflow(flow)) is False
-            assert self.wait(self.there.enable_workflow(flow)) is True
+            assert self.wait(self.here.disabled_workflows.disable(flow)) is False
+            assert self.wait(self.there.disabled_workflows.enable(flow)) is True
             del model[flow]
         else:
-            assert self.wait(self.here.enable_workflow(flow)) is False
-            assert self.wait(self.there.disable_workflow(flow)) is True
+            assert self.wait(self.here.disabled_workflows.enable(flow)) is False
+            assert self.wait(self.there.disabled_workflows.disable(flow)) is True
             model[flow] = self.clock()
 
     def limits_a_queue(self) -> None:
@@ -544,16 +544,18 @@ class StoreMachine(RuleBasedStateMachine):
         given = self.one_of(LIMITS[name])
         note(f"    {how} {name} {given}\n")
         if how == "announces":
-            self.wait(store.declare_queues([NewQueue(name, given)]))
+            self.wait(store.queues.declare([NewQueue(name, given)]))
             self.model.change_queue(name, {"declared": given})
         elif how in ("sets", "takes back"):
             change = given if how == "sets" else None
-            assert self.wait(store.set_queue_limits(name, change)) is self.model.change_queue(name, {"by_hand": change})
+            assert self.wait(store.queues.set_limits(name, change)) is self.model.change_queue(
+                name, {"by_hand": change}
+            )
         elif how == "pauses":
             changed = self.model.change_queue(name, {"paused_at": self.clock()})
-            assert self.wait(store.pause_queue(name)) is changed
+            assert self.wait(store.queues.pause(name)) is changed
         else:
-            assert self.wait(store.resume_queue(name)) is self.model.change_queue(name, {"paused_at": None})
+            assert self.wait(store.queues.resume(name)) is self.model.change_queue(name, {"paused_at": None})
 
     def leaves(self) -> None:
         self.committed(self.one_of((self.draw_park, self.draw_park, self.draw_release, self.draw_finish)))
@@ -680,7 +682,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def registers(self) -> None:
         lease, is_listener = self.one_of((50.0, 5.0)), self.one_of((True, False, False))
-        worker = self.wait(self.here.register_worker(new_worker(workflows=(), is_listener=is_listener), lease))
+        worker = self.wait(self.here.workers.register(new_worker(workflows=(), is_listener=is_listener), lease))
         assert worker not in self.model.workers
         now = self.clock()
         self.model.workers[worker] = {
@@ -694,7 +696,7 @@ class StoreMachine(RuleBasedStateMachine):
         row = self.model.workers[worker]
         if row["is_listener"] or (row["killed"] and row["state"] == "live"):
             return  # there is nobody to do it
-        renewed = self.here.renew_lease(worker, lease)
+        renewed = self.here.workers.renew_lease(worker, lease)
         assert renewed is (row["state"] == "live")
         if renewed:
             row["lease_expires_at"] = self.clock() + lease
@@ -706,7 +708,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def keep(self, worker: int, lease: float) -> None:
         row = self.model.workers[worker]
-        kept = self.wait(self.one_of((self.here, self.there)).renew_listener_lease(worker, lease))
+        kept = self.wait(self.one_of((self.here, self.there)).workers.renew_listener_lease(worker, lease))
         assert kept is (row["is_listener"] and row["state"] == "live")
         if kept:
             row.update(lease_expires_at=self.clock() + lease, heartbeat_at=self.clock())
@@ -717,7 +719,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.clock.now = max(self.clock.now, min(times, default=0.0))
         limit = self.random.randint(1, 3)
         expected = self.model.expire(limit)
-        assert self.wait(self.one_of((self.here, self.there)).expire_runs(limit)) == expected
+        assert self.wait(self.one_of((self.here, self.there)).claims.expire_runs(limit)) == expected
         for run_id in expected:
             run = self.wait(self.here.get_run(run_id))
             assert read_error_info(run.error).type == "holdfast.errors.RunTimedOut"
@@ -727,7 +729,7 @@ class StoreMachine(RuleBasedStateMachine):
     def retires(self) -> None:
         worker = self.one_of(self.model.acting())
         is_listener = self.model.workers[worker]["is_listener"]
-        self.wait(self.one_of((self.here, self.there) if is_listener else (self.here,)).retire_worker(worker))
+        self.wait(self.one_of((self.here, self.there) if is_listener else (self.here,)).workers.retire(worker))
         self.model.retire(worker)
 
     def dies(self) -> None:
@@ -742,7 +744,7 @@ class StoreMachine(RuleBasedStateMachine):
         since, include_listeners = self.one_of((0.0, self.clock() - 7.0)), self.one_of((False, True))
         window = LeaseWindow(since, self.clock())
         found = self.wait(
-            self.one_of((self.here, self.there)).reap_dead_workers(me, window, include_listeners=include_listeners)
+            self.one_of((self.here, self.there)).workers.reap_dead(me, window, include_listeners=include_listeners)
         )
         gone, freed, dead = self.model.reap(me, since, include_listeners)
         assert (sorted(found.worker_ids), found.released_count, sorted(found.dead_run_ids)) == (
@@ -769,7 +771,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         worker = self.one_of(acting if acting and self.mostly() else able)
         store = self.one_of((self.here, self.there))
-        claimed = self.wait(store.claim_runs(worker, workflows=workflows, queues=queues, limit=limit))
+        claimed = self.wait(store.claims.claim(worker, workflows=workflows, queues=queues, limit=limit))
         is_suspicious = bool(self.model.suspects(workflows, queues))
         wanted = self.model.claim(worker, workflows, queues, limit)
         found, expected = [run.id for run in claimed], [row["id"] for row in wanted]
@@ -777,7 +779,7 @@ class StoreMachine(RuleBasedStateMachine):
         for run, row in zip(claimed, wanted, strict=True):
             self.same_row(run, row)
         if len(claimed) < limit and self.model.is_live(worker) and not is_suspicious:
-            told = self.wait(store.get_next_wake_at(workflows=workflows, queues=queues))
+            told = self.wait(store.claims.get_next_wake_at(workflows=workflows, queues=queues))
             assert told is None or told > self.clock(), "what was just refused is not due"
 
     def time_passes(self) -> None:
@@ -903,7 +905,7 @@ class StoreMachine(RuleBasedStateMachine):
         wanted = sorted(model.memories.values(), key=lambda row: (row["namespace"], row["key"]))
         assert [asdict(memory) for memory in seen["memories"]] == wanted
         space, word = self.one_of(SPACES), self.one_of(("dog", "dogs", "cat", "food"))
-        found = self.wait(self.there.search_memories(space, word.upper()))
+        found = self.wait(self.there.memories.search(space, word.upper()))
         assert {memory.key for memory in found} == model.found_by(space, word)
 
     def workers_are_as_they_should(self, found: Any) -> None:

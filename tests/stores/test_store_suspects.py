@@ -34,7 +34,7 @@ Kill = Callable[[int], None]
 
 
 async def worker(store: Store) -> int:
-    return await store.register_worker(new_worker(), 1000.0)
+    return await store.workers.register(new_worker(), 1000.0)
 
 
 async def hold_together(store: Store, names: str, **fields: object) -> int:
@@ -47,12 +47,12 @@ async def hold_together(store: Store, names: str, **fields: object) -> int:
 
 async def take(store: Store, limit: int = 100, **given: float | None) -> list[Run]:
     """What a new worker is given."""
-    return await store.claim_runs(await worker(store), **CLAIM_FILTER, limit=limit, **given)
+    return await store.claims.claim(await worker(store), **CLAIM_FILTER, limit=limit, **given)
 
 
 async def die(store: Store, kill_worker: Kill, number: int) -> Sequence[str]:
     kill_worker(number)
-    return (await store.reap_dead_workers()).dead_run_ids
+    return (await store.workers.reap_dead()).dead_run_ids
 
 
 async def isolate(store: Store, kill_worker: Kill, names: str, **fields: object) -> None:
@@ -134,7 +134,7 @@ async def test_a_run_that_was_tried_last_before_a_death_is_tried_first_after_it(
     await isolate(store, kill_worker, "abc")
     number = await worker(store)
     for name in "ab":  # one after the other, although the first has not recorded anything
-        assert ids(await store.claim_runs(number, **CLAIM_FILTER, limit=9)) == [name]
+        assert ids(await store.claims.claim(number, **CLAIM_FILTER, limit=9)) == [name]
     await die(store, kill_worker, number)
     assert [ids(await take(store)) for _ in range(3)] == [["b"], ["a"], ["c"]]
 
@@ -151,26 +151,26 @@ async def test_a_worker_that_wants_no_suspects_gets_none(store: Store, kill_work
 async def test_suspects_are_due_for_whoever_asks(store: Store, kill_worker: Kill, clock):
     await isolate(store, kill_worker, "ab")
     asked = {"workflows": CLAIM_FILTER["workflows"], "queues": CLAIM_FILTER["queues"]}
-    due = await store.get_next_wake_at(**asked)
+    due = await store.claims.get_next_wake_at(**asked)
     assert due is not None
     assert due <= clock.now
     await take(store)
     await take(store)
-    assert await store.get_next_wake_at(**asked) is None
+    assert await store.claims.get_next_wake_at(**asked) is None
 
 
 async def test_only_versions_and_queues_that_a_worker_serves_are_taken(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab", queue="slow")
     number = await worker(store)
     flow = CLAIM_FILTER["workflows"]
-    assert await store.claim_runs(number, workflows=["other"], queues=None, limit=9) == []
-    assert await store.claim_runs(number, workflows=flow, queues=["default"], limit=9) == []
-    assert ids(await store.claim_runs(number, workflows=flow, queues=["slow"], limit=9)) == ["a"]
+    assert await store.claims.claim(number, workflows=["other"], queues=None, limit=9) == []
+    assert await store.claims.claim(number, workflows=flow, queues=["default"], limit=9) == []
+    assert ids(await store.claims.claim(number, workflows=flow, queues=["slow"], limit=9)) == ["a"]
 
 
 async def test_a_workflow_that_is_switched_off_gives_no_suspects(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab")
-    await store.disable_workflow((await read_run(store, "a")).workflow)
+    await store.disabled_workflows.disable((await read_run(store, "a")).workflow)
     assert await take(store) == []
 
 
@@ -218,7 +218,7 @@ async def test_a_suspect_stays_one_when_it_is_given_back_paused_and_cancelled(st
     await commit_ops(store, CancelRun("a", AT))
     assert await take(store, suspect_delay_s=None) == []
     [a] = await take(store)
-    await store.retire_worker(a.owner or 0)
+    await store.workers.retire(a.owner or 0)
     assert await take(store, suspect_delay_s=None) == []
     assert ids(await take(store)) == ["a"]
 
@@ -231,7 +231,7 @@ async def test_one_bad_run_ends_dead_and_none_of_its_neighbors_does(store: Store
     for _ in range(50):
         dead += await die(store, kill_worker, number)
         number = await worker(store)
-        while claimed := await store.claim_runs(number, **CLAIM_FILTER, limit=64):
+        while claimed := await store.claims.claim(number, **CLAIM_FILTER, limit=64):
             if any(run.id == "k" for run in claimed):
                 break
             await commit_ops(store, *(append(run, run.epoch, reset=True) for run in claimed))
@@ -244,7 +244,7 @@ async def test_one_bad_run_ends_dead_and_none_of_its_neighbors_does(store: Store
 @pytest.mark.parametrize("concurrency", [1, 2])
 async def test_a_suspect_in_a_limited_queue_needs_a_place(store: Store, kill_worker: Kill, concurrency: int):
     await isolate(store, kill_worker, "ab")
-    await store.declare_queues([NewQueue("default", QueueLimits(concurrency))])
+    await store.queues.declare([NewQueue("default", QueueLimits(concurrency))])
     [a] = await take(store)
     assert ids(await take(store)) == ["b"][: concurrency - 1]
     await commit_ops(store, finish(a))
@@ -253,23 +253,23 @@ async def test_a_suspect_in_a_limited_queue_needs_a_place(store: Store, kill_wor
 
 async def test_a_suspect_stays_one_when_its_queue_has_limits_no_more(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab")
-    await store.declare_queues([NewQueue("default", QueueLimits(5))])
-    await store.declare_queues([NewQueue("default", None)])
+    await store.queues.declare([NewQueue("default", QueueLimits(5))])
+    await store.queues.declare([NewQueue("default", None)])
     assert await take(store, suspect_delay_s=None) == []
     assert ids(await take(store)) == ["a"]
 
 
 async def test_a_paused_queue_gives_no_suspects(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab")
-    await store.pause_queue("default")
+    await store.queues.pause("default")
     assert await take(store) == []
-    await store.resume_queue("default")
+    await store.queues.resume("default")
     assert ids(await take(store)) == ["a"]
 
 
 async def test_a_suspect_that_is_to_be_cancelled_needs_no_place(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab")
-    await store.declare_queues([NewQueue("default", QueueLimits(1))])
+    await store.queues.declare([NewQueue("default", QueueLimits(1))])
     await take(store)
     await commit_ops(store, CancelRun("b", AT))
     assert ids(await take(store)) == ["b"]

@@ -45,7 +45,7 @@ INSERT = "INSERT INTO paid VALUES ('r', 1)"
 
 async def begin(store: Store, run: Run, number: int = 1, **fields: Any) -> Any:
     plain = fields.pop("plain", True)
-    return await store.begin_step_transaction(run, Attempt(0, number, at=5.0, name="pay", **fields), is_sync=plain)
+    return await store.step_transactions.begin(run, Attempt(0, number, at=5.0, name="pay", **fields), is_sync=plain)
 
 
 async def execute(transaction: Any, statement: Any) -> Any:
@@ -122,16 +122,16 @@ async def test_a_run_that_was_taken_away_gets_no_outcome(
         transaction = await begin(store, run)
         await execute(transaction, INSERT)
         kill_worker(run.owner or 0)
-        await second_store.reap_dead_workers()
-        [taken] = await second_store.claim_runs(
-            await second_store.register_worker(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
+        await second_store.workers.reap_dead()
+        [taken] = await second_store.claims.claim(
+            await second_store.workers.register(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
         )
         assert await transaction.commit(b"1") is FENCED
     else:
         kill_worker(run.owner or 0)
-        await second_store.reap_dead_workers()
-        [taken] = await second_store.claim_runs(
-            await second_store.register_worker(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
+        await second_store.workers.reap_dead()
+        [taken] = await second_store.claims.claim(
+            await second_store.workers.register(new_worker("other"), 60.0), **CLAIM_FILTER, limit=1
         )
     assert await begin(store, run) is None
     assert paid(store) == 0
@@ -251,7 +251,7 @@ async def test_a_thread_that_runs_on_has_no_effect_any_more(store: Store, run: R
 async def test_a_retry_forgets_the_outcomes_of_what_it_takes_back(store: Store, run: Run):
     for position in (0, 4):
         attempt = Attempt(position, 1, name="pay")
-        transaction = await store.begin_step_transaction(run, attempt, is_sync=True)
+        transaction = await store.step_transactions.begin(run, attempt, is_sync=True)
         assert transaction is not None
         assert await transaction.commit(b"1") is DONE
     await commit_ops(store, append(run, 0, position=3, ok=False))
@@ -265,7 +265,10 @@ async def test_a_store_without_a_database_says_which_ones_have_one():
     store = MemoryStore()
     await store.open()
     run = await start_claimed_run(store)
-    with pytest.raises(UsageError, match=r"step 'pay' has transaction=True.*sqlite:///… or postgresql://…"):
+    assert not store.supports(Store.step_transactions)
+    with pytest.raises(
+        UsageError, match=r"step transactions: not supported by memory://.*sqlite:///… or postgresql://…"
+    ):
         await begin(store, run)
 
 
@@ -289,7 +292,7 @@ async def test_a_step_has_a_connection_as_users_know_them(store: PgStore, run: R
         assert await transaction.commit(b"1") is DONE
         await commit_ops(store, append(run, number, position=0, clear=True))
         assert connection.closed
-    assert len(store._step_sessions._idle) == 1
+    assert len(store.step_transactions._sessions._idle) == 1
     assert outside(store, f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(1,)]
 
 
@@ -374,7 +377,7 @@ async def test_behind_a_pooler_nothing_is_different(store: PgStore, run: Run):
     try:
         await pooled.open()
         for position, plain in enumerate((True, False, True)):
-            transaction = await pooled.begin_step_transaction(run, Attempt(position, 1, name="pay"), is_sync=plain)
+            transaction = await pooled.step_transactions.begin(run, Attempt(position, 1, name="pay"), is_sync=plain)
             assert transaction is not None
             for _ in range(8):  # more often than psycopg waits before it would prepare a statement
                 await execute(transaction, INSERT)

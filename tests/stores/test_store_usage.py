@@ -295,7 +295,7 @@ async def test_an_append_that_is_repeated_with_its_reservation_gives_it_back_aga
 async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: Store, kill_worker):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
     child = await below(store, parent, "c", max_deliveries=9)
-    worker = await store.register_worker(new_worker(), 100.0)
+    worker = await store.workers.register(new_worker(), 100.0)
     for leave in ("park", "release", "die", "retire"):
         if leave != "park":
             child = await claim_run(store, worker)
@@ -308,10 +308,10 @@ async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: S
                 await commit_ops(store, release(child))
             case "die":
                 kill_worker(worker)
-                assert (await store.reap_dead_workers()).released_count == 1
-                worker = await store.register_worker(new_worker(), 100.0)
+                assert (await store.workers.reap_dead()).released_count == 1
+                worker = await store.workers.register(new_worker(), 100.0)
             case _:
-                await store.retire_worker(worker)
+                await store.workers.retire(worker)
         assert await fits(store, parent, 0, 100), leave
         await commit_ops(store, append(parent, 0))  # which gives it back
 
@@ -328,11 +328,11 @@ async def test_what_a_run_has_reserved_is_given_back_when_it_ends(store: Store, 
 
 async def test_what_a_dead_run_has_reserved_is_given_back(store: Store, kill_worker):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
-    doomed = await store.register_worker(new_worker(), 100.0)
+    doomed = await store.workers.register(new_worker(), 100.0)
     [answer] = await commit_ops(store, start_child(parent, "c", claim_as=doomed, max_deliveries=1))
     assert await fits(store, answer.run, 0, 100)
     kill_worker(doomed)
-    assert (await store.reap_dead_workers()).dead_run_ids == ("c",)
+    assert (await store.workers.reap_dead()).dead_run_ids == ("c",)
     assert await fits(store, parent, 0, 100)
 
 

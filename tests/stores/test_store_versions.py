@@ -27,49 +27,49 @@ pytestmark = pytest.mark.asyncio
 
 
 async def claimed(store: Store, worker: int, *names: str, limit: int = 99) -> list[str]:
-    return [run.id for run in await store.claim_runs(worker, workflows=names, queues=None, limit=limit)]
+    return [run.id for run in await store.claims.claim(worker, workflows=names, queues=None, limit=limit)]
 
 
 async def test_a_worker_takes_only_runs_of_the_versions_that_it_serves(store: Store, clock):
-    worker = await store.register_worker(new_worker(), 1e6)
+    worker = await store.workers.register(new_worker(), 1e6)
     for version in ("", "1", "2"):
         await start_run(store, f"v{version}", version=version)
         await start_run(store, f"later-{version}", version=version, available_at=clock.now + 10 + len(version))
     assert (await store.get_run("v2")).version == "2"
     assert await claimed(store, worker, f"{FLOW}@3", "other@2", FLOW) == ["v"]
-    assert await store.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 10
+    assert await store.claims.get_next_wake_at(workflows=[FLOW], queues=None) == clock.now + 10
     assert await claimed(store, worker, FLOW) == []
-    assert await store.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) <= clock.now
+    assert await store.claims.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) <= clock.now
     assert await claimed(store, worker, f"{FLOW}@2") == ["v2"]
-    assert await store.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) == clock.now + 11
-    assert await store.get_next_wake_at(workflows=[f"{FLOW}@3"], queues=None) is None
+    assert await store.claims.get_next_wake_at(workflows=[f"{FLOW}@2"], queues=None) == clock.now + 11
+    assert await store.claims.get_next_wake_at(workflows=[f"{FLOW}@3"], queues=None) is None
     clock.advance(20)
     assert await claimed(store, worker, FLOW, f"{FLOW}@1") == ["later-", "v1", "later-1"]
     assert await store.count_unfinished_runs() == {(FLOW, ""): 2, (FLOW, "1"): 2, (FLOW, "2"): 2}
 
 
 async def test_the_order_of_claims_holds_across_versions(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for name, version, priority in [("a", "1", 0), ("b", "2", 5), ("c", "", 5), ("d", "2", 0), ("e", "1", 9)]:
         await start_run(store, name, version=version, priority=priority)
     assert await claimed(store, worker, FLOW, f"{FLOW}@1", f"{FLOW}@2", limit=4) == ["e", "b", "c", "a"]
 
 
 async def test_workflows_are_listed_counted_and_switched_off_by_name_whatever_their_version(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "old", version="1")
     await start_run(store, "new", version="2")
     assert [run.id for run in await store.list_runs(RunFilter(workflow=FLOW))] == ["new", "old"]
     assert await store.count_runs() == {(FLOW, RunState.PENDING): 2}
-    await store.disable_workflow(FLOW)
+    await store.disabled_workflows.disable(FLOW)
     assert await claimed(store, worker, f"{FLOW}@1", f"{FLOW}@2") == []
-    assert await store.get_next_wake_at(workflows=[f"{FLOW}@1"], queues=None) is None
-    await store.enable_workflow(FLOW)
+    assert await store.claims.get_next_wake_at(workflows=[f"{FLOW}@1"], queues=None) is None
+    await store.disabled_workflows.enable(FLOW)
     assert await claimed(store, worker, f"{FLOW}@1", f"{FLOW}@2") == ["old", "new"]
 
 
 async def test_a_workflow_with_an_at_sign_in_its_name_is_no_version_of_another(store: Store):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "plain", workflow="a@b")
     await start_run(store, "version", workflow="a", version="b")
     assert await claimed(store, worker, make_served_name("a@b", "")) == ["plain"]
@@ -78,7 +78,7 @@ async def test_a_workflow_with_an_at_sign_in_its_name_is_no_version_of_another(s
 
 async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(store: Store, clock):
     names = (f"{FLOW}@1",)
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     [held] = await commit_ops(store, StartRun(new_run(version="1"), claim_as=worker))
     assert held.run.version == "1"
     await commit_ops(store, append(held.run, 0), park(held.run, None, "go"))
@@ -86,10 +86,10 @@ async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(st
     assert await claimed(store, worker, FLOW) == []
     clock.advance(100)
     assert await claimed(store, worker, *names) == ["r"]
-    await store.reap_dead_workers()
-    other = await store.register_worker(new_worker(), 1e6)
+    await store.workers.reap_dead()
+    other = await store.workers.register(new_worker(), 1e6)
     assert await claimed(store, other, FLOW) == []
-    [run] = await store.claim_runs(other, workflows=names, queues=None, limit=1)
+    [run] = await store.claims.claim(other, workflows=names, queues=None, limit=1)
     await commit_ops(store, finish(run, RunState.FAILED, rewind=rewind(0)))
     [fork] = await commit_ops(store, ForkRun("r", new_run("fork", version=run.version, forked_from="r"), before_seq=0))
     assert fork.run.version == "1"
@@ -116,11 +116,11 @@ async def test_a_retry_can_move_a_run_to_another_version(store: Store, clock):
 
 
 async def test_a_run_is_joined_by_its_id_in_any_version_and_as_an_orphan_only_in_its_own(store: Store):
-    gone = await store.register_worker(new_worker(), 10.0)
+    gone = await store.workers.register(new_worker(), 10.0)
     await commit_ops(store, StartRun(new_run("orphan", version="1", has_generated_id=True, starter=gone)))
     await commit_ops(store, StartRun(new_run("named", version="1")))
-    await store.retire_worker(gone)
-    me = await store.register_worker(new_worker(), 10.0)
+    await store.workers.retire(gone)
+    me = await store.workers.register(new_worker(), 10.0)
 
     async def begin(run_id: str, version: str):
         new = new_run(run_id, seed=b"another", version=version, has_generated_id=True, starter=me)
@@ -136,10 +136,10 @@ async def test_all_versions_are_announced_and_the_newest_that_is_served_is_to_be
     assert await find_spec_to_start(store, FLOW) is None
     old = WorkflowSpec(FLOW, ("a",), version="1")
     new = WorkflowSpec(FLOW, ("a", "b"), version="2", serves=("1", ""))
-    first = await store.register_worker(new_worker(workflows=()), 10.0)
+    first = await store.workers.register(new_worker(workflows=()), 10.0)
     await store.publish_workflows([old], first)
     clock.advance(1)
-    second = await store.register_worker(new_worker(workflows=()), 10.0)
+    second = await store.workers.register(new_worker(workflows=()), 10.0)
     await store.publish_workflows([new], second)
     clock.advance(1)
     await store.publish_workflows([WorkflowSpec(FLOW, ("a",), "etl-{a}", version="1")], first)
@@ -155,7 +155,7 @@ async def test_all_versions_are_announced_and_the_newest_that_is_served_is_to_be
     ) == new  # an old worker that announces its own once more changes nothing
     assert (await find_spec_to_start(store, FLOW, "1")).id_template == "etl-{a}"
     assert await find_spec_to_start(store, FLOW, "3") is None
-    await store.retire_worker(second)
+    await store.workers.retire(second)
     assert (await find_spec_to_start(store, FLOW)).version == "1"  # the deployment was taken back
-    await store.retire_worker(first)
+    await store.workers.retire(first)
     assert (await find_spec_to_start(store, FLOW)).version == "2"

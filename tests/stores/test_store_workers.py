@@ -29,17 +29,18 @@ from store_values import (
 from holdfast.codec.recorded_errors import decode_error
 from holdfast.core.states import RunState
 from holdfast.errors import RunDead
-from holdfast.stores.contract import ReapResult, Store, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.operations import CancelRun, PauseRun, ResumeRun
 from holdfast.stores.retention import PruneRequest
 from holdfast.stores.rules import WORKER_RETENTION_S
+from holdfast.stores.workers import ReapResult
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_registered_worker_is_live_for_its_lease(store: Store, second_store: Store, clock):
-    number = await store.register_worker(new_worker("x", queues=("slow",), workflows=("a", "b")), 10.0)
+    number = await store.workers.register(new_worker("x", queues=("slow",), workflows=("a", "b")), 10.0)
     [worker] = await second_store.list_workers()
     assert (worker.id, worker.name, worker.host, worker.pid, worker.state) == (number, "x", "host", 7, "live")
     assert (worker.workflows, worker.queues) == (("a", "b"), ("slow",))
@@ -47,38 +48,38 @@ async def test_a_registered_worker_is_live_for_its_lease(store: Store, second_st
 
 
 async def test_a_worker_says_when_it_was_last_heard_of(store: Store, second_store: Store, clock):
-    number = await store.register_worker(new_worker(), 10.0)
+    number = await store.workers.register(new_worker(), 10.0)
     registered = clock.now
     assert [worker.heartbeat_at for worker in await second_store.list_workers()] == [registered]
     clock.advance(3.0)
-    assert store.renew_lease(number, 10.0)
+    assert store.workers.renew_lease(number, 10.0)
     [worker] = await second_store.list_workers()
     assert (worker.started_at, worker.heartbeat_at, worker.lease_expires_at) == (registered, clock.now, clock.now + 10)
 
 
 async def test_workers_get_distinct_ids_and_may_serve_all_queues(store: Store):
-    first, second = await store.register_worker(new_worker(), 1.0), await store.register_worker(new_worker(), 1.0)
+    first, second = await store.workers.register(new_worker(), 1.0), await store.workers.register(new_worker(), 1.0)
     assert first != second
     assert [worker.queues for worker in await store.list_workers()] == [None, None]
 
 
 async def test_a_renewed_lease_keeps_a_worker_alive(store: Store, second_store: Store, clock):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     for _ in range(3):
         clock.advance(8)
-        assert await asyncio.to_thread(store.renew_lease, worker, 10.0)
-        assert await second_store.reap_dead_workers() == ReapResult()
+        assert await asyncio.to_thread(store.workers.renew_lease, worker, 10.0)
+        assert await second_store.workers.reap_dead() == ReapResult()
     assert (await second_store.list_workers())[0].lease_expires_at == clock.now + 10
 
 
 async def test_a_worker_whose_lease_has_passed_is_dead(store: Store, second_store: Store, clock):
     run = await start_claimed_run(store)
     clock.advance(10)
-    assert await second_store.reap_dead_workers() == ReapResult()
+    assert await second_store.workers.reap_dead() == ReapResult()
     clock.advance(0.5)
-    assert await second_store.reap_dead_workers() == ReapResult((run.owner or 0,), 1, ())
-    assert not store.renew_lease(run.owner or 0, 10.0)
-    assert await second_store.reap_dead_workers() == ReapResult()
+    assert await second_store.workers.reap_dead() == ReapResult((run.owner or 0,), 1, ())
+    assert not store.workers.renew_lease(run.owner or 0, 10.0)
+    assert await second_store.workers.reap_dead() == ReapResult()
 
 
 async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(store: Store, second_store: Store, clock):
@@ -88,12 +89,12 @@ async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(sto
     back = clock.now
     for seconds in (0, 9.5):
         clock.advance(seconds)
-        assert await second_store.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult()
-    assert await asyncio.to_thread(store.renew_lease, run.owner or 0, 10.0)
+        assert await second_store.workers.reap_dead(None, LeaseWindow(back, clock.now)) == ReapResult()
+    assert await asyncio.to_thread(store.workers.renew_lease, run.owner or 0, 10.0)
     clock.advance(9.5)
-    assert await second_store.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult()
+    assert await second_store.workers.reap_dead(None, LeaseWindow(back, clock.now)) == ReapResult()
     clock.advance(1)
-    assert await second_store.reap_dead_workers(None, LeaseWindow(back, clock.now)) == ReapResult(
+    assert await second_store.workers.reap_dead(None, LeaseWindow(back, clock.now)) == ReapResult(
         (run.owner or 0,), 1, ()
     )
 
@@ -102,7 +103,7 @@ async def test_a_clock_that_was_set_forward_meanwhile_makes_no_lease_pass(store:
     await start_claimed_run(store)
     window = LeaseWindow(0.0, clock.now)
     clock.advance(60)
-    assert await second_store.reap_dead_workers(None, window) == ReapResult()
+    assert await second_store.workers.reap_dead(None, window) == ReapResult()
 
 
 async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(
@@ -110,34 +111,34 @@ async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(
 ):
     run = await start_claimed_run(store)
     kill_worker(run.owner)
-    assert (await second_store.reap_dead_workers(None, LeaseWindow(clock.now, clock.now))).worker_ids == (run.owner,)
+    assert (await second_store.workers.reap_dead(None, LeaseWindow(clock.now, clock.now))).worker_ids == (run.owner,)
 
 
 async def test_a_worker_whose_process_is_gone_is_dead_at_once(store: Store, second_store: Store, kill_worker):
     run = await start_claimed_run(store)
-    assert await second_store.reap_dead_workers() == ReapResult()
+    assert await second_store.workers.reap_dead() == ReapResult()
     kill_worker(run.owner)
-    assert (await second_store.reap_dead_workers()).worker_ids == (run.owner,)
-    assert await second_store.reap_dead_workers() == ReapResult()
+    assert (await second_store.workers.reap_dead()).worker_ids == (run.owner,)
+    assert await second_store.workers.reap_dead() == ReapResult()
 
 
 async def test_a_worker_never_reaps_itself(store: Store, clock, kill_worker):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     clock.advance(100)
     kill_worker(worker)
-    assert await store.reap_dead_workers(worker) == ReapResult()
-    assert (await store.reap_dead_workers()).worker_ids == (worker,)
+    assert await store.workers.reap_dead(worker) == ReapResult()
+    assert (await store.workers.reap_dead()).worker_ids == (worker,)
 
 
 async def test_a_death_frees_the_runs_that_were_held_and_counts_a_delivery(store: Store, kill_worker, clock):
-    worker = await store.register_worker(new_worker(), 10.0)
+    worker = await store.workers.register(new_worker(), 10.0)
     held = await start_run(store, "held", claim_as=worker)
     parked = await start_run(store, "parked", claim_as=worker)
     ended = await start_run(store, "ended", claim_as=worker)
     await start_run(store, "pending")
     await commit_ops(store, park(parked, clock.now + 99), finish(ended))
     kill_worker(worker)
-    assert (await store.reap_dead_workers()).released_count == 1
+    assert (await store.workers.reap_dead()).released_count == 1
     freed = await read_run(store, "held")
     assert (freed.state, freed.owner, freed.delivery_count, freed.epoch) == (RunState.PENDING, None, 1, held.epoch)
     assert freed.wake_at == clock.now
@@ -148,7 +149,7 @@ async def test_a_death_frees_the_runs_that_were_held_and_counts_a_delivery(store
 async def test_a_zombie_cannot_write_after_its_run_was_freed_nor_after_it_was_taken_over(store: Store, kill_worker):
     run = await start_claimed_run(store)
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     assert await commit_ops(store, append(run, 1)) == [FENCED]
     assert await commit_ops(store, append(run, 1), save_attempt(run, 1), park(run), finish(run)) == [FENCED] * 4
     successor = await claim_run(store)
@@ -160,11 +161,11 @@ async def test_a_run_that_takes_its_worker_down_too_often_is_dead(store: Store, 
     run = await start_claimed_run(store, max_deliveries=3)
     for delivery in (1, 2):
         kill_worker(run.owner)
-        assert (await store.reap_dead_workers()).released_count == 1
+        assert (await store.workers.reap_dead()).released_count == 1
         run = await claim_run(store)
         assert run.delivery_count == delivery
     kill_worker(run.owner)
-    assert (await store.reap_dead_workers()).dead_run_ids == ("r",)
+    assert (await store.workers.reap_dead()).dead_run_ids == ("r",)
     dead = await read_run(store)
     assert (dead.state, dead.delivery_count, dead.owner, dead.finished_at) == (RunState.DEAD, 3, None, clock.now)
     error = decode_error(dead.error or b"", ())
@@ -172,7 +173,7 @@ async def test_a_run_that_takes_its_worker_down_too_often_is_dead(store: Store, 
     assert (error.run_id, error.state) == ("r", "dead")
     for words in ("died 3 times while this was the only run it held", "host:7", "holdfast retry r"):
         assert words in str(error)
-    assert await store.claim_runs(run.owner or 0, **CLAIM_FILTER, limit=1) == []
+    assert await store.claims.claim(run.owner or 0, **CLAIM_FILTER, limit=1) == []
 
 
 async def test_progress_between_deaths_starts_the_count_again(store: Store, kill_worker):
@@ -180,36 +181,36 @@ async def test_progress_between_deaths_starts_the_count_again(store: Store, kill
     for seq in range(1, 5):
         await commit_ops(store, append(run, seq, reset=True))
         kill_worker(run.owner)
-        assert (await store.reap_dead_workers()).dead_run_ids == ()
+        assert (await store.workers.reap_dead()).dead_run_ids == ()
         run = await claim_run(store)
         assert run.delivery_count == 1
 
 
 async def test_retiring_gives_runs_back_without_counting(store: Store, clock):
     run = await start_claimed_run(store)
-    await store.retire_worker(run.owner or 0)
+    await store.workers.retire(run.owner or 0)
     back = await read_run(store)
     assert (back.state, back.owner, back.delivery_count, back.wake_at) == (RunState.PENDING, None, 0, clock.now)
     assert await commit_ops(store, append(run, 1)) == [FENCED]
-    assert not store.renew_lease(run.owner or 0, 10.0)
-    assert await store.reap_dead_workers() == ReapResult()
+    assert not store.workers.renew_lease(run.owner or 0, 10.0)
+    assert await store.workers.reap_dead() == ReapResult()
 
 
 async def test_retiring_twice_or_after_death_changes_nothing(store: Store, kill_worker):
     run = await start_claimed_run(store)
     kill_worker(run.owner)
-    await store.reap_dead_workers()
+    await store.workers.reap_dead()
     successor = await claim_run(store)
-    await store.retire_worker(run.owner or 0)
-    await store.retire_worker(run.owner or 0)
+    await store.workers.retire(run.owner or 0)
+    await store.workers.retire(run.owner or 0)
     assert (await read_run(store)).owner == successor.owner
 
 
 async def test_workers_lists_the_live_and_those_that_unfinished_runs_refer_to(store: Store):
-    gone, starter, live = [await store.register_worker(new_worker(name), 10.0) for name in ("gone", "starter", "live")]
+    gone, starter, live = [await store.workers.register(new_worker(name), 10.0) for name in ("gone", "starter", "live")]
     run = await start_run(store, claim_as=live, starter=starter)
-    await store.retire_worker(gone)
-    await store.retire_worker(starter)
+    await store.workers.retire(gone)
+    await store.workers.retire(starter)
     assert [(w.id, w.state) for w in await store.list_workers()] == [(starter, "retired"), (live, "live")]
     await commit_ops(store, finish(run))
     assert [w.id for w in await store.list_workers()] == [live]
@@ -219,13 +220,13 @@ async def test_workers_lists_the_live_and_those_that_unfinished_runs_refer_to(st
 async def test_several_dead_workers_are_reaped_together(store: Store, clock):
     runs = [await start_claimed_run(store, name, max_deliveries=1 if name == "b" else 3) for name in "abc"]
     clock.advance(11)
-    reaped = await store.reap_dead_workers()
+    reaped = await store.workers.reap_dead()
     assert sorted(reaped.worker_ids) == sorted(run.owner or 0 for run in runs)
     assert (reaped.released_count, reaped.dead_run_ids) == (2, ("b",))
 
 
 async def test_a_worker_that_announces_workflows_can_execute_them_from_then_on(store: Store, second_store: Store):
-    worker = await store.register_worker(new_worker(workflows=("a",)), 10.0)
+    worker = await store.workers.register(new_worker(workflows=("a",)), 10.0)
     await store.publish_workflows([WorkflowSpec("b", ()), WorkflowSpec("a", ())], worker)
     await store.publish_workflows([WorkflowSpec("c", ())], worker)
     await store.publish_workflows([WorkflowSpec("d", ())])
@@ -238,38 +239,38 @@ async def test_a_worker_that_announces_workflows_can_execute_them_from_then_on(s
 
 async def test_workers_are_known_as_long_as_a_run_may_name_them(store: Store, clock):
     """Their numbers are never used again."""
-    early = await store.register_worker(new_worker("early"), 10.0)
-    dead = await store.register_worker(new_worker("dead"), 10.0)
-    await store.retire_worker(early)
+    early = await store.workers.register(new_worker("early"), 10.0)
+    dead = await store.workers.register(new_worker("dead"), 10.0)
+    await store.workers.retire(early)
     clock.advance(2 * WORKER_RETENTION_S)
-    await store.reap_dead_workers()
-    executed = await store.register_worker(new_worker("executed"), 10.0)
+    await store.workers.reap_dead()
+    executed = await store.workers.register(new_worker("executed"), 10.0)
     run = await start_run(store, claim_as=executed, created_at=clock.now)
     await commit_ops(store, append(run, 0), finish(run, at=clock.now))
-    await store.retire_worker(executed)
-    live = await store.register_worker(new_worker("live"), 1e9)
+    await store.workers.retire(executed)
+    live = await store.workers.register(new_worker("live"), 1e9)
     everybody = [early, dead, executed, live]
 
     async def known() -> list[int]:
-        await store.sweep_pruned()
+        await store.retention.sweep()
         return [worker.id for worker in await store.list_workers(everybody)]
 
     assert await known() == [executed, live], "the others were gone before any run was there"
     clock.advance(10 * WORKER_RETENTION_S)
     assert await known() == [executed, live], "a report still names the worker that executed the run"
-    await store.prune_runs(PruneRequest(finished_before=clock.now))
+    await store.retention.prune(PruneRequest(finished_before=clock.now))
     assert await known() == [live]
-    assert await store.register_worker(new_worker(), 10.0) not in everybody
+    assert await store.workers.register(new_worker(), 10.0) not in everybody
 
 
 async def test_a_worker_that_started_an_unfinished_run_is_known(store: Store, clock):
-    starter = await store.register_worker(new_worker(), 10.0)
+    starter = await store.workers.register(new_worker(), 10.0)
     await start_run(
         store, starter=starter, has_generated_id=True, created_at=clock.now + 5 * WORKER_RETENTION_S
     )  # by a wrong clock
     clock.advance(10 * WORKER_RETENTION_S)
-    await store.reap_dead_workers()
-    await store.sweep_pruned()
+    await store.workers.reap_dead()
+    await store.retention.sweep()
     assert [(worker.id, worker.state) for worker in await store.list_workers()] == [(starter, "dead")]
 
 
@@ -278,10 +279,10 @@ async def test_a_worker_that_started_an_unfinished_run_is_known(store: Store, cl
 
 async def leave(store: Store, worker: int, how: str, clock: Any) -> None:
     if how == "retires":
-        await store.retire_worker(worker)
+        await store.workers.retire(worker)
     else:
         clock.advance(11)
-        assert worker in (await store.reap_dead_workers()).worker_ids
+        assert worker in (await store.workers.reap_dead()).worker_ids
 
 
 @pytest.mark.parametrize("how", ["retires", "dies"])
@@ -295,8 +296,8 @@ async def test_a_run_parked_with_unread_mail_is_claimable_once_more_when_its_par
     again = await claim_run(store)
     assert (again.id, again.delivery_count, again.epoch) == (run.id, 0, run.epoch + 1)
     await commit_ops(store, park(again, None, "new name"))
-    other = await store.register_worker(new_worker("unconcerned"), 10.0)
-    await store.retire_worker(other)
+    other = await store.workers.register(new_worker("unconcerned"), 10.0)
+    await store.workers.retire(other)
     assert (await read_run(store)).wake_at is None
     await leave(store, again.owner or 0, how, clock)
     assert (await read_run(store)).wake_at is not None
@@ -313,9 +314,9 @@ async def test_a_run_parked_with_an_empty_mailbox_stays_asleep_when_its_parker_i
     await commit_ops(store, append(runs[2], 1, consume=sent.id), park(runs[2], None, "go"))
     if how == "dies":
         clock.advance(11)
-        await store.reap_dead_workers()
+        await store.workers.reap_dead()
     for run in runs:
-        await store.retire_worker(run.owner or 0)
+        await store.workers.retire(run.owner or 0)
     assert [(await read_run(store, f"r{n}")).wake_at is None for n in range(3)] == [True, False, True]
 
 
@@ -324,7 +325,7 @@ async def test_the_end_of_a_run_that_the_code_does_not_wait_for_counts_as_unread
     await commit_ops(store, start_child(run, "c", 0, claim_as=run.owner))
     await commit_ops(store, finish(await read_run(store, "c")), park(run, None, "go"))
     assert (await read_run(store)).wake_at is None
-    await store.retire_worker(run.owner or 0)
+    await store.workers.retire(run.owner or 0)
     assert (await read_run(store)).wake_at is not None
 
 
@@ -336,7 +337,7 @@ async def test_what_is_paused_or_has_ended_is_not_woken_by_the_end_of_its_parker
     assert again.id == "e"
     await commit_ops(store, finish(again, RunState.CANCELLED))
     for run in (paused, ended):
-        await store.retire_worker(run.owner or 0)
+        await store.workers.retire(run.owner or 0)
     assert ((await read_run(store, "p")).wake_at, (await read_run(store, "e")).wake_at) == (None, None)
     await commit_ops(store, ResumeRun("p", 1_000_002.0))
     assert (await claim_run(store)).id == "p"
@@ -346,5 +347,5 @@ async def test_a_run_by_delivery_is_not_delivered_again_because_its_listener_lef
     """Of a webhook, a listener is there for a single request: it would be sent again and again."""
     run = await start_claimed_run(store, is_delivery=True)
     await commit_ops(store, signal(name="old name"), park(run, None, "new name"))
-    await store.retire_worker(run.owner or 0)
+    await store.workers.retire(run.owner or 0)
     assert (await read_run(store)).wake_at is None

@@ -74,7 +74,7 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        found = await _get_store().get_memory(_validate_key(get_namespace(ctx), key), key)
+        found = await _get_store().memories.get(_validate_key(get_namespace(ctx), key), key)
         return (
             f"Nothing is remembered under {key!r}."
             if found is None
@@ -94,7 +94,7 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
         try:
             found = await memories.search_values(store, namespace, words, most)
         except UsageError as error:  # it is encrypted
-            keys = [one.key for one in await store.list_memories(namespace, limit=MAX_LISTED_KEYS)]
+            keys = [one.key for one in await store.memories.list(namespace, limit=MAX_LISTED_KEYS)]
             raise ModelRetry(f"The memory cannot be searched ({error}). Recall one of its keys: {keys}.") from None
         return [
             {"key": one.key, "text": _format_value(one.value), "remembered": f"{one.updated_at:%Y-%m-%d %H:%M} UTC"}

@@ -135,7 +135,7 @@ class StoreClient(StoreRuns, Client):
             return
         announced = self._announced_queues.setdefault(store, WeakSet())
         if queue not in announced:
-            await store.declare_queues([NewQueue(queue.name, queue.limits)])
+            await store.queues.declare([NewQueue(queue.name, queue.limits)])
             announced.add(queue)
 
     @override
@@ -235,15 +235,15 @@ class StoreClient(StoreRuns, Client):
     @override
     async def disable(self, workflow: str, *, reason: str = "", by: str | None = None) -> bool:
         store = await self.connections.store()
-        return await store.disable_workflow(workflow, get_os_user() if by is None else by, reason)
+        return await store.disabled_workflows.disable(workflow, get_os_user() if by is None else by, reason)
 
     @override
     async def enable(self, workflow: str) -> bool:
-        return await (await self.connections.store()).enable_workflow(workflow)
+        return await (await self.connections.store()).disabled_workflows.enable(workflow)
 
     @override
     async def disabled_workflows(self) -> dict[str, DisabledWorkflow]:
-        off = await (await self.connections.store()).get_disabled_workflows()
+        off = await (await self.connections.store()).disabled_workflows.get_all()
         return {
             name: DisabledWorkflow(name, to_datetime(one.disabled_at), one.actor, one.reason)
             for name, one in off.items()

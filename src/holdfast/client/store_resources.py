@@ -94,17 +94,17 @@ class StoreSchedules(ClientSchedules):
     async def pause(self, name: str) -> bool:
         store = await self._provider.store()
         await find_schedule(store, name)
-        return await store.pause_schedule(name)
+        return await store.schedules.pause(name)
 
     @override
     async def resume(self, name: str) -> bool:
         store = await self._provider.store()
         await find_schedule(store, name)
-        return await store.resume_schedule(name)
+        return await store.schedules.resume(name)
 
     @override
     async def delete(self, name: str) -> bool:
-        return await (await self._provider.store()).delete_schedule(name)
+        return await (await self._provider.store()).schedules.delete(name)
 
     @override
     async def trigger(self, name: str, *, id: str | None = None) -> str:
@@ -141,17 +141,17 @@ class StoreQueues(ClientQueues):
     async def reset(self, name: str) -> bool:
         store = await self._provider.store()
         await find_queue(store, name)
-        return await store.set_queue_limits(name, None)
+        return await store.queues.set_limits(name, None)
 
     @override
     async def pause(self, name: str) -> bool:
-        return await (await self._provider.store()).pause_queue(validate_queue_name(name))
+        return await (await self._provider.store()).queues.pause(validate_queue_name(name))
 
     @override
     async def resume(self, name: str) -> bool:
         store = await self._provider.store()
         await find_queue(store, name)
-        return await store.resume_queue(name)
+        return await store.queues.resume(name)
 
 
 class StoreAddresses(ClientAddresses):

@@ -54,7 +54,7 @@ class Announcements:
             name: limits for name, limits in self._queue_limits.items() if self._announced_limits.get(name) != limits
         }
         if told:
-            await store.declare_queues([NewQueue(name, limits) for name, limits in told.items()])
+            await store.queues.declare([NewQueue(name, limits) for name, limits in told.items()])
             self._announced_limits.update(told)
         new = {name: definition for name, definition in self._definitions.items() if name not in self._published}
         if new:

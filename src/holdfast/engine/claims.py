@@ -25,7 +25,8 @@ from holdfast.engine.driver import Driver
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
-from holdfast.stores.contract import History, NewSignals, RunFilter, Store
+from holdfast.stores.claims import NewSignals
+from holdfast.stores.contract import History, RunFilter, Store
 from holdfast.stores.operations import FinishRun, OpResult, OpStatus, ReleaseRun, Run, StartResult, StartRun
 from holdfast.stores.rules import is_isolated
 from holdfast.stores.served_versions import make_served_name
@@ -205,7 +206,7 @@ class Claims:
         names = tuple(self._definitions)
         while not holder.is_draining:
             self._parked_wake_at = None
-            next_wake = await holder.store.get_next_wake_at(workflows=names, queues=self._queues)
+            next_wake = await holder.store.claims.get_next_wake_at(workflows=names, queues=self._queues)
             # The answer may be older than a park of ours, of which nobody tells us again.
             self._next_wake_at = _min_time(next_wake, self._parked_wake_at)
             self.is_starved = holder.free_slot_count <= 0 or self._isolation.is_exclusive
@@ -217,7 +218,7 @@ class Claims:
             self._is_claiming = True
             runs: Sequence[Run] = ()
             try:
-                runs = await holder.store.claim_runs(
+                runs = await holder.store.claims.claim(
                     holder.worker_id, workflows=names, queues=self._queues, limit=limit, suspect_delay_s=suspects_after
                 )
                 self._claimed_while_starting.update(run.id for run in runs if run.id in self.starting_run_ids)
@@ -354,7 +355,7 @@ class Claims:
         holder = self._host
         if holder.is_empty:
             return
-        found = await holder.store.get_new_signals(holder.worker_id, self._signal_cursor)
+        found = await holder.store.claims.get_new_signals(holder.worker_id, self._signal_cursor)
         await self._fetch_requests()
         self._deliver_signals(found)
 
@@ -375,11 +376,11 @@ class Claims:
 
     async def _fetch_requests(self) -> None:
         holder = self._host
-        for request in await holder.store.get_run_requests(holder.worker_id):
+        for request in await holder.store.claims.get_run_requests(holder.worker_id):
             driver = holder.get_driver(request.key)
             if driver is not None:
                 driver.handle_request(request)
-        off = await holder.store.get_disabled_workflows()
+        off = await holder.store.disabled_workflows.get_all()
         if off or self._has_disabled_runs:
             self._apply_disabled(off)
 

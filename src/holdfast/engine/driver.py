@@ -55,7 +55,8 @@ from holdfast.engine.run_approvals import RunApprovals
 from holdfast.engine.run_outcome import RunOutcome, make_run_outcome
 from holdfast.engine.steps_in_flight import StepsInFlight
 from holdfast.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.contract import History, RunRequests
+from holdfast.stores.claims import RunRequests
+from holdfast.stores.contract import History
 from holdfast.stores.operations import CancelState, FinishRun, OpResult, OpStatus, ReleaseRun, Run
 from holdfast.stores.rules import is_isolated
 

@@ -52,9 +52,10 @@ from holdfast.engine.timers import ClockTimers
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreError, StoreUnavailable, UsageError, WorkflowNeverYields
 from holdfast.run_log import RunLog
 from holdfast.stores.change_feed import ChangeFeed
-from holdfast.stores.contract import History, ReapResult, Store
+from holdfast.stores.contract import History, Store
 from holdfast.stores.operations import ClientOp, NewRun, OpResult, OpStatus, Run, RunLink, StartRun
 from holdfast.stores.run_waiters import RunWaiters
+from holdfast.stores.workers import ReapResult
 
 log = logging.getLogger("holdfast.engine")
 
@@ -226,7 +227,7 @@ class JournalEngine:
         if self.fatal_store_error is not None:
             return  # it takes nothing, and others take over when this process lets go of its lock
         try:
-            await self.store.retire_worker(self.worker_id)
+            await self.store.workers.retire(self.worker_id)
         except StoreError as error:
             log.warning("could not hand over in good order; other workers take over when the lease ends: %s", error)
 
@@ -396,7 +397,7 @@ class JournalEngine:
 
     async def _reap(self) -> ReapResult:
         """Find workers that have died, and free their runs."""
-        reaped = await self.store.reap_dead_workers(self.worker_id, self.membership.get_lease_window())
+        reaped = await self.store.workers.reap_dead(self.worker_id, self.membership.get_lease_window())
         self.run_log.log_deaths(reaped)
         return reaped
 

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
-from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
+from holdfast.stores.workers import NewWorker
 
 if TYPE_CHECKING:
     from holdfast.engine.driver import Driver
@@ -85,7 +86,7 @@ class Membership:
         member, host, pid = self._host, socket.gethostname(), os.getpid()
         me = NewWorker(f"{host}:{pid}", host, pid, tuple(self._definitions), self._queues)
         asked = member.clock.monotonic()
-        member.worker_id = await member.store.register_worker(me, self._lease_s)
+        member.worker_id = await member.store.workers.register(me, self._lease_s)
         self._lease_valid_until = asked + self._lease_s
         self._contact.note_success(asked)
 
@@ -107,7 +108,7 @@ class Membership:
         """Renew the lease; false when this worker was declared dead."""
         worker, asked = self._host.worker_id, self._host.clock.monotonic()
         try:
-            held = self._host.store.renew_lease(worker, self._lease_s)
+            held = self._host.store.workers.renew_lease(worker, self._lease_s)
         except BaseException:
             self._contact.note_failure()
             raise

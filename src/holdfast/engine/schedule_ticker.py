@@ -91,7 +91,7 @@ class ScheduleTicker:
             # What it has said before is no news: other code may have been deployed since.
             told = [one for one in new if (self._previously_announced.get(one.name) != one) is is_news]
             if told:
-                await self._host.store.put_schedules(told, worker=self._host.worker_id, replace=is_news)
+                await self._host.store.schedules.put(told, worker=self._host.worker_id, replace=is_news)
                 self._announced.update((one.name, one) for one in told)
                 self.notify_changed()
 
@@ -140,7 +140,7 @@ class ScheduleTicker:
         names = [name for name, at in self._check_times.items() if at <= now]
         if not names:
             return
-        found = {one.definition.name: one for one in await store.list_schedules(names)}
+        found = {one.definition.name: one for one in await store.schedules.list(names)}
         for name in names:
             if (schedule := found.get(name)) is None:
                 self._forget(name)
@@ -155,7 +155,7 @@ class ScheduleTicker:
     async def _read_schedules(self) -> None:
         read_at, self._has_changes = self._host.clock.monotonic(), False
         try:
-            found = await self._host.store.list_schedules()
+            found = await self._host.store.schedules.list()
         except BaseException:
             self._has_changes = True
             raise
@@ -205,7 +205,7 @@ class ScheduleTicker:
         self._warned_names.discard(what.name)
         last_skip = found.ticks[skipped] if skipped is not None else None
         last_run = started[-1] if started else ""
-        await host.store.advance_schedule(
+        await host.store.schedules.advance(
             what.name, schedule.fired_up_to, found.fired_up_to, run_id=last_run, skipped_at=last_skip
         )
         # Also if that was no longer so: somebody else has settled it. It is read again before the next tick.

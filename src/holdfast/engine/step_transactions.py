@@ -20,7 +20,8 @@ from holdfast.background_tasks import forget_cancel_requests
 from holdfast.codec import validate_size
 from holdfast.core.records import Attempt
 from holdfast.engine.journal_writer import MAX_PAUSE_S, MIN_PAUSE_S
-from holdfast.errors import StepTimedOut, StoreError, StoreUnavailable
+from holdfast.errors import StepTimedOut, StoreError, StoreUnavailable, UsageError
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import OpStatus
 from holdfast.stores.step_transactions import StepTransaction
 
@@ -71,11 +72,17 @@ async def run_in_transaction(
 async def _begin_transaction(step_run: StepRun, attempt_number: int) -> StepTransaction:
     """The transaction; a store that cannot be had is waited for, as by everything that a run does."""
     host, step = step_run.host, step_run.call.step
+    if not host.store.supports(Store.step_transactions):
+        raise UsageError(
+            f"step {step.name!r} has transaction=True, and {host.store.url} has no database that could commit what it "
+            f"does together with its outcome. Use a store that has one (sqlite:///… or postgresql://…). In a test, "
+            f"replace the step by a mock, or run the workflow on a SQLite file of the test's own."
+        )
     pause = 0.0
     while True:
         attempt = Attempt(step_run.command.position, attempt_number, at=host.clock.now(), name=step.name)
         try:
-            transaction = await host.store.begin_step_transaction(
+            transaction = await host.store.step_transactions.begin(
                 step_run.driver.run, attempt, is_sync=not step.is_async, timeout_s=step.timeout_s
             )
         except StoreError as error:

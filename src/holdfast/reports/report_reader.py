@@ -58,11 +58,12 @@ from holdfast.services.stalls import (
 from holdfast.services.thread_offload import run_off_loop
 from holdfast.services.timestamps import to_datetime
 from holdfast.stores.approvals import Approval, ApprovalFilter, is_answer
-from holdfast.stores.contract import RunFilter, RunUsage, Store, Worker
+from holdfast.stores.contract import RunFilter, RunUsage, Store
 from holdfast.stores.journal_pages import JournalPage, JournalSegment
 from holdfast.stores.live_events import REOPENED, SKIPPED
 from holdfast.stores.operations import CancelState, LiveEvent, Run
 from holdfast.stores.served_versions import make_served_name
+from holdfast.stores.workers import Worker
 
 PAGE_SIZE = 500
 """So many records are told at once, at most, where a story is told page by page."""

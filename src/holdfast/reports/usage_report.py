@@ -92,9 +92,11 @@ async def build_usage_report(
     if first > last:
         raise UsageError(f"a report from {first} to {last} has no days: the first one comes after the last one")
     span = (first.isoformat(), last.isoformat())
-    used = await store.get_daily_usage(*span, workflow=workflow)
+    used = await store.daily_usage.get(*span, workflow=workflow)
     runs = await (
-        store.get_daily_run_counts(*span, workflow=workflow) if read_run_counts is None else read_run_counts(*span)
+        store.daily_usage.get_run_counts(*span, workflow=workflow)
+        if read_run_counts is None
+        else read_run_counts(*span)
     )
     return UsageReport(
         first,

@@ -105,7 +105,7 @@ def _is_number(value: object, kind: type | UnionType = int | float) -> bool:
 
 async def find_address(store: Store, name: str) -> AddressInfo | None:
     """An address that was declared."""
-    found = await store.list_documents(DOCUMENT_KIND, [name])
+    found = await store.documents.list(DOCUMENT_KIND, [name])
     return _with_webhook(_address_from_document(found[0]), await find_webhook(store, name)) if found else None
 
 
@@ -120,12 +120,12 @@ async def declare_address(store: Store, name: str) -> AddressInfo:
 
     Its webhook is not looked for: whoever sends or listens does not need to know of it.
     """
-    found = await store.list_documents(DOCUMENT_KIND, [validate_address_name(name)])
+    found = await store.documents.list(DOCUMENT_KIND, [validate_address_name(name)])
     if found:
         return _address_from_document(found[0])
     new = AddressInfo(name)
     await _check_not_a_workflow(store, name)
-    if await store.put_document(DOCUMENT_KIND, name, _encode_settings(new), if_version=0) is None:
+    if await store.documents.put(DOCUMENT_KIND, name, _encode_settings(new), if_version=0) is None:
         return await declare_address(store, name)  # somebody else was quicker
     await store.publish_workflows([new.spec])
     return new
@@ -138,14 +138,14 @@ async def put_address(store: Store, name: str, **settings: Any) -> AddressInfo:
     """
     validate_address_name(name)
     while True:
-        found = await store.list_documents(DOCUMENT_KIND, [name])
+        found = await store.documents.list(DOCUMENT_KIND, [name])
         if not found:
             await _check_not_a_workflow(store, name)
         address = validate_address(
             replace(_address_from_document(found[0]) if found else AddressInfo(name), **settings)
         )
         version = found[0].version if found else 0
-        if await store.put_document(DOCUMENT_KIND, name, _encode_settings(address), if_version=version) is not None:
+        if await store.documents.put(DOCUMENT_KIND, name, _encode_settings(address), if_version=version) is not None:
             await store.publish_workflows([address.spec])
             return _with_webhook(address, await find_webhook(store, name))
 
@@ -187,7 +187,7 @@ async def send_to_address(
 async def delete_address(store: Store, name: str) -> bool:
     """Forget the settings of an address, and its webhook. Its runs stay, and it is back as soon as somebody uses it."""
     await remove_webhook(store, name)
-    return await store.delete_document(DOCUMENT_KIND, name)
+    return await store.documents.delete(DOCUMENT_KIND, name)
 
 
 async def _check_not_a_workflow(store: Store, name: str) -> None:

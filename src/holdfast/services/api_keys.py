@@ -111,7 +111,7 @@ async def create_key(
         revoked_at=None,
         created_by=created_by,
     )
-    while await store.put_document(DOCUMENT_KIND, key.id, _encode_key(key, hash_secret(secret)), if_version=0) is None:
+    while await store.documents.put(DOCUMENT_KIND, key.id, _encode_key(key, hash_secret(secret)), if_version=0) is None:
         key = replace(key, id=secrets.token_hex(6))  # somebody has that one
     return key, f"hf_{key.id}_{secret}"
 
@@ -126,7 +126,7 @@ async def list_keys(store: Store, namespace: str | None = None) -> list[ApiKey]:
 async def revoke_key(store: Store, id: str, now: float, namespace: str | None = None) -> bool:
     """Let a key open nothing any more; false when it was revoked before. Raises ``UnknownApiKey``."""
     while True:
-        found = await store.list_documents(DOCUMENT_KIND, [id])
+        found = await store.documents.list(DOCUMENT_KIND, [id])
         if not found or namespace not in (None, key_from_document(found[0]).namespace):
             raise UnknownApiKey(f"there is no key {id!r:.60}: `holdfast keys list` tells which there are")
         kept: dict[str, Any] = found[0].load_json()
@@ -134,7 +134,7 @@ async def revoke_key(store: Store, id: str, now: float, namespace: str | None = 
             return False
         kept["revoked_at"] = to_json(to_datetime(now))
         if (
-            await store.put_document(DOCUMENT_KIND, id, json.dumps(kept).encode(), if_version=found[0].version)
+            await store.documents.put(DOCUMENT_KIND, id, json.dumps(kept).encode(), if_version=found[0].version)
             is not None
         ):
             return True

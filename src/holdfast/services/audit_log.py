@@ -53,7 +53,7 @@ async def read_audit_log(store: Store, limit: int) -> list[AuditEntry]:
     found: list[AuditRow] = []
     while len(found) < limit:
         before = found[-1].id if found else None
-        page = await store.list_audit(before_id=before, limit=min(PAGE_SIZE, limit - len(found)))
+        page = await store.audit_log.list(before_id=before, limit=min(PAGE_SIZE, limit - len(found)))
         found += page
         if not page:
             break

@@ -9,6 +9,6 @@ from holdfast.stores.documents import Document
 async def list_documents(store: Store, kind: str) -> list[Document]:
     """All documents of a kind, in the order of their names; a store gives them page by page."""
     found: list[Document] = []
-    while page := await store.list_documents(kind, after=found[-1].name if found else ""):
+    while page := await store.documents.list(kind, after=found[-1].name if found else ""):
         found += page
     return found

@@ -13,13 +13,14 @@ from holdfast.services.input_validation import parse_schema
 from holdfast.services.json_form import UtcDatetime
 from holdfast.services.stalls import is_alive
 from holdfast.services.timestamps import to_datetime
-from holdfast.stores.contract import Store, Worker, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
 from holdfast.stores.served_versions import (
     explain_unserved,
     list_announced_specs,
     list_served_versions,
     make_served_name,
 )
+from holdfast.stores.workers import Worker
 
 MAX_COUNTED_RUNS = 2000
 """So many runs of a workflow that have ended in the same way are counted, and no more: there may be millions."""
@@ -94,7 +95,7 @@ async def read_health(store: Store) -> list[Health]:
     specs, workers, off = (
         await store.get_workflow_specs(),
         await store.list_workers(),
-        await store.get_disabled_workflows(),
+        await store.disabled_workflows.get_all(),
     )
     counts, now = await store.count_runs(MAX_COUNTED_RUNS), store.now()
     alive = [worker for worker in workers if is_alive(worker, now)]

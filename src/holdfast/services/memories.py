@@ -76,7 +76,7 @@ def entry_from_row(row: Memory) -> MemoryEntry:
 async def read_value(store: Store, namespace: str, key: str, default: Any, type: Any) -> Any:
     """One value, or ``default``."""
     check_location(namespace, key)
-    found = await store.get_memory(namespace, key)
+    found = await store.memories.get(namespace, key)
     return default if found is None else decode_value(found, type)
 
 
@@ -85,14 +85,14 @@ async def search_values(store: Store, namespace: str, query: str, limit: int) ->
     validate_memory_namespace(namespace)
     check_query(query)
     check_limit(limit)
-    return [entry_from_row(found) for found in await store.search_memories(namespace, query, limit=limit)]
+    return [entry_from_row(found) for found in await store.memories.search(namespace, query, limit=limit)]
 
 
 async def list_values(store: Store, namespace: str, after: str, limit: int) -> list[MemoryEntry]:
     """What a namespace has, in the order of the keys."""
     validate_memory_namespace(namespace)
     check_limit(limit)
-    return [entry_from_row(found) for found in await store.list_memories(namespace, after=after, limit=limit)]
+    return [entry_from_row(found) for found in await store.memories.list(namespace, after=after, limit=limit)]
 
 
 class AsyncMemory(ABC):

@@ -103,12 +103,12 @@ def validate_policy(name: str, policy: Policy) -> Policy:
 async def put_policy(store: Store, name: str, policy: Policy) -> None:
     """Give an agent, a workflow or an address a policy, in place of the one that it has. Raises ``UsageError``."""
     data = to_json_bytes(validate_policy(name, policy))
-    await store.put_document(DOCUMENT_KIND, name, data)
+    await store.documents.put(DOCUMENT_KIND, name, data)
 
 
 async def delete_policy(store: Store, name: str) -> bool:
     """Let it have no policy; false when it had none. What the policy disabled for the day is enabled."""
-    is_gone = await store.delete_document(DOCUMENT_KIND, name)
+    is_gone = await store.documents.delete(DOCUMENT_KIND, name)
     if is_gone:
         await clear_breach(store, name)
     return is_gone
@@ -127,12 +127,12 @@ async def list_policies(store: Store) -> dict[str, Policy]:
 
 async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
     """A policy, and how the day is."""
-    found = await store.list_documents(DOCUMENT_KIND, [name])
+    found = await store.documents.list(DOCUMENT_KIND, [name])
     if not found:
         return None
     day = get_utc_day(store.now())
-    spent = await store.get_daily_usage(day, day, workflow=name)
-    runs = await store.get_daily_run_counts(day, day, workflow=name)
+    spent = await store.daily_usage.get(day, day, workflow=name)
+    runs = await store.daily_usage.get_run_counts(day, day, workflow=name)
     breach = await read_breach(store, name)
     return PolicyInfo(
         name=name,
@@ -149,7 +149,7 @@ async def read_policy_info(store: Store, name: str) -> PolicyInfo | None:
 
 async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
     """The last breach, and the version of the document that tells of it."""
-    found = await store.list_documents(BREACH_DOCUMENT_KIND, [name])
+    found = await store.documents.list(BREACH_DOCUMENT_KIND, [name])
     if not found:
         return None
     return from_json(Breach, found[0].load_json()), found[0].version
@@ -157,7 +157,7 @@ async def read_breach(store: Store, name: str) -> tuple[Breach, int] | None:
 
 async def record_breach(store: Store, breach: Breach, name: str, version: int) -> bool:
     """Note a breach; false when somebody else was quicker."""
-    put = await store.put_document(BREACH_DOCUMENT_KIND, name, to_json_bytes(breach), if_version=version)
+    put = await store.documents.put(BREACH_DOCUMENT_KIND, name, to_json_bytes(breach), if_version=version)
     return put is not None
 
 
@@ -166,10 +166,10 @@ async def clear_breach(store: Store, name: str) -> None:
     breach = await read_breach(store, name)
     if (
         breach is not None
-        and await store.delete_document(BREACH_DOCUMENT_KIND, name)
+        and await store.documents.delete(BREACH_DOCUMENT_KIND, name)
         and breach[0].on_breach == "pause"
     ):
-        await store.enable_workflow(name, only_temporary=True)
+        await store.disabled_workflows.enable(name, only_temporary=True)
 
 
 def end_of_day(day: str) -> datetime:

@@ -84,17 +84,17 @@ class QueueInfo:
 
 async def list_queues(store: Store, names: Collection[str] | None = None) -> list[QueueInfo]:
     """All queues with limits, or those of these names."""
-    found = await store.list_queues(names)
+    found = await store.queues.list(names)
     now = store.now()
     return [QueueInfo.from_row(one, now) for one in found]
 
 
 async def find_queue(store: Store, name: str) -> QueueStatus:
     """The queue of this name. Raises ``UnknownQueue``, which names one like it."""
-    found = await store.list_queues([name])
+    found = await store.queues.list([name])
     if found:
         return found[0]
-    known = [one.name for one in await store.list_queues()]
+    known = [one.name for one in await store.queues.list()]
     raise UnknownQueue(
         f"there is no queue {name!r} with limits in {store.url}: {suggest_name(name, known)} A queue gets limits by "
         "code, as "
@@ -105,12 +105,12 @@ async def find_queue(store: Store, name: str) -> QueueStatus:
 async def list_queue_names(store: Store) -> set[str]:
     """The queues that something is known of: they have limits, or a workflow that was announced has them."""
     specs = await store.get_workflow_specs()
-    return {spec.queue for spec in specs.values()} | {one.name for one in await store.list_queues()}
+    return {spec.queue for spec in specs.values()} | {one.name for one in await store.queues.list()}
 
 
 async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> bool:
     """Set those limits of a queue that are given; false when they were set to the same before."""
-    found = await store.list_queues([validate_queue_name(name)])
+    found = await store.queues.list([validate_queue_name(name)])
     held = found[0].limits if found else QueueLimits()
     limits = parse_limits(
         concurrency=changes.get("concurrency", held.concurrency),
@@ -119,4 +119,4 @@ async def set_limits(store: Store, name: str, changes: Mapping[str, Any]) -> boo
         key_rate=changes.get("key_rate", held.key_rates or None),
         error_prefix=f"queue {name!r}: ",
     )
-    return await store.set_queue_limits(name, limits)
+    return await store.queues.set_limits(name, limits)

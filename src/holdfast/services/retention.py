@@ -71,7 +71,7 @@ async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -
         await _sweep(store, report)
     while place is not None:
         began = time.monotonic()
-        done = await store.prune_runs(request, place, BATCH_SIZE)
+        done = await store.retention.prune(request, place, BATCH_SIZE)
         report.run_count += len(done.run_ids)
         report.record_count += done.record_count
         report.size_bytes += done.size_bytes
@@ -90,7 +90,7 @@ async def prune_runs(store: Store, request: PruneRequest, report: PruneReport) -
 async def _sweep(store: Store, report: PruneReport) -> None:
     while True:
         began = time.monotonic()
-        swept = await store.sweep_pruned()
+        swept = await store.retention.sweep()
         report.record_count += swept.record_count
         report.blob_count += swept.blob_count
         report.size_bytes += swept.size_bytes

@@ -227,17 +227,17 @@ async def build_schedule_info(schedule: Schedule, last_run: Run | None) -> Sched
 
 async def list_schedules(store: Store, names: Collection[str] | None = None) -> list[ScheduleInfo]:
     """All schedules, or those of these names, with how their last runs are."""
-    found = await store.list_schedules(names)
+    found = await store.schedules.list(names)
     runs = {run.id: run for run in await store.get_runs([one.last_run for one in found if one.last_run])}
     return [await build_schedule_info(one, runs.get(one.last_run)) for one in found]
 
 
 async def find_schedule(store: Store, name: str) -> Schedule:
     """The schedule of this name. Raises ``UnknownSchedule``, which names one like it."""
-    found = await store.list_schedules([name])
+    found = await store.schedules.list([name])
     if found:
         return found[0]
-    known = [one.definition.name for one in await store.list_schedules()]
+    known = [one.definition.name for one in await store.schedules.list()]
     raise UnknownSchedule(f"there is no schedule {name!r} in {store.url}: {suggest_name(name, known)}")
 
 
@@ -292,8 +292,8 @@ async def create_schedule(store: Store, request: ScheduleRequest, spec: Workflow
     except HoldfastError as error:
         raise type(error)(f"{where}: {error}") from None
     if isinstance(request.queue, Queue):
-        await store.declare_queues([NewQueue(request.queue.name, request.queue.limits)])
-    [kept] = await store.put_schedules([new], replace=False)
+        await store.queues.declare([NewQueue(request.queue.name, request.queue.limits)])
+    [kept] = await store.schedules.put([new], replace=False)
     if kept.definition != new:
         if kept.definition.is_declared_in_code:
             raise UsageError(
@@ -306,7 +306,7 @@ async def create_schedule(store: Store, request: ScheduleRequest, spec: Workflow
                 f"{kept.definition.timing}): "
                 f"choose another name, or pass replace=True to change it"
             )
-        [kept] = await store.put_schedules([new])
+        [kept] = await store.schedules.put([new])
     return await build_schedule_info(kept, await store.get_run(kept.last_run) if kept.last_run else None)
 
 
@@ -317,5 +317,5 @@ async def trigger_schedule(store: Store, schedule: Schedule, spec: WorkflowSpec,
     [answer] = await store.commit([StartRun(new)])
     run = resolve_start(answer, new, join_unsuccessful=id is not None)
     # So that it counts as the last one. If a tick is settled meanwhile, that one does, which is as well.
-    await store.advance_schedule(schedule.definition.name, schedule.fired_up_to, schedule.fired_up_to, run_id=run.id)
+    await store.schedules.advance(schedule.definition.name, schedule.fired_up_to, schedule.fired_up_to, run_id=run.id)
     return run.id

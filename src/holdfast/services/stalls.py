@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.stores import served_versions
-from holdfast.stores.contract import Store, Worker
+from holdfast.stores.contract import Store
 from holdfast.stores.operations import CancelState, Run
 from holdfast.stores.queues import QueueStatus
 from holdfast.stores.rules import is_isolated
+from holdfast.stores.workers import Worker
 
 if TYPE_CHECKING:
     from holdfast.reports.run_info import RunInfo
@@ -54,8 +55,8 @@ async def read_environment(store: Store, runs: Iterable[Run] = ()) -> RunEnviron
     """Who is there to execute runs, what is disabled, and how the queues are that these runs wait in."""
     now = store.now()
     names = {run.queue for run in runs if _is_queued(run, now)}
-    queues = {one.name: one for one in await store.list_queues(names)} if names else {}
-    return RunEnvironment(await store.list_workers(), await store.get_disabled_workflows(), now, queues)
+    queues = {one.name: one for one in await store.queues.list(names)} if names else {}
+    return RunEnvironment(await store.list_workers(), await store.disabled_workflows.get_all(), now, queues)
 
 
 def _is_queued(run: Run, now: float) -> bool:

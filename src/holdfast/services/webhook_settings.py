@@ -47,7 +47,7 @@ class Webhook:
 
 async def find_webhook(store: Store, address: str) -> Webhook | None:
     """The webhook of an address."""
-    found = await store.list_documents(DOCUMENT_KIND, [address])
+    found = await store.documents.list(DOCUMENT_KIND, [address])
     return _webhook_from_document(found[0]) if found else None
 
 
@@ -59,33 +59,33 @@ async def list_webhooks(store: Store) -> dict[str, Webhook]:
 async def set_webhook(store: Store, address: str, url: str) -> str | None:
     """Let deliveries be sent there. The secret, if it is a new one: it is made when there was no webhook before."""
     while True:
-        found = await store.list_documents(DOCUMENT_KIND, [address])
+        found = await store.documents.list(DOCUMENT_KIND, [address])
         if not found:
             new = Webhook(address, url, _generate_secret())
-            if await store.put_document(DOCUMENT_KIND, address, _encode_webhook(new), if_version=0) is not None:
+            if await store.documents.put(DOCUMENT_KIND, address, _encode_webhook(new), if_version=0) is not None:
                 return new.secret
         else:
             kept: dict[str, Any] = found[0].load_json() | {"url": url, "disabled_reason": None}
             data = json.dumps(kept).encode()
-            if await store.put_document(DOCUMENT_KIND, address, data, if_version=found[0].version) is not None:
+            if await store.documents.put(DOCUMENT_KIND, address, data, if_version=found[0].version) is not None:
                 return None
 
 
 async def remove_webhook(store: Store, address: str) -> bool:
     """Send nothing any more, and forget the secret."""
-    return await store.delete_document(DOCUMENT_KIND, address)
+    return await store.documents.delete(DOCUMENT_KIND, address)
 
 
 async def rotate_secret(store: Store, address: str, overlap_s: float = SECRET_OVERLAP_S) -> Webhook:
     """Make a new secret; the one before it signs as well for so many seconds. Raises ``UsageError``."""
     while True:
-        found = await store.list_documents(DOCUMENT_KIND, [address])
+        found = await store.documents.list(DOCUMENT_KIND, [address])
         if not found:
             raise UsageError(f"address {address!r} has no webhook, and so no secret: set one first")
         old = _webhook_from_document(found[0])
         new = Webhook(address, old.url, _generate_secret(), old.secret, store.now() + overlap_s, old.disabled_reason)
         if (
-            await store.put_document(DOCUMENT_KIND, address, _encode_webhook(new), if_version=found[0].version)
+            await store.documents.put(DOCUMENT_KIND, address, _encode_webhook(new), if_version=found[0].version)
             is not None
         ):
             return new
@@ -93,12 +93,12 @@ async def rotate_secret(store: Store, address: str, overlap_s: float = SECRET_OV
 
 async def disable_webhook(store: Store, hook: Webhook, reason: str) -> None:
     """Send nothing any more until somebody sets it again; unless it has become another one meanwhile."""
-    while found := await store.list_documents(DOCUMENT_KIND, [hook.address]):
+    while found := await store.documents.list(DOCUMENT_KIND, [hook.address]):
         kept: dict[str, Any] = found[0].load_json()
         if kept["url"] != hook.url:
             return
         data = json.dumps(kept | {"disabled_reason": reason}).encode()
-        if await store.put_document(DOCUMENT_KIND, hook.address, data, if_version=found[0].version) is not None:
+        if await store.documents.put(DOCUMENT_KIND, hook.address, data, if_version=found[0].version) is not None:
             return
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from holdfast.services.json_form import UtcDatetime
 from holdfast.services.stalls import is_alive
 from holdfast.services.timestamps import to_datetime
-from holdfast.stores.contract import RunFilter, Store, Worker
+from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.operations import Run
 from holdfast.stores.rules import format_worker_location
+from holdfast.stores.workers import Worker
 
 MAX_CLAIMED_RUNS = 20
 """Runs that are named of each worker."""

@@ -10,6 +10,7 @@ raises its epoch, as ever, so what is recorded from then on is told from what wa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -98,3 +99,22 @@ def list_payloads(archived: ArchivedRun) -> list[bytes]:
     for approval in archived.approvals:
         found += [approval.request.form_schema, approval.request.arguments, approval.answer]
     return [payload for payload in found if payload is not None]
+
+
+class Archives(ABC):
+    """Moving runs out of a store and into it."""
+
+    @abstractmethod
+    async def get_extras(self, key: int) -> RunExtras:
+        """What belongs to a run, beside what can be read of it in other ways."""
+
+    @abstractmethod
+    async def restore(self, archived: ArchivedRun) -> bool:
+        """Put a run from elsewhere into this store, in one transaction; false: there is one under its id.
+
+        One that has not ended is held back until ``activate``.
+        """
+
+    @abstractmethod
+    async def activate(self, archived: ArchivedRun) -> None:
+        """Make the links of a run that was restored, to those that are there, and hold it back no more."""

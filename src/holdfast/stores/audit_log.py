@@ -5,6 +5,8 @@ They belong to the server and to no run: they go into no archive, and stay when 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.stores.utf8 import is_encodable, replace_surrogates
@@ -45,3 +47,19 @@ class AuditRow:
     id: int
     """Rises with every entry."""
     event: AuditEvent
+
+
+class AuditLog(ABC):
+    """The audit log of a store's servers."""
+
+    @abstractmethod
+    async def append(self, events: Sequence[AuditEvent]) -> None:
+        """Add entries to the audit log, durably."""
+
+    @abstractmethod
+    async def trim(self, before: float, limit: int = 10_000) -> int:
+        """Delete entries that are older than this time, at most ``limit``, and tell how many."""
+
+    @abstractmethod
+    async def list(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
+        """Entries of the audit log, the newest first; those with an id below ``before_id``."""

@@ -13,6 +13,7 @@ which they write beside each other keeps several counters for one place, and add
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
@@ -70,3 +71,18 @@ class DailyRunCount:
     day: str
     workflow: str
     run_count: int
+
+
+class DailyUsageCounters(ABC):
+    """What was used, and how many runs were created, by day."""
+
+    @abstractmethod
+    async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
+        """What was used on the days from ``since`` to ``until``, both included: by day, workflow and model."""
+
+    @abstractmethod
+    async def get_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
+        """How many runs were created on the days from ``since`` to ``until``, both included.
+
+        By day and workflow.
+        """

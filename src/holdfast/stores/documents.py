@@ -8,6 +8,8 @@ refused when that is not the one that is there. They go into no archive: export,
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,3 +43,24 @@ def check_document_name(kind: str, name: str) -> None:
         raise UsageError(f"a document needs a kind and a name that are not empty, and this has {kind!r} and {name!r}")
     check_encodable(kind, "the kind of a document")
     check_encodable(name, f"the name of a document ({kind})")
+
+
+class Documents(ABC):
+    """The documents of servers."""
+
+    @abstractmethod
+    async def put(self, kind: str, name: str, data: bytes, *, if_version: int | None = None) -> Document | None:
+        """Keep a document, in place of the one that is there, and tell it as it is then.
+
+        ``if_version``: only if that is its version now (0: only if there is none); ``None`` if it is not.
+        """
+
+    @abstractmethod
+    async def delete(self, kind: str, name: str) -> bool:
+        """Forget a document. False: it is not there."""
+
+    @abstractmethod
+    async def list(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        """Documents of a kind, or those of these names, in the order of their names, those behind ``after``."""

@@ -10,6 +10,7 @@ Namespaces and keys are compared exactly; keys are listed in the order of their 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from holdfast.errors import UsageError
@@ -68,3 +69,26 @@ def _check_memory_key(namespace: str, key: str) -> None:
         raise UsageError(f"a memory in {namespace!r} needs a key that is not empty")
     check_encodable(namespace, "the namespace of a memory")
     check_encodable(key, "the key of a memory")
+
+
+class Memories(ABC):
+    """The memories that a store keeps. They are changed by operations of a commit."""
+
+    @abstractmethod
+    async def get(self, namespace: str, key: str) -> Memory | None:
+        """One memory."""
+
+    @abstractmethod
+    async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        """Memories of a namespace that have at least one of these words in their key or text, the best match first.
+
+        Words are those of the module ``text_search``: they are compared without regard to case and accents, as a whole,
+        and of a long text only the first ``text_search.MAX_QUERY_WORDS`` different ones are looked for. Whatever stands
+        in ``words`` is text to be found, no query language; without a word in it, nothing is found. The best match is
+        the one with more of the words, the rarer ones, more often, in a shorter text (BM25); of equal ones, the smaller
+        key comes first.
+        """
+
+    @abstractmethod
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        """The memories of a namespace in the order of their keys, those behind the key ``after``."""

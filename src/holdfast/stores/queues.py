@@ -21,11 +21,11 @@ however many there are. A claim takes from limited queues and from others alike,
 the runs that are next in their queues, again and again. What model calls have used is *charged* with their record, and
 counts from the next claim on.
 
-**When something is due.** ``next_wake`` tells of a limited queue only what its limits would let through: nothing of one
-that is full or paused, and when its rates have room again. It may tell too early a time because of a run that is
-delayed or parked until then, or has become due since the last claim; but nothing is due after a claim that has found
-nothing. Whoever gives up a place (a run ends, parks, is released, or its worker dies) makes that known like any other
-change.
+**When something is due.** ``Claims.get_next_wake_at`` tells of a limited queue only what its limits would let through:
+nothing of one that is full or paused, and when its rates have room again. It may tell too early a time because of a run
+that is delayed or parked until then, or has become due since the last claim; but nothing is due after a claim that has
+found nothing. Whoever gives up a place (a run ends, parks, is released, or its worker dies) makes that known like any
+other change.
 
 **Deduplication.** A start can have a ``dedup`` key. While there is an unfinished run with this key in the same queue,
 the start joins that one, whatever its own inputs and id are, unless there is a run under its own id: then the start is
@@ -39,12 +39,14 @@ run that has ended has none either, also after a retry.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.admission.queue_limits import QueueLimits
 
 MAX_LISTED_KEYS = 20
-"""Of how many keys of a queue ``Store.queues`` tells."""
+"""Of how many keys of a queue ``Queues.list`` tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +86,30 @@ class QueueStatus:
     keys: tuple[QueueKeyStatus, ...] = ()
     """Those with most waiting, then most running, then by name; at most ``MAX_LISTED_KEYS``. Runs without a key are
     under ``""``."""
+
+
+class Queues(ABC):
+    """The queues with limits."""
+
+    @abstractmethod
+    async def declare(self, queues: Sequence[NewQueue]) -> None:
+        """Announce queues. One whose limits were set by hand keeps those."""
+
+    @abstractmethod
+    async def set_limits(self, name: str, limits: QueueLimits | None) -> bool:
+        """Set the limits of a queue, whatever code says of it; ``None``: as code says, or none if it says nothing.
+
+        False: nothing has changed.
+        """
+
+    @abstractmethod
+    async def pause(self, name: str) -> bool:
+        """Let no run of this queue be taken until it is resumed. False: it was paused already."""
+
+    @abstractmethod
+    async def resume(self, name: str) -> bool:
+        """Let its runs be taken again. False: it was not paused."""
+
+    @abstractmethod
+    async def list(self, names: Collection[str] | None = None) -> list[QueueStatus]:
+        """All limited queues, or those of these names, in the order of their names."""

@@ -17,7 +17,8 @@ that did so: its end was taken note of there.
 
 **Keys are never used again**, so that a worker that was declared dead long ago cannot write into another run. A run's
 row, and all by which others could find it, is deleted in the transaction that decides; the rest (records and what else
-is kept under its key) is *swept* away afterwards, in pieces, by whoever comes next.
+is kept under its key) is *swept* away afterwards, in pieces, by whoever comes next. Requests for a deleted run are
+answered as if it had never existed; a start under its id starts a new run.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class PruneGroup(NamedTuple):
         return [member.key for member in self.members]
 
 
-def find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGroup]:
+def _find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGroup]:
     """The families of these runs, each once."""
     known: dict[int, GroupMember | None] = {}
     roots: dict[int, int] = {}
@@ -218,7 +219,7 @@ def find_groups(relations: RelationReader, keys: Iterable[int]) -> list[PruneGro
     return made
 
 
-def find_keep_reason(
+def _find_keep_reason(
     group: PruneGroup,
     request: PruneRequest,
     min_kept_keys: Mapping[str, int],
@@ -248,3 +249,53 @@ def find_keep_reason(
         if member.key >= min_kept_keys.get(member.workflow, member.key + 1):
             return KeepReason.NEWEST
     return None
+
+
+def decide_groups(
+    relations: RelationReader, keys: Sequence[int], request: PruneRequest, min_kept_keys: Mapping[str, int]
+) -> tuple[list[PruneGroup], list[tuple[PruneGroup, KeepReason]]]:
+    """The families of these runs: those that go, and why each of the others stays."""
+    groups = _find_groups(relations, keys)
+    members = [key for family in groups for key in family.keys]
+    awaited, links = relations.find_awaited(members), relations.read_links(members)
+    going: list[PruneGroup] = []
+    kept: list[tuple[PruneGroup, KeepReason]] = []
+    for family in groups:
+        why = _find_keep_reason(family, request, min_kept_keys, awaited, links)
+        if why is None:
+            going.append(family)
+        else:
+            kept.append((family, why))
+    return going, kept
+
+
+def get_keep_reasons(
+    kept: Sequence[tuple[PruneGroup, KeepReason]], matched_keys: Collection[int]
+) -> dict[str, KeepReason]:
+    """Why runs of these families stay that led to them, by their ids."""
+    return {member.id: why for family, why in kept for member in family.members if member.key in matched_keys}
+
+
+def list_ids(groups: Sequence[PruneGroup]) -> tuple[str, ...]:
+    """The ids of all runs of these families."""
+    return tuple(member.id for family in groups for member in family.members)
+
+
+class Retention(ABC):
+    """Deleting runs that have ended."""
+
+    @abstractmethod
+    async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
+        """Delete the next ``limit`` runs that match, with their families, or tell why they are kept: see ``retention``.
+
+        A short piece of work, in a transaction of its own. Continue with the ``cursor`` of the result. ``sweep``
+        deletes what they leave.
+        """
+
+    @abstractmethod
+    async def sweep(self, limit: int = 2000) -> SweepResult:
+        """Delete what runs that were deleted have left: about ``limit`` records, in a transaction of its own.
+
+        Also the rows of workers that are not live any more and that no run can name, because they were gone before the
+        oldest one was created; of workers by lease, the oldest run by delivery.
+        """

@@ -52,7 +52,7 @@ def can_write(state: str, epoch: int, fence: int) -> bool:
 def is_finish_repeat(state: str, epoch: int, op: FinishRun) -> bool:
     """Whether ``op`` had been carried out before.
 
-    The state must agree: ``reap_dead_workers`` can have ended the run as ``dead`` under the same epoch.
+    The state must agree: ``Workers.reap_dead`` can have ended the run as ``dead`` under the same epoch.
     """
     return epoch == op.epoch and state == op.state and op.state in TERMINAL_STATES
 

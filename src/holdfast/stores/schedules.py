@@ -22,6 +22,8 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -180,3 +182,51 @@ def read_options(definition: ScheduleDefinition, text: Any) -> ScheduleDefinitio
         return definition.with_options_json(text)
     except (TypeError, ValueError):
         return None
+
+
+class Schedules(ABC):
+    """The schedules that a store keeps. It starts no runs itself."""
+
+    @abstractmethod
+    async def put(
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        """Keep schedules under their names, and tell them, in order, as they are then.
+
+        One that is there takes what is new; its pause and what it has settled stay, unless its timing is another one:
+        then everything up to now is settled. If ``replace`` is false, it stays as it is. ``worker`` announces them.
+        """
+
+    @abstractmethod
+    async def advance(
+        self,
+        name: str,
+        expected_fired_up_to: float,
+        fired_up_to: float,
+        *,
+        run_id: str = "",
+        skipped_at: float | None = None,
+    ) -> bool:
+        """Note how far a schedule has come: at least as far as it was; the run it started, and a tick that was skipped.
+
+        False: it is not there any more, or ``fired_up_to`` is not ``expected_fired_up_to``; nothing has changed.
+        """
+
+    @abstractmethod
+    async def pause(self, name: str) -> bool:
+        """Keep a schedule from firing. False: it is not there, or was paused already."""
+
+    @abstractmethod
+    async def resume(self, name: str) -> bool:
+        """Let it fire again. False: it is not there, or was not paused."""
+
+    @abstractmethod
+    async def delete(self, name: str) -> bool:
+        """Forget a schedule. False: it is not there."""
+
+    @abstractmethod
+    async def list(self, names: Collection[str] | None = None) -> list[Schedule]:
+        """All schedules, or those of these names, in the order of their names.
+
+        One that cannot be read is left out, and named in a warning of the log.
+        """

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.stores.contract import Store, Worker, WorkflowSpec
+from holdfast.stores.contract import Store, WorkflowSpec
+from holdfast.stores.workers import Worker
 
 _VERSION_SEPARATOR = "@"
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from holdfast.core.records import Attempt
 from holdfast.errors import UsageError
-from holdfast.stores.operations import OpStatus
+from holdfast.stores.operations import OpStatus, Run
 
 
 class StepTransaction(ABC):
@@ -56,6 +57,21 @@ class StepTransaction(ABC):
         """Undo all of it, although the step may still be using the connection, in a thread that cannot be stopped.
 
         Whatever that does from now on fails, and has no effect.
+        """
+
+
+class StepTransactions(ABC):
+    """The store's own database, for steps that change it."""
+
+    @abstractmethod
+    async def begin(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
+    ) -> StepTransaction | None:
+        """Begin the transaction of an attempt of a step (its position, number and name) of a held run.
+
+        ``is_sync``: the step is a plain function, which uses the connection in a thread. ``timeout_s``: seconds that
+        the attempt may take. ``None``: the run is not held any more. Raises ``StoreUnavailable`` when the database
+        cannot be had at the moment.
         """
 
 

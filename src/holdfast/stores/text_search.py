@@ -19,6 +19,10 @@ K = TypeVar("K")
 MAX_QUERY_WORDS = 100
 """How many different words of a question are looked for, the first ones."""
 
+BM25_K1, BM25_B = 1.2, 0.75
+"""The constants of SQLite's FTS5, which cannot be changed there: how soon more of a word counts no more, and how much a
+long text counts less."""
+
 _ASCII_WORD = re.compile("[a-z0-9]+")
 
 
@@ -65,7 +69,8 @@ def rank_bm25(
 ) -> list[tuple[float, K]]:
     """The texts that have at least one of the wanted words, each with its score: the lowest is the best match.
 
-    This is BM25 as SQLite's FTS5 has it, so that stores agree. Of all ``texts``, whose words are counted, only those
+    This is BM25 as SQLite's FTS5 has it, so that stores agree. (SQLite ranks by itself, and PostgreSQL in a statement:
+    to rank here, they would have to read every match.) Of all ``texts``, whose words are counted, only those
     ``candidates`` are looked at; how rare a word is depends on all. FTS5 counts one word more in each, its namespace.
     """
     sizes = {key: counts.total() + 1 for key, counts in texts.items()}
@@ -76,10 +81,10 @@ def rank_bm25(
         rarity.append(max(math.log((len(texts) - hits + 0.5) / (hits + 0.5)), 1e-6))
     found: list[tuple[float, K]] = []
     for key in candidates:
-        counts, length = texts[key], 1.2 * (1 - 0.75 + 0.75 * sizes[key] / average)
+        counts, length = texts[key], BM25_K1 * (1 - BM25_B + BM25_B * sizes[key] / average)
         if any(word in counts for word in query_words):
             parts = (
-                weight * counts[word] * 2.2 / (counts[word] + length)
+                weight * counts[word] * (BM25_K1 + 1) / (counts[word] + length)
                 for word, weight in zip(query_words, rarity, strict=True)
             )
             found.append((-sum(parts), key))

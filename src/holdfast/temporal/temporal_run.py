@@ -29,7 +29,8 @@ from holdfast.errors import ValueTooLarge
 from holdfast.run_log import RunLog
 from holdfast.stores.approvals import RequestApproval, WithdrawApproval, make_answer_name
 from holdfast.stores.change_feed import ChangeFeed
-from holdfast.stores.contract import History, RunRequests
+from holdfast.stores.claims import RunRequests
+from holdfast.stores.contract import History
 from holdfast.stores.operations import (
     AppendRecord,
     AwaitRun,

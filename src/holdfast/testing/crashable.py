@@ -11,10 +11,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import RequestApproval
+from holdfast.stores.capabilities import Capability
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.operations import (
     AppendRecord,
@@ -105,17 +107,12 @@ class CrashObserver(Protocol):
         ...
 
 
-class CrashableStore:
-    """One process's way to a store that outlives it."""
+class _CrashableObject:
+    """An object of a store that outlives this process: no coroutine of it returns once the process is dead."""
 
-    url = MemoryStore.url
-
-    def __init__(self, inner: MemoryStore, process_state: ProcessState, observer: CrashObserver) -> None:
+    def __init__(self, inner: Any, process_state: ProcessState) -> None:
         self._inner = inner
         self._process_state = process_state
-        self._observer = observer
-        self.has_polled = False
-        """Whether the engine has looked for work once, and now waits for a change."""
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)
@@ -129,18 +126,38 @@ class CrashableStore:
 
         return call
 
-    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
-        """Nobody else writes here; whoever lets time pass nudges the engine."""
-        self.has_polled = True
-        return await asyncio.get_running_loop().create_future()
 
-    async def claim_runs(self, worker: int, **wanted: Any) -> list[Run]:
+class CrashableClaims(_CrashableObject):
+    """The runs that a process takes from such a store."""
+
+    async def claim(self, worker: int, **wanted: Any) -> list[Run]:
         """Processes die here because a test says so. No run is suspected of it, so none is isolated from others."""
         if self._process_state.is_dead:
             await self._process_state.die()
         wanted["suspect_delay_s"] = 0.0
-        claimed = await self._inner.claim_runs(worker, **wanted)
+        claimed = await self._inner.claim(worker, **wanted)
         return [replace(run, suspicion=0) for run in claimed]
+
+
+class CrashableStore(_CrashableObject):
+    """One process's way to a store that outlives it."""
+
+    url = MemoryStore.url
+
+    def __init__(self, inner: MemoryStore, process_state: ProcessState, observer: CrashObserver) -> None:
+        super().__init__(inner, process_state)
+        self._observer = observer
+        self.has_polled = False
+        """Whether the engine has looked for work once, and now waits for a change."""
+        for name, attribute in vars(Store).items():
+            if isinstance(attribute, Capability) and inner.supports(cast("Capability[Any]", attribute)):
+                setattr(self, name, _CrashableObject(getattr(inner, name), process_state))
+        self.claims = CrashableClaims(inner.claims, process_state)
+
+    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        """Nobody else writes here; whoever lets time pass nudges the engine."""
+        self.has_polled = True
+        return await asyncio.get_running_loop().create_future()
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         """Carry out the operations, or those before the one at which the process dies."""

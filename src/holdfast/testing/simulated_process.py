@@ -215,7 +215,7 @@ class SimulatedProcess:
 
     async def _find_next_due(self) -> float | None:
         alarm = self.world.clock.get_next_due()
-        wake = await self.world.store.get_next_wake_at(workflows=tuple(definitions), queues=None)
+        wake = await self.world.store.claims.get_next_wake_at(workflows=tuple(definitions), queues=None)
         times = [time for time in (alarm, wake) if time is not None]
         return min(times, default=None)
 

@@ -20,15 +20,17 @@ from typing import Any
 from holdfast.authoring.stop_signals import StopSignalHandler
 from holdfast.engine.journal_writer import JournalWriter
 from holdfast.stores.operations import AppendLiveEvents
+from holdfast.stores.sql.claims import SqlClaims
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.workers import SqliteWorkers
 
 PLACES = {
     "commit": SqliteStore,
-    "claim_runs": SqliteStore,
-    "register_worker": SqliteStore,
-    "reap_dead_workers": SqliteStore,
+    "claim": SqlClaims,
+    "register": SqliteWorkers,
+    "reap_dead": SqliteWorkers,
     "get_histories": SqliteStore,
-    "retire_worker": SqliteStore,
+    "retire": SqliteWorkers,
     "flush": JournalWriter,
     "__exit__": StopSignalHandler,
 }
@@ -50,22 +52,23 @@ def arm() -> None:
 
 def _place(method: str) -> Any:
     place = PLACES[method]
-    if place is SqliteStore and os.environ.get("HOLDFAST_URL", "").startswith("postgresql:"):
+    if os.environ.get("HOLDFAST_URL", "").startswith("postgresql:"):
         from holdfast.stores.postgres import PgStore
+        from holdfast.stores.postgres.workers import PgWorkers
 
-        return PgStore
+        return {SqliteStore: PgStore, SqliteWorkers: PgWorkers}.get(place, place)
     return place
 
 
 def _keep_renewals_out_of_the_way() -> None:
     """A process that is stopped while its heartbeat holds SQLite's write lock would stop everybody else, too."""
-    renew = SqliteStore.renew_lease
+    renew = SqliteWorkers.renew_lease
 
     def renew_lease(*args: Any, **kwargs: Any) -> bool:
         with renewing:
             return renew(*args, **kwargs)
 
-    SqliteStore.renew_lease = renew_lease
+    SqliteWorkers.renew_lease = renew_lease
 
 
 def _arm(point: str, strike: signal.Signals | None) -> None:

@@ -53,7 +53,7 @@ async def calls(number: int) -> int:
 
 def tell_claims(store: Any) -> None:
     """Append a line for each claim: when it was asked, when it was answered, and the runs that begin."""
-    claim = store.claim_runs
+    claim = store.claims.claim
 
     async def told(*args: Any, **kwargs: Any) -> Any:
         asked = time.time()
@@ -66,7 +66,7 @@ def tell_claims(store: Any) -> None:
             os.close(descriptor)
         return runs
 
-    store.claim_runs = told
+    store.claims.claim = told
 
 
 async def main() -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from holdfast import Runtime, current_run, current_step, step, workflow
 from holdfast.stores.operations import AppendRecord
 from holdfast.stores.postgres import PgStore
-from holdfast.stores.postgres.step_transactions import PgStepTransaction
+from holdfast.stores.postgres.step_transactions import PgStepTransaction, PgStepTransactions
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.step_transactions import SqliteStepTransaction
+from holdfast.stores.sqlite.step_transactions import SqliteStepTransaction, SqliteStepTransactions
 
 INSERT = "INSERT INTO paid (run, step) VALUES ('{}', '{}')"
 deadly = ""
@@ -48,8 +48,11 @@ def trap(owner: type, method: str, before: str, after: str, on: Any = lambda _: 
     setattr(owner, method, trapped)
 
 
-for store, transaction in ((SqliteStore, SqliteStepTransaction), (PgStore, PgStepTransaction)):
-    trap(store, "begin_step_transaction", "before-begin", "")
+for store, transactions, transaction in (
+    (SqliteStore, SqliteStepTransactions, SqliteStepTransaction),
+    (PgStore, PgStepTransactions, PgStepTransaction),
+):
+    trap(transactions, "begin", "before-begin", "")
     trap(transaction, "commit", "before-commit", "after-commit")
     trap(store, "commit", "", "after-record", lambda ops: any(isinstance(op, AppendRecord) for op in ops))
 

@@ -110,7 +110,7 @@ async def archive_run(store: Store, run_id: str) -> ArchivedRun:
             (await store.get_usages([run_id])).get(run_id, RunUsage()),
             tuple(await store.list_approvals(ApprovalFilter(run_id=run_id, only_open=False), _MAX_ROWS)),
             () if feed is None else tuple(notice for _, notice in feed.live_events if notice.kind in LASTING_KINDS),
-            await store.get_run_extras(run.key),
+            await store.archives.get_extras(run.key),
         )
         # If a worker changed the run between two reads, something may be missing: read again.
         after = await store.get_run(run_id)

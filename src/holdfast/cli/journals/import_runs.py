@@ -100,11 +100,11 @@ async def _import(
             return _ImportCounts(total - there, there)
         file.seek(0)
         for archived in read_archive(file, name):
-            added["runs"] += await store.restore_run(archived)
+            added["runs"] += await store.archives.restore(archived)
         file.seek(0)
         for archived in read_archive(file, name):
             if await _is_same_run(store, archived):
-                await store.activate_run(archived)
+                await store.archives.activate(archived)
         return _ImportCounts(added["runs"], total - added["runs"])
     finally:
         await store.close()

@@ -48,7 +48,7 @@ class AuditWriter:
         async with self._write_lock:  # whatever comes in while the one before is written goes together
             self._next_flush = None
             entries, self._pending = self._pending, []
-            await self._store.append_audit(entries)
+            await self._store.audit_log.append(entries)
 
     def _on_flush_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

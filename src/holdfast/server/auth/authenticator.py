@@ -79,7 +79,7 @@ class Authenticator:
         """Whether a key was ever made."""
         if not self._has_keys and not self._is_fresh(self._checked_any_at):
             now = self._clock()
-            self._has_keys = bool(await (await self._open_home_store()).list_documents(DOCUMENT_KIND, limit=1))
+            self._has_keys = bool(await (await self._open_home_store()).documents.list(DOCUMENT_KIND, limit=1))
             self._checked_any_at = now
         return self._has_keys
 
@@ -135,7 +135,7 @@ class Authenticator:
         while self._pending:
             wanted, self._pending = self._pending, {}
             try:
-                found = await (await self._open_home_store()).list_documents(DOCUMENT_KIND, list(wanted))
+                found = await (await self._open_home_store()).documents.list(DOCUMENT_KIND, list(wanted))
             except Exception as error:
                 for future in wanted.values():
                     future.set_exception(error)

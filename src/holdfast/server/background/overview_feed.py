@@ -70,7 +70,7 @@ async def read_overview(store: Store) -> Overview:
         approvals=len(await store.list_approvals(ApprovalFilter(), MAX_COUNTED_APPROVALS)),
         dead=runs[RunState.DEAD],
         workers=sum(is_alive(one, store.now()) for one in workers),
-        disabled=sorted(await store.get_disabled_workflows()),
+        disabled=sorted(await store.disabled_workflows.get_all()),
     )
 
 

@@ -73,9 +73,9 @@ async def _enforce_policy(store: Store, info: PolicyInfo) -> None:
         return
     if on_breach in ("pause", "disable"):
         reason = f"it reached its limit of {_format_reached_limit(info)} for {info.day}"
-        await store.disable_workflow(info.name, "policy", reason, is_temporary=on_breach == "pause")
+        await store.disabled_workflows.disable(info.name, "policy", reason, is_temporary=on_breach == "pause")
     entry = AuditEvent(now, "", "policy", f"policy_{on_breach}", info.name, "allowed", "")
-    await store.append_audit([entry])
+    await store.audit_log.append([entry])
     log.warning(
         "%r has reached its limit of %s for %s: %s",
         info.name,

@@ -64,15 +64,15 @@ async def sweep_once(platform: Platform, tenant: Tenant, *, should_trim_audit: b
 async def sweep(platform: Platform, tenant: Tenant, window: LeaseWindow, *, should_trim_audit: bool) -> None:
     """One sweep of one namespace; leases count within ``window``."""
     store = await tenant.store()
-    reaped = await store.reap_dead_workers(window=window, include_listeners=True)
-    expired = await store.expire_runs()
+    reaped = await store.workers.reap_dead(window=window, include_listeners=True)
+    expired = await store.claims.expire_runs()
     run_log = RunLog.from_store(store)
     run_log.log_deaths(reaped, "listener")
     run_log.log_expired(expired)
     if reaped.worker_ids or expired:
         platform.dispatchers.get(tenant).notify()
     if should_trim_audit:
-        while await store.trim_audit(store.now() - platform.settings.audit_retention_s):
+        while await store.audit_log.trim(store.now() - platform.settings.audit_retention_s):
             pass
 
 

@@ -41,20 +41,22 @@ class DailyRunCounts:
         now = store.now()
         today = get_utc_day(now)
         if since >= today or _count_days(since, min(until, today)) > MAX_CACHED_DAYS:
-            return await store.get_daily_run_counts(since, until, workflow=workflow)
+            return await store.daily_usage.get_run_counts(since, until, workflow=workflow)
         known = self._cache[tenant.namespace]
         past = [day for day in list_days(since, min(until, today)) if day < today]
         async with self._locks[tenant.namespace]:
             missing = [day for day in past if day not in known or known[day].counted_at < now - CACHE_TTL_S]
             if missing:
                 counted: defaultdict[str, list[DailyRunCount]] = defaultdict(list)
-                for one in await store.get_daily_run_counts(missing[0], missing[-1]):
+                for one in await store.daily_usage.get_run_counts(missing[0], missing[-1]):
                     counted[one.day].append(one)
                 known.update((day, _CachedDay(now, counted[day])) for day in list_days(missing[0], missing[-1]))
             for day in [day for day, kept in known.items() if kept.counted_at < now - CACHE_TTL_S]:
                 del known[day]
             found = [one for day in past for one in known[day].runs if workflow in (None, one.workflow)]
-        return found + (await store.get_daily_run_counts(today, until, workflow=workflow) if until >= today else [])
+        return found + (
+            await store.daily_usage.get_run_counts(today, until, workflow=workflow) if until >= today else []
+        )
 
 
 def _count_days(since: str, until: str) -> int:

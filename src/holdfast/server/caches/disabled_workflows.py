@@ -22,5 +22,5 @@ class DisabledWorkflows:
         store = await tenant.store()
         known, now = self._cache.get(tenant.namespace), store.now()
         if known is None or known[0] < now:
-            known = self._cache[tenant.namespace] = (now + CACHE_TTL_S, await store.get_disabled_workflows())
+            known = self._cache[tenant.namespace] = (now + CACHE_TTL_S, await store.disabled_workflows.get_all())
         return workflow in known[1]

@@ -52,7 +52,7 @@ class PendingListener:
     check_key: Callable[[], Awaitable[None]] | None = None
     """Raises ``Problem`` if it may take nothing any more: it may have waited for long."""
     get_suspects_after: Callable[[], float | None] = lambda: 0.0
-    """Seconds for which isolated runs must have been due for it to be handed one: see ``Store.claim_runs``."""
+    """Seconds for which isolated runs must have been due for it to be handed one: see ``Claims.claim``."""
     delivery: asyncio.Future[ClaimedDelivery] = field(default_factory=asyncio.Future[ClaimedDelivery])
 
 
@@ -141,7 +141,7 @@ class Dispatcher:
             if pending[0].delivery.done():
                 pending.popleft()
                 continue
-            due = await store.get_next_wake_at(workflows=served, queues=None)
+            due = await store.claims.get_next_wake_at(workflows=served, queues=None)
             if due is None:
                 return POLL_INTERVAL_S
             if due > store.now():
@@ -212,7 +212,7 @@ async def _has_valid_key(listener: PendingListener) -> bool:
 
 async def _claim(store: Store, workflows: list[str], listener: PendingListener) -> list[Run]:
     worker, after = await listener.get_worker_id(), listener.get_suspects_after()
-    return await store.claim_runs(worker, workflows=workflows, queues=None, limit=1, suspect_delay_s=after)
+    return await store.claims.claim(worker, workflows=workflows, queues=None, limit=1, suspect_delay_s=after)
 
 
 def _find_idle_listener(pending: deque[PendingListener], excluded: PendingListener) -> PendingListener | None:

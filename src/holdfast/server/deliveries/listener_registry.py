@@ -20,10 +20,11 @@ from holdfast.errors import StoreError
 from holdfast.server.calls import Call
 from holdfast.services.addresses import AddressInfo, find_address
 from holdfast.stores.clocks import monotonic
-from holdfast.stores.contract import NewWorker, Store
+from holdfast.stores.contract import Store
 from holdfast.stores.leases import LeaseWindowTracker
 from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import make_served_name
+from holdfast.stores.workers import NewWorker
 
 if TYPE_CHECKING:
     from holdfast.server.tenants import Tenant, Tenants
@@ -80,8 +81,8 @@ class ListenerRegistry:
         """All servers of a database have the same, so that each understands the names that others have given."""
         if self._secret is None:
             home = await self._tenants.get_home_store()
-            await home.put_document(*_SECRET_DOCUMENT, f'"{secrets.token_hex(32)}"'.encode(), if_version=0)
-            [kept] = await home.list_documents(_SECRET_DOCUMENT[0], [_SECRET_DOCUMENT[1]])
+            await home.documents.put(*_SECRET_DOCUMENT, f'"{secrets.token_hex(32)}"'.encode(), if_version=0)
+            [kept] = await home.documents.list(_SECRET_DOCUMENT[0], [_SECRET_DOCUMENT[1]])
             self._secret = bytes.fromhex(kept.load_json())
         return self._secret
 
@@ -97,7 +98,7 @@ class ListenerRegistry:
             workflows=(make_served_name(address.name, ""),),
             is_listener=True,
         )
-        number = await store.register_worker(worker, address.lease)
+        number = await store.workers.register(worker, address.lease)
         self._note_renewal((call.tenant.namespace, number), store.now())
         return number
 
@@ -115,7 +116,7 @@ class ListenerRegistry:
     async def renew_lease(self, tenant: Tenant, store: Store, worker: int, lease: float) -> bool:
         """Write down that the listener lives; false when it was declared dead before."""
         try:
-            return await store.renew_listener_lease(worker, lease)
+            return await store.workers.renew_listener_lease(worker, lease)
         except StoreError:
             self.get_contact(tenant, store).note_failure()  # others could not be renewed either
             raise

@@ -211,7 +211,7 @@ async def retire_listener(
         with suppress(Problem):  # it is over at this very moment
             await release(call, id, "the listener has left", 0.0)
     if held.isdisjoint(active_deliveries):
-        await asking.store.retire_worker(asking.worker_id)
+        await asking.store.workers.retire(asking.worker_id)
 
 
 async def _handle_disconnect(session: ListenerSession, worker_id: int) -> None:
@@ -219,4 +219,4 @@ async def _handle_disconnect(session: ListenerSession, worker_id: int) -> None:
     if await session.list_claimed():
         await session.call.platform.listeners.shorten_lease(session.call.tenant, session.store, worker_id)
     else:
-        await session.store.retire_worker(worker_id)
+        await session.store.workers.retire(worker_id)

@@ -22,7 +22,7 @@ class AuditQuery(RequestModel):
 async def list_audit_entries(call: Call, query: AuditQuery) -> Page[AuditEntry]:
     """Who asked for what in the caller's namespace, the newest first."""
     before = None if query.cursor is None else parse_number_cursor("audit", query.cursor)
-    found = await (await call.store()).list_audit(before_id=before, limit=query.limit + 1)
+    found = await (await call.store()).audit_log.list(before_id=before, limit=query.limit + 1)
     page = found[: query.limit]
     more = len(found) > query.limit
     return Page[AuditEntry](

@@ -55,10 +55,10 @@ async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> Mem
     validate_memory_namespace(namespace)
     if query.q is not None:
         check_query(query.q)
-        found = await store.search_memories(namespace, query.q, limit=query.limit)
+        found = await store.memories.search(namespace, query.q, limit=query.limit)
         return MemoryPage(items=await _decode_memories(call, found), next=None)
     most = min(query.limit, MAX_LIMIT - 1)
-    found = await store.list_memories(namespace, after=query.after or "", limit=most + 1)
+    found = await store.memories.list(namespace, after=query.after or "", limit=most + 1)
     page = found[:most]
     more = len(found) > most
     return MemoryPage(items=await _decode_memories(call, page), next=page[-1].key if more else None)
@@ -68,7 +68,7 @@ async def list_memories(call: Call, namespace: str, query: MemoriesQuery) -> Mem
 async def get_memory(call: Call, namespace: str, key: str) -> MemoryEntry:
     """One memory."""
     place = check_location(namespace, key)
-    found = await (await call.store()).get_memory(namespace, key)
+    found = await (await call.store()).memories.get(namespace, key)
     if found is None:
         raise Problem(404, "memory-not-found", "There is no such memory", f"Nothing is kept as {place}.")
     [told] = await _decode_memories(call, [found])

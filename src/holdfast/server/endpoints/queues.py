@@ -81,9 +81,9 @@ async def announce_queue(call: Call, store: Store, queue: str | Queue | None) ->
     """Make the limits of a queue known before a run is in it. Whoever only submits may not change them."""
     if not isinstance(queue, Queue):
         return
-    known = await store.list_queues([queue.name])
+    known = await store.queues.list([queue.name])
     if known and known[0].declared_limits == queue.limits:
         return
     if not call.caller.has_scope(Scope.OPERATE):
         raise not_allowed_problem(Scope.OPERATE)
-    await store.declare_queues([NewQueue(queue.name, queue.limits)])
+    await store.queues.declare([NewQueue(queue.name, queue.limits)])

@@ -45,7 +45,7 @@ async def get_health(call: Call) -> ServerHealth:
 
     For load balancers: 503 while the store cannot be reached.
     """
-    await (await call.store()).list_documents(DOCUMENT_KIND, limit=1)
+    await (await call.store()).documents.list(DOCUMENT_KIND, limit=1)
     now = to_datetime(call.platform.settings.now())
     return ServerHealth(ok=True, version=__version__, now=now)
 

@@ -250,7 +250,9 @@ class WebhookDelivery:
         match outcome:
             case Accepted():
                 store = await call.store()
-                self._is_accepted = await store.renew_listener_lease(self._listener.worker_id or 0, delivery.lease)
+                self._is_accepted = await store.workers.renew_listener_lease(
+                    self._listener.worker_id or 0, delivery.lease
+                )
             case Completed(output):
                 try:
                     await delivery_operations.complete(call, delivery.id, output)
@@ -294,7 +296,7 @@ async def _keep_listener_alive(listener: ListenerSession) -> None:
         await asyncio.sleep(listener.address.lease / 3)
         try:
             if listener.worker_id is not None:
-                await listener.store.renew_listener_lease(listener.worker_id, listener.address.lease)
+                await listener.store.workers.renew_listener_lease(listener.worker_id, listener.address.lease)
         except StoreError as error:
             log.warning("a listener of %r could not be kept: %s", listener.address.name, error)
 
@@ -303,7 +305,7 @@ async def _retire_listener(listener: ListenerSession) -> None:
     """The listener is not needed any more."""
     if listener.worker_id is not None:
         try:
-            await listener.store.retire_worker(listener.worker_id)
+            await listener.store.workers.retire(listener.worker_id)
         except StoreError as error:
             log.warning("a listener of %r could not be retired: %s", listener.address.name, error)
 

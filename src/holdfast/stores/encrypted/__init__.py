@@ -1,4 +1,4 @@
-"""Stores in which what users' code handed in or got out is sealed: see ``store``."""
+"""Stores in which what users' code handed in or got out is sealed: see ``store``, and ``encrypted_fields`` for what."""
 
 from __future__ import annotations
 

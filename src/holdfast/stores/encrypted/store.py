@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
 """``EncryptedStore``: any store, with an ``Encryption`` between it and whoever uses it.
 
 **What is sealed** is what users' code handed in or got out: inputs, outputs and errors of runs; payloads and previews
@@ -16,7 +15,7 @@ dead. The audit log stays as it is, too.
 - The notice that a step has begun names the step, for the error of a run that took its worker down: only the
   arguments in it are sealed.
 - Lists of runs can be searched for a text in their errors. There is none to be found in one that is sealed.
-- Memories are found by their words, which are left out: ``search_memories`` is refused.
+- Memories are found by their words, which are left out: ``Memories.search`` is refused.
 - Large payloads are kept apart, compressed, and once for equal content. Sealed bytes cannot be compressed, so that is
   done before; and no two are equal, so that nothing is shared. (A commit that is repeated hands in the same bytes
   again: else each repetition would leave a payload that nothing refers to.)
@@ -40,26 +39,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
-from holdfast.codec.encrypted_values import ValueEncryptor, is_encrypted_value
+from holdfast.codec.encrypted_values import ValueEncryptor
 from holdfast.codec.encryption import Encryption
-from holdfast.core.records import Attempt, Record, Signal
-from holdfast.errors import CodecError, HoldfastError, StoreUnavailable, UndecryptableValue, UsageError
+from holdfast.core.records import Record
+from holdfast.core.states import RunState
+from holdfast.errors import HoldfastError, StoreUnavailable, UndecryptableValue
 from holdfast.stores.approvals import Approval, ApprovalFilter
-from holdfast.stores.archives import ArchivedRun
-from holdfast.stores.contract import MAX_INLINE_BYTES, History, NewSignals, RunFilter, RunSearchPage, Store
-from holdfast.stores.documents import Document
+from holdfast.stores.contract import MAX_INLINE_BYTES, History, RunFilter, RunSearchPage, RunUsage, Store, WorkflowSpec
 from holdfast.stores.encrypted import encrypted_fields
-from holdfast.stores.encrypted.delegating_store import DelegatingStore
+from holdfast.stores.encrypted.capabilities import (
+    EncryptedArchives,
+    EncryptedClaims,
+    EncryptedDocuments,
+    EncryptedMemories,
+    EncryptedSchedules,
+    EncryptedStepTransactions,
+    decrypt_runs,
+    run_in_thread_if_large,
+)
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.journal_pages import JournalPage
 from holdfast.stores.live_events import RunUpdates
-from holdfast.stores.memories import Memory
-from holdfast.stores.operations import AppendRecord, Op, OpResult, OpStatus, Run
-from holdfast.stores.schedules import Schedule, ScheduleDefinition
-from holdfast.stores.step_transactions import StepTransaction
+from holdfast.stores.operations import AppendRecord, Op, OpResult, Run
+from holdfast.stores.workers import Worker
 
 log = logging.getLogger("holdfast.stores")
 
@@ -69,7 +74,7 @@ _MAX_WARNINGS = 100
 _MAX_UNCONFIRMED_OPS = 10_000
 
 
-class EncryptedStore(DelegatingStore):
+class EncryptedStore(Store):
     """``inner``, with everything sealed that users' code hands in or gets out.
 
     Args:
@@ -80,7 +85,9 @@ class EncryptedStore(DelegatingStore):
     is_encrypted = True
 
     def __init__(self, inner: Store, encryption: Encryption) -> None:
-        super().__init__(inner)
+        self.inner = inner
+        self.url = inner.url
+        self.namespace = inner.namespace
         self.encryption = encryption
         sealer = ValueEncryptor(encryption)
         self._encrypt = ValueTransform(_translate_errors(sealer.encrypt), _translate_errors(sealer.encrypt_text))
@@ -90,6 +97,55 @@ class EncryptedStore(DelegatingStore):
         self._logged_problems: set[str] = set()
         self._unconfirmed_ops: dict[int, tuple[Op, Op]] = {}
         """By identity, what was handed in and not answered, and how it was sealed: it may be handed in again."""
+        self.workers = inner.workers
+        self.disabled_workflows = inner.disabled_workflows
+        self.queues = inner.queues
+        self.audit_log = inner.audit_log
+        self.daily_usage = inner.daily_usage
+        self.retention = inner.retention
+        transforms = (self._encrypt, self._decrypt)
+        self.claims = EncryptedClaims(inner.claims, *transforms)
+        self.schedules = EncryptedSchedules(inner.schedules, *transforms)
+        self.memories = EncryptedMemories(inner.memories, *transforms, self.url)
+        self.documents = EncryptedDocuments(inner.documents, *transforms)
+        self.archives = EncryptedArchives(inner.archives, *transforms)
+        if inner.supports(Store.step_transactions):
+            self.step_transactions = EncryptedStepTransactions(inner.step_transactions, *transforms)
+
+    # Passed on as it is
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def abandon(self) -> None:
+        self.inner.abandon()
+
+    async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
+        return await self.inner.get_usages(run_ids)
+
+    async def count_runs(self, max_ended: int | None = None) -> Mapping[tuple[str, RunState], int]:
+        return await self.inner.count_runs(max_ended)
+
+    async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
+        return await self.inner.count_unfinished_runs(workflows)
+
+    async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
+        return await self.inner.list_workers(extra_ids)
+
+    async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
+        await self.inner.publish_workflows(specs, worker)
+
+    async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
+        return await self.inner.get_workflow_specs()
+
+    async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
+        return await self.inner.wait_for_change(timeout_s, follow_runs=follow_runs)
+
+    def now(self) -> float:
+        return self.inner.now()
 
     # Writing
 
@@ -119,108 +175,23 @@ class EncryptedStore(DelegatingStore):
         known = self._unconfirmed_ops.get(id(op))
         return known[1] if known is not None and known[0] is op else None
 
-    async def begin_step_transaction(
-        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
-    ) -> StepTransaction | None:
-        sealed = encrypted_fields.transform_attempt(attempt, self._encrypt)
-        begun = await self.inner.begin_step_transaction(run, sealed, is_sync=is_sync, timeout_s=timeout_s)
-        return None if begun is None else EncryptedStepTransaction(begun, self._encrypt)
-
-    async def put_schedules(
-        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
-    ) -> list[Schedule]:
-        sealed = [encrypted_fields.transform_new_schedule(one, self._encrypt) for one in schedules]
-        kept = await self.inner.put_schedules(sealed, worker=worker, replace=replace)
-        return [encrypted_fields.transform_schedule(one, self._decrypt) for one in kept]
-
-    async def put_document(
-        self, kind: str, name: str, data: bytes, *, if_version: int | None = None
-    ) -> Document | None:
-        kept = await self.inner.put_document(kind, name, self._encrypt.transform_bytes(data), if_version=if_version)
-        return None if kept is None else encrypted_fields.transform_document(kept, self._decrypt)
-
-    async def restore_run(self, archived: ArchivedRun) -> bool:
-        return await self.inner.restore_run(
-            await asyncio.to_thread(encrypted_fields.transform_archived, archived, self._encrypt)
-        )
-
     # Reading: rows
-
-    async def claim_runs(
-        self,
-        worker: int,
-        *,
-        workflows: Collection[str],
-        queues: Collection[str] | None,
-        limit: int,
-        suspect_delay_s: float | None = 0.0,
-    ) -> list[Run]:
-        runs = await self.inner.claim_runs(
-            worker, workflows=workflows, queues=queues, limit=limit, suspect_delay_s=suspect_delay_s
-        )
-        return await self._decrypt_runs(runs)
 
     async def get_run(self, run_id: str) -> Run | None:
         run = await self.inner.get_run(run_id)
-        return None if run is None else (await self._decrypt_runs([run]))[0]
+        return None if run is None else (await decrypt_runs(self._decrypt, [run]))[0]
 
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
-        return await self._decrypt_runs(await self.inner.get_runs(run_ids))
+        return await decrypt_runs(self._decrypt, await self.inner.get_runs(run_ids))
 
     async def list_runs(self, where: RunFilter, *, limit: int = 50, before_key: int | None = None) -> list[Run]:
-        return await self._decrypt_runs(await self.inner.list_runs(where, limit=limit, before_key=before_key))
+        return await decrypt_runs(self._decrypt, await self.inner.list_runs(where, limit=limit, before_key=before_key))
 
     async def search_runs(
         self, where: RunFilter, *, limit: int = 50, before_key: int | None = None, max_scanned: int = 10_000
     ) -> RunSearchPage:
         found = await self.inner.search_runs(where, limit=limit, before_key=before_key, max_scanned=max_scanned)
-        return found._replace(runs=await self._decrypt_runs(found.runs))
-
-    async def _decrypt_runs(self, runs: Sequence[Run]) -> list[Run]:
-        def opened() -> list[Run]:
-            return [encrypted_fields.transform_run(run, self._decrypt) for run in runs]
-
-        values = (value for run in runs for value in (run.inputs, run.output, run.error))
-        return await _run_in_thread_if_large(values, opened)
-
-    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
-        found = await self.inner.get_new_signals(worker, after)
-        opened = [(key, self._decrypt_signal(key, signal)) for key, signal in found.signals]
-        return found._replace(signals=[(key, signal) for key, signal in opened if signal is not None])
-
-    def _decrypt_signal(self, key: int, signal: Signal) -> Signal | None:
-        """A signal for a held run; one that cannot be opened is left out, as the contract has it."""
-        opened = encrypted_fields.transform_signal(signal, self._decrypt)
-        if is_encrypted_value(opened.payload):
-            log.warning("signal %d (%r) to the run with key %d cannot be opened", signal.id, signal.name, key)
-            return None
-        return opened
-
-    async def get_memory(self, namespace: str, key: str) -> Memory | None:
-        memory = await self.inner.get_memory(namespace, key)
-        return None if memory is None else encrypted_fields.transform_memory(memory, self._decrypt)
-
-    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
-        found = await self.inner.list_memories(namespace, after=after, limit=limit)
-        return [encrypted_fields.transform_memory(memory, self._decrypt) for memory in found]
-
-    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
-        raise UsageError(
-            f"memories in {self.url} cannot be searched: they are encrypted, and a database that could find their "
-            f"words would have to know them. Read them by their keys (`memory.get`), or go through them "
-            f"(`memory.list`)."
-        )
-
-    async def list_schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
-        return [
-            encrypted_fields.transform_schedule(one, self._decrypt) for one in await self.inner.list_schedules(names)
-        ]
-
-    async def list_documents(
-        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
-    ) -> list[Document]:
-        found = await self.inner.list_documents(kind, names, after=after, limit=limit)
-        return [encrypted_fields.transform_document(one, self._decrypt) for one in found]
+        return found._replace(runs=await decrypt_runs(self._decrypt, found.runs))
 
     # Reading: what belongs to one run
 
@@ -231,7 +202,7 @@ class EncryptedStore(DelegatingStore):
             return [encrypted_fields.transform_history(history, self._decrypt) for history in found]
 
         values = (one.payload for history in found for one in (*history.records, *history.signals))
-        return await _run_in_thread_if_large(values, opened)
+        return await run_in_thread_if_large(values, opened)
 
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
         record = await self.inner.get_last_record(run_id, name)
@@ -249,7 +220,7 @@ class EncryptedStore(DelegatingStore):
 
         run = found.run
         values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
-        return await _run_in_thread_if_large(values, opened)
+        return await run_in_thread_if_large(values, opened)
 
     async def get_journal_page(
         self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
@@ -265,7 +236,7 @@ class EncryptedStore(DelegatingStore):
 
         run = found.run
         payloads = (one.payload for one in (*found.records, *found.signals))
-        return await _run_in_thread_if_large((run.inputs, run.output, run.error, *payloads), opened)
+        return await run_in_thread_if_large((run.inputs, run.output, run.error, *payloads), opened)
 
     async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
         return [
@@ -291,33 +262,6 @@ class EncryptedStore(DelegatingStore):
         if problem not in self._logged_problems and len(self._logged_problems) < _MAX_WARNINGS:
             self._logged_problems.add(problem)
             log.warning("%s: %s", self.url, problem)
-
-
-class EncryptedStepTransaction(StepTransaction):
-    """The transaction of an attempt, whose outcome is sealed."""
-
-    def __init__(self, inner: StepTransaction, encrypt: ValueTransform) -> None:
-        self._inner = inner
-        self._encrypt = encrypt
-        self.connection = inner.connection
-
-    @property
-    def is_lost(self) -> bool:
-        return self._inner.is_lost
-
-    async def commit(self, outcome: bytes) -> OpStatus:
-        try:
-            sealed = self._encrypt.transform_bytes(outcome)
-        except CodecError:  # it can never be sealed: nothing is committed
-            await self._inner.roll_back()
-            raise
-        return await self._inner.commit(sealed)
-
-    async def roll_back(self) -> None:
-        await self._inner.roll_back()
-
-    async def abandon(self) -> None:
-        await self._inner.abandon()
 
 
 def unwrap_store(store: Store) -> Store:
@@ -351,9 +295,3 @@ def _has_large_value(op: Op) -> bool:
 
     encrypted_fields.transform_op(op, ValueTransform(measure, str))
     return max(sizes, default=0) > MAX_INLINE_BYTES
-
-
-async def _run_in_thread_if_large(values: Iterable[bytes | None], work: Callable[[], Any]) -> Any:
-    """Do this in a thread if there is much to be opened, else at once."""
-    size = sum(len(value) for value in values if value is not None)
-    return await asyncio.to_thread(work) if size > MAX_INLINE_BYTES else work()

@@ -10,6 +10,7 @@
     approval_operations     approvals, live events, and memories
     queue_operations        queues with limits
     usage_accounts          what runs have used, and may use
+    workers                 who may hold runs, and taking them
     schedules               what starts runs at set times
     server_data             what servers keep, and daily usage
     retention               deleting runs

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Questions to people, notices and memories, in memory."""
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from holdfast.stores.approvals import (
     make_answer_name,
     select_approvals,
 )
-from holdfast.stores.memories import Memory, MemoryChange, PutMemory
+from holdfast.stores.memories import Memories, Memory, MemoryChange, PutMemory
+from holdfast.stores.memory.queue_operations import MemoryCapability
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import AppendLiveEvents, OpStatus
 from holdfast.stores.text_search import rank_bm25, tokenize, tokenize_query
@@ -138,20 +140,23 @@ class ApprovalOperations(Tables):
             self._word_counts.pop(place, None)
         return OpStatus.DONE
 
-    async def get_memory(self, namespace: str, key: str) -> Memory | None:
-        """One memory."""
-        with self._lock:
-            return self._memories.get((namespace, key))
 
-    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
-        """The memories of a namespace behind a key."""
-        with self._lock:
-            keys = sorted(key for space, key in self._memories if space == namespace and key > after)
-            return [self._memories[namespace, key] for key in keys[:limit]]
+class MemoryMemories(MemoryCapability, Memories):
+    """The values that outlive runs, as long as the process lives."""
 
-    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
-        """The memories of a namespace that have one of these words, the best match first."""
-        with self._lock:
-            among = [place for place in self._memories if place[0] == namespace]
-            found = sorted(rank_bm25(self._word_counts, tokenize_query(words), among))
-            return [self._memories[place] for _, place in found[:limit]]
+    async def get(self, namespace: str, key: str) -> Memory | None:
+        with self._tables._lock:
+            return self._tables._memories.get((namespace, key))
+
+    async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
+        tables = self._tables
+        with tables._lock:
+            among = [place for place in tables._memories if place[0] == namespace]
+            found = sorted(rank_bm25(tables._word_counts, tokenize_query(words), among))
+            return [tables._memories[place] for _, place in found[:limit]]
+
+    async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
+        tables = self._tables
+        with tables._lock:
+            keys = sorted(key for space, key in tables._memories if space == namespace and key > after)
+            return [tables._memories[namespace, key] for key in keys[:limit]]

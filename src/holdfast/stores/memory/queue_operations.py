@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+# pyright: reportPrivateUsage=false
 """Queues with limits, in memory: whatever is asked of a queue, all of its runs are looked at.
 
 A gate is opened anew for each claim, with what is running then. So nothing has to be counted while runs come and go,
@@ -7,7 +7,6 @@ and nothing can be counted wrongly: this is what the other stores are compared w
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,69 +16,11 @@ from holdfast.core.states import RunState
 from holdfast.stores import rules
 from holdfast.stores.memory.tables import QueueRow, Tables
 from holdfast.stores.operations import CancelState, Run
-from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, QueueStatus
+from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, Queues, QueueStatus
 
 
 class QueueOperations(Tables):
     """What the store has to do with limited queues."""
-
-    @abstractmethod
-    def _notify_change(self) -> None:
-        """Tell whoever waits that something was written."""
-
-    # The rows
-
-    async def declare_queues(self, queues: Sequence[NewQueue]) -> None:
-        with self._lock:
-            for new in queues:
-                self._ensure_queue_row(new.name).declared_limits = new.limits
-        self._notify_change()
-
-    async def set_queue_limits(self, name: str, limits: QueueLimits | None) -> bool:
-        with self._lock:
-            known = self._queues.get(name)
-            if limits == (None if known is None else known.override):
-                return False
-            self._ensure_queue_row(name).override = limits
-            self._delete_if_unneeded(name)
-        self._notify_change()
-        return True
-
-    async def pause_queue(self, name: str) -> bool:
-        with self._lock:
-            row = self._ensure_queue_row(name)
-            if row.paused_at is not None:
-                return False
-            row.paused_at = self._clock()
-        self._notify_change()
-        return True
-
-    async def resume_queue(self, name: str) -> bool:
-        with self._lock:
-            row = self._queues.get(name)
-            if row is None or row.paused_at is None:
-                return False
-            row.paused_at = None
-            self._delete_if_unneeded(name)
-        self._notify_change()
-        return True
-
-    def _ensure_queue_row(self, name: str) -> QueueRow:
-        """The row of a queue, which has one from now on."""
-        row = self._queues.get(name)
-        if row is None:
-            row = self._queues[name] = QueueRow()
-            for run in self._list_queue_runs(name):
-                self._save_run(replace(run, is_limited=True))
-                self._assign_turn(run)
-        return row
-
-    def _delete_if_unneeded(self, name: str) -> None:
-        if not self._queues[name].is_needed:
-            del self._queues[name]
-            for run in self._list_queue_runs(name):
-                self._save_run(replace(run, is_limited=False))
-                self._turns.pop(run.key, None)
 
     def _list_queue_runs(self, name: str) -> list[Run]:
         """The unfinished runs of a queue, the oldest first."""
@@ -91,27 +32,6 @@ class QueueOperations(Tables):
         place = (run.priority, run.queue_key)
         turn = compute_next_turn(row.last_started_turns.get(run.priority, 0), row.last_key_turns.get(place))
         self._turns[run.key] = row.last_key_turns[place] = turn
-
-    # Reading
-
-    async def list_queues(self, names: Collection[str] | None = None) -> list[QueueStatus]:
-        with self._lock:
-            now = self._clock()
-            return [
-                self._get_queue_status(name, now) for name in sorted(self._queues) if names is None or name in names
-            ]
-
-    def _get_queue_status(self, name: str, now: float) -> QueueStatus:
-        row, runs, gate = self._queues[name], self._list_queue_runs(name), self._make_gate(name, now)
-        running = Counter(run.queue_key for run in runs if run.state is RunState.RUNNING)
-        waiting = Counter(run.queue_key for run in runs if _is_waiting(run, now))
-        keys = [QueueKeyStatus(key, running[key], waiting[key]) for key in {*running, *waiting}]
-        keys.sort(key=lambda one: (-one.waiting_count, -one.running_count, one.key))
-        return QueueStatus(
-            name, row.limits, row.declared_limits, row.override is not None, row.paused_at, running.total(),
-            waiting.total(), 0.0 if gate.has_rate_capacity else gate.get_next_start_at(),
-            tuple(keys[:MAX_LISTED_KEYS]),
-        )  # fmt: skip
 
     # The gates
 
@@ -196,6 +116,99 @@ class QueueOperations(Tables):
             gate, key = self._make_gate(run.queue, self._clock()), run.queue_key
             gate.charge_tokens(key, tokens, self._clock())
             row.used, row.used_by_key[key] = gate.rate_usage, gate.get_key_rate_usage(key)
+
+
+class MemoryCapability:
+    """A capability of the store in memory."""
+
+    def __init__(self, tables: QueueOperations) -> None:
+        self._tables = tables
+
+
+class MemoryQueues(MemoryCapability, Queues):
+    """The queues with limits of a store in memory."""
+
+    async def declare(self, queues: Sequence[NewQueue]) -> None:
+        with self._tables._lock:
+            for new in queues:
+                self._ensure_queue_row(new.name).declared_limits = new.limits
+        self._tables._notify_change()
+
+    async def set_limits(self, name: str, limits: QueueLimits | None) -> bool:
+        tables = self._tables
+        with tables._lock:
+            known = tables._queues.get(name)
+            if limits == (None if known is None else known.override):
+                return False
+            self._ensure_queue_row(name).override = limits
+            self._delete_if_unneeded(name)
+        tables._notify_change()
+        return True
+
+    async def pause(self, name: str) -> bool:
+        tables = self._tables
+        with tables._lock:
+            row = self._ensure_queue_row(name)
+            if row.paused_at is not None:
+                return False
+            row.paused_at = tables._clock()
+        tables._notify_change()
+        return True
+
+    async def resume(self, name: str) -> bool:
+        tables = self._tables
+        with tables._lock:
+            row = tables._queues.get(name)
+            if row is None or row.paused_at is None:
+                return False
+            row.paused_at = None
+            self._delete_if_unneeded(name)
+        tables._notify_change()
+        return True
+
+    def _ensure_queue_row(self, name: str) -> QueueRow:
+        """The row of a queue, which has one from now on."""
+        tables = self._tables
+        row = tables._queues.get(name)
+        if row is None:
+            row = tables._queues[name] = QueueRow()
+            for run in tables._list_queue_runs(name):
+                tables._save_run(replace(run, is_limited=True))
+                tables._assign_turn(run)
+        return row
+
+    def _delete_if_unneeded(self, name: str) -> None:
+        tables = self._tables
+        if not tables._queues[name].is_needed:
+            del tables._queues[name]
+            for run in tables._list_queue_runs(name):
+                tables._save_run(replace(run, is_limited=False))
+                tables._turns.pop(run.key, None)
+
+    def _get_queue_status(self, name: str, now: float) -> QueueStatus:
+        tables = self._tables
+        row, runs, gate = (
+            tables._queues[name],
+            tables._list_queue_runs(name),
+            tables._make_gate(name, now),
+        )
+        running = Counter(run.queue_key for run in runs if run.state is RunState.RUNNING)
+        waiting = Counter(run.queue_key for run in runs if _is_waiting(run, now))
+        keys = [QueueKeyStatus(key, running[key], waiting[key]) for key in {*running, *waiting}]
+        keys.sort(key=lambda one: (-one.waiting_count, -one.running_count, one.key))
+        return QueueStatus(
+            name, row.limits, row.declared_limits, row.override is not None, row.paused_at, running.total(),
+            waiting.total(), 0.0 if gate.has_rate_capacity else gate.get_next_start_at(),
+            tuple(keys[:MAX_LISTED_KEYS]),
+        )  # fmt: skip
+
+    async def list(self, names: Collection[str] | None = None) -> list[QueueStatus]:
+        tables = self._tables
+        with tables._lock:
+            now = tables._clock()
+            return [
+                self._get_queue_status(name, now) for name in sorted(tables._queues) if names is None or name in names
+            ]
 
 
 def _get_age_sort_key(run: Run) -> tuple[float, ...]:

@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """Deleting runs that have ended, in memory: all at once, so that nothing is left to be swept away."""
 
 from __future__ import annotations
@@ -5,20 +6,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from holdfast.stores import rules
+from holdfast.stores.memory.queue_operations import MemoryCapability
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import Run
 from holdfast.stores.retention import (
     PRUNE_START,
     GroupMember,
     PruneCursor,
-    PruneGroup,
     PruneProgress,
     PruneRequest,
     PruneResult,
     RelationReader,
+    Retention,
     SweepResult,
-    find_groups,
-    find_keep_reason,
+    decide_groups,
+    get_keep_reasons,
+    list_ids,
 )
 
 
@@ -27,8 +30,8 @@ class _MemoryRelationReader(RelationReader):
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._runs = tables._runs  # pyright: ignore[reportPrivateUsage]
-        self._keys = tables._keys_by_id  # pyright: ignore[reportPrivateUsage]
+        self._runs = tables._runs
+        self._keys = tables._keys_by_id
         self._by_parent = _group_by(self._runs.values(), "parent")
         self._by_previous = _group_by(self._runs.values(), "previous_run")
         self._by_session = _group_by([run for run in self._runs.values() if run.session], "session")
@@ -36,8 +39,7 @@ class _MemoryRelationReader(RelationReader):
         """Those whose runs are known: the first one that is met stands for all of them."""
 
     def read_members(self, keys: Collection[int]) -> Iterator[GroupMember]:
-        """What is known of these runs."""
-        unclaimed = self._tables._with_unclaimed_result  # pyright: ignore[reportPrivateUsage]
+        unclaimed = self._tables._with_unclaimed_result
         for run in (self._runs[key] for key in keys):
             yield GroupMember(
                 run.key, run.id, run.workflow, run.state, run.finished_at, run.parent, run.session, run.previous_run,
@@ -45,7 +47,6 @@ class _MemoryRelationReader(RelationReader):
             )  # fmt: skip
 
     def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterator[tuple[int, int]]:
-        """Those next to each in its family."""
         for run in runs:
             for other in (run.parent, run.previous_run):
                 key = self._keys.get(other) if other else None
@@ -62,79 +63,73 @@ class _MemoryRelationReader(RelationReader):
                     yield run.key, mate.key
 
     def find_awaited(self, keys: Collection[int]) -> set[int]:
-        """Those to which an unfinished run has a link."""
-        links = self._tables._links  # pyright: ignore[reportPrivateUsage]
+        links = self._tables._links
         found = {link.child_key for (parent, _), link in links.items() if not self._has_ended(parent)}
         return found.intersection(keys)
 
     def read_links(self, keys: Collection[int]) -> set[tuple[int, int]]:
-        """Links from these runs."""
-        links = self._tables._links  # pyright: ignore[reportPrivateUsage]
+        links = self._tables._links
         return {(parent, link.child_key) for (parent, _), link in links.items() if parent in keys}
 
     def _has_ended(self, key: int) -> bool:
         return key not in self._runs or self._runs[key].state.is_terminal
 
 
-class PruneOperations(Tables):
+class MemoryRetention(MemoryCapability, Retention):
     """How runs are deleted."""
 
-    async def prune_runs(
-        self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100
-    ) -> PruneResult:
-        """Delete the next runs that match, with their families."""
-        with self._lock:
+    async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
+        tables = self._tables
+        with tables._lock:
             findings = cursor.progress or PruneProgress()
             if request.run_ids is not None:
                 found = [
-                    self._keys_by_id[run_id] for run_id in dict.fromkeys(request.run_ids) if run_id in self._keys_by_id
+                    tables._keys_by_id[run_id]
+                    for run_id in dict.fromkeys(request.run_ids)
+                    if run_id in tables._keys_by_id
                 ]
                 place = None
             else:
                 found, place = self._find_next(request, cursor, limit)
             new, kept = findings.split_decided(found)
-            kinship = _MemoryRelationReader(self)
-            newest = self._find_min_kept_keys(request)
-            going: list[PruneGroup] = []
-            for family in find_groups(kinship, new):
-                keys = set(family.keys)
-                why = find_keep_reason(family, request, newest, kinship.find_awaited(keys), kinship.read_links(keys))
+            relations, newest = _MemoryRelationReader(tables), self._find_min_kept_keys(request)
+            going, staying = decide_groups(relations, new, request, newest)
+            for family, why in [*((family, None) for family in going), *staying]:
                 findings.add_decision(family, why)
-                if why is None:
-                    going.append(family)
-                else:
-                    kept.update({one.id: why for one in family.members if one.key in found})
+            kept.update(get_keep_reasons(staying, found))
             records = size = 0
             if request.dry_run:
-                journals = [self._records.get(key, []) for family in going for key in family.keys]
+                journals = [tables._records.get(key, []) for family in going for key in family.keys]
                 records = sum(map(len, journals))
                 size = sum(len(record.payload or b"") for journal in journals for record in journal)
-                runs = [self._runs[key] for family in going for key in family.keys]
+                runs = [tables._runs[key] for family in going for key in family.keys]
                 size += sum(len(run.inputs) + len(run.output or b"") + len(run.error or b"") for run in runs)
             else:
                 for member in [member for family in going for member in family.members]:
                     self._delete_run(member)
-        gone = tuple(one.id for family in going for one in family.members)
-        return PruneResult(gone, kept, records, size, None if place is None else place._replace(progress=findings))
+        return PruneResult(
+            list_ids(going), kept, records, size, None if place is None else place._replace(progress=findings)
+        )
 
-    async def sweep_pruned(self, limit: int = 2000) -> SweepResult:
+    async def sweep(self, limit: int = 2000) -> SweepResult:
         """Of runs there is nothing left."""
-        with self._lock:
-            delivered = min((run.created_at for run in self._runs.values() if run.is_delivery), default=None)
-            oldest = min((run.created_at for run in self._runs.values()), default=None)
-            listeners_from = rules.get_listener_cutoff(delivered, self._clock())
-            workers_from = rules.get_worker_cutoff(oldest, self._clock())
-            starters = {self._runs[key].starter for key in self._unfinished}
-            for worker in [*self._workers.values()]:
+        tables = self._tables
+        with tables._lock:
+            delivered = min((run.created_at for run in tables._runs.values() if run.is_delivery), default=None)
+            oldest = min((run.created_at for run in tables._runs.values()), default=None)
+            listeners_from = rules.get_listener_cutoff(delivered, tables._clock())
+            workers_from = rules.get_worker_cutoff(oldest, tables._clock())
+            starters = {tables._runs[key].starter for key in tables._unfinished}
+            for worker in [*tables._workers.values()]:
                 before = listeners_from if worker.is_listener else workers_from
                 if worker.state != "live" and worker.lease_expires_at < before and worker.id not in starters:
-                    del self._workers[worker.id]
+                    del tables._workers[worker.id]
         return SweepResult()
 
     def _find_next(self, what: PruneRequest, after: PruneCursor, limit: int) -> tuple[list[int], PruneCursor | None]:
         places = sorted(
             PruneCursor(run.workflow, run.state, run.key)
-            for run in self._runs.values()
+            for run in self._tables._runs.values()
             if run.state in what.states
             and what.workflow in (None, run.workflow)
             and run.finished_at is not None
@@ -148,38 +143,39 @@ class PruneOperations(Tables):
         if not what.keep_newest:
             return {}
         keys: dict[str, list[int]] = {}
-        for run in self._runs.values():
+        for run in self._tables._runs.values():
             if run.state in what.states:
                 keys.setdefault(run.workflow, []).append(run.key)
         return {workflow: sorted(mine, reverse=True)[: what.keep_newest][-1] for workflow, mine in keys.items()}
 
     def _delete_run(self, run: GroupMember) -> None:
-        for place in [(run.key, position) for position in self._link_positions.pop(run.key, {})]:
-            link = self._links.pop(place)
-            self._pending_links.get(link.child_key, {}).pop(place, None)
-        for place in [place for place, link in self._links.items() if link.child_key == run.key]:
-            self._delete_link(place)
+        tables = self._tables
+        for place in [(run.key, position) for position in tables._link_positions.pop(run.key, {})]:
+            link = tables._links.pop(place)
+            tables._pending_links.get(link.child_key, {}).pop(place, None)
+        for place in [place for place, link in tables._links.items() if link.child_key == run.key]:
+            tables._delete_link(place)
         for rows in (
-            self._runs,
-            self._records,
-            self._attempts,
-            self._mailboxes,
-            self._live_events,
-            self._pending_links,
+            tables._runs,
+            tables._records,
+            tables._attempts,
+            tables._mailboxes,
+            tables._live_events,
+            tables._pending_links,
         ):
             rows.pop(run.key, None)
-        self._turns.pop(run.key, None)
-        self._parked_by.pop(run.key, None)
-        self._keys_by_id.pop(run.id, None)
-        self._with_generated_id.discard(run.key)
-        self._with_unclaimed_result.discard(run.key)
-        self._signal_dedup_keys = {place for place in self._signal_dedup_keys if place[0] != run.key}
-        for approval in [one.id for one in self._approvals.values() if one.run_id == run.id]:
-            del self._approvals[approval]
-            self._withdrawn_epochs.pop(approval, None)
-        if self._newest_by_session.get((run.workflow, run.session)) == run.id:
-            del self._newest_by_session[run.workflow, run.session]
-        self._accounts.delete(run.key)
+        tables._turns.pop(run.key, None)
+        tables._parked_by.pop(run.key, None)
+        tables._keys_by_id.pop(run.id, None)
+        tables._with_generated_id.discard(run.key)
+        tables._with_unclaimed_result.discard(run.key)
+        tables._signal_dedup_keys = {place for place in tables._signal_dedup_keys if place[0] != run.key}
+        for approval in [one.id for one in tables._approvals.values() if one.run_id == run.id]:
+            del tables._approvals[approval]
+            tables._withdrawn_epochs.pop(approval, None)
+        if tables._newest_by_session.get((run.workflow, run.session)) == run.id:
+            del tables._newest_by_session[run.workflow, run.session]
+        tables._accounts.delete(run.key)
 
 
 def _group_by(runs: Collection[Run], field: str) -> dict[str, list[Run]]:

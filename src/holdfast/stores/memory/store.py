@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
 """The store in memory: the contract, spelled out over its tables.
 
 Several engines may share one object as if they were processes on one database. There is no kernel to tell that such a
@@ -16,39 +15,30 @@ from dataclasses import replace
 from holdfast.core.records import Record
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.archives import NOT_ACTIVATED
 from holdfast.stores.contract import (
     DEFAULT_NAMESPACE,
-    DisabledWorkflow,
     History,
-    NewSignals,
-    NewWorker,
-    ReapResult,
     RunFilter,
-    RunRequests,
     RunSearchPage,
     RunUsage,
     Store,
-    Worker,
     WorkflowSpec,
 )
-from holdfast.stores.leases import LeaseWindow
 from holdfast.stores.live_events import RunUpdates
-from holdfast.stores.memory.archives import ArchiveOperations
+from holdfast.stores.memory.approval_operations import MemoryMemories
+from holdfast.stores.memory.archives import MemoryArchives
 from holdfast.stores.memory.claimed_run_operations import ClaimedRunOperations
 from holdfast.stores.memory.client_operations import ClientOperations
-from holdfast.stores.memory.retention import PruneOperations
-from holdfast.stores.memory.schedules import ScheduleOperations
-from holdfast.stores.memory.server_data import ServerDataOperations
+from holdfast.stores.memory.queue_operations import MemoryQueues
+from holdfast.stores.memory.retention import MemoryRetention
+from holdfast.stores.memory.schedules import MemorySchedules
+from holdfast.stores.memory.server_data import MemoryAuditLog, MemoryDailyUsage, MemoryDocuments
 from holdfast.stores.memory.start_operations import StartOperations
+from holdfast.stores.memory.workers import MemoryClaims, MemoryDisabledWorkflows, MemoryWorkers
 from holdfast.stores.operation_handler import OperationHandler
-from holdfast.stores.operations import (
-    CancelState,
-    Op,
-    OpResult,
-    Run,
-)
+from holdfast.stores.operations import Op, OpResult, Run
 from holdfast.stores.served_versions import list_served_names, make_served_name
+from holdfast.stores.workers import Worker
 
 ACTIVE_POLL_S = 0.02
 _ACTIVE_WINDOW_S = 1.0
@@ -58,10 +48,6 @@ class MemoryStore(
     ClaimedRunOperations,
     ClientOperations,
     StartOperations,
-    PruneOperations,
-    ArchiveOperations,
-    ScheduleOperations,
-    ServerDataOperations,
     OperationHandler,
     Store,
 ):
@@ -72,8 +58,17 @@ class MemoryStore(
     def __init__(self, *, clock: Callable[[], float] = time.time, namespace: str = DEFAULT_NAMESPACE) -> None:
         super().__init__(clock)
         self.namespace = namespace
-        self._change_waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._last_write_at = float("-inf")
+        self.workers = MemoryWorkers(self)
+        self.claims = MemoryClaims(self)
+        self.disabled_workflows = MemoryDisabledWorkflows(self)
+        self.queues = MemoryQueues(self)
+        self.schedules = MemorySchedules(self)
+        self.memories = MemoryMemories(self)
+        self.documents = MemoryDocuments(self)
+        self.audit_log = MemoryAuditLog(self)
+        self.daily_usage = MemoryDailyUsage(self)
+        self.retention = MemoryRetention(self)
+        self.archives = MemoryArchives(self)
 
     async def open(self) -> None:
         """There is nothing to open."""
@@ -95,125 +90,13 @@ class MemoryStore(
         self._notify_change()
         return answers
 
-    # Workers
-
-    async def register_worker(self, worker: NewWorker, lease_s: float) -> int:
-        with self._lock:
-            self._last_worker_id += 1
-            number, now = self._last_worker_id, self._clock()
-            self._workers[number] = Worker(
-                number,
-                worker.name,
-                worker.host,
-                worker.pid,
-                "live",
-                worker.workflows,
-                worker.queues,
-                now,
-                now + lease_s,
-                now,
-                worker.is_listener,
-            )
-        self._notify_change()
-        return number
-
-    def renew_lease(self, worker: int, lease_s: float) -> bool:
-        with self._lock:
-            if not self._is_live(worker):
-                return False
-            now = self._clock()
-            self._workers[worker] = replace(self._workers[worker], lease_expires_at=now + lease_s, heartbeat_at=now)
-            return True
-
-    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
-        with self._lock:
-            known = self._workers.get(worker)
-            return known is not None and known.is_listener and self.renew_lease(worker, lease_s)
-
-    async def retire_worker(self, worker: int) -> None:
-        with self._lock:
-            if self._is_live(worker):
-                self._workers[worker] = replace(self._workers[worker], state="retired")
-                for run in self._list_claimed_by(worker):
-                    self._requeue_run(run)
-                self._wake_parked_by(worker)
-        self._notify_change()
-
     def simulate_worker_death(self, worker: int) -> None:
-        """For tests: the worker's "process" is gone, as the next ``reap_dead_workers`` will find; not of one by lease,
-        whose process no store can see."""
+        """For tests: the worker's "process" is gone, as the next ``Workers.reap_dead`` will find; not of one by
+        lease, whose process no store can see."""
         with self._lock:
             if self._is_live(worker) and not self._workers[worker].is_listener:
                 self._killed_workers.add(worker)
         self._notify_change()
-
-    async def reap_dead_workers(
-        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
-    ) -> ReapResult:
-        with self._lock:
-            now = self._clock()
-            window = window or LeaseWindow(0.0, now)
-            gone = [
-                worker
-                for worker in self._workers.values()
-                if worker.state == "live"
-                and worker.id != except_worker
-                and (include_listeners or not worker.is_listener)
-                and (
-                    worker.id in self._killed_workers
-                    or window.has_expired(worker.heartbeat_at, worker.lease_expires_at)
-                )
-            ]
-            released = 0
-            dead: list[str] = []
-            for worker in gone:
-                self._workers[worker.id] = replace(worker, state="dead")
-                self._wake_parked_by(worker.id)
-                held = self._list_claimed_by(worker.id)
-                for run in held:
-                    if self._requeue_or_end(run, worker, len(held), now):
-                        released += 1
-                    else:
-                        dead.append(run.id)
-        if gone:
-            self._notify_change()
-        return ReapResult(tuple(worker.id for worker in gone), released, tuple(dead))
-
-    def _requeue_or_end(self, run: Run, worker: Worker, held: int, now: float) -> bool:
-        """Free a run whose worker, which held so many, is dead; or end it if that was once too often."""
-        after = rules.get_worker_death_effect(run.delivery_count, run.max_deliveries, run.suspicion, held)
-        if not after.is_dead:
-            self._requeue_run(replace(run, delivery_count=after.delivery_count, suspicion=after.suspicion))
-            return True
-        who = rules.describe_worker(worker.name, worker.host, worker.pid, is_listener=worker.is_listener)
-        error = rules.encode_death_error(run.id, after.delivery_count, who, self._live_events.get(run.key, {}).values())
-        self._end_run(
-            replace(run, state=RunState.DEAD, delivery_count=after.delivery_count, error=error, finished_at=now)
-        )
-        return False
-
-    async def expire_runs(self, limit: int = 100) -> list[str]:
-        with self._lock:
-            now = self._clock()
-            late = [
-                run
-                for run in (self._runs[key] for key in self._unfinished)
-                if run.is_delivery
-                and run.deadline is not None
-                and run.deadline <= now
-                and run.paused_at != NOT_ACTIVATED
-            ]
-            late = sorted(late, key=lambda run: (run.deadline, run.key))[:limit]
-            for run in late:
-                error = rules.encode_deadline_error(run.id)
-                self._end_run(replace(run, state=RunState.FAILED, error=error, finished_at=now))
-        if late:
-            self._notify_change()
-        return [run.id for run in late]
-
-    def _list_claimed_by(self, worker: int) -> list[Run]:
-        runs = (self._runs[key] for key in sorted(self._unfinished))
-        return [run for run in runs if run.owner == worker and run.state is RunState.RUNNING]
 
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         with self._lock:
@@ -221,61 +104,7 @@ class MemoryStore(
             referred = {run.owner for run in unfinished} | {run.starter for run in unfinished} | {*extra_ids}
             return [worker for worker in self._workers.values() if worker.state == "live" or worker.id in referred]
 
-    # Claims
-
-    async def claim_runs(
-        self,
-        worker: int,
-        *,
-        workflows: Collection[str],
-        queues: Collection[str] | None,
-        limit: int,
-        suspect_delay_s: float | None = 0.0,
-    ) -> list[Run]:
-        with self._lock:
-            if limit <= 0 or not self._is_live(worker):
-                return []
-            now = self._clock()
-            due = [
-                run for run in self._list_claimable(workflows, queues) if run.wake_at is not None and run.wake_at <= now
-            ]
-            isolated = [run for run in due if rules.is_isolated(run.suspicion)]
-            chosen: list[Run] = []
-            if suspect_delay_s is not None:
-                overdue = [run for run in isolated if run.wake_at is not None and run.wake_at <= now - suspect_delay_s]
-                chosen = self._admit_suspects(overdue, now, limit)
-            if not chosen:
-                chosen = self._admit_runs([run for run in due if not rules.is_isolated(run.suspicion)], now, limit)
-            claimed = [
-                replace(run, state=RunState.RUNNING, epoch=run.epoch + 1, owner=worker, wake_at=None, waits_for="")
-                for run in chosen
-            ]
-            for run in claimed:
-                self._save_run(run)
-                if run.key in self._debounced:
-                    self._clear_dedup_key(run.key)
-        if claimed:
-            self._notify_change()
-        return claimed
-
-    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        with self._lock:
-            times = self._iter_wake_times(self._list_claimable(workflows, queues), self._clock())
-            return min((time for time in times if time is not None), default=None)
-
-    def _list_claimable(self, workflows: Collection[str], queues: Collection[str] | None) -> list[Run]:
-        runs = (self._runs[key] for key in self._unfinished)
-        return [
-            run
-            for run in runs
-            if run.state is not RunState.RUNNING
-            and run.paused_at is None
-            and run.workflow not in self._disabled_workflows
-            and make_served_name(run.workflow, run.version) in workflows
-            and (queues is None or run.queue in queues)
-        ]
-
-    # Reading a held run
+    # Reading
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
         with self._lock:
@@ -292,54 +121,6 @@ class MemoryStore(
                 )
                 for key in keys
             ]
-
-    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
-        with self._lock:
-            found = [
-                (run.key, signal)
-                for run in self._list_claimed_by(worker)
-                for signal in self._mailboxes.get(run.key, {}).values()
-                if signal.id > after
-            ]
-        found.sort(key=lambda pair: pair[1].id)
-        return NewSignals(found, found[-1][1].id if found else after)
-
-    async def get_run_requests(self, worker: int) -> list[RunRequests]:
-        with self._lock:
-            asked = [
-                RunRequests(run.key, run.cancel_state is CancelState.REQUESTED, run.paused_at is not None)
-                for run in self._list_claimed_by(worker)
-            ]
-        return [request for request in asked if request.is_cancel_requested or request.is_pause_requested]
-
-    # The switch
-
-    async def disable_workflow(
-        self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False
-    ) -> bool:
-        with self._lock:
-            known = self._disabled_workflows.get(workflow)
-            if known is not None and (is_temporary or not known.is_temporary):
-                return False
-            since = self._clock() if known is None else known.disabled_at
-            self._disabled_workflows[workflow] = DisabledWorkflow(since, actor, reason, is_temporary)
-        self._notify_change()
-        return True
-
-    async def enable_workflow(self, workflow: str, *, only_temporary: bool = False) -> bool:
-        with self._lock:
-            known = self._disabled_workflows.get(workflow)
-            if known is None or (only_temporary and not known.is_temporary):
-                return False
-            del self._disabled_workflows[workflow]
-        self._notify_change()
-        return True
-
-    async def get_disabled_workflows(self) -> Mapping[str, DisabledWorkflow]:
-        with self._lock:
-            return dict(self._disabled_workflows)
-
-    # Reading
 
     async def get_run(self, run_id: str) -> Run | None:
         with self._lock:
@@ -446,12 +227,6 @@ class MemoryStore(
         finally:
             self._change_waiters.discard(waiter)
         return True
-
-    def _notify_change(self) -> None:
-        self._last_write_at = time.monotonic()
-        for loop, event in tuple(self._change_waiters):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
 
 
 def _matches_filter(run: Run, where: RunFilter) -> bool:

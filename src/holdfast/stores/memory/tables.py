@@ -1,8 +1,13 @@
-"""What the store in memory keeps, and the changes that several operations share."""
+"""What the store in memory keeps, and the changes that several operations share.
+
+The tables are the business of this package alone: capabilities of the store have them, as the store itself does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,7 +20,8 @@ from holdfast.core.states import TERMINAL_STATES, UNFINISHED_STATES, RunState
 from holdfast.stores import rules
 from holdfast.stores.approvals import Approval, ApprovalState, is_answer
 from holdfast.stores.audit_log import AuditEvent
-from holdfast.stores.contract import DisabledWorkflow, Worker, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
+from holdfast.stores.disabled_workflows import DisabledWorkflow
 from holdfast.stores.documents import Document
 from holdfast.stores.live_events import LASTING_KINDS
 from holdfast.stores.memories import Memory
@@ -23,6 +29,7 @@ from holdfast.stores.memory.usage_accounts import MemoryUsageAccounts
 from holdfast.stores.operations import LiveEvent, Run
 from holdfast.stores.rules import LinkState
 from holdfast.stores.schedules import Schedule
+from holdfast.stores.workers import Worker
 
 
 class LinkRow(NamedTuple):
@@ -120,6 +127,15 @@ class Tables:
         self._schedules: dict[str, Schedule] = {}
         self._announcers: dict[str, set[int]] = {}
         """The workers that have announced a schedule."""
+        self._change_waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self._last_write_at = float("-inf")
+
+    def _notify_change(self) -> None:
+        """Something was written: end the waits for a change."""
+        self._last_write_at = time.monotonic()
+        for loop, event in tuple(self._change_waiters):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
 
     def _get_by_id(self, run_id: str) -> Run | None:
         key = self._keys_by_id.get(run_id)
@@ -132,6 +148,10 @@ class Tables:
     def _is_live(self, worker: int) -> bool:
         known = self._workers.get(worker)
         return known is not None and known.state == "live"
+
+    def _list_claimed_by(self, worker: int) -> list[Run]:
+        runs = (self._runs[key] for key in sorted(self._unfinished))
+        return [run for run in runs if run.owner == worker and run.state is RunState.RUNNING]
 
     def _save_run(self, run: Run) -> None:
         self._runs[run.key] = run

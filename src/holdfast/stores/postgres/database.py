@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods are for is said once, in the base class
 """A PostgreSQL connection, as the code that all SQL stores share uses it: in as few round trips as possible.
 
 Nothing is sent before an answer is needed. Then everything that has gathered goes out at once (see ``pipeline``): what

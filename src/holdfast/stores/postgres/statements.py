@@ -8,6 +8,7 @@ from holdfast.stores.sql.ready_states import READY_WHEN_DUE, ReadyState
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, RECORD_COLUMNS, RECORD_VALUES
 from holdfast.stores.sql.templates import Delete, Insert, NamedQuery, Query, flag
+from holdfast.stores.text_search import BM25_B, BM25_K1
 
 _FENCE_COLUMNS = (
     f"key, id, epoch, state, cancel_state, {flag('paused_at IS NOT NULL')}, 1, has_budget, {flag('due_state > 1')}, "
@@ -152,11 +153,10 @@ class PgStatements(Statements):
         "CROSS JOIN unnest(:words) WITH ORDINALITY AS q (word, n) "
         "CROSS JOIN LATERAL (SELECT count(*) AS hits FROM @memory_words WHERE word = q.word) h "
         "WHERE t.memories > 0) "
-        f"SELECT {MEMORY_COLUMNS} FROM (SELECT p.memory, sum(w.weight * p.occurrences * 2.2 "
-        "/ (p.occurrences + 1.2 * (1 - 0.75 + 0.75 * m.size / w.average)) ORDER BY w.n) AS score FROM wanted w "
-        "CROSS JOIN LATERAL (SELECT memory, occurrences FROM @memory_words WHERE word = w.word AND namespace_word = "
-        ":namespace_word "
-        "OFFSET 0) p "
+        f"SELECT {MEMORY_COLUMNS} FROM (SELECT p.memory, sum(w.weight * p.occurrences * {BM25_K1 + 1} "
+        f"/ (p.occurrences + {BM25_K1} * (1 - {BM25_B} + {BM25_B} * m.size / w.average)) ORDER BY w.n) AS score "
+        "FROM wanted w CROSS JOIN LATERAL (SELECT memory, occurrences FROM @memory_words "
+        "WHERE word = w.word AND namespace_word = :namespace_word OFFSET 0) p "
         "CROSS JOIN LATERAL (SELECT size FROM @memories WHERE id = p.memory OFFSET 0) m GROUP BY p.memory) f "
         f"CROSS JOIN LATERAL (SELECT {MEMORY_COLUMNS} FROM @memories WHERE id = f.memory OFFSET 0) m "
         "WHERE namespace = :namespace ORDER BY f.score DESC, key LIMIT :limit",

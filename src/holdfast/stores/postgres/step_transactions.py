@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods are for is said once, in the base class
 """Transactional steps on PostgreSQL: a connection as users know them, in a transaction that they cannot end.
 
 **Sessions** are kept for the steps that come after, a bounded number of them. What a step has set in one does not reach
@@ -24,7 +23,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 from psycopg import pq
@@ -37,7 +36,16 @@ from holdfast.stores.operations import OpStatus, Run
 from holdfast.stores.postgres.adapters import escape_text
 from holdfast.stores.postgres.connections import connect_for_step, has_shared_sessions
 from holdfast.stores.postgres.errors import is_connection_lost, is_outcome_unknown, to_store_error
-from holdfast.stores.step_transactions import StepTransaction, make_end_refused_error, make_ended_by_step_error
+from holdfast.stores.sql.step_transactions import resolve_attempt
+from holdfast.stores.step_transactions import (
+    StepTransaction,
+    StepTransactions,
+    make_end_refused_error,
+    make_ended_by_step_error,
+)
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.store import PgStore
 
 MAX_STEP_SESSIONS = 8
 """How many transactional steps of a process have a connection at a time; the others wait."""
@@ -388,40 +396,52 @@ class PgStepTransaction(StepTransaction):
         self._sessions.slots.release()
 
 
-async def begin_transaction(
-    sessions: StepSessionPool,
-    schema: str,
-    display_url: str,
-    run: Run,
-    attempt: Attempt,
-    resolve_attempt: Callable[[], Awaitable[OpStatus]],
-    *,
-    is_sync: bool,
-    timeout_s: float | None,
-) -> PgStepTransaction | None:
-    """Begin the transaction of an attempt, if its run is still held."""
-    token = secrets.token_hex(8)
-    await sessions.slots.acquire()
-    session = None
-    try:
-        session = await asyncio.to_thread(
-            sessions.begin_transaction, run, token, IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else timeout_s
-        )
-    finally:
+class PgStepTransactions(StepTransactions):
+    """The database, for steps that change it."""
+
+    def __init__(self, store: PgStore, libpq_url: str) -> None:
+        self._store = store
+        self._libpq_url = libpq_url
+        self._sessions: StepSessionPool | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+
+    async def begin(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
+    ) -> PgStepTransaction | None:
+        store = self._store
+        store.check_open()
+        if self._sessions is None:
+            self._sessions = StepSessionPool(self._libpq_url, store.schema, store.url)
+        sessions, token = self._sessions, secrets.token_hex(8)
+        await sessions.slots.acquire()
+        session = None
+        try:
+            session = await asyncio.to_thread(
+                sessions.begin_transaction, run, token, IDLE_TRANSACTION_TIMEOUT_S if timeout_s is None else timeout_s
+            )
+        finally:
+            if session is None:
+                sessions.slots.release()
         if session is None:
-            sessions.slots.release()
-    if session is None:
-        return None
+            return None
 
-    def keep(outcome: bytes) -> bytes:
-        return _SAVE_OUTCOME.format(
-            s=schema, run=run.key, epoch=run.epoch, position=attempt.position, attempt=attempt.attempt,
-            at=f"{attempt.at!r}::float8", name=f"convert_from({_format_bytes(escape_text(attempt.name).encode())}, "
-            "'UTF8')",
-            outcome=_format_bytes(outcome), token=token,
-        ).encode()  # fmt: skip
+        def keep(outcome: bytes) -> bytes:
+            return _SAVE_OUTCOME.format(
+                s=store.schema, run=run.key, epoch=run.epoch, position=attempt.position, attempt=attempt.attempt,
+                at=f"{attempt.at!r}::float8", name=f"convert_from({_format_bytes(escape_text(attempt.name).encode())}, "
+                "'UTF8')",
+                outcome=_format_bytes(outcome), token=token,
+            ).encode()  # fmt: skip
 
-    return PgStepTransaction(sessions, session, keep, attempt, display_url, resolve_attempt, is_sync=is_sync)
+        def ask() -> Awaitable[OpStatus]:
+            return store.write(lambda db: resolve_attempt(db, run, attempt, store.now()))
+
+        return PgStepTransaction(sessions, session, keep, attempt, store.url, ask, is_sync=is_sync)
 
 
 def _format_bytes(value: bytes) -> str:

@@ -19,9 +19,10 @@ statements, statements of its own, and its way to notice that a worker is dead. 
       suspects                isolated runs
       ready_states            whether a run may be claimed, and how
     queue_settings            limits from code and from people
-    workers delivery_expiry schedules server_data            what else is written
+    workers delivery_expiry schedules server_data memories   what else is kept
     queries run_lists run_updates journal_pages              what is read
     retention archives        runs that are deleted, or come from elsewhere
     rows payloads blobs       values to rows and back
+    database_access           how all of these do work on the database
     database templates statements schema                     what a database needs
 """

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
 from holdfast.admission.usage import Usage
-from holdfast.stores.archives import NOT_ACTIVATED, ArchivedLink, ArchivedRun, RunExtras, to_new_run, to_restored_run
+from holdfast.stores.archives import (
+    NOT_ACTIVATED,
+    ArchivedLink,
+    ArchivedRun,
+    Archives,
+    RunExtras,
+    list_payloads,
+    to_new_run,
+    to_restored_run,
+)
 from holdfast.stores.contract import RunUsage
 from holdfast.stores.operations import SaveAttempt
 from holdfast.stores.rules import LinkState, can_be_parent
 from holdfast.stores.sql.approval_operations import request_to_json
-from holdfast.stores.sql.blobs import BlobBatch
+from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large, pack_blobs
 from holdfast.stores.sql.database import Database, Row, WriteConflict
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import (
     UNLIMITED_POSITION,
@@ -27,7 +38,24 @@ from holdfast.stores.sql.rows import (
 from holdfast.stores.usage_accounts import UsageAccount
 
 
-def read_extras(db: Database, key: int) -> RunExtras:
+class SqlArchives(SqlCapability, Archives):
+    """Runs that leave a database, and come into it."""
+
+    async def get_extras(self, key: int) -> RunExtras:
+        return await self._database.read_for_client(lambda db: _read_extras(db, key))
+
+    async def restore(self, archived: ArchivedRun) -> bool:
+        database = self._database
+        large = [payload for payload in list_payloads(archived) if is_large(payload)]
+        parcel = await asyncio.to_thread(pack_blobs, large) if large else NO_BLOBS
+        return await database.write(lambda db: _restore_run(db, archived, database.now(), parcel), is_slow=True)
+
+    async def activate(self, archived: ArchivedRun) -> None:
+        database = self._database
+        await database.write(lambda db: _activate_run(db, database.reader, archived, database.now()), is_slow=True)
+
+
+def _read_extras(db: Database, key: int) -> RunExtras:
     """What belongs to a run, all as of one moment."""
     db.begin_snapshot()
     row = db.query_one(db.sql.HAS_UNCLAIMED_RESULT, key)
@@ -40,7 +68,7 @@ def read_extras(db: Database, key: int) -> RunExtras:
     return RunExtras(unclaimed != 0, unclaimed == 1, keys, links, short)
 
 
-def restore_run(db: Database, archived: ArchivedRun, now: float, blob_batch: BlobBatch) -> bool:
+def _restore_run(db: Database, archived: ArchivedRun, now: float, blob_batch: BlobBatch) -> bool:
     """Put a run into the database; false: there is one under its id. One that has not ended is held back."""
     try:
         db.begin()
@@ -124,7 +152,7 @@ def _approval_to_row(archived: ArchivedRun, index: int, key: int, blob_batch: Bl
     )  # fmt: skip
 
 
-def activate_run(db: Database, reader: RowReader, archived: ArchivedRun, now: float) -> None:
+def _activate_run(db: Database, reader: RowReader, archived: ArchivedRun, now: float) -> None:
     """Make the links of a run that was restored, and hold it back no more."""
     db.begin()
     run_id = archived.run.id

@@ -1,4 +1,4 @@
-"""Claims: which runs are due, and taking them.
+"""Claims: which runs are due, and taking them; and the workflows of which none is due.
 
 Due runs are in claiming order in an index, one range for each version of a workflow, so a backlog that no worker serves
 slows no claim. A run whose time has come is first moved there from the timers (at most ``MAX_PROMOTED_TIMERS`` at a
@@ -9,17 +9,19 @@ queues with limits, and ``suspects`` isolated runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores import rules
+from holdfast.stores.claims import Claims, NewSignals, RunRequests
+from holdfast.stores.disabled_workflows import DisabledWorkflow, DisabledWorkflows
 from holdfast.stores.operations import Run
 from holdfast.stores.served_versions import split_served_name
-from holdfast.stores.sql import limited_queues, suspects
+from holdfast.stores.sql import blobs, delivery_expiry, limited_queues, payloads, queries, suspects
 from holdfast.stores.sql.database import Database
-from holdfast.stores.sql.queries import get_disabled_workflows, read_runs
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader
 from holdfast.stores.sql.transaction import Transaction
 
@@ -42,12 +44,87 @@ class ClaimScope:
         return {**db.to_served_parameters(self.workflows), "queues": queues}
 
 
-def has_due_runs(db: Database, scope: ClaimScope, now: float) -> bool:
+class SqlClaims(SqlCapability, Claims):
+    """The runs that workers take from a database."""
+
+    async def claim(
+        self,
+        worker: int,
+        *,
+        workflows: Collection[str],
+        queues: Collection[str] | None,
+        limit: int,
+        suspect_delay_s: float | None = 0.0,
+    ) -> list[Run]:
+        if limit <= 0 or not workflows:
+            return []
+        database, wanted = self._database, ClaimScope(workflows, queues)
+        if not await database.read(lambda db: _has_due_runs(db, wanted, database.now()), is_slow=False):
+            return []
+        runs = await database.write(
+            lambda db: _claim_runs(
+                db, database.reader, worker, wanted, limit, database.now(), database.resolve_time, suspect_delay_s
+            ),
+            limit,
+        )
+        if not any(map(payloads.has_references, runs)):
+            return runs
+        read = await database.read(lambda db: payloads.fill_runs(db, database.reader, runs))
+        broken = [(run.key, got) for run, got in zip(runs, read, strict=True) if isinstance(got, StoreCorrupt)]
+        if broken:
+            await database.write(lambda db: _fail_unreadable(db, broken, database.now()))
+        return [run for run in read if isinstance(run, Run)]
+
+    async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
+        database, wanted = self._database, ClaimScope(workflows, queues)
+        return await database.read(lambda db: _get_next_wake_at(db, wanted, database.now()), is_slow=False)
+
+    async def get_new_signals(self, worker: int, after: int) -> NewSignals:
+        database = self._database
+        found = await database.read(lambda db: queries.read_new_signals(db, worker, after), is_slow=False)
+        if any(blobs.is_reference(signal.payload) for _, signal in found.signals):
+            signals = await database.read(lambda db: queries.fill_new_signals(db, database.reader, found.signals))
+            return found._replace(signals=signals)
+        return found
+
+    async def get_run_requests(self, worker: int) -> list[RunRequests]:
+        return await self._database.read(lambda db: queries.read_run_requests(db, worker), is_slow=False)
+
+    async def expire_runs(self, limit: int = 100) -> list[str]:
+        database = self._database
+        if not await database.read(lambda db: db.query(db.sql.OVERDUE, (database.now(), 1)), is_slow=False):
+            return []
+        ended = await database.write(lambda db: delivery_expiry.expire_runs(db, database.now(), limit), limit)
+        if ended:
+            database.notify_all()
+        return ended
+
+
+class SqlDisabledWorkflows(SqlCapability, DisabledWorkflows):
+    """The table ``disabled_workflows``."""
+
+    async def disable(self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False) -> bool:
+        row = (workflow, self._database.now(), actor, reason, int(is_temporary))
+        is_changed = await self._database.write(lambda db: db.execute(db.sql.DISABLE_WORKFLOW, row) == 1)
+        self._database.notify_work()
+        return is_changed
+
+    async def enable(self, workflow: str, *, only_temporary: bool = False) -> bool:
+        row = (workflow, int(only_temporary))
+        is_changed = await self._database.write(lambda db: db.execute(db.sql.ENABLE_WORKFLOW, row) == 1)
+        self._database.notify_work()
+        return is_changed
+
+    async def get_all(self) -> Mapping[str, DisabledWorkflow]:
+        return await self._database.read(_read_disabled_workflows, is_slow=False)
+
+
+def _has_due_runs(db: Database, scope: ClaimScope, now: float) -> bool:
     """Whether there is anything to claim, asked first because it costs no lock."""
     return db.query(db.sql.HAS_DUE, {**scope.to_parameters(db), "now": now})[0][0] == 1
 
 
-def claim_runs(
+def _claim_runs(
     db: Database,
     reader: RowReader,
     worker: int,
@@ -67,7 +144,7 @@ def claim_runs(
     asked = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, before)}
     db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,)], db.sql.DISABLED_WORKFLOWS: [()], **asked})
     if db.lookup(db.sql.IS_WORKER_LIVE, worker):
-        off = get_disabled_workflows(db)
+        off = _read_disabled_workflows(db)
         served = [(name, version) for name, version in scope.workflows if name not in off]
         limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
         if keys := suspects.choose_runs(db, limited, served, scope.queues, limit, before):
@@ -80,7 +157,7 @@ def claim_runs(
             db.write(db.sql.CLAIM_RUN, [(worker, key) for key in keys])
         for queue in limited:
             queue.save(db)
-        read = read_runs(db, reader, keys)
+        read = queries.read_runs(db, reader, keys)
         runs = [run for run in read if isinstance(run, Run)]
         broken = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
         if broken:
@@ -89,7 +166,7 @@ def claim_runs(
     return runs
 
 
-def fail_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
+def _fail_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]], now: float) -> None:
     """End claimed runs that cannot be read."""
     db.begin()
     _end_unreadable(db, unreadable, now)
@@ -106,7 +183,7 @@ def _end_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]]
     transaction.flush()
 
 
-def get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | None:
+def _get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | None:
     """When the next run can be taken, as far as is known; if one can be already, a time in the past."""
     values = scope.to_parameters(db)
     [(ready, limited, suspect)] = db.query(db.sql.NEXT_READY, values)
@@ -116,3 +193,11 @@ def get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | Non
         return limited
     timer = db.query(db.sql.NEXT_TIMER, values)[0][0]
     return min((at for at in (limited, timer, suspect) if at is not None), default=None)
+
+
+def _read_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:
+    """The disabled workflows."""
+    return {
+        name: DisabledWorkflow(since, by, reason, temporary == 1)
+        for name, since, by, reason, temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)
+    }

@@ -9,13 +9,15 @@ from functools import partial
 from holdfast.core.records import Record, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import DisabledWorkflow, History, NewSignals, RunRequests, RunUsage, Worker, WorkflowSpec
+from holdfast.stores.claims import NewSignals, RunRequests
+from holdfast.stores.contract import History, RunUsage, WorkflowSpec
 from holdfast.stores.operations import OpResult, Run, StartResult
 from holdfast.stores.sql.database import Database, InvalidText, Row
 from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
 from holdfast.stores.sql.rows import RowReader, describe_record, read_each
 from holdfast.stores.sql.statements import MAX_INT64
 from holdfast.stores.utf8 import is_encodable
+from holdfast.stores.workers import Worker
 
 log = logging.getLogger("holdfast.stores")
 
@@ -266,11 +268,3 @@ def list_workers(db: Database, reader: RowReader, extra_ids: Collection[int]) ->
 def get_workflow_specs(db: Database, reader: RowReader) -> dict[str, WorkflowSpec]:
     """All workflows ever announced."""
     return dict(read_each(db.query(db.sql.SPECS), lambda row: (row[0], reader.read_spec(row))))
-
-
-def get_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:
-    """The disabled workflows."""
-    return {
-        name: DisabledWorkflow(since, by, reason, temporary == 1)
-        for name, since, by, reason, temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)
-    }

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from holdfast.admission.queue_limits import QueueAdmission, QueueLimits
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, QueueStatus
+from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, Queues, QueueStatus
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.database_access import DatabaseWork, SqlCapability
 from holdfast.stores.sql.limited_queues import parse_limits, parse_rate_usage
 from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import RowReader, read_each
@@ -54,10 +55,56 @@ class QueueChange(NamedTuple):
     """There is nothing left to be done with its runs."""
 
 
+class SqlQueues(SqlCapability, Queues):
+    """The table ``queues``, and the runs that are in them."""
+
+    async def declare(self, queues: Sequence[NewQueue]) -> None:
+        database = self._database
+        for name in await database.write(lambda db: _declare_queues(db, database.reader, queues), len(queues)):
+            await self._finish_change(name)
+        database.notify_work()
+
+    async def set_limits(self, name: str, limits: QueueLimits | None) -> bool:
+        return await self._change(name, lambda db: _change_settings(db, self._database.reader, name, override=limits))
+
+    async def pause(self, name: str) -> bool:
+        database = self._database
+        return await self._change(
+            name, lambda db: _change_settings(db, database.reader, name, paused_at=database.now())
+        )
+
+    async def resume(self, name: str) -> bool:
+        return await self._change(name, lambda db: _change_settings(db, self._database.reader, name, paused_at=None))
+
+    async def _change(self, name: str, work: DatabaseWork[QueueChange]) -> bool:
+        outcome = await self._database.write(work)
+        if not outcome.is_complete:
+            await self._finish_change(name)
+        self._database.notify_work()
+        return outcome.has_changed
+
+    async def _finish_change(self, name: str) -> None:
+        """Make the runs of a queue limited, or limited no more, a few at a time."""
+        database = self._database
+        for _ in range(2):  # once more, for those that have come back from a worker meanwhile
+            keys = await database.read_for_client(lambda db: _find_runs_to_limit(db, database.reader, name))
+            for at in range(0, len(keys), BATCH_SIZE):
+                piece = keys[at : at + BATCH_SIZE]
+                await database.write(
+                    partial(_limit_runs, name=name, keys=piece, now=database.now()), len(piece), is_slow=True
+                )
+        while not await database.write(lambda db: _finish_change(db, database.reader, name), is_slow=True):
+            pass
+
+    async def list(self, names: Collection[str] | None = None) -> list[QueueStatus]:
+        database = self._database
+        return await database.read_for_client(lambda db: _read_queues(db, database.reader, names, database.now()))
+
+
 # Changing
 
 
-def declare_queues(db: Database, reader: RowReader, new: Sequence[NewQueue]) -> list[str]:
+def _declare_queues(db: Database, reader: RowReader, new: Sequence[NewQueue]) -> list[str]:
     """Announce queues; nothing is written of those that are known as they are. Those that are to be settled."""
     last = {one.name: one.limits for one in new}
     known = {row[0]: row for row in db.query(db.sql.QUEUES)}
@@ -68,30 +115,15 @@ def declare_queues(db: Database, reader: RowReader, new: Sequence[NewQueue]) -> 
         said = [] if row is None else read_each([row], partial(_read_settings, reader))
         if row is not None and row[5] == 1 and said and said[0].declared_limits == limits:
             continue
-        if not change_settings(db, reader, name, declared_limits=limits).is_complete:
+        if not _change_settings(db, reader, name, declared_limits=limits).is_complete:
             unsettled.append(name)
     return unsettled
-
-
-def override_limits(db: Database, reader: RowReader, name: str, limits: QueueLimits | None) -> QueueChange:
-    """Set the limits of a queue, or take those back that were set."""
-    return change_settings(db, reader, name, override=limits)
-
-
-def pause_queue(db: Database, reader: RowReader, name: str, now: float) -> QueueChange:
-    """Let nothing be taken from a queue."""
-    return change_settings(db, reader, name, paused_at=now)
-
-
-def resume_queue(db: Database, reader: RowReader, name: str) -> QueueChange:
-    """Let runs be taken from it again."""
-    return change_settings(db, reader, name, paused_at=None)
 
 
 _UNCHANGED = object()
 
 
-def change_settings(
+def _change_settings(
     db: Database,
     reader: RowReader,
     name: str,
@@ -147,7 +179,7 @@ def _read_settings(reader: RowReader, row: Row) -> QueueSettings:
 # The runs that are in it
 
 
-def find_runs_to_limit(db: Database, reader: RowReader, name: str) -> list[int]:
+def _find_runs_to_limit(db: Database, reader: RowReader, name: str) -> list[int]:
     """The keys of the unfinished runs of a queue that are not limited, and are to be, the oldest first."""
     found: list[int] = []
     if not any(row[0] == name and _read_settings(reader, row).is_needed for row in db.query(db.sql.QUEUES)):
@@ -164,7 +196,7 @@ def find_runs_to_limit(db: Database, reader: RowReader, name: str) -> list[int]:
     return sorted(found)
 
 
-def limit_runs(db: Database, name: str, keys: Sequence[int], now: float) -> None:
+def _limit_runs(db: Database, name: str, keys: Sequence[int], now: float) -> None:
     """Make runs limited, if the queue still is."""
     db.begin()
     turns = TurnAllocator(db, now)
@@ -181,7 +213,7 @@ def limit_runs(db: Database, name: str, keys: Sequence[int], now: float) -> None
     db.commit()
 
 
-def finish_change(db: Database, reader: RowReader, name: str) -> bool:
+def _finish_change(db: Database, reader: RowReader, name: str) -> bool:
     """Note that a queue's runs are limited; or, if it needs its row no more, make some of them limited no more.
 
     False: there are more.
@@ -211,7 +243,7 @@ def finish_change(db: Database, reader: RowReader, name: str) -> bool:
 # Reading
 
 
-def read_queues(db: Database, reader: RowReader, names: Collection[str] | None, now: float) -> list[QueueStatus]:
+def _read_queues(db: Database, reader: RowReader, names: Collection[str] | None, now: float) -> list[QueueStatus]:
     """All limited queues, or those of these names."""
     db.begin_snapshot()
     rows = [row for row in db.query(db.sql.QUEUES) if names is None or row[0] in names]

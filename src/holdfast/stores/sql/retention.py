@@ -1,7 +1,7 @@
 """Deleting runs that have ended: a few families in a transaction, and sweeping what they leave, in pieces.
 
-A family is first examined without a lock (``plan_prune``), once, however many of its runs lead to it. Only a family
-that is to be deleted is examined again with its rows and its sessions locked (``delete_planned``). So no run of it can
+A family is first examined without a lock (``_plan_prune``), once, however many of its runs lead to it. Only a family
+that is to be deleted is examined again with its rows and its sessions locked (``_delete_planned``). So no run of it can
 be retried, awaited, or continued at the same moment.
 
 A large value is deleted when nothing refers to it any more. Partial indexes on the columns that may refer to one answer
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from holdfast.stores import rules
 from holdfast.stores.retention import (
+    PRUNE_START,
     GroupMember,
     KeepReason,
     PruneCursor,
@@ -25,12 +26,15 @@ from holdfast.stores.retention import (
     PruneRequest,
     PruneResult,
     RelationReader,
+    Retention,
     SweepResult,
-    find_groups,
-    find_keep_reason,
+    decide_groups,
+    get_keep_reasons,
+    list_ids,
 )
 from holdfast.stores.sql import blobs
 from holdfast.stores.sql.database import Database, InvalidText
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.queue_settings import delete_idle_keys
 from holdfast.stores.sql.statements import MAX_INT64
 
@@ -45,6 +49,21 @@ _DELETED_BY_SWEEP = (
 """What a run leaves beside its records, and last of all the note of that."""
 
 
+class SqlRetention(SqlCapability, Retention):
+    """How runs are deleted from a database."""
+
+    async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
+        planned = await self._database.read_for_client(lambda db: _plan_prune(db, request, cursor, limit))
+        if not planned.groups:
+            return planned.result
+        return await self._database.write(lambda db: _delete_planned(db, request, planned), limit, is_slow=True)
+
+    async def sweep(self, limit: int = 2000) -> SweepResult:
+        return await self._database.write(
+            lambda db: _sweep_pruned(db, limit, self._database.now()), limit, is_slow=True
+        )
+
+
 class SqlRelationReader(RelationReader):
     """Who is related to whom, as far as this transaction can see."""
 
@@ -55,7 +74,6 @@ class SqlRelationReader(RelationReader):
         """Those whose runs are known: the first one that is met stands for all of them."""
 
     def read_members(self, keys: Collection[int]) -> Iterator[GroupMember | int]:
-        """What is known of these runs."""
         self._db.prefetch({self._sql.GROUP_MEMBER: [(key,) for key in keys]})
         for key in keys:
             try:
@@ -64,7 +82,6 @@ class SqlRelationReader(RelationReader):
                 yield key
 
     def read_neighbors(self, runs: Sequence[GroupMember]) -> Iterator[tuple[int, int]]:
-        """Those next to each in its family."""
         sql = self._sql
         asked = [question for run in runs for question in self._iter_lookups(run)]
         foreseen: dict[str, list[tuple[Any, ...]]] = {}
@@ -89,12 +106,10 @@ class SqlRelationReader(RelationReader):
             yield sql.SESSION_RUNS, session, run.key
 
     def find_awaited(self, keys: Collection[int]) -> set[int]:
-        """Those to which an unfinished run has a link."""
         self._db.prefetch({self._sql.IS_AWAITED: [(key,) for key in keys]})
         return {key for key in keys if self._db.lookup(self._sql.IS_AWAITED, key)}
 
     def read_links(self, keys: Collection[int]) -> set[tuple[int, int]]:
-        """Links from these runs."""
         self._db.prefetch({self._sql.AWAITED_RUNS: [(key,) for key in keys]})
         return {(key, child) for key in keys for (child,) in self._db.lookup(self._sql.AWAITED_RUNS, key)}
 
@@ -110,7 +125,7 @@ class PrunePlan(NamedTuple):
     min_kept_keys: Mapping[str, int]
 
 
-def plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: int) -> PrunePlan:
+def _plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: int) -> PrunePlan:
     """Decide about the families of the next ``limit`` runs that match. Nothing is locked, and nothing deleted."""
     findings = cursor.progress or PruneProgress()
     if request.run_ids is not None:
@@ -122,23 +137,22 @@ def plan_prune(db: Database, request: PruneRequest, cursor: PruneCursor, limit: 
         return PrunePlan([], PruneResult(keep_reasons=stay, cursor=place), (), {})
     if findings.min_kept_keys is None:
         findings.min_kept_keys = _find_min_kept_keys(db, request)
-    kinship = SqlRelationReader(db)
     db.begin_snapshot()
-    going, kept = _decide(kinship, find_groups(kinship, new), request, findings.min_kept_keys)
+    going, kept = decide_groups(SqlRelationReader(db), new, request, findings.min_kept_keys)
     records, size = _measure_groups(db, going) if request.dry_run else (0, 0)
     db.commit()
     wanted = set(found)
     for family, why in kept:
         findings.add_decision(family, why)
-    stay.update(_get_keep_reasons(kept, wanted))
+    stay.update(get_keep_reasons(kept, wanted))
     if not request.dry_run:
         return PrunePlan(going, PruneResult((), stay, cursor=place), wanted, findings.min_kept_keys)
     for family in going:
         findings.add_decision(family, None)
-    return PrunePlan([], PruneResult(_list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
+    return PrunePlan([], PruneResult(list_ids(going), stay, records, size, place), wanted, findings.min_kept_keys)
 
 
-def delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
+def _delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> PruneResult:
     """Delete the families of a plan, unless something has changed: with their rows locked, all is looked at again."""
     members = [member for family in plan.groups for member in family.members]
     db.begin()
@@ -148,10 +162,7 @@ def delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> Prun
     sessions = {(member.workflow, member.session) for member in members if member.session}
     if sessions:
         db.lock_sessions(sessions)
-    kinship = SqlRelationReader(db)
-    going, kept = _decide(
-        kinship, find_groups(kinship, [member.key for member in members]), request, plan.min_kept_keys
-    )
+    going, kept = decide_groups(SqlRelationReader(db), [member.key for member in members], request, plan.min_kept_keys)
     for family in [family for family in going if not held.issuperset(family.keys)]:
         going.remove(family)
         kept.append((family, KeepReason.BUSY))
@@ -162,36 +173,9 @@ def delete_planned(db: Database, request: PruneRequest, plan: PrunePlan) -> Prun
     db.commit()
     return replace(
         plan.result,
-        run_ids=_list_ids(going),
-        keep_reasons={**plan.result.keep_reasons, **_get_keep_reasons(kept, plan.matched_keys)},
+        run_ids=list_ids(going),
+        keep_reasons={**plan.result.keep_reasons, **get_keep_reasons(kept, plan.matched_keys)},
     )
-
-
-def _get_keep_reasons(
-    kept: Sequence[tuple[PruneGroup, KeepReason]], matched_keys: Collection[int]
-) -> dict[str, KeepReason]:
-    return {member.id: why for family, why in kept for member in family.members if member.key in matched_keys}
-
-
-def _list_ids(groups: Sequence[PruneGroup]) -> tuple[str, ...]:
-    return tuple(member.id for family in groups for member in family.members)
-
-
-def _decide(
-    relations: SqlRelationReader, groups: Sequence[PruneGroup], request: PruneRequest, min_kept_keys: Mapping[str, int]
-) -> tuple[list[PruneGroup], list[tuple[PruneGroup, KeepReason]]]:
-    """Those that go, and why each of the others stays."""
-    keys = [key for family in groups for key in family.keys]
-    awaited, waited_for = relations.find_awaited(keys), relations.read_links(keys)
-    going: list[PruneGroup] = []
-    kept: list[tuple[PruneGroup, KeepReason]] = []
-    for family in groups:
-        why = find_keep_reason(family, request, min_kept_keys, awaited, waited_for)
-        if why is None:
-            going.append(family)
-        else:
-            kept.append((family, why))
-    return going, kept
 
 
 def _find_keys(db: Database, run_ids: Collection[str]) -> list[int]:
@@ -254,7 +238,7 @@ def _measure_groups(db: Database, groups: Sequence[PruneGroup]) -> tuple[int, in
 # Sweeping
 
 
-def sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
+def _sweep_pruned(db: Database, limit: int, now: float) -> SweepResult:
     """Delete about ``limit`` records, and what else is left, of runs that are deleted; keys of queues; workers."""
     db.begin()
     records = size = 0

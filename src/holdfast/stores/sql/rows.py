@@ -11,13 +11,14 @@ from holdfast.admission.usage import BudgetLimits, Usage
 from holdfast.core.records import Attempt, Record, RecordKind, Rewind, RewindPoint, Signal
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
-from holdfast.stores.contract import RunUsage, Worker, WorkflowSpec
+from holdfast.stores.contract import RunUsage, WorkflowSpec
 from holdfast.stores.journal_pages import JournalSegment
 from holdfast.stores.operations import CancelState, NewRun, Run, SaveAttempt
 from holdfast.stores.rules import encode_corrupt_error, get_first_wake_at
 from holdfast.stores.served_versions import make_served_name, split_served_name
 from holdfast.stores.sql.database import Row
 from holdfast.stores.usage_accounts import UsageAccount
+from holdfast.stores.workers import Worker
 
 log = logging.getLogger("holdfast.stores")
 

@@ -1,15 +1,64 @@
-"""Schedules in a database, each a function of a db."""
+"""Schedules in a database."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from holdfast.stores.schedules import Schedule, ScheduleDefinition, merge_schedule, read_options
+from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, merge_schedule, read_options
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.rows import RowReader, read_each
 
 
-def put_schedules(
+class SqlSchedules(SqlCapability, Schedules):
+    """The tables ``schedules`` and ``announcements``."""
+
+    async def put(
+        self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
+    ) -> list[Schedule]:
+        if not schedules:
+            return []
+        database = self._database
+        kept = await database.write(
+            lambda db: _put_schedules(db, database.reader, schedules, worker, replace, database.now()), len(schedules)
+        )
+        database.notify_work()
+        return kept
+
+    async def advance(
+        self,
+        name: str,
+        expected_fired_up_to: float,
+        fired_up_to: float,
+        *,
+        run_id: str = "",
+        skipped_at: float | None = None,
+    ) -> bool:
+        row = (max(expected_fired_up_to, fired_up_to), run_id, skipped_at, name, expected_fired_up_to)
+        return await self._database.write(lambda db: db.execute(db.sql.ADVANCE_SCHEDULE, row) == 1)
+
+    async def pause(self, name: str) -> bool:
+        now = self._database.now()
+        is_changed = await self._database.write(lambda db: db.execute(db.sql.PAUSE_SCHEDULE, (now, name)) == 1)
+        self._database.notify_work()
+        return is_changed
+
+    async def resume(self, name: str) -> bool:
+        is_changed = await self._database.write(lambda db: db.execute(db.sql.RESUME_SCHEDULE, (name,)) == 1)
+        self._database.notify_work()
+        return is_changed
+
+    async def delete(self, name: str) -> bool:
+        return await self._database.write(lambda db: _delete_schedule(db, name))
+
+    async def list(self, names: Collection[str] | None = None) -> list[Schedule]:
+        database = self._database
+        return await database.read(
+            lambda db: _read_schedules(db, database.reader, names, database.now()), is_slow=False
+        )
+
+
+def _put_schedules(
     db: Database,
     reader: RowReader,
     definitions: Sequence[ScheduleDefinition],
@@ -20,7 +69,7 @@ def put_schedules(
     """Keep schedules; nothing is written of those that are known as they are."""
     names = [one.name for one in definitions]
     db.begin()
-    known = {one.definition.name: one for one in read_schedules(db, reader, names, now)}
+    known = {one.definition.name: one for one in _read_schedules(db, reader, names, now)}
     for one in sorted(
         definitions, key=lambda one: one.name
     ):  # so that two who announce the same wait in the same order
@@ -35,12 +84,12 @@ def put_schedules(
             db.execute(db.sql.ANNOUNCE_SCHEDULE, (one.name, worker))
     if worker is not None:
         db.execute(db.sql.DELETE_STALE_ANNOUNCEMENTS)
-    kept = {one.definition.name: one for one in read_schedules(db, reader, names, now)}
+    kept = {one.definition.name: one for one in _read_schedules(db, reader, names, now)}
     db.commit()
     return [kept[name] for name in names if name in kept]
 
 
-def read_schedules(db: Database, reader: RowReader, names: Collection[str] | None, now: float) -> list[Schedule]:
+def _read_schedules(db: Database, reader: RowReader, names: Collection[str] | None, now: float) -> list[Schedule]:
     """All schedules, or those of these names; without those that cannot be read."""
     if names is None:
         rows = db.query(db.sql.SCHEDULES, (now,))
@@ -49,20 +98,7 @@ def read_schedules(db: Database, reader: RowReader, names: Collection[str] | Non
     return read_each(rows, lambda row: _read_schedule(reader, row))
 
 
-def advance_schedule(
-    db: Database, name: str, expected_fired_up_to: float, fired_up_to: float, run_id: str, skipped_at: float | None
-) -> bool:
-    """Note how far a schedule has come."""
-    return (
-        db.execute(
-            db.sql.ADVANCE_SCHEDULE,
-            (max(expected_fired_up_to, fired_up_to), run_id, skipped_at, name, expected_fired_up_to),
-        )
-        == 1
-    )
-
-
-def delete_schedule(db: Database, name: str) -> bool:
+def _delete_schedule(db: Database, name: str) -> bool:
     """Forget a schedule."""
     db.begin()
     is_deleted = db.execute(db.sql.DELETE_SCHEDULE, (name,)) == 1

@@ -1,4 +1,4 @@
-"""What servers keep, and what was used on which day, each a function of a db.
+"""What servers keep, and what was used on which day.
 
 A document is changed by a single statement that has the condition in itself, so that of two who have read the same
 version one is told that it came too late.
@@ -9,24 +9,45 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from holdfast.admission.usage import Usage
-from holdfast.stores.audit_log import AuditEvent, AuditRow
+from holdfast.stores.audit_log import AuditEvent, AuditLog, AuditRow
 from holdfast.stores.daily_usage import (
     DailyRunCount,
     DailyUsage,
+    DailyUsageCounters,
     DailyUsageIncrement,
     get_day_bounds,
     get_utc_day,
     list_days,
 )
-from holdfast.stores.documents import Document
+from holdfast.stores.documents import Document, Documents, check_document_name
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.database_access import SqlCapability
 from holdfast.stores.sql.statements import MAX_INT64
 from holdfast.stores.utf8 import is_encodable
 
-# Documents
+
+class SqlDocuments(SqlCapability, Documents):
+    """The table ``documents``."""
+
+    async def put(self, kind: str, name: str, data: bytes, *, if_version: int | None = None) -> Document | None:
+        check_document_name(kind, name)
+        database = self._database
+        return await database.write(lambda db: _put_document(db, kind, name, data, if_version, database.now()))
+
+    async def delete(self, kind: str, name: str) -> bool:
+        if not (is_encodable(kind) and is_encodable(name)):
+            return False
+        return await self._database.write(lambda db: db.execute(db.sql.DELETE_DOCUMENT, (kind, name)) == 1)
+
+    async def list(
+        self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
+    ) -> list[Document]:
+        return await self._database.read(
+            lambda db: _list_documents(db, kind, names, after, limit), is_slow=names is None
+        )
 
 
-def put_document(
+def _put_document(
     db: Database, kind: str, name: str, data: bytes, if_version: int | None, now: float
 ) -> Document | None:
     """Keep a document; ``None``: it has another version."""
@@ -38,7 +59,7 @@ def put_document(
     return Document(*rows[0]) if rows else None
 
 
-def list_documents(db: Database, kind: str, names: Collection[str] | None, after: str, limit: int) -> list[Document]:
+def _list_documents(db: Database, kind: str, names: Collection[str] | None, after: str, limit: int) -> list[Document]:
     """Documents of a kind, in order."""
     if not (is_encodable(kind) and is_encodable(after)):
         return []
@@ -50,15 +71,23 @@ def list_documents(db: Database, kind: str, names: Collection[str] | None, after
     return [Document(*row) for row in rows]
 
 
-def delete_document(db: Database, kind: str, name: str) -> bool:
-    """Forget a document."""
-    return is_encodable(kind) and is_encodable(name) and db.execute(db.sql.DELETE_DOCUMENT, (kind, name)) == 1
+class SqlAuditLog(SqlCapability, AuditLog):
+    """The table ``audit``."""
+
+    async def append(self, events: Sequence[AuditEvent]) -> None:
+        if events:
+            await self._database.write(lambda db: _append_audit(db, events), len(events))
+
+    async def trim(self, before: float, limit: int = 10_000) -> int:
+        return await self._database.write(lambda db: db.execute(db.sql.TRIM_AUDIT, (before, limit)), is_slow=True)
+
+    async def list(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
+        page = (MAX_INT64 if before_id is None else before_id, limit)
+        rows = await self._database.read_for_client(lambda db: db.query(db.sql.AUDIT, page))
+        return [AuditRow(number, AuditEvent(*what)) for number, *what in rows]
 
 
-# The audit log
-
-
-def append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
+def _append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
     """Add entries, all of them or none."""
     db.begin()
     db.write(
@@ -68,13 +97,15 @@ def append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
     db.commit()
 
 
-def list_audit(db: Database, before_id: int | None, limit: int) -> list[AuditRow]:
-    """Entries, the newest first."""
-    rows = db.query(db.sql.AUDIT, (MAX_INT64 if before_id is None else before_id, limit))
-    return [AuditRow(number, AuditEvent(*what)) for number, *what in rows]
+class SqlDailyUsage(SqlCapability, DailyUsageCounters):
+    """The table ``daily_usage``, and the times at which runs were created."""
 
+    async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
+        rows = await self._database.read_for_client(lambda db: db.query(db.sql.DAILY_USAGE, (since, until, workflow)))
+        return [DailyUsage(day, name, model, Usage(*used)) for day, name, model, *used in rows]
 
-# Spending
+    async def get_run_counts(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyRunCount]:
+        return await self._database.read_for_client(lambda db: _get_run_counts(db, since, until, workflow))
 
 
 def increment_to_row(run: int, increment: DailyUsageIncrement) -> Row:
@@ -86,13 +117,7 @@ def increment_to_row(run: int, increment: DailyUsageIncrement) -> Row:
     )  # fmt: skip
 
 
-def get_daily_usage(db: Database, since: str, until: str, workflow: str | None) -> list[DailyUsage]:
-    """What was used on these days."""
-    rows = db.query(db.sql.DAILY_USAGE, (since, until, workflow))
-    return [DailyUsage(day, name, model, Usage(*used)) for day, name, model, *used in rows]
-
-
-def get_daily_run_counts(db: Database, since: str, until: str, workflow: str | None) -> list[DailyRunCount]:
+def _get_run_counts(db: Database, since: str, until: str, workflow: str | None) -> list[DailyRunCount]:
     """How many runs were created on these days: each day is a stretch of the index of the times of creation."""
     db.begin_snapshot()
     [(first, last)] = db.query(db.sql.CREATED_RANGE)

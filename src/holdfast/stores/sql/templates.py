@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what `render` is for is said once, in the base class
 """SQL statements that are written once, for every database.
 
 A statement is a template. ``Statements`` has all of them as attributes, and on an instance of it they are texts, as the

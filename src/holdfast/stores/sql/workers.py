@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from holdfast.core.states import RunState
 from holdfast.stores import rules
-from holdfast.stores.contract import NewWorker, ReapResult, WorkflowSpec
+from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import LiveEvent
 from holdfast.stores.served_versions import list_served_names, make_served_name
 from holdfast.stores.sql.database import Database, Row
 from holdfast.stores.sql.rows import RowReader, names_to_json, spec_to_row
 from holdfast.stores.sql.transaction import Transaction
+from holdfast.stores.workers import NewWorker, ReapResult
 
 _MAX_EVENTS_READ = 1000
 """Notices that are looked through for what a run was doing when it died."""

@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods are for is said once, in the base class
 """A SQLite connection, as the code that all SQL stores share uses it.
 
 SQLite lets nobody else write while a transaction that writes is open, so there is nothing to lock; and it is so near

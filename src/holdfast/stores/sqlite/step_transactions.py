@@ -1,4 +1,3 @@
-# ruff: noqa: D102 - what the methods are for is said once, in the base class
 """Transactional steps on SQLite: a connection of its own for each attempt, on the store's own file.
 
 The transaction begins with the file's only write lock, and keeps it: nobody else can write until it ends, and so
@@ -21,12 +20,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from holdfast.core.records import Attempt
 from holdfast.errors import StepFailed, StoreUnavailable
 from holdfast.stores import rules
 from holdfast.stores.operations import OpStatus, Run
+from holdfast.stores.sql.step_transactions import resolve_attempt
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.connections import (
     LOCK_TIMEOUT_S,
@@ -35,7 +35,15 @@ from holdfast.stores.sqlite.connections import (
     validate_schema_version,
 )
 from holdfast.stores.sqlite.errors import to_store_error
-from holdfast.stores.step_transactions import StepTransaction, make_end_refused_error, make_ended_by_step_error
+from holdfast.stores.step_transactions import (
+    StepTransaction,
+    StepTransactions,
+    make_end_refused_error,
+    make_ended_by_step_error,
+)
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.store import SqliteStore
 
 _INTERRUPT_INTERVAL_S = 0.001
 _NESTED_HINT = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and RELEASE."
@@ -227,7 +235,42 @@ class SqliteStepTransaction(StepTransaction):
         over()
 
 
-def begin_transaction(path: Path, run: Run) -> StepConnection | None:
+class SqliteStepTransactions(StepTransactions):
+    """The file, for steps that change it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        """The store is closed: whoever still holds the old lock belongs to a loop that may be gone."""
+        self._lock = asyncio.Lock()
+        """Held while a step of this process has the file's write lock."""
+
+    async def begin(
+        self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
+    ) -> SqliteStepTransaction | None:
+        store = self._store
+        store.writer.check_files_unchanged()  # a new connection would make new files
+        await self._lock.acquire()  # they would only wait for each other in the database, and less fairly
+        connection = None
+        try:
+            connection = await asyncio.to_thread(_begin_transaction, store.path, run)
+        except sqlite3.DatabaseError as error:
+            raise await asyncio.to_thread(to_store_error, error, store.path) from error
+        finally:
+            if connection is None:
+                self._lock.release()
+        if connection is None:
+            return None
+
+        def ask() -> Awaitable[OpStatus]:
+            return store.write(lambda db: resolve_attempt(db, run, attempt, store.now()))
+
+        return SqliteStepTransaction(connection, store.path, run, attempt, self._lock.release, ask)
+
+
+def _begin_transaction(path: Path, run: Run) -> StepConnection | None:
     """A connection with an open transaction that lets nobody else write, if the run is still held. Blocking."""
     connection = open_step_connection(path, StepConnection)
     try:

@@ -23,7 +23,7 @@ What clients do, all of it behind ``store``:
 - ``outcomes`` and ``journals``: records, made from events; ``run_details``: what else there is to read of a run;
 - ``run_start``, ``requests`` and ``retry_and_fork``: what changes a run; ``end_watcher``: until it has ended;
 - ``pointers``: small facts under a name, and ``announcements``: workflows;
-- ``pollers``: who serves what; ``unsupported``: what there is not on Temporal.
+- ``pollers``: who serves what; ``memories``: what another store keeps; ``unsupported``: what there is not on Temporal.
 
 The room ``holdfast.temporal`` has the other half: what workers do.
 """

@@ -17,10 +17,10 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from holdfast.stores.contract import Worker
 from holdfast.stores.served_versions import make_served_name
 from holdfast.stores.temporal.identifiers import format_task_queue
 from holdfast.stores.temporal.outcomes import compute_worker_id
+from holdfast.stores.workers import Worker
 
 MAX_POLL_AGE_S = 75.0
 """Seconds."""

@@ -5,7 +5,7 @@ the work (``holdfast.temporal``). Operations from outside become messages to wor
 transaction: each operation is carried out by itself, one after the other. Lists and counts come from Temporal's
 visibility store, which is a moment behind; what is asked about one run, by its id, is answered by the server itself.
 
-Large parts of the contract are about what Temporal does by other means, or not at all: see ``unsupported``.
+Many capabilities are about what Temporal does by other means, or not at all: see ``unsupported``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from holdfast.core.states import RunState
 from holdfast.errors import CodecError, RunNotFound, StoreError, StoreUnavailable, UsageError
 from holdfast.stores import rules
 from holdfast.stores.approvals import AnswerApproval, Approval, ApprovalFilter, select_approvals
-from holdfast.stores.contract import History, RunFilter, RunSearchPage, RunUsage, Store, Worker, WorkflowSpec
+from holdfast.stores.contract import History, RunFilter, RunSearchPage, RunUsage, Store, WorkflowSpec
 from holdfast.stores.journal_pages import JournalPage, make_journal_page
 from holdfast.stores.live_events import RunUpdates
-from holdfast.stores.memories import DeleteMemory, Memory, PutMemory
+from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import (
     CancelRun,
     ForkRun,
@@ -56,6 +56,7 @@ from holdfast.stores.temporal.end_watcher import EndWatcher
 from holdfast.stores.temporal.errors import translate_errors
 from holdfast.stores.temporal.history_cache import HistoryCache
 from holdfast.stores.temporal.journals import infer_records
+from holdfast.stores.temporal.memories import TemporalMemories
 from holdfast.stores.temporal.payloads import get_max_value_size
 from holdfast.stores.temporal.pollers import ServedWorkflow, list_polling_workers
 from holdfast.stores.temporal.requests import find_run
@@ -72,7 +73,13 @@ from holdfast.stores.temporal.run_details import (
 )
 from holdfast.stores.temporal.run_start import TAGS_ATTRIBUTE, start_run
 from holdfast.stores.temporal.targets import Target
-from holdfast.stores.temporal.unsupported import UnsupportedOperations, unsupported_work_error
+from holdfast.stores.temporal.unsupported import (
+    NoDisabledWorkflows,
+    NoDocuments,
+    UnlimitedQueues,
+    unsupported_capability_error,
+)
+from holdfast.stores.workers import Worker
 
 log = logging.getLogger("holdfast.stores")
 
@@ -87,7 +94,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class TemporalStore(UnsupportedOperations):
+class TemporalStore(Store):
     """Runs in a namespace of a Temporal server.
 
     Args:
@@ -114,8 +121,10 @@ class TemporalStore(UnsupportedOperations):
         self._client: Client | None = None
         self._has_tags = False
         self._read_semaphore = asyncio.Semaphore(MAX_CONCURRENT_READS)
-        self._memory_store: Store | None = None
-        self._memory_lock = asyncio.Lock()
+        self.memories = self._memories = TemporalMemories(target, encryption)
+        self.queues = UnlimitedQueues()
+        self.disabled_workflows = NoDisabledWorkflows()
+        self.documents = NoDocuments()
         self._run_ids_by_key = _RunIdCache[int]()
         """Ids of runs, by the keys that were told of them."""
         self._run_ids_by_approval = _RunIdCache[str]()
@@ -126,10 +135,10 @@ class TemporalStore(UnsupportedOperations):
     # Life
 
     async def open(self) -> None:
-        """Connect."""
         if self._client is None:
             # Not those of another loop.
-            self._read_semaphore, self._memory_lock = asyncio.Semaphore(MAX_CONCURRENT_READS), asyncio.Lock()
+            self._read_semaphore = asyncio.Semaphore(MAX_CONCURRENT_READS)
+            self._memories.reset()
             client = await connect(self.target, encryption=self._encryption, identity=self._identity)
             self._has_tags = await _has_tags_attribute(client)
             self._history_cache = HistoryCache(client)
@@ -137,17 +146,17 @@ class TemporalStore(UnsupportedOperations):
             self._client = client
 
     async def close(self) -> None:
-        """Disconnect."""
         self.abandon()
-        if self._memory_store is not None:
-            memory, self._memory_store = self._memory_store, None
-            await memory.close()
+        await self._memories.close()
 
     def abandon(self) -> None:
         """Let go of the connection, which the SDK closes with its last user."""
         if self._client is not None:
             self._client = None
             self._end_watcher.stop()
+
+    def make_unsupported_error(self, name: str) -> UsageError:
+        return unsupported_capability_error(name)
 
     @property
     def client(self) -> Client:
@@ -157,7 +166,6 @@ class TemporalStore(UnsupportedOperations):
         return self._client
 
     def now(self) -> float:
-        """The time here."""
         return self._clock()
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
@@ -207,11 +215,11 @@ class TemporalStore(UnsupportedOperations):
             case AnswerApproval():
                 return await self._answer_approval(op)
             case PutMemory() | DeleteMemory():
-                return (await (await self._get_memory_store()).commit([op]))[0]
+                return (await (await self._memories.get_store()).commit([op]))[0]
             case SetBudget():
                 return await requests.set_budget(client, op)
             case _:
-                raise unsupported_work_error()
+                raise unsupported_capability_error("claims")
 
     def _remember_started(self, answer: StartResult | OpStatus) -> OpResult:
         if isinstance(answer, StartResult):
@@ -227,7 +235,6 @@ class TemporalStore(UnsupportedOperations):
     # Reading
 
     async def get_run(self, run_id: str) -> Run | None:
-        """One run's row."""
         with translate_errors(self.target):
             told = await find_run(self.client, run_id)
             if told is None:
@@ -258,7 +265,6 @@ class TemporalStore(UnsupportedOperations):
         return run
 
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
-        """The rows of those that there are and can be read."""
         found = await self._gather_limited(self._get_if_readable, dict.fromkeys(run_ids))
         return [run for run in found if run is not None]
 
@@ -351,7 +357,6 @@ class TemporalStore(UnsupportedOperations):
         return {(name, state): n for name, states in zip(names, counted, strict=True) for state, n in states.items()}
 
     async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
-        """How many runs that have not ended there are for each workflow and version."""
         query = visibility.make_query(RunFilter(states=[RunState.RUNNING]), has_tags=False)
         found: dict[tuple[str, str], int] = {}
         with translate_errors(self.target):
@@ -364,7 +369,6 @@ class TemporalStore(UnsupportedOperations):
     # Journals
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
-        """The journals of these runs."""
         return [await self._read_history(await self._find_run_id(key)) for key in keys]
 
     async def read_journal(self, run: Run) -> History:
@@ -390,7 +394,6 @@ class TemporalStore(UnsupportedOperations):
         raise StoreError(f"no run in {self.url} has the key {key}")
 
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
-        """The newest record of this name that is ``ok``."""
         with translate_errors(self.target):
             told = await find_run(self.client, run_id)
             if told is None:
@@ -401,7 +404,6 @@ class TemporalStore(UnsupportedOperations):
     async def get_run_updates(
         self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
     ) -> RunUpdates | None:
-        """What is new of a run, as its history tells it."""
         with translate_errors(self.target):
             told = await find_run(self.client, run_id)
             if told is None:
@@ -419,7 +421,6 @@ class TemporalStore(UnsupportedOperations):
     async def get_journal_page(
         self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
     ) -> JournalPage | None:
-        """A run with a page of its journal, as its history tells it."""
         with translate_errors(self.target):
             told = await find_run(self.client, run_id)
             if told is None:
@@ -428,7 +429,6 @@ class TemporalStore(UnsupportedOperations):
             return make_journal_page(run, await read_history(self.client, self._history_cache, told), after_seq, limit)
 
     async def get_usages(self, run_ids: Sequence[str]) -> Mapping[str, RunUsage]:
-        """What these runs have used."""
         found: dict[str, RunUsage] = {}
         with translate_errors(self.target):
             for run_id in run_ids:
@@ -488,45 +488,13 @@ class TemporalStore(UnsupportedOperations):
             return OpStatus.UNKNOWN_APPROVAL
         return await requests.answer_approval(self.client, self._history_cache, run_id, op)
 
-    # Memories
-
-    async def get_memory(self, namespace: str, key: str) -> Memory | None:
-        """One memory."""
-        return await (await self._get_memory_store()).get_memory(namespace, key)
-
-    async def list_memories(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
-        """The memories of a namespace."""
-        return await (await self._get_memory_store()).list_memories(namespace, after=after, limit=limit)
-
-    async def search_memories(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
-        """Memories that have some of these words in them."""
-        return await (await self._get_memory_store()).search_memories(namespace, words, limit=limit)
-
-    async def _get_memory_store(self) -> Store:
-        """The store that keeps them."""
-        from holdfast.stores.urls import create_store, is_temporal
-
-        if not self.target.memory_url or is_temporal(self.target.memory_url):
-            raise UsageError(
-                f"memory: Temporal has no place for what outlives runs. Say in the URL which store keeps it, for "
-                f"workers and clients alike: {self.url}?memory=postgresql://… (or sqlite:///…). See docs/temporal.md."
-            )
-        async with self._memory_lock:
-            if self._memory_store is None:
-                memory = create_store(self.target.memory_url, encryption=self._encryption)
-                await memory.open()
-                self._memory_store = memory
-        return self._memory_store
-
     # Workflows and workers
 
     async def publish_workflows(self, specs: Sequence[WorkflowSpec], worker: int | None = None) -> None:
-        """Announce workflows."""
         with translate_errors(self.target):
             await announce(self.client, specs, self.now())
 
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
-        """All workflows ever announced."""
         with translate_errors(self.target):
             return await list_announced(self.client)
 

@@ -1,0 +1,102 @@
+"""Workers: how a store knows who may hold runs, and finds out that a worker is dead.
+
+**Worker death.** A worker registers when it starts. Its runs can be taken when the store knows that it is dead: at once
+where the kernel or the database can tell (a lock that the process held is free), else when its lease has passed.
+``Workers.reap_dead`` then puts its runs back to ``pending``. If it held a single run, that counts as a delivery of the
+run. If it held several, it is unknown which of them killed it, and all are suspected: see ``rules``. The run's next
+record sets both back to 0. A worker that stops cleanly releases its runs without counting. A lease counts only in the
+time in which the caller of ``reap_dead`` knows that it could have been renewed: see ``leases``.
+
+**Listeners** are processes elsewhere that take work from a server over HTTP. A listener is a worker *by lease*: only
+its lease shows whether it lives. Servers renew the lease when they hear from the process (``renew_listener_lease``),
+and only servers declare a listener dead, by the same rule: while all servers were down, no lease could be renewed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from holdfast.stores.leases import LeaseWindow
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorker:
+    """What a worker tells of itself when it registers."""
+
+    name: str
+    host: str
+    pid: int
+    workflows: tuple[str, ...] = ()
+    """The workflows it can execute, and which versions of them: as ``served_versions.make_served_name`` has them."""
+    queues: tuple[str, ...] | None = None
+    """The queues it serves; ``None``: all."""
+    is_listener: bool = False
+    """It is a process elsewhere, that a server speaks for: nobody here can tell whether it lives but by its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker's row."""
+
+    id: int
+    name: str
+    host: str
+    pid: int
+    state: str
+    """``live``, ``retired`` (left in good order) or ``dead``."""
+    workflows: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    started_at: float
+    lease_expires_at: float
+    heartbeat_at: float = 0.0
+    """When it last renewed its lease, or registered."""
+    is_listener: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReapResult:
+    """What a ``Workers.reap_dead`` found."""
+
+    worker_ids: tuple[int, ...] = ()
+    released_count: int = 0
+    """Runs that are claimable again."""
+    dead_run_ids: tuple[str, ...] = ()
+    """Ids of runs that have used up their deliveries."""
+
+
+class Workers(ABC):
+    """The workers that take runs from a store."""
+
+    @abstractmethod
+    async def register(self, worker: NewWorker, lease_s: float) -> int:
+        """Announce a worker, live for ``lease_s`` seconds from now, and return its id."""
+
+    @abstractmethod
+    def renew_lease(self, worker: int, lease_s: float) -> bool:
+        """Prolong the lease. Blocking, and called from the heartbeat's own thread.
+
+        False: the worker has been declared dead, and holds nothing any more.
+        """
+
+    @abstractmethod
+    async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
+        """Prolong the lease of a worker by lease, from any process, however long it is over.
+
+        A shorter lease than it has makes it end earlier. False: it has retired or been declared dead, and holds nothing
+        any more; or it is no worker by lease.
+        """
+
+    @abstractmethod
+    async def retire(self, worker: int) -> None:
+        """The worker leaves in good order: whatever it still holds is released without counting a delivery."""
+
+    @abstractmethod
+    async def reap_dead(
+        self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
+    ) -> ReapResult:
+        """Declare workers dead whose process is gone or lease has passed (never ``except_worker``); free their runs.
+
+        ``window`` is the time in which leases count (default: all of the time up to now). Workers by lease are left
+        alone unless ``include_listeners`` is true.
+        """

@@ -194,7 +194,7 @@ class Process:
             self.store,
             DEFINITIONS,
             lease_s=world.plan.lease_s,
-            concurrency=world.plan.concurrency,
+            max_concurrency=world.plan.concurrency,
             max_blocked_s=world.plan.lease_s,
             threads=1,
             clock=self.clock,

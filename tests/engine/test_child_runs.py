@@ -319,7 +319,7 @@ async def test_hundreds_at_once_with_gather(world: World):
     async def parent() -> list[int]:
         return list(await asyncio.gather(*[child(n) for n in range(300)]))
 
-    runtime = await world.open(concurrency=50)  # fewer than there are: most wait until there is room
+    runtime = await world.open(max_concurrency=50)  # fewer than there are: most wait until there is room
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == list(range(300))
     assert len(await children_of(world, "p")) == 300
@@ -359,7 +359,7 @@ async def test_a_child_may_be_called_with_concurrency_one(world: World, clock: V
     async def parent() -> str:
         return await child()
 
-    runtime = await world.open(concurrency=1)
+    runtime = await world.open(max_concurrency=1)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: runtime._engine._idle_runs)  # it occupies the only place
     clock.advance(1.1)

@@ -206,7 +206,7 @@ async def test_a_burst_of_starts_stays_within_what_may_be_in_memory(world: World
     async def flow(n: int) -> int:
         return await work(n)
 
-    runtime = await world.open(concurrency=4)
+    runtime = await world.open(max_concurrency=4)
     handles = await asyncio.gather(*[runtime.start(flow, n) for n in range(30)])
     assert await asyncio.gather(*[handle.result(timeout=20) for handle in handles]) == list(range(30))
     assert most <= 4

@@ -369,7 +369,7 @@ async def test_two_workers_share_the_runs_and_run_no_step_twice(world: World):
     async def flow(run: int) -> int:
         return sum([await work(run, n) for n in range(5)])
 
-    first, second = await world.open(concurrency=5), await world.open(concurrency=5)
+    first, second = await world.open(max_concurrency=5), await world.open(max_concurrency=5)
     handles = [await (first if n % 2 else second).start(flow, n) for n in range(40)]
     results = await asyncio.gather(*[handle.result() for handle in handles])
     assert results == [10] * 40
@@ -432,7 +432,7 @@ async def test_workflows_that_need_more_room_than_there_is_wait_their_turn(world
     async def flow(n: int) -> int:
         return await work(n)
 
-    runtime = await world.open(concurrency=3)
+    runtime = await world.open(max_concurrency=3)
     handles = [await runtime.start(flow, n) for n in range(12)]
     assert await asyncio.gather(*[handle.result(timeout=20) for handle in handles]) == list(range(12))
     assert most <= 3

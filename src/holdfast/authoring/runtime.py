@@ -272,11 +272,11 @@ def _create_engine(
         from holdfast.temporal.engine import TemporalEngine
 
         return TemporalEngine(
-            parse_target(url), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency, queues=queues,
+            parse_target(url), definitions_by_name, lease_s=lease_s, max_concurrency=max_concurrency, queues=queues,
             queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value, encryption=encryption,
         )  # fmt: skip
     return JournalEngine(
-        create_store(url, encryption=encryption), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency,
+        create_store(url, encryption=encryption), definitions_by_name, lease_s=lease_s, max_concurrency=max_concurrency,
         queues=queues, queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value,
     )  # fmt: skip
 

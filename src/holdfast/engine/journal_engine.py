@@ -77,7 +77,7 @@ class JournalEngine:
         definitions: Mapping[str, WorkflowDefinition],
         *,
         lease_s: float = 10.0,
-        concurrency: int = 1000,
+        max_concurrency: int = 1000,
         queues: Collection[str] | None = None,
         queue_limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
@@ -112,7 +112,7 @@ class JournalEngine:
         self._interrupt_after_s = interrupt_after_s
         self._max_blocked_s = max_blocked_s
         self.on_stuck: Callable[[], None] = lambda: None
-        self._concurrency = concurrency
+        self._max_concurrency = max_concurrency
         served = None if queues is None else tuple(queues)
         self._drivers: dict[int, Driver] = {}
         self._incoming_count = 0
@@ -448,7 +448,7 @@ class JournalEngine:
     @property
     def free_slot_count(self) -> int:
         """How many more runs may be in memory."""
-        return self._concurrency - len(self._drivers) - self._incoming_count
+        return self._max_concurrency - len(self._drivers) - self._incoming_count
 
     def add_incoming(self, count: int) -> None:
         """So many runs will be in memory in a moment (or, if negative, will not)."""

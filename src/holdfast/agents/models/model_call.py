@@ -1,8 +1,8 @@
 """One model call as a recorded step.
 
-In workflow code, ``call_model`` issues the step ``model call`` and returns its ``Reply``. When a budget does not allow
-the call, that is recorded as the step's failure; the run then waits, parked, for somebody to raise the budget, and the
-call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context_limit``).
+In workflow code, ``issue_within_budget`` issues the step ``model call`` and returns its ``Reply``. When a budget does
+not allow the call, that is recorded as the step's failure; the run then waits, parked, until the budget is raised, and
+the call is issued again. A full context is recorded in the same way, for the loop to see (``context_limit``).
 
 In the step, ``ask_model`` reserves what the call may use, asks the first model of the chain that has not failed for
 good, and returns the reply. A fault that may pass makes the engine repeat the step after a while: what is known of the
@@ -99,12 +99,6 @@ class ModelCall:
 
     def __repr__(self) -> str:
         return str(self.turn)
-
-
-async def call_model(execution: Execution, model_call: ModelCall) -> Reply:
-    """Ask a model from workflow code, as a recorded step."""
-    reply, _ = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (model_call,), {}))
-    return reply
 
 
 async def issue_within_budget(execution: Execution, call: StepCall) -> tuple[Any, Outcome]:

@@ -12,6 +12,7 @@ from engine_world import FlakyStore, World, make_unavailable_error, wait_until_p
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
 from holdfast.engine.live_events import FLUSH_INTERVAL_S
+from holdfast.engine.step_context import get_step_executor
 from holdfast.reports.report_reader import read_report
 from holdfast.reports.types import SkippedStep
 from holdfast.stores.live_events import STARTED, TEXT
@@ -236,11 +237,13 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     stage = Stage()
     stage.failures = 1
     began: list[Any] = []
+    executors: list[Any] = []
 
     @step(retries=1, backoff=60)
     async def talk() -> str:
         me = current_step()
         began.append(me)
+        executors.append(get_step_executor())
         me.publish_text(f"attempt {me.attempt}")
         return await stage.play()
 
@@ -256,7 +259,7 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     assert said(told) == [("1.2.0", 0, "attempt 2")], "what a failed attempt had not told yet is void"
     assert [json.loads(one.data)["attempt"] for one in told if one.kind == STARTED] == [2]
     began[0].publish_text("too late")  # of an attempt that is over
-    hear = began[1].get_text_appender(1)
+    hear = executors[1].get_text_appender(began[1], 1)
     hear("the other model")
     await pass_time(world, runtime)
     assert said(await notices(runtime, handle.run_id))[1:] == [("1.2.1", 0, "the other model")]

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_until_parked
 
-from holdfast import Budget, RunDead, current_step, step, wait_for_signal, workflow
+from holdfast import Budget, RunDead, step, wait_for_signal, workflow
 from holdfast.admission.usage import Usage
+from holdfast.engine.step_context import get_step_executor
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -472,13 +473,13 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
             if name == "slow":
                 await asyncio.sleep(60)
             await gate.wait()
-            me = current_step()
+            executor = get_step_executor()
             if asks == "withdraw":
-                await me.withdraw_approval("question")
+                await executor.withdraw_approval("question")
             elif asks == "remind":
-                await me.remind_approval("question", 1, "ada", None)
+                await executor.remind_approval("question", 1, "ada", None)
             else:
-                await me.reserve(Usage(input_tokens=1))
+                await executor.reserve(Usage(input_tokens=1))
         except asyncio.CancelledError:
             cancelled.append(name)
             raise

@@ -51,8 +51,8 @@ from holdfast.authoring.workflow import (
 from holdfast.client.store_runs import RunStoreAccess
 from holdfast.codec import InputsCodec, codec_for
 from holdfast.core.execution import get_current_execution
-from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition, WorkflowDefinition
+from holdfast.engine.step_context import current_context
 from holdfast.errors import CodecError, DefinitionError, InputError
 from holdfast.reports.agent_result import AgentResult, AgentResultCodec
 from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
@@ -486,20 +486,18 @@ class Agent(Workflow[..., AgentResult[T]]):
         takes_context = bool(inspect.signature(function).parameters)
 
         def make_context(deps: Any) -> RunContext[Any]:
-            step = step_context.current_context.get()
+            step = current_context.get()
             return RunContext(deps, step.run_id, name, INSTRUCTIONS_STEP, "", step.idempotency_key, step.attempt, step)
 
         async def generate() -> str:
             if not takes_context:
                 return await function()
-            return await function(
-                make_context(await handing.get_deps_async(step_context.current_context.get(), name, self.deps_type))
-            )
+            return await function(make_context(await handing.get_deps_async(name, self.deps_type)))
 
         def generate_sync() -> str:
             if not takes_context:
                 return function()
-            return function(make_context(handing.get_deps(step_context.current_context.get(), name, self.deps_type)))
+            return function(make_context(handing.get_deps(name, self.deps_type)))
 
         is_coroutine = is_async(function)
         return StepDefinition(

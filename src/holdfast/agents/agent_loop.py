@@ -38,8 +38,8 @@ from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import SESSION_STEP, RecordKind
-from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import ContextFull, InvalidOutput, TurnLimitReached
 from holdfast.reports.agent_result import AgentResult
 
@@ -199,7 +199,7 @@ async def _await_previous_run(execution: Execution, agent: Agent[Any]) -> _Previ
 
 
 async def _read_previous_run_id() -> str:
-    return await step_context.current_context.get().get_previous_run_id()
+    return await get_step_executor().get_previous_run_id()
 
 
 _SESSION_STEP = StepDefinition(SESSION_STEP, _read_previous_run_id, True, codec_for(str), (), {})

@@ -230,9 +230,7 @@ class Tool(Step[P, R]):
         if call.requirement is not None and (reason := await self._get_approval_reason(call, args, kwargs)) is not None:
             raise self._make_approval_required(call, args, kwargs, reason)
         if self.has_context:
-            args.insert(
-                0, self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
-            )
+            args.insert(0, self._make_context(await get_deps_async(call.agent, call.deps_type), call))
         return await self.definition.function(*args, **kwargs)
 
     def _execute_sync(self, call: _ModelToolCall, /, **_shown: object) -> Any:
@@ -240,7 +238,7 @@ class Tool(Step[P, R]):
         if call.requirement is not None and (reason := self._get_approval_reason_sync(call, args, kwargs)) is not None:
             raise self._make_approval_required(call, args, kwargs, reason)
         if self.has_context:
-            args.insert(0, self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call))
+            args.insert(0, self._make_context(get_deps(call.agent, call.deps_type), call))
         return self.definition.function(*args, **kwargs)
 
     # Whether a person must approve
@@ -264,14 +262,14 @@ class Tool(Step[P, R]):
         """Why an approval is needed; ``None``: none is."""
         need, context = cast("ApprovalRequirement", call.requirement), None
         if need.has_context:
-            context = self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
+            context = self._make_context(await get_deps_async(call.agent, call.deps_type), call)
         said = need.evaluate(context, self._parameters.name_arguments(args, kwargs))
         return need.get_reason(await said if need.is_async else said, self.name)
 
     def _get_approval_reason_sync(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
         need, context = cast("ApprovalRequirement", call.requirement), None
         if need.has_context:
-            context = self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call)
+            context = self._make_context(get_deps(call.agent, call.deps_type), call)
         return need.get_reason(need.evaluate(context, self._parameters.name_arguments(args, kwargs)), self.name)
 
     def _make_approval_required(

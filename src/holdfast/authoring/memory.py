@@ -16,8 +16,8 @@ from holdfast.authoring.step import invoke
 from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, get_current_execution
-from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
+from holdfast.engine.step_context import find_step_executor, get_step_executor
 from holdfast.services import memories
 from holdfast.services.memories import AsyncMemory, MemoryEntry
 from holdfast.stores.contract import Store
@@ -32,15 +32,15 @@ class _CurrentStoreAccess:
     """The store of the step that calls, or of this loop's runtime."""
 
     async def store(self) -> Store:
-        step = step_context.current_context.get(None)
-        if step is not None:
-            return step.engine.store
+        executor = find_step_executor()
+        if executor is not None:
+            return executor.engine.store
         return await (await current_runtime()).store()
 
     async def change_memory(self, change: MemoryChange) -> None:
-        step = step_context.current_context.get(None)
-        if step is not None:
-            await step.engine.writer.perform(change)
+        executor = find_step_executor()
+        if executor is not None:
+            await executor.engine.writer.perform(change)
         else:
             await (await current_runtime()).change_memory(change)
 
@@ -119,24 +119,24 @@ async def _invoke_as_step(
 
 
 async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:
-    step = step_context.current_context.get()
-    engine = step.engine
-    step.set_memory_change(memories.build_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
+    executor = get_step_executor()
+    now, max_value = executor.engine.clock.now(), executor.engine.max_value
+    executor.memory_change = memories.build_put(namespace, key, value, text, now, max_value)
 
 
 async def _get(namespace: str, key: str, type: Any) -> list[Any]:
     """A list of one, or an empty one: a default need not be recordable."""
-    found = await memories.read_value(step_context.current_context.get().engine.store, namespace, key, _MISSING, type)
+    found = await memories.read_value(get_step_executor().engine.store, namespace, key, _MISSING, type)
     return [] if found is _MISSING else [found]
 
 
 async def _search(namespace: str, query: str, limit: int) -> list[MemoryEntry]:
-    return await memories.search_values(step_context.current_context.get().engine.store, namespace, query, limit)
+    return await memories.search_values(get_step_executor().engine.store, namespace, query, limit)
 
 
 async def _list(namespace: str, after: str, limit: int) -> list[MemoryEntry]:
-    return await memories.list_values(step_context.current_context.get().engine.store, namespace, after, limit)
+    return await memories.list_values(get_step_executor().engine.store, namespace, after, limit)
 
 
 async def _delete(namespace: str, key: str) -> None:
-    step_context.current_context.get().set_memory_change(memories.build_delete(namespace, key))
+    get_step_executor().memory_change = memories.build_delete(namespace, key)

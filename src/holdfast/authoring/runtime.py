@@ -310,7 +310,7 @@ def _remove_open(runtime: Runtime) -> None:
 async def current_runtime() -> Runtime:
     """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
     loop = asyncio.get_running_loop()
-    step = step_context.current_context.get(None)
+    step = step_context.find_step_executor()
     for runtime in list(_open_runtimes):
         if runtime.is_closed:
             _remove_open(runtime)

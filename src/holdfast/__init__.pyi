@@ -5,6 +5,8 @@ from holdfast.admission.usage import Usage as Usage
 from holdfast.agents.agent import Agent as Agent
 from holdfast.agents.llm_step import llm_step as llm_step
 from holdfast.agents.models.context_limit import Compaction as Compaction
+from holdfast.agents.models.model_options import ModelOptions as ModelOptions
+from holdfast.agents.output import Output as Output
 from holdfast.agents.skills.skill import Skill as Skill
 from holdfast.agents.skills.skill import skill as skill
 from holdfast.agents.skills.skill_folders import load_skills as load_skills
@@ -46,6 +48,7 @@ from holdfast.authoring.workflow_api import (
 from holdfast.authoring.workflow_api import (
     wait_for_signal as wait_for_signal,
 )
+from holdfast.authoring.workflow_options import WorkflowOptions as WorkflowOptions
 from holdfast.client.client import Client as Client
 from holdfast.client.delivery import Delivery as Delivery
 from holdfast.client.delivery_steps import StepUsage as StepUsage

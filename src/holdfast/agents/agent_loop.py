@@ -97,7 +97,7 @@ async def _run_turns(
             context_limit=None
             if agent.compaction is None
             else ContextLimit(agent.compaction, conversation.is_just_compacted),
-            should_continue=agent.continue_truncated and not is_last,
+            should_continue=agent.output.continue_truncated and not is_last,
         )
         reply, outcome, window = await _call_model(execution, question)
         if reply is None:
@@ -112,7 +112,7 @@ async def _run_turns(
             invalid = 0
         elif planner is None or not planner.is_about_plan(reply.feedback):
             invalid += 1
-            if invalid > agent.output_retries:
+            if invalid > agent.output.retries:
                 raise _make_invalid_output(execution, agent, invalid, reply.feedback, outcome)
         if reply.feedback is not None:
             conversation.add_correction(reply, execution.loop.time())
@@ -145,7 +145,8 @@ def _make_invalid_output(
     error = InvalidOutput(
         f"run {execution.run_id!r} of agent {agent.name!r}: {count} answers in a row do not fit its output_type. What "
         f"is wrong with the last one: {feedback}\n"
-        f"`holdfast retry {execution.run_id}` asks the model once more; output_retries= of the agent allows more."
+        f"`holdfast retry {execution.run_id}` asks the model once more; Output(..., retries=...) as the output_type "
+        f"allows more."
     )
     if outcome is not None:
         mark_origin(error, outcome.origin)

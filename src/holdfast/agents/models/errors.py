@@ -11,7 +11,7 @@ without one, the step fails with the provider's words.
 
 **Semantic faults** are not failures of the call at all: an answer that does not fit, arguments that do not fit, a tool
 that is not there or that raises, a sub-agent that fails. They are recorded, and told to the model as an observation;
-see ``conversation``. The agent's ``output_retries`` and ``max_turns`` bound them.
+see ``conversation``. The agent's ``Output.retries`` and ``max_turns`` bound them.
 
 A tool's own retries (``@tool(retries=3)``) are the engine's, and happen before the model hears of it.
 

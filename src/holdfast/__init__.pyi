@@ -1,5 +1,6 @@
 from holdfast.admission.queue_limits import PerKey as PerKey
 from holdfast.admission.queue_limits import Queue as Queue
+from holdfast.admission.retry_policy import RetryPolicy as RetryPolicy
 from holdfast.admission.usage import Budget as Budget
 from holdfast.admission.usage import Usage as Usage
 from holdfast.agents.agent import Agent as Agent
@@ -56,7 +57,6 @@ from holdfast.client.handle import Handle as Handle
 from holdfast.client.sync_listener import SyncDelivery as SyncDelivery
 from holdfast.codec.encryption import AesEncryption as AesEncryption
 from holdfast.codec.encryption import Encryption as Encryption
-from holdfast.core.retry_policy import RetryPolicy as RetryPolicy
 from holdfast.core.states import Effect as Effect
 from holdfast.core.states import RunState as RunState
 from holdfast.errors import (

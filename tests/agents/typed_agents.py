@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from typing_extensions import assert_type
+from typing import assert_type
 
 from holdfast import Agent, AgentResult, Handle, ModelOptions, Output, WorkflowOptions, llm_step
 from holdfast.agents.agent_handle import AgentHandle

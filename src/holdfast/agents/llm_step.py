@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, PromptedReply, build_correction_messages, read_usage
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.errors import TransientModelError
@@ -36,7 +37,6 @@ from holdfast.authoring.step import Step, get_modifiers, get_wrapped_function, m
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine import step_context
 from holdfast.engine.definitions import Compensation, StepCall, StepDefinition

@@ -23,6 +23,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast, get_args, get_origin, overload
 
 from holdfast.admission.durations import Duration
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
 from holdfast.agents.deps import get_deps, get_deps_async
 from holdfast.agents.docstrings import ParsedDocstring, parse_docstring
@@ -43,7 +44,6 @@ from holdfast.authoring.step import RetryOn, Step, define_step, get_modifiers
 from holdfast.codec import codec_for
 from holdfast.codec.formatting import truncate
 from holdfast.core.execution import get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.step_context import StepContext, current_context

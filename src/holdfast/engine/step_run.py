@@ -24,12 +24,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
 from holdfast.codec import codec_for, encode_error, get_error_message, preview_arguments, read_error_info, validate_size
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.records import Attempt
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine import run_approvals
 from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
 from holdfast.engine.budget_reservation import reserve_budget

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY, ModelFailure
 from holdfast.agents.models.model_resolution import get_model_name
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.reports.recorded_reply import FailedModel
 
 if TYPE_CHECKING:

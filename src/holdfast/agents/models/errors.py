@@ -26,8 +26,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.codec.redaction import redact_secrets
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import ModelError, ModelRequestRejected, ModelUnavailable, UsageError
 from holdfast.reports.recorded_reply import FailedModel
 

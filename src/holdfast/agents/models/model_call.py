@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import BUDGET_SIGNAL, Usage
 from holdfast.agents.models.chain import ChainState, ModelChain
 from holdfast.agents.models.decoder_warmup import warm_up_decoder
@@ -38,7 +39,6 @@ from holdfast.authoring.step import read_outcome
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.records import RecordKind
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.step_context import current_context, find_step_executor
 from holdfast.errors import BudgetExceeded, HoldfastError, ModelRequestRejected, UsageError

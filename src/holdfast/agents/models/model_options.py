@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S, ModelChain, RetryPolicies
 from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY
 from holdfast.agents.models.model_resolution import get_model_name, validate_models
 from holdfast.authoring.step import validate_retry_policy
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import Budget
 from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S
 from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY
@@ -37,7 +38,6 @@ from holdfast.authoring.step import validate_retry_policy
 from holdfast.authoring.workflow_api import now
 from holdfast.authoring.workflow_options import validate_tags
 from holdfast.core.execution import get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.integrations.pydantic_ai.agent_methods import await_result, current_call, replace_methods, start_run
 from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow, RunOptions

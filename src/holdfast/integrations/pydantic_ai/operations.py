@@ -42,6 +42,7 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed, UnexpectedModelBehavi
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.conversation import COMPACTION_STEP_NAME
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.decoder_warmup import warm_up_decoder
@@ -55,7 +56,6 @@ from holdfast.authoring.step import invoke
 from holdfast.codec import encode_error
 from holdfast.codec.redaction import redact_secrets
 from holdfast.core.execution import Execution, get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
 from holdfast.engine.step_context import current_context, get_step_executor
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
 from holdfast.agents.tool_approvals import ApprovalRule
 from holdfast.agents.tools import Tool, check_name
 from holdfast.agents.toolsets import ListedTool, Toolset
 from holdfast.codec.formatting import truncate
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavailable, UsageError

@@ -8,10 +8,10 @@ from holdfast.agents.llm_step import llm_step as llm_step
 from holdfast.agents.models.context_limit import Compaction as Compaction
 from holdfast.agents.models.model_options import ModelOptions as ModelOptions
 from holdfast.agents.output import Output as Output
+from holdfast.agents.run_context import RunContext as RunContext
 from holdfast.agents.skills.skill import Skill as Skill
 from holdfast.agents.skills.skill import skill as skill
 from holdfast.agents.skills.skill_folders import load_skills as load_skills
-from holdfast.agents.tools import RunContext as RunContext
 from holdfast.agents.tools import Tool as Tool
 from holdfast.agents.tools import tool as tool
 from holdfast.authoring.approval_requests import ApprovalNotification as ApprovalNotification

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.agents.deps import get_deps, get_deps_async
-from holdfast.agents.tools import RunContext
+from holdfast.agents.run_context import make_run_context
 from holdfast.authoring.introspection import is_async
 from holdfast.codec import codec_for
 from holdfast.engine.definitions import StepDefinition
-from holdfast.engine.step_context import current_context
 from holdfast.errors import DefinitionError
 from holdfast.reports.recorded_reply import INSTRUCTIONS_STEP
 
@@ -25,17 +24,15 @@ def define_instructions(value: Any, agent: str, deps_type: Any) -> str | StepDef
     function: Callable[..., Any] = value
     takes_context = bool(inspect.signature(function).parameters)
 
-    def make_context(deps: Any) -> RunContext[Any]:
-        step = current_context.get()
-        return RunContext(deps, step.run_id, agent, INSTRUCTIONS_STEP, "", step.idempotency_key, step.attempt, step)
-
     async def generate() -> str:
         if not takes_context:
             return await function()
-        return await function(make_context(await get_deps_async(agent, deps_type)))
+        return await function(make_run_context(await get_deps_async(agent, deps_type), agent, INSTRUCTIONS_STEP))
 
     def generate_sync() -> str:
-        return function(make_context(get_deps(agent, deps_type))) if takes_context else function()
+        if not takes_context:
+            return function()
+        return function(make_run_context(get_deps(agent, deps_type), agent, INSTRUCTIONS_STEP))
 
     is_coroutine = is_async(function)
     return StepDefinition(

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.agents.tools import RunContext, Tool, tool
+from holdfast.agents.run_context import RunContext
+from holdfast.agents.tools import Tool, tool
 from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import DefinitionError, InputError, ModelRetry, UsageError
 from holdfast.services import memories

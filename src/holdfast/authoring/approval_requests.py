@@ -208,7 +208,7 @@ class _PendingApproval:
         """How many commands and timers are this question's own."""
         self._first_seq: int | None = None
         """``seq`` of the first of its records."""
-        self.id = execution.derive_approval_id(self._position, _hash_request(request))
+        self.id = execution.seeded_random.derive_approval_id(self._position, _hash_request(request))
         self._answer_future = self._issue(
             RecordKind.APPROVAL, name, ApprovalCall(self.id, self._request, self._policy.timeout_s)
         )

@@ -84,12 +84,11 @@ def _prepare_child(
         )
     spec, position = definition.to_spec(), execution.next_position
     if options.id is None and spec.id_template is None:
-        options = replace(
-            options, id=_make_child_id(execution.run_id, spec.name, execution.make_child_id_suffix(position))
-        )
+        suffix = execution.seeded_random.make_child_id_suffix(position)
+        options = replace(options, id=_make_child_id(execution.run_id, spec.name, suffix))
     given = workflow.prepare_start(args, kwargs)
     inputs = definition.inputs_codec.encode(given.args, given.kwargs)
-    seed = execution.derive_child_seed(position)
+    seed = execution.seeded_random.derive_child_seed(position)
 
     def make(now: float) -> NewRun:
         return replace(

@@ -128,7 +128,7 @@ class StepRun:
     @property
     def idempotency_key(self) -> str:
         """Stable over attempts, crashes and replays."""
-        return self.driver.execution.derive_idempotency_key(self.command.position, self.step.name)
+        return self.driver.execution.seeded_random.derive_idempotency_key(self.command.position, self.step.name)
 
     async def reserve(self, expected: Usage) -> None:
         """Ask for a piece of the run's budgets."""

@@ -253,7 +253,7 @@ class ProcessStore(Store):
         )
         # From here on nothing of these begins here, until this process hears that they are switched on again.
         still = self._process.disabled_claims
-        for driver in self._process.engine.list_drivers():
+        for driver in self._process.engine.held_runs.list_drivers():
             (still.add if driver.run.workflow in off else still.discard)((driver.run.key, driver.run.epoch))
         return off
 

@@ -307,10 +307,10 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     first = await world.open()
     handle = await first.start(telling_lost)
     me = await stage.begins()
-    driver = first._engine._drivers_by_run_id[handle.run_id]
+    driver = first._engine.held_runs.drivers_by_run_id[handle.run_id]
     await world.kill(first)
     second = await world.open()
-    await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     me.publish_text("from a zombie")
     world.clock.advance(FLUSH_INTERVAL_S)
     await wait_until(lambda: driver.is_closed)
@@ -377,7 +377,7 @@ async def test_the_timer_does_not_run_when_there_is_nothing_to_tell(in_memory: W
 
     runtime = await in_memory.open()
     handle = await runtime.start(telling_nothing)
-    driver = await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    driver = await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: driver in runtime._engine._idle_runs)
     assert runtime._engine.live_events._flush_timer is None
 

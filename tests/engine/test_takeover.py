@@ -96,7 +96,7 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
     second = await world.open()
     await wait_until(lambda: len(gates) == 2)
     gates[0].set()
-    await wait_until(lambda: not first._engine._drivers)
+    await wait_until(lambda: not first._engine.held_runs.drivers)
     gates[1].set()
     assert await flow.get_handle(second, handle.run_id).result() == ["worker 2", "after"]
     assert [record.epoch for record in await read_journal(second, handle)] == [2, 2]
@@ -137,7 +137,7 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
     assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
-    assert not first._engine._drivers
+    assert not first._engine.held_runs.drivers
 
 
 async def test_a_zombie_cannot_end_a_run(world: World):
@@ -159,7 +159,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     await wait_until(lambda: gates)
     # The outcome is committed; then, before its end is, the run is taken over.
     store = first._engine.store
-    driver = first._engine._drivers_by_run_id[handle.run_id]
+    driver = first._engine.held_runs.drivers_by_run_id[handle.run_id]
     finish = driver._finish
 
     def taken_over_first(*args: Any, **options: Any) -> None:
@@ -498,4 +498,4 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
     assert await flow.get_handle(second, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
-    assert not first._engine._drivers
+    assert not first._engine.held_runs.drivers

@@ -29,7 +29,7 @@ from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from holdfast import Agent, Budget, Runtime, tool
+from holdfast import Agent, Budget, ModelOptions, Runtime, tool
 
 RESULT_CHARS = 200
 """Characters of a tool's result."""
@@ -170,7 +170,7 @@ def make_streaming_agent(turns: int, *, stream: bool, is_assembled: bool = False
     """An agent whose model says something in each turn."""
     name = f"{'assembled' if is_assembled else 'streamed' if stream else 'whole'}-{turns}"
     model = StreamingModel(turns, is_assembled=is_assembled)
-    return Agent(model, name=name, tools=[look_up], max_turns=turns, stream=stream)
+    return Agent(model, name=name, tools=[look_up], max_turns=turns, model_options=ModelOptions(stream=stream))
 
 
 async def time_concurrent_runs(agent: Agent[str], run_count: int) -> float:

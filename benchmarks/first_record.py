@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from holdfast import Agent, Runtime, tool
+from holdfast import Agent, ModelOptions, Runtime, tool
 from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
@@ -37,7 +37,8 @@ async def look_up(number: int) -> str:
 
 async def main(url: str, model: str, stream: bool) -> None:
     Driver.on_recorded = print_when_recorded
-    clerk = Agent(model, name="clerk", tools=[look_up], instructions="You are script:clerk.", stream=stream)
+    options = ModelOptions(stream=stream)
+    clerk = Agent(model, name="clerk", tools=[look_up], instructions="You are script:clerk.", model_options=options)
     async with Runtime(url):
         await clerk.run("Look up 7.")
 

@@ -14,6 +14,7 @@ from holdfast.core.seeded_random import SeededRandom
 from holdfast.engine.child_runs import ChildRuns
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.workers import MemoryClaims, MemoryWorkers
@@ -80,7 +81,7 @@ def no_poll_after_end() -> Iterator[None]:
 def child_seed_random() -> Iterator[None]:
     """Whoever starts it again takes it for somebody else's."""
     numbers = count()
-    with patch.object(Execution, "derive_child_seed", lambda *_: next(numbers).to_bytes(16, "big")):
+    with patch.object(SeededRandom, "derive_child_seed", lambda *_: next(numbers).to_bytes(16, "big")):
         yield
 
 
@@ -109,16 +110,16 @@ def cancel_not_propagated() -> Iterator[None]:
 @register_mutant("a child that is at work here is taken up once more")
 def child_activated_twice() -> Iterator[None]:
     """Its parent came back into memory, and started it again."""
-    real = JournalEngine.load_run
+    real = HeldRuns.load
 
-    def take(self: JournalEngine, run: Any, *args: Any) -> None:
-        known = self._drivers.pop(run.key, None)
+    def take(self: HeldRuns, run: Any, *args: Any) -> None:
+        known = self.drivers.pop(run.key, None)
         real(self, run, *args)
         if known is not None:
-            self._drivers.setdefault(run.key, known)
+            self.drivers.setdefault(run.key, known)
 
     is_first = lambda self, started: started.is_new and started.run.state == "running"  # noqa: E731
-    with patch.object(Claims, "_is_first_execution", is_first), patch.object(JournalEngine, "load_run", take):
+    with patch.object(Claims, "_is_first_execution", is_first), patch.object(HeldRuns, "load", take):
         yield
 
 

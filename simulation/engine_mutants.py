@@ -11,6 +11,7 @@ from holdfast.core.loop import RunLoop
 from holdfast.engine import journal_writer
 from holdfast.engine.claims import Claims
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.journal_engine import JournalEngine
 from holdfast.engine.journal_writer import JournalWriter
@@ -248,7 +249,7 @@ def cursor_skips_starting_runs() -> Iterator[None]:
         holder = self._host
         found = await holder.store.claims.get_new_signals(holder.worker_id, self._signal_cursor)
         self._signal_cursor = found.cursor
-        drivers = [holder.get_driver(key) for key, _ in found.signals]
+        drivers = [self._held_runs.drivers.get(key) for key, _ in found.signals]
         await self._fetch_requests()
         for driver, (_, signal) in zip(drivers, found.signals, strict=True):
             if driver is not None:
@@ -295,13 +296,13 @@ def heartbeat_stopped_early() -> Iterator[None]:
 @register_mutant("a run claimed by the worker that was declared dead is taken up by the one it became")
 def stale_claim_accepted() -> Iterator[None]:
     """The answer came late; the new registration seems to cover it."""
-    real = JournalEngine.load_run
+    real = HeldRuns.load
 
-    def take(self: JournalEngine, run: Any, definition: Any, history: Any) -> None:
-        with patch.object(self.membership, "is_reregistering", False):
-            real(self, replace(run, owner=self.worker_id), definition, history)
+    def take(self: HeldRuns, run: Any, definition: Any, history: Any) -> None:
+        with patch.object(self._host.membership, "is_reregistering", False):
+            real(self, replace(run, owner=self._host.worker_id), definition, history)
 
-    with patch.object(JournalEngine, "load_run", take):
+    with patch.object(HeldRuns, "load", take):
         yield
 
 

@@ -44,15 +44,15 @@ def check_end(world: World) -> None:
     for process in world.list_open_processes():
         engine = process.engine
         if (
-            engine._drivers
-            or engine._drivers_by_run_id
-            or engine._incoming_count
+            engine.held_runs.drivers
+            or engine.held_runs.drivers_by_run_id
+            or engine.held_runs._incoming_count
             or len(engine._idle_runs)
             or process.in_flight_count
         ):
             world.fail(
                 "a worker with nothing to do holds nothing",
-                f"{process}: {len(engine._drivers)} drivers, {engine._incoming_count} coming, "
+                f"{process}: {len(engine.held_runs.drivers)} drivers, {engine.held_runs._incoming_count} coming, "
                 f"{process.in_flight_count} in flight",
             )
 

@@ -48,7 +48,7 @@ class ObservedExecution(Execution):
         self._process = process
         self.last_seq = -1
         """The number of the record that the workflow saw last."""
-        driver = process.engine._drivers_by_run_id.get(self.run_id)
+        driver = process.engine.held_runs.drivers_by_run_id.get(self.run_id)
         self.epoch = 0 if driver is None else driver.run.epoch
         """The claim under which it is executed."""
         self.code_version = process.world.code_version
@@ -194,7 +194,7 @@ class Process:
             self.store,
             DEFINITIONS,
             lease_s=world.plan.lease_s,
-            concurrency=world.plan.concurrency,
+            max_concurrency=world.plan.concurrency,
             max_blocked_s=world.plan.lease_s,
             threads=1,
             clock=self.clock,

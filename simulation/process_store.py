@@ -335,6 +335,6 @@ class ProcessDisabledWorkflows(DisabledWorkflows):
         )
         # From here on nothing of these begins here, until this process hears that they are switched on again.
         still = self._store.process.disabled_claims
-        for driver in self._store.process.engine.list_drivers():
+        for driver in self._store.process.engine.held_runs.list_drivers():
             (still.add if driver.run.workflow in off else still.discard)((driver.run.key, driver.run.epoch))
         return off

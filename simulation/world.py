@@ -402,13 +402,13 @@ class World(workloads.StepObserver):
         """Every run has ended, and everybody has had the time to notice."""
         if not self._are_runs_ended():
             return False
-        return not any(p.in_flight_count or p.engine is None or p.engine._drivers for p in self.list_open_processes())
+        return not any(
+            p.in_flight_count or p.engine is None or p.engine.held_runs.drivers for p in self.list_open_processes()
+        )
 
     def _is_quiet(self) -> bool:
         """Nobody holds anything, or waits for an answer that would give it something."""
-        return not any(
-            p.in_flight_count or p.engine._drivers or p.engine._incoming_count for p in self.list_open_processes()
-        )
+        return not any(p.in_flight_count or not p.engine.held_runs.is_idle for p in self.list_open_processes())
 
     def _run_until(self, limit: float, is_done: Callable[[], bool]) -> None:
         chance, events = self.rng, self._events

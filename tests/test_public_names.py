@@ -8,12 +8,12 @@ import holdfast
 
 PUBLIC = set(
     """
-    Agent AgentResult Budget Client Compaction Effect Event Handle ModelRetry Plan RetryPolicy RunContext RunInfo
-    RunState Runtime
+    Agent AgentResult Budget Client Compaction Effect Event Handle ModelOptions ModelRetry Output Plan RetryPolicy
+    RunContext RunInfo RunState Runtime
     Schedule ScheduleInfo UnknownSchedule
     PerKey Queue QueueInfo UnknownQueue
     Delivery DeliveryLost DeliveryParked StepUsage SyncDelivery
-    Skill Step Tool Usage Workflow
+    Skill Step Tool Usage Workflow WorkflowOptions
     AesEncryption Encryption UndecryptableValue
     current_run current_step llm_step map memory now parallel patched random skill load_skills step tool uuid4
     wait_for_signal workflow

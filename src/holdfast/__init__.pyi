@@ -1,14 +1,17 @@
 from holdfast.admission.queue_limits import PerKey as PerKey
 from holdfast.admission.queue_limits import Queue as Queue
+from holdfast.admission.retry_policy import RetryPolicy as RetryPolicy
 from holdfast.admission.usage import Budget as Budget
 from holdfast.admission.usage import Usage as Usage
 from holdfast.agents.agent import Agent as Agent
 from holdfast.agents.llm_step import llm_step as llm_step
 from holdfast.agents.models.context_limit import Compaction as Compaction
+from holdfast.agents.models.model_options import ModelOptions as ModelOptions
+from holdfast.agents.output import Output as Output
+from holdfast.agents.run_context import RunContext as RunContext
 from holdfast.agents.skills.skill import Skill as Skill
 from holdfast.agents.skills.skill import skill as skill
 from holdfast.agents.skills.skill_folders import load_skills as load_skills
-from holdfast.agents.tools import RunContext as RunContext
 from holdfast.agents.tools import Tool as Tool
 from holdfast.agents.tools import tool as tool
 from holdfast.authoring.approval_requests import ApprovalNotification as ApprovalNotification
@@ -46,6 +49,7 @@ from holdfast.authoring.workflow_api import (
 from holdfast.authoring.workflow_api import (
     wait_for_signal as wait_for_signal,
 )
+from holdfast.authoring.workflow_options import WorkflowOptions as WorkflowOptions
 from holdfast.client.client import Client as Client
 from holdfast.client.delivery import Delivery as Delivery
 from holdfast.client.delivery_steps import StepUsage as StepUsage
@@ -53,7 +57,6 @@ from holdfast.client.handle import Handle as Handle
 from holdfast.client.sync_listener import SyncDelivery as SyncDelivery
 from holdfast.codec.encryption import AesEncryption as AesEncryption
 from holdfast.codec.encryption import Encryption as Encryption
-from holdfast.core.retry_policy import RetryPolicy as RetryPolicy
 from holdfast.core.states import Effect as Effect
 from holdfast.core.states import RunState as RunState
 from holdfast.errors import (

@@ -363,7 +363,7 @@ class TurnLimitReached(HoldfastError):
 
 
 class InvalidOutput(HoldfastError):
-    """A model's answers did not fit the agent's ``output_type`` until its ``output_retries`` were used up."""
+    """A model's answers did not fit the agent's ``output_type`` until its ``Output.retries`` were used up."""
 
 
 class McpError(HoldfastError):

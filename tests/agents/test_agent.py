@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from model_scripts import get_sent_contents
 from pydantic import BaseModel
 
-from holdfast import Agent, ModelRetry, RunContext, tool, workflow
+from holdfast import Agent, ModelOptions, ModelRetry, Output, RetryPolicy, RunContext, WorkflowOptions, tool, workflow
 from holdfast.errors import (
     DefinitionError,
     DepsMissing,
@@ -148,7 +149,7 @@ async def test_an_answer_that_never_fits_ends_in_a_clear_error() -> None:
     assert isinstance(result.error, InvalidOutput)
     assert "4 answers in a row" in str(result.error)
     assert "people" in str(result.error)
-    assert len(model.calls) == 4, "once, and output_retries more"
+    assert len(model.calls) == 4, "once, and Output.retries more"
     model.script = [*model.script[:3], answer(name="Paris", people=2_000_000)]
     result = await runner.retry(result.run_id)
     assert result.output.output == City(name="Paris", people=2_000_000), result.error
@@ -158,7 +159,7 @@ async def test_an_answer_that_never_fits_ends_in_a_clear_error() -> None:
 async def test_an_answer_that_fits_or_a_call_begins_the_count_of_misfits_anew() -> None:
     wrong, calls = answer(name="Paris"), call("double", number=1)
     model = ScriptedModel([wrong, calls, wrong, calls, wrong, answer(name="Paris", people=1)])
-    agent = Agent(model, name="agent-on-and-off", output_type=City, tools=[double], output_retries=1)
+    agent = Agent(model, name="agent-on-and-off", output_type=Output(City, retries=1), tools=[double])
     assert (await Runner().run(agent, "go")).output.output == City(name="Paris", people=1)
 
 
@@ -334,11 +335,17 @@ async def test_a_journal_is_replayed_in_a_new_process() -> None:
     [
         ({"name": ""}, "name"),
         ({"name": "bad-1", "max_turns": 0}, "max_turns"),
-        ({"name": "bad-8", "output_retries": -1}, "output_retries"),
+        (
+            {"name": "bad-8", "output_retries": 2},
+            r"write output_type=Output\(\.\.\., retries=",
+        ),
+        ({"name": "bad-9", "model_options": {"timeout": 3}}, r"model_options is a ModelOptions, as in ModelOptions\("),
+        ({"name": "bad-10", "workflow_options": {"queue": "q"}}, "workflow_options is a WorkflowOptions, as in"),
+        ({"name": "bad-11", "planning": 1}, "planning=1 is True or False"),
         ({"name": "bad-2", "tools": [double, tool(name="double")(lambda: 1)]}, "double"),
         ({"name": "bad-3", "tools": [3]}, "tool"),
         ({"name": "bad-4", "budget": 3}, "Budget"),
-        ({"name": "bad-5", "tags": "word"}, "tags"),
+        ({"name": "bad-5", "tags": ["word"]}, r"no argument tags=: write workflow_options=WorkflowOptions\(tags="),
         ({"name": "bad-6", "instructions": 3}, "instructions"),
         ({"name": "bad-7", "fallback": [""]}, "model"),
     ],
@@ -346,6 +353,52 @@ async def test_a_journal_is_replayed_in_a_new_process() -> None:
 async def test_mistakes_are_told_when_an_agent_is_defined(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DefinitionError, match=words):
         Agent("openai:gpt-4o", **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Output(City, retries=-1), "Output: retries=-1 must be a whole number, 0 or more"),
+        (lambda: Output(str, retries=True), "Output: retries=True"),
+        (lambda: Output(str, continue_truncated=1), "Output: continue_truncated=1 is True or False"),  # type: ignore[arg-type]
+        (lambda: Output(int, continue_truncated=True), "Output: continue_truncated is for texts, and its type is"),
+        (lambda: ModelOptions(settings=0.5), "ModelOptions: settings is a mapping"),  # type: ignore[arg-type]
+        (lambda: ModelOptions(timeout=0), "ModelOptions: timeout 0: a duration is longer than zero"),
+        (lambda: ModelOptions(timeout="soon"), "ModelOptions: timeout soon: 'soon' is not a unit|lacks a number"),
+        (lambda: ModelOptions(retry=3), "ModelOptions: retry is a RetryPolicy"),  # type: ignore[arg-type]
+        (lambda: ModelOptions(retry={"m": 3}), "ModelOptions, model m: retry is a RetryPolicy"),  # type: ignore[dict-item]
+        (lambda: ModelOptions(stream="yes"), "ModelOptions: stream='yes' is True or False"),  # type: ignore[arg-type]
+        (lambda: WorkflowOptions(timeout=-1), "WorkflowOptions: timeout -1: a duration is longer than zero"),
+        (lambda: WorkflowOptions(tags="word"), r"WorkflowOptions: tags is a collection of words.*tags=\['word'\]"),
+        (lambda: WorkflowOptions(max_deliveries=0), "WorkflowOptions: max_deliveries=0 must be a whole number"),
+        (lambda: WorkflowOptions(version="a@b"), "WorkflowOptions: a version has at most 100"),
+        (lambda: WorkflowOptions(serves="1"), "WorkflowOptions: serves is a collection of versions"),
+    ],
+)
+async def test_options_that_do_not_fit_are_refused_where_they_are_written(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(DefinitionError, match=words):
+        make()
+
+
+async def test_a_retry_policy_for_a_model_that_the_agent_does_not_have_is_refused() -> None:
+    options = ModelOptions(retry={"openai:gpt-5": RetryPolicy()})
+    with pytest.raises(
+        DefinitionError, match=r"agent 'bad-12': retry has a policy for openai:gpt-5, but its models are"
+    ):
+        Agent("openai:gpt-4o", name="bad-12", model_options=options)
+
+
+async def test_the_options_of_an_agent_are_those_of_its_runs() -> None:
+    options = WorkflowOptions(queue="slow", timeout="1 h", tags=["night"], max_deliveries=5, version="2", serves=["1"])
+    definition = Agent("openai:gpt-4o", name="agent-options", workflow_options=options).definition
+    assert (definition.queue, definition.timeout_s, definition.tags) == ("slow", 3600, ("night",))
+    assert (definition.max_deliveries, definition.version, definition.also_served_versions) == (5, "2", ("1",))
+    chain = Agent(
+        "openai:gpt-4o",
+        name="agent-model-options",
+        model_options=ModelOptions(settings={"temperature": 0}, timeout="1 min", stream=False),
+    ).model_chain
+    assert (chain.settings, chain.timeout_s, chain.should_stream) == ({"temperature": 0}, 60, False)
 
 
 async def test_an_empty_prompt_is_refused_before_anything_is_recorded() -> None:

@@ -16,7 +16,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from holdfast import Agent, Client, Runtime, llm_step, tool, workflow
+from holdfast import Agent, Client, ModelOptions, Runtime, llm_step, tool, workflow
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.messages import dump_message
 from holdfast.agents.models.model_resolution import disable_sdk_retries, get_model, load_model
@@ -92,7 +92,10 @@ async def test_an_agent_asks_for_streams_unless_told_otherwise(server: ProviderS
     server.scripts = {"weather": [{"text": "Sunny.", "usage": {"input": 10, "output": 5}}]}
     name = f"streaming-{stream}"
     agent = Agent(
-        "openai-chat:gpt-4o", name=name, instructions="script:weather", **({} if stream else {"stream": False})
+        "openai-chat:gpt-4o",
+        name=name,
+        instructions="script:weather",
+        model_options=None if stream else ModelOptions(stream=False),
     )
     result = await agent.run("Go.")
     assert (result.output, result.usage.input_tokens, result.usage.output_tokens) == ("Sunny.", 10, 5)

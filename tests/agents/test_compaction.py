@@ -20,7 +20,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestParameters
 
-from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelRequestRejected, Runtime
+from holdfast import Agent, Budget, BudgetExceeded, Compaction, ModelOptions, ModelRequestRejected, Output, Runtime
 from holdfast.agents.compaction import format_transcript
 from holdfast.agents.conversation import rebuild_conversation
 from holdfast.agents.models import request
@@ -187,7 +187,7 @@ async def test_a_structured_answer_that_is_corrected_goes_on_over_a_compaction()
         answer(name="P"),
     ]
     model = Listener([*script, answer(name="Paris", people=2)])
-    agent = Agent(model, name="compact-city", tools=[find], output_type=City, compaction=WINDOW, output_retries=4)
+    agent = Agent(model, name="compact-city", tools=[find], output_type=Output(City, retries=4), compaction=WINDOW)
     result = await Runner().run(agent, "The largest city?")
     assert result.output.output == City(name="Paris", people=2), result.error
     assert "compaction" in names(result)
@@ -417,7 +417,9 @@ async def test_the_agents_settings_hold_for_the_summary_as_far_as_they_fit() -> 
 
     settings = {"max_tokens": 20, "temperature": 0, "parallel_tool_calls": True, "tool_choice": "auto"}
     model = Settled(make_find_script(9))
-    agent = Agent(model, name="compact-settings", tools=[find], model_settings=settings, compaction=WINDOW)
+    agent = Agent(
+        model, name="compact-settings", tools=[find], model_options=ModelOptions(settings=settings), compaction=WINDOW
+    )
     result = await Runner().run(agent, "go")
     assert result.output.output == "done", result.error
     [summary] = [given for given, asked in zip(seen, model.calls, strict=True) if asked.turn == 0]

@@ -29,7 +29,7 @@ SCRIPT = {
 PROGRAM = """
 import asyncio, json, sys
 from pydantic._internal._generate_schema import GenerateSchema
-from holdfast import Agent, Runtime, tool
+from holdfast import Agent, ModelOptions, Runtime, tool
 from holdfast.agents.models import model_call
 from holdfast.engine.driver import Driver
 
@@ -59,7 +59,13 @@ async def look(place: str) -> str:
 
 async def main():
     agents = [
-        Agent(sys.argv[2], name=f"first-{stream}", tools=[look], instructions="script:first", stream=stream)
+        Agent(
+            sys.argv[2],
+            name=f"first-{stream}",
+            tools=[look],
+            instructions="script:first",
+            model_options=ModelOptions(stream=stream),
+        )
         for stream in (True, False)
     ]
     async with Runtime(sys.argv[1]):

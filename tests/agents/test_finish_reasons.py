@@ -12,7 +12,7 @@ from pydantic_ai.models.openai import OpenAIResponsesStreamedResponse, OpenAIStr
 from pydantic_ai.models.snowflake import SnowflakeStreamedResponse
 from pydantic_ai.usage import RequestUsage
 
-from holdfast import Agent, Client, DefinitionError, RunFailed, Runtime, tool
+from holdfast import Agent, Client, DefinitionError, Output, RunFailed, Runtime, tool
 from holdfast.agents.models.finish_reasons import CONTINUE_PROMPT, is_unfinished
 from holdfast.reports.agent_result import AgentResult, decode_plain_result
 from holdfast.testing import Runner, ScriptedModel, call
@@ -78,7 +78,7 @@ async def test_the_story_and_the_conversation_tell_it(runtime: Runtime):
 
 async def test_a_text_that_was_cut_off_is_continued(runtime: Runtime):
     model = ScriptedModel([cut("Once upon "), cut("a time there "), "was a dog."], usage=(10, 5))
-    agent = Agent(model, name="finish-continued", continue_truncated=True)
+    agent = Agent(model, name="finish-continued", output_type=Output(str, continue_truncated=True))
     result = await agent.run("Tell a story.")
     assert (result.output, result.finish_reason) == ("Once upon a time there was a dog.", "stop")
     assert result.usage.calls == 3
@@ -92,7 +92,7 @@ async def test_a_text_that_was_cut_off_is_continued(runtime: Runtime):
 
 async def test_a_crash_between_two_pieces_repeats_neither():
     model = ScriptedModel([cut("Once upon "), "a time."])
-    agent = Agent(model, name="finish-crash", continue_truncated=True)
+    agent = Agent(model, name="finish-crash", output_type=Output(str, continue_truncated=True))
     runner = Runner()
     for number, moment in enumerate(("before", "after"), start=1):
         getattr(runner, f"simulate_crash_{moment}")(step="model call", occurrence=2)
@@ -105,7 +105,7 @@ async def test_a_crash_between_two_pieces_repeats_neither():
 
 async def test_the_pieces_are_turns_and_the_last_turn_is_what_it_is(runtime: Runtime):
     model = ScriptedModel([cut("One, "), cut("two, "), cut("three, ")])
-    agent = Agent(model, name="finish-limited", continue_truncated=True, max_turns=3)
+    agent = Agent(model, name="finish-limited", output_type=Output(str, continue_truncated=True), max_turns=3)
     result = await agent.run("Count.")
     assert (result.output, result.finish_reason) == ("One, two, three, ", "length")
 
@@ -117,7 +117,7 @@ async def test_an_answer_after_a_tool_is_not_the_end_of_what_was_cut_off_before(
         return "rain"
 
     model = ScriptedModel([cut("Let me think about "), call("look"), "It rains."])
-    agent = Agent(model, name="finish-tool", tools=[look], continue_truncated=True)
+    agent = Agent(model, name="finish-tool", tools=[look], output_type=Output(str, continue_truncated=True))
     assert (await agent.run("What is the weather?")).output == "It rains."
 
 
@@ -129,7 +129,7 @@ async def test_a_text_is_not_continued_unless_somebody_wants_it(runtime: Runtime
 
 async def test_only_texts_can_be_continued():
     with pytest.raises(DefinitionError, match="continue_truncated is for texts"):
-        Agent("openai:gpt-4o", name="finish-typed", output_type=int, continue_truncated=True)
+        Agent("openai:gpt-4o", name="finish-typed", output_type=Output(int, continue_truncated=True))
 
 
 async def test_a_limit_that_leaves_nothing_of_the_answer_is_told_to_the_model(runtime: Runtime):

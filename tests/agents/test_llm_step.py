@@ -16,6 +16,7 @@ import holdfast
 from holdfast import (
     Budget,
     DefinitionError,
+    ModelOptions,
     ModelRequestRejected,
     TurnLimitReached,
     UsageError,
@@ -499,7 +500,8 @@ def test_mistakes_are_told_when_the_step_is_declared() -> None:
         (lambda: llm_step(model="gpt-4o", fallback=[7])(ask), "not 7"),  # type: ignore[list-item]
         (lambda: llm_step(ask), "needs a model: write"),  # type: ignore[arg-type, call-overload, misc]
         (lambda: llm_step(model="gpt-4o", max_turns=0)(ask), "max_turns=0"),
-        (lambda: llm_step(model="gpt-4o", timeout=-1)(ask), "timeout"),
+        (lambda: llm_step(model="gpt-4o", model_options=ModelOptions(timeout=-1))(ask), "timeout -1"),
+        (lambda: llm_step(model="gpt-4o", timeout=60)(ask), r"no argument timeout=: write model_options="),  # type: ignore[call-overload]
         (lambda: llm_step(model="gpt-4o")(ask_nothing), "-> None"),
         (lambda: llm_step(model="gpt-4o")(step(effect="once")(ask)), "effect='once'"),
         (lambda: llm_step(model="gpt-4o")(llm_step(model="gpt-4o")(ask)), "twice"),

@@ -37,9 +37,10 @@ from holdfast import RetryPolicy, workflow
 from holdfast.admission.usage import Budget, Usage
 from holdfast.agents.models import errors, model_call
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.model_call import MODEL_CALL_STEP, STEP, ModelCall, ask_model, call_model
+from holdfast.agents.models.model_call import MODEL_CALL_STEP, STEP, ModelCall, ask_model, issue_within_budget
 from holdfast.agents.models.request import MAX_CONTINUATIONS, SeenParts, prepare_messages
 from holdfast.core.execution import get_current_execution
+from holdfast.engine.definitions import StepCall
 from holdfast.errors import BudgetExceeded, ModelRequestRejected, ModelUnavailable, StoreUnavailable
 from holdfast.services.run_control import set_budget
 from holdfast.testing import Runner
@@ -127,7 +128,7 @@ async def models_calls_flow() -> list[str]:
     assert execution is not None
     said: list[str] = []
     for one in asked:
-        reply = await call_model(execution, one)
+        reply, _ = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (one,), {}))
         failed = "".join(f" (not {model.model}: {model.error}, {model.attempts})" for model in reply.failed_models)
         said.append(f"{reply.model}: {reply.response.text}{failed}")
     return said

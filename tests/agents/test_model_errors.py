@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import exceptions as library
 from pydantic_ai.exceptions import ModelHTTPError
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.models import errors
 from holdfast.agents.models.errors import (
     ModelFailure,
@@ -23,7 +24,6 @@ from holdfast.agents.models.errors import (
     make_model_error,
     read_retry_after,
 )
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import ModelRequestRejected, ModelUnavailable, UsageError
 from holdfast.reports.recorded_reply import FailedModel
 

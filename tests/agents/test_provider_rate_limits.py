@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from holdfast import Agent, workflow
-from holdfast.engine.step_context import current_context
+from holdfast.engine.step_context import get_step_executor
 from holdfast.testing import Runner
 
 pytestmark = pytest.mark.asyncio
@@ -30,7 +30,7 @@ class Provider:
         self._until = until
 
     def answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        now = current_context.get().engine.clock.now()
+        now = get_step_executor().engine.clock.now()
         self.asked.append(now)
         if now - self.asked[0] < self._until:
             raise ModelHTTPError(503, "m", {"message": "down"})

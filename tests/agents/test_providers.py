@@ -35,9 +35,10 @@ from holdfast import (
     workflow,
 )
 from holdfast.agents.models.chain import ModelChain
-from holdfast.agents.models.model_call import ModelCall, ask_model, call_model
+from holdfast.agents.models.model_call import MODEL_CALL_STEP, ModelCall, ask_model, issue_within_budget
 from holdfast.agents.models.reply import Reply
 from holdfast.core.execution import get_current_execution
+from holdfast.engine.definitions import StepCall
 from holdfast.reports.recorded_reply import FailedModel
 from waits import wait_until
 
@@ -59,7 +60,7 @@ _numbers = itertools.count()
 async def ask_a_provider(number: int) -> None:
     execution = get_current_execution()
     assert execution is not None
-    _replies[number] = await call_model(execution, _questions[number])
+    _replies[number], _ = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (_questions[number],), {}))
 
 
 class Asking:

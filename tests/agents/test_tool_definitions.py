@@ -20,7 +20,8 @@ from tool_calls import own_workflows  # noqa: F401 - used by every test
 from typing_extensions import TypedDict
 
 from holdfast import step, workflow
-from holdfast.agents.tools import RunContext, Tool, to_tool, tool
+from holdfast.agents.run_context import RunContext
+from holdfast.agents.tools import Tool, to_tool, tool
 from holdfast.authoring.parallel import parallel
 from holdfast.core.states import Effect
 from holdfast.errors import DefinitionError, InvalidToolArguments, ModelRetry, UsageError

@@ -14,7 +14,8 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from holdfast.agents.tools import RunContext, Tool, tool
+from holdfast.agents.run_context import RunContext
+from holdfast.agents.tools import Tool, tool
 
 
 class Colour(Enum):

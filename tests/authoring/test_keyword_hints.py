@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import Agent, DefinitionError, llm_step, step, tool, workflow
 
 
@@ -22,8 +24,12 @@ async def hinted() -> None: ...
             lambda: Agent("openai:gpt-4o", name="a", system_prompt="x"),
             "no argument system_prompt=: write instructions=",
         ),
-        (lambda: Agent("openai:gpt-4o", name="a", task_queue="q"), "write queue="),
+        (lambda: Agent("openai:gpt-4o", name="a", task_queue="q"), r"write workflow_options=WorkflowOptions\(queue="),
         (lambda: Agent("openai:gpt-4o", name="a", max_steps=3), "write max_turns="),
+        (
+            lambda: Agent("openai:gpt-4o", name="a", model_timeout=60),
+            r"no argument model_timeout=: write model_options=ModelOptions\(timeout=\.\.\.\)",
+        ),
         (lambda: Agent("openai:gpt-4o", name="a", instruction="x"), r"did you mean instructions=\?"),
         (lambda: Agent("openai:gpt-4o", name="a", zzz=1), "it takes approvals, budget, "),
         (lambda: step(max_retries=3), "@step has no argument max_retries=: write retries="),
@@ -39,11 +45,12 @@ def test_an_argument_of_another_framework_gets_a_hint(declare: Callable[[], Any]
 
 
 def test_hints_name_arguments_that_exist() -> None:
-    from holdfast.agents import agent, llm_step, tools
+    from holdfast.agents import llm_step, tools
+    from holdfast.agents.agent_keyword_hints import AGENT_KEYWORD_HINTS
     from holdfast.authoring import step, workflow
 
     for hints, function in (
-        (agent._KEYWORD_HINTS, Agent.__init__),
+        (AGENT_KEYWORD_HINTS, Agent.__init__),
         (tools._KEYWORD_HINTS, tools.tool),
         (llm_step._KEYWORD_HINTS, llm_step.llm_step),
         (step._KEYWORD_HINTS, step.step),
@@ -55,3 +62,5 @@ def test_hints_name_arguments_that_exist() -> None:
             assert given not in known, f"{given}= exists: its hint is never shown"
             if hint.startswith("write "):
                 assert hint.split()[1].partition("=")[0] in known | {"it"}, hint
+            for group, option in re.findall(r"\b(ModelOptions|WorkflowOptions)\((\w+)=", hint):
+                assert option in inspect.signature(getattr(holdfast, group)).parameters, hint

@@ -19,6 +19,7 @@ from holdfast import (
     Runtime,
     Schedule,
     UsageError,
+    WorkflowOptions,
     step,
     wait_for_signal,
     workflow,
@@ -133,7 +134,8 @@ async def test_a_key_of_a_class_workflow_and_of_an_agent_is_one_of_their_inputs(
         async def make(self, what: str) -> str:
             return what
 
-    agent = Agent(ScriptedModel(["hello"]), name="keyed_agent", queue=Queue("talk", concurrency=5, key="{session}"))
+    options = WorkflowOptions(queue=Queue("talk", concurrency=5, key="{session}"))
+    agent = Agent(ScriptedModel(["hello"]), name="keyed_agent", workflow_options=options)
     async with Runtime(URL) as runtime:
         built = await row(runtime, await Build.start(what="house", customer="acme"))
         assert (built.queue, built.queue_key) == ("built", "acme")
@@ -348,8 +350,9 @@ async def test_a_queue_that_does_not_fit_is_refused_when_the_workflow_is_defined
         @workflow(queue=queue)
         async def bill(customer: str) -> None: ...
 
+    options = WorkflowOptions(queue=Queue("q-5", key="{customer}"))
     with pytest.raises(DefinitionError, match="agent 'unfit'"):
-        Agent(ScriptedModel(["hello"]), name="unfit", queue=Queue("q-5", key="{customer}"))
+        Agent(ScriptedModel(["hello"]), name="unfit", workflow_options=options)
     async with Runtime(URL) as runtime:
         assert await (await runtime.store_provider.store()).queues.list() == []
 

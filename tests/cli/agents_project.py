@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelResponse, TextPart
 
-from holdfast import Agent, Budget, llm_step, step, tool, workflow
+from holdfast import Output, Agent, Budget, llm_step, step, tool, workflow
 from holdfast.testing.scripted_model import ScriptedModel, answer, call
 
 
@@ -74,7 +74,7 @@ flaky = Agent(gpt(ModelHTTPError(503, "gpt-5", {"error": {"message": "overloaded
 
 short = ModelResponse([TextPart("Once upon a")], finish_reason="length")
 cut = Agent(ScriptedModel([short]), name="cut")
-continued = Agent(ScriptedModel([short, " time."]), name="continued", continue_truncated=True)
+continued = Agent(ScriptedModel([short, " time."]), name="continued", output_type=Output(str, continue_truncated=True))
 
 talk = ScriptedModel(["Hello Ann.", "You are Ann.", "Still Ann."], usage=(10, 5))
 chat = Agent(talk, name="chat", instructions=lambda: "Be kind.")

@@ -19,6 +19,7 @@ from holdfast import (
     AgentResult,
     ApprovalPolicy,
     Client,
+    ModelOptions,
     ModelRequestRejected,
     ModelRetry,
     RunContext,
@@ -102,7 +103,8 @@ async def _reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse
     return ModelResponse(parts=[TextPart(f"{len(messages)} message, {len(info.function_tools)} tool")])
 
 
-functional = Agent(FunctionModel(_reply), name="ag-function-model", tools=[ag_search], stream=False)
+whole = ModelOptions(stream=False)
+functional = Agent(FunctionModel(_reply), name="ag-function-model", tools=[ag_search], model_options=whole)
 
 
 async def test_the_function_model_of_the_library(world: World) -> None:

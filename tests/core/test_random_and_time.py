@@ -93,7 +93,8 @@ def test_a_draw_added_between_two_steps_leaves_the_later_draws_alone():
 def test_idempotency_keys_differ_between_steps_and_runs_and_stay_between_executions():
     def keys(seed: bytes) -> list[str]:
         return [
-            Execution("r", lambda: None, start_time=0.0, seed=seed).derive_idempotency_key(n, "s") for n in range(100)
+            Execution("r", lambda: None, start_time=0.0, seed=seed).seeded_random.derive_idempotency_key(n, "s")
+            for n in range(100)
         ]  # type: ignore[arg-type, return-value]
 
     assert len(set(keys(b"one")) | set(keys(b"two"))) == 200

@@ -160,7 +160,7 @@ class World:
             if task is not None:
                 task.cancel()
         engine.writer.stop()
-        for driver in list(engine._drivers.values()):
+        for driver in list(engine.held_runs.drivers.values()):
             driver.is_closed = True
             driver.steps.cancel_all()
             driver.abandon()
@@ -240,7 +240,7 @@ async def wait_until_parked(runtime: Runtime, clock: VirtualClock, handle: Handl
     """Let enough time pass for an idle run, with so many records, to leave memory, and see that it has."""
     engine = runtime._engine
     run_id = handle if isinstance(handle, str) else handle.run_id
-    driver = await wait_until(lambda: engine._drivers_by_run_id.get(run_id))
+    driver = await wait_until(lambda: engine.held_runs.drivers_by_run_id.get(run_id))
     await wait_until(lambda: driver in engine._idle_runs and driver.recorder.next_seq >= records)
     clock.advance(1.1)
     engine._idle_runs.sweep(min_count=0)  # instead of waiting for the next one

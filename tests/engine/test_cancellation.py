@@ -164,7 +164,7 @@ async def test_between_two_steps(world: World):
     handle = await runtime.start(flow)
     await committing.wait()
     await ask(world, handle.run_id)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     let_commit.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -334,11 +334,11 @@ async def test_while_it_is_being_replayed(world: World, monkeypatch: pytest.Monk
     await first.close()
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
-    await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     again = flow.get_handle(second.store_provider, handle.run_id)
     await again.signal("go")
     await again.cancel()
-    await wait_until(lambda: second._engine._drivers_by_run_id[handle.run_id]._is_cancel_requested)
+    await wait_until(lambda: second._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_requested)
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 500)
     with pytest.raises(RunCancelled):
         await again.result()
@@ -396,8 +396,8 @@ async def test_a_once_step_whose_intent_is_on_its_way_is_not_begun(world: World)
     handle = await runtime.start(flow)
     await noting.wait()
     await ask(world, handle.run_id)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
-    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     let_note.set()
     await wait_until_ended(runtime, handle)
     await wait_until(lambda: driver.is_closed)
@@ -726,7 +726,7 @@ async def test_a_cancel_while_the_tasks_that_were_left_clean_up_undoes(world: Wo
     handle = await runtime.start(flow)
     await wait_until(lambda: "clean up" in log)
     await handle.cancel()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -754,7 +754,7 @@ async def test_a_cancel_while_a_failed_run_is_being_undone_changes_nothing(world
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     assert await handle.cancel()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunFailed, match="ValueError: no"):
         await handle.result()
@@ -814,7 +814,7 @@ async def test_a_cancel_after_the_deadline_does_not_cut_the_clean_up_short(world
     clock.advance(101)
     await wait_until(lambda: log)
     assert await handle.cancel()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     gate.set()
     with pytest.raises(RunFailed, match="RunTimedOut"):
         await handle.result()
@@ -845,7 +845,7 @@ async def test_a_deadline_after_the_cancel_does_not_cut_the_clean_up_short(world
     await handle.cancel()
     await wait_until(lambda: log)
     clock.advance(101)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
     gate.set()
     with pytest.raises(RunCancelled):
         await handle.result()

@@ -120,7 +120,7 @@ async def test_an_answer_that_comes_just_before_the_question_is_changed_keeps_no
             yes = Answer(True, answered_by="ann", answered_at=clock.now()).encode()
             answered.extend(await outside.commit([AnswerApproval(shown.id, yes, "ann", clock.now())]))
             [history] = await outside.get_histories([(await outside.get_run(handle.run_id)).key])
-            second._engine._drivers_by_run_id[handle.run_id].add_signals(history.signals)
+            second._engine.held_runs.drivers_by_run_id[handle.run_id].add_signals(history.signals)
 
     store.before_commit = answer_just_before
     second = await world.open(store=store)

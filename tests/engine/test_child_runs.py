@@ -206,7 +206,7 @@ async def test_a_child_that_was_cancelled_is_an_exception_in_the_parent(world: W
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await wait_until(lambda: "p:child-1" in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: "p:child-1" in runtime._engine.held_runs.drivers_by_run_id)
     assert await child.get_handle(runtime.store_provider, "p:child-1").cancel()
     assert await handle.result() == "p:child-1 cancelled"
 
@@ -277,7 +277,7 @@ async def test_a_child_that_passes_its_deadline_fails(world: World, clock: Virtu
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await wait_until(lambda: "p:child-1" in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: "p:child-1" in runtime._engine.held_runs.drivers_by_run_id)
     clock.advance(101)
     assert await handle.result() == "too slow"
 
@@ -319,7 +319,7 @@ async def test_hundreds_at_once_with_gather(world: World):
     async def parent() -> list[int]:
         return list(await asyncio.gather(*[child(n) for n in range(300)]))
 
-    runtime = await world.open(concurrency=50)  # fewer than there are: most wait until there is room
+    runtime = await world.open(max_concurrency=50)  # fewer than there are: most wait until there is room
     handle = await runtime.start(parent.options(id="p"))
     assert await handle.result() == list(range(300))
     assert len(await children_of(world, "p")) == 300
@@ -359,7 +359,7 @@ async def test_a_child_may_be_called_with_concurrency_one(world: World, clock: V
     async def parent() -> str:
         return await child()
 
-    runtime = await world.open(concurrency=1)
+    runtime = await world.open(max_concurrency=1)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: runtime._engine._idle_runs)  # it occupies the only place
     clock.advance(1.1)
@@ -460,7 +460,7 @@ async def test_a_parent_that_waits_for_its_child_leaves_memory_and_is_woken_by_i
     runtime = await world.open(store=store)
     handle = await runtime.start(parent.options(id="p"))
     await wait_until_parked(runtime, clock, handle)
-    assert list(runtime._engine._drivers_by_run_id) == ["p:child-1"]
+    assert list(runtime._engine.held_runs.drivers_by_run_id) == ["p:child-1"]
     info = await handle.info()
     assert (info.state, info.waits_for) == ("waiting", "run 'p:child-1'")
     before = len(store.commits)
@@ -509,15 +509,15 @@ async def test_a_parked_parent_that_is_woken_by_one_child_leaves_the_other_alone
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(begun) == 2 and len(runtime._engine._idle_runs) == 3)
-    parent_driver = runtime._engine._drivers_by_run_id["p"]
-    second = runtime._engine._drivers_by_run_id["p:child-2"]
+    parent_driver = runtime._engine.held_runs.drivers_by_run_id["p"]
+    second = runtime._engine.held_runs.drivers_by_run_id["p:child-2"]
     parent_driver.park()
     runtime._engine._idle_runs.remove(parent_driver)
     await wait_for_state(runtime, handle, "waiting")
     await child.get_handle(runtime.store_provider, "p:child-1").signal("go", 1)
     await wait_for_state(runtime, handle, "running")  # replayed: it waits for its second child again
     await wait_until_quiet(runtime)
-    assert runtime._engine._drivers_by_run_id["p:child-2"] is second
+    assert runtime._engine.held_runs.drivers_by_run_id["p:child-2"] is second
     assert not second.is_closed
     await child.get_handle(runtime.store_provider, "p:child-2").signal("go", 2)
     assert await handle.result() == ["a 1", "b 2"]
@@ -563,8 +563,8 @@ async def settled_but_for_steps(runtime: Any, handle: Any) -> None:
         return any(record.kind is RecordKind.SIGNAL for record in await read_journal(runtime, handle))
 
     await wait_until(there)
-    await wait_until(lambda: handle.run_id in runtime._engine._drivers_by_run_id)
-    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    await wait_until(lambda: handle.run_id in runtime._engine.held_runs.drivers_by_run_id)
+    driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     await wait_until(lambda: driver in runtime._engine._idle_runs)
 
 
@@ -594,7 +594,7 @@ async def test_a_child_that_ends_while_its_parent_is_being_parked_is_not_missed(
     runtime = await world.open(store=store, queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
-    await wait_until(lambda: "p:child-1" in other._engine._drivers_by_run_id)
+    await wait_until(lambda: "p:child-1" in other._engine.held_runs.drivers_by_run_id)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep()
@@ -646,7 +646,7 @@ async def test_a_run_that_is_claimed_while_its_parent_starts_it_again_is_taken_u
     [run] = await second._engine.store.claims.claim(second.worker_id, workflows=["parent"], queues=None, limit=1)
     [history] = await second._engine.store.inner.get_histories([run.key])
     # Without its links, or it would not start the child again; a run that is started on its own has none.
-    second._engine.load_run(run, definitions["parent"], replace(history, links={}))
+    second._engine.held_runs.load(run, definitions["parent"], replace(history, links={}))
     await wait_until(lambda: second._engine._claims._deferred_starts or calls)
     await asyncio.sleep(0.01)
     let_read.set()
@@ -667,7 +667,7 @@ async def test_a_child_may_run_in_another_engine(world: World, clock: VirtualClo
     runtime = await world.open(queues=["default"])
     other = await world.open(queues=["other"])
     handle = await runtime.start(parent.options(id="p"))
-    await wait_until(lambda: "p:child-1" in other._engine._drivers_by_run_id)
+    await wait_until(lambda: "p:child-1" in other._engine.held_runs.drivers_by_run_id)
     await wait_until_parked(runtime, clock, handle)
     await wait_until_parked(other, clock, "p:child-1")
     await child.get_handle(other.store_provider, "p:child-1").signal("go", 5)
@@ -835,7 +835,7 @@ async def test_a_started_child_outlives_a_parent_that_fails_or_is_cancelled(worl
     runtime = await world.open()
     failing = await runtime.start(parent.options(id="f"), True)
     cancelled = await runtime.start(parent.options(id="c"), False)
-    await wait_until(lambda: "c:child-1" in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: "c:child-1" in runtime._engine.held_runs.drivers_by_run_id)
     await cancelled.cancel()
     assert (await wait_until_ended(runtime, failing)).state == "failed"
     assert (await wait_until_ended(runtime, cancelled)).state == "cancelled"
@@ -972,7 +972,9 @@ async def test_waiting_with_a_timeout_gives_up_and_leaves_the_child_alone(world:
 
     runtime = await world.open()
     handle = await runtime.start(parent.options(id="p"))
-    await wait_until(lambda: "p:child-1" in runtime._engine._drivers_by_run_id and len(runtime._engine._idle_runs) == 2)
+    await wait_until(
+        lambda: "p:child-1" in runtime._engine.held_runs.drivers_by_run_id and len(runtime._engine._idle_runs) == 2
+    )
     clock.advance(11)
     assert await handle.result() == "at last"
 
@@ -1186,7 +1188,7 @@ async def test_a_timeout_that_strikes_while_both_are_parked_cancels_the_child(wo
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: len(runtime._engine._idle_runs) == 2)
     runtime._engine.park_idle()
-    await wait_until(lambda: not runtime._engine._drivers)
+    await wait_until(lambda: not runtime._engine.held_runs.drivers)
     clock.advance(101)
     assert await handle.result() == "gave up"
     assert (await wait_until_ended(runtime, "p:child-1")).state == "cancelled"

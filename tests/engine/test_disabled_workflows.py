@@ -78,12 +78,12 @@ async def test_a_running_run_stops_at_the_next_record_and_goes_on_when_switched_
     await wait_until(lambda: "slow" in bench.log)
     assert await switch.disabled_workflows.disable("flow")
     assert not await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     assert await get_state(runtime, handle) == "running"  # what is in flight is paid for, and ends
     bench.go.set()
     await wait_for_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
-    assert not runtime._engine._drivers
+    assert not runtime._engine.held_runs.drivers
     assert await describe_journal(runtime, handle) == ["step work", "step work"]
     assert await switch.disabled_workflows.enable("flow")
     assert not await switch.disabled_workflows.enable("flow")
@@ -103,7 +103,7 @@ async def test_switched_on_again_before_the_step_in_flight_has_ended(world: Worl
     switch = await world.open_store()
     handle = await runtime.start(flow)
     await wait_until(lambda: "slow" in bench.log)
-    [driver] = runtime._engine.list_drivers()
+    [driver] = runtime._engine.held_runs.list_drivers()
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: driver.is_disabled)
     await switch.disabled_workflows.enable("flow")
@@ -129,7 +129,7 @@ async def test_a_cancel_interrupts_what_a_run_that_is_to_stand_still_is_doing(wo
     handle = await runtime.start(flow)
     await wait_until(lambda: "slow" in bench.log)
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     assert await handle.cancel()
     await wait_for_state(runtime, handle, "pending")
     await wait_until(lambda: bench.log == ["slow", "interrupted"])
@@ -176,7 +176,7 @@ async def test_no_further_attempt_is_made_and_none_is_forgotten(world: World, cl
     if moment == "between attempts":
         await waiting.wait()
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, handle, "pending")
     await asyncio.sleep(0.05)
@@ -258,7 +258,7 @@ async def test_a_parked_run_is_not_woken_by_time_or_signals(world: World, clock:
 
 
 async def until_parked_too(runtime: Any, handle: Any) -> None:
-    await wait_until(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert await get_state(runtime, handle) == "waiting"
 
 
@@ -356,7 +356,7 @@ async def test_a_parent_waits_while_its_child_stands_still(world: World):
     handle = await runtime.start(parent.options(id="p"))
     await wait_until(lambda: bench.log)
     await switch.disabled_workflows.disable("child")
-    await wait_until(lambda: any(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: any(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, "p:child-1", "pending")
     assert await get_state(runtime, handle) in ("running", "waiting")
@@ -438,7 +438,7 @@ async def test_undoing_stands_still_as_well(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: bench.log)
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
     await wait_for_state(runtime, handle, "pending")
     assert bench.log == ["slow"]
@@ -466,7 +466,7 @@ async def test_a_once_step_in_flight_ends_and_is_recorded(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: calls)
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     go.set()
     await wait_until_ended(runtime, handle)  # nothing more was to be begun
     assert await handle.result() == "paid"
@@ -498,7 +498,7 @@ async def test_a_once_step_that_was_about_to_begin_does_not_and_is_not_in_doubt(
     handle = await runtime.start(flow)
     await noting.wait()
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     let_note.set()
     await wait_for_state(runtime, handle, "pending")
     assert not calls
@@ -528,7 +528,7 @@ async def test_switched_on_again_before_the_run_is_given_back(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: bench.log)
     await switch.disabled_workflows.disable("flow")
-    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.list_drivers()))
+    await wait_until(lambda: all(driver.is_disabled for driver in runtime._engine.held_runs.list_drivers()))
     bench.go.set()
     await releasing.wait()
     await switch.disabled_workflows.enable("flow")
@@ -582,7 +582,7 @@ async def test_a_step_that_waits_for_the_lease_does_not_begin_when_its_workflow_
     switch = await world.open_store()
     monkeypatch.setattr(runtime._engine.membership, "has_lease", lambda: holds_lease)
     handle = await runtime.start(flow)
-    driver = await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    driver = await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: len(made) == has_failed and driver.steps.has_running_attempt)
     await switch.disabled_workflows.disable("flow")
     await wait_until(lambda: driver.is_disabled)

@@ -159,7 +159,7 @@ async def test_a_signal_that_nobody_waits_for_yet_is_kept_while_the_run_is_parke
     handle = await runtime.start(flow)
     await wait_until_parked(runtime, clock, handle)
     await handle.signal("second", 2)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until_parked(runtime, clock, handle)
     assert await get_state(runtime, handle) == "waiting"
     await handle.signal("first", 1)
@@ -198,7 +198,7 @@ async def test_a_burst_of_starts_stays_within_what_may_be_in_memory(world: World
     @step
     async def work(n: int) -> int:
         nonlocal most
-        most = max(most, len(runtime._engine._drivers))
+        most = max(most, len(runtime._engine.held_runs.drivers))
         await asyncio.sleep(0.002)
         return n
 
@@ -206,7 +206,7 @@ async def test_a_burst_of_starts_stays_within_what_may_be_in_memory(world: World
     async def flow(n: int) -> int:
         return await work(n)
 
-    runtime = await world.open(concurrency=4)
+    runtime = await world.open(max_concurrency=4)
     handles = await asyncio.gather(*[runtime.start(flow, n) for n in range(30)])
     assert await asyncio.gather(*[handle.result(timeout=20) for handle in handles]) == list(range(30))
     assert most <= 4

@@ -193,8 +193,9 @@ class Holder:
     def is_idle(self) -> bool:
         return not self.held
 
-    def list_drivers(self) -> list[Any]:
-        return self.held
+    @property
+    def drivers(self) -> dict[int, Any]:
+        return dict(enumerate(self.held))
 
     def take(self, suspicion: int, count: int = 1) -> list[Any]:
         taken = [
@@ -217,7 +218,7 @@ def holder() -> Holder:
 
 @pytest.fixture
 def isolation(holder: Holder) -> Isolation:
-    return Isolation(holder, LEASE)
+    return Isolation(holder, holder.clock, LEASE)  # type: ignore[arg-type]
 
 
 async def test_a_worker_that_holds_nothing_takes_suspects_at_once_and_nothing_else(

@@ -199,7 +199,7 @@ async def test_an_operation_that_breaks_the_commit_does_not_block_the_others(wor
     store = FlakyStore(world.store())
     runtime = await world.open(store=store)
     handles = [await runtime.start(flow, n) for n in range(4)]
-    await wait_until(lambda: all(d.steps.started for d in runtime._engine._drivers.values()))
+    await wait_until(lambda: all(d.steps.started for d in runtime._engine.held_runs.drivers.values()))
     store.fail_before = lambda ops: (
         TypeError("this operation is poison") if any(op.record.payload == b"2" for op in appends(ops)) else None
     )
@@ -293,7 +293,7 @@ async def test_runs_that_nobody_here_waits_for_are_recorded_all_the_same(world: 
     runtime = await world.open()
     handles = [await runtime.start(flow, n) for n in range(30)]
     await wait_until(lambda: len(done) == 30)
-    await wait_until(lambda: not runtime._engine._drivers)
+    await wait_until(lambda: not runtime._engine.held_runs.drivers)
     assert {await get_state(runtime, handle) for handle in handles} == {"completed"}
 
 

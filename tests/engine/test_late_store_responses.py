@@ -217,7 +217,7 @@ async def test_a_run_that_parks_while_its_worker_asks_what_is_due_next_is_woken_
     engine.wake()
     await asked.wait()
     engine.park_idle()
-    await wait_until(lambda: not engine._drivers)
+    await wait_until(lambda: not engine.held_runs.drivers)
     told.set()
     await wait_until(lambda: not engine._poll_lock.locked())
     world.clock.advance(3601)

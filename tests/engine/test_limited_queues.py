@@ -145,7 +145,7 @@ async def test_a_run_can_wait_for_others_of_its_own_queue(world: World, clock: V
         waiting = [
             run for run in await workers[0]._engine.store.queues.list() if run.running_count == run.waiting_count == 0
         ]
-        parked = [driver for worker in workers for driver in worker._engine.list_drivers()]
+        parked = [driver for worker in workers for driver in worker._engine.held_runs.list_drivers()]
         return bool(waiting) and not parked
 
     await wait_until(asleep)

@@ -12,6 +12,7 @@ from engine_world import FlakyStore, World, make_unavailable_error, wait_until_p
 
 from holdfast import Runtime, current_step, step, wait_for_signal, workflow
 from holdfast.engine.live_events import FLUSH_INTERVAL_S
+from holdfast.engine.step_context import get_step_executor
 from holdfast.reports.report_reader import read_report
 from holdfast.reports.types import SkippedStep
 from holdfast.stores.live_events import STARTED, TEXT
@@ -236,11 +237,13 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     stage = Stage()
     stage.failures = 1
     began: list[Any] = []
+    executors: list[Any] = []
 
     @step(retries=1, backoff=60)
     async def talk() -> str:
         me = current_step()
         began.append(me)
+        executors.append(get_step_executor())
         me.publish_text(f"attempt {me.attempt}")
         return await stage.play()
 
@@ -256,7 +259,7 @@ async def test_another_attempt_and_another_request_are_parts_of_their_own(world:
     assert said(told) == [("1.2.0", 0, "attempt 2")], "what a failed attempt had not told yet is void"
     assert [json.loads(one.data)["attempt"] for one in told if one.kind == STARTED] == [2]
     began[0].publish_text("too late")  # of an attempt that is over
-    hear = began[1].get_text_appender(1)
+    hear = executors[1].get_text_appender(began[1], 1)
     hear("the other model")
     await pass_time(world, runtime)
     assert said(await notices(runtime, handle.run_id))[1:] == [("1.2.1", 0, "the other model")]
@@ -304,10 +307,10 @@ async def test_a_worker_that_has_lost_the_run_learns_it_from_its_notices(world: 
     first = await world.open()
     handle = await first.start(telling_lost)
     me = await stage.begins()
-    driver = first._engine._drivers_by_run_id[handle.run_id]
+    driver = first._engine.held_runs.drivers_by_run_id[handle.run_id]
     await world.kill(first)
     second = await world.open()
-    await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     me.publish_text("from a zombie")
     world.clock.advance(FLUSH_INTERVAL_S)
     await wait_until(lambda: driver.is_closed)
@@ -374,7 +377,7 @@ async def test_the_timer_does_not_run_when_there_is_nothing_to_tell(in_memory: W
 
     runtime = await in_memory.open()
     handle = await runtime.start(telling_nothing)
-    driver = await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    driver = await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: driver in runtime._engine._idle_runs)
     assert runtime._engine.live_events._flush_timer is None
 

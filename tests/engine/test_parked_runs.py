@@ -41,7 +41,7 @@ async def test_a_run_that_waits_for_a_signal_is_parked_and_woken_by_it(world: Wo
     await wait_until_parked(runtime, clock, handle)
     info = await handle.info()
     assert (info.state, info.waits_for) == ("waiting", "signal 'go'")
-    assert not runtime._engine._drivers
+    assert not runtime._engine.held_runs.drivers
     await handle.signal("go", "hello")
     assert await handle.result() == "hello"
 
@@ -135,7 +135,7 @@ async def test_a_short_sleep_stays_in_memory(world: World, clock: VirtualClock):
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     for n in range(3):
         await wait_until(lambda n=n: driver.recorder.next_seq == n and driver in runtime._engine._idle_runs)
         runtime._engine._idle_runs.sweep(min_count=1)
@@ -187,7 +187,7 @@ async def test_a_run_with_a_step_in_flight_is_not_parked(world: World, clock: Vi
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id].steps.started)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id].steps.started)
     clock.advance(10)
     runtime._engine._idle_runs.sweep(min_count=5)
     assert await get_state(runtime, handle) == "running"
@@ -214,7 +214,7 @@ async def test_a_park_that_races_with_a_signal_is_refused_and_the_signal_is_seen
             await flow.get_handle(other.store_provider, handle.run_id).signal("go", "in time")
 
     store.before_commit = signal_first
-    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     await wait_until(lambda: driver in runtime._engine._idle_runs)
     clock.advance(1.1)
     runtime._engine._idle_runs.sweep(min_count=0)
@@ -243,7 +243,7 @@ async def test_a_signal_that_the_engine_hears_of_while_its_park_is_on_the_way_is
             await engine._poll()
 
     store.before_commit = signal_and_tell
-    driver = engine._drivers_by_run_id[handle.run_id]
+    driver = engine.held_runs.drivers_by_run_id[handle.run_id]
     await wait_until(lambda: driver in engine._idle_runs)
     clock.advance(1.1)
     engine._idle_runs.sweep(min_count=0)
@@ -259,7 +259,7 @@ async def test_many_idle_runs_leave_memory_at_once(world: World, monkeypatch: py
 
     runtime = await world.open()
     handles = [await runtime.start(flow, n) for n in range(60)]
-    await wait_until(lambda: len(runtime._engine._drivers) <= 10)
+    await wait_until(lambda: len(runtime._engine.held_runs.drivers) <= 10)
     states = [await get_state(runtime, handle) for handle in handles]
     assert states.count("waiting") >= 50
     for handle in handles:
@@ -289,8 +289,8 @@ async def test_nothing_of_a_parked_run_stays_in_memory(in_memory: World, clock: 
     await asyncio.sleep(0)
     gc.collect()
     assert held[0]() is None
-    assert not runtime._engine._drivers
-    assert not runtime._engine._drivers_by_run_id
+    assert not runtime._engine.held_runs.drivers
+    assert not runtime._engine.held_runs.drivers_by_run_id
 
 
 async def test_a_signal_with_a_timeout(world: World, clock: VirtualClock):
@@ -399,7 +399,7 @@ async def test_a_run_that_takes_longer_than_its_workflows_timeout_fails(world: W
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id].steps.started)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id].steps.started)
     clock.advance(10)
     with pytest.raises(RunFailed) as failed:
         await handle.result()
@@ -500,7 +500,7 @@ async def test_a_clean_up_that_waits_is_parked_and_woken_without_a_second_deadli
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine._idle_runs)
     clock.advance(100)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._timers.is_deadline_recorded)
     await wait_until_parked(runtime, clock, handle)
     clock.advance(500)
     assert await handle.result() == "cleaned up"

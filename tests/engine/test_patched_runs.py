@@ -91,7 +91,9 @@ async def test_nothing_is_begun_before_the_record_of_the_patch_is_durable(world:
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
     await handle.signal("go", 1)
-    await wait_until(lambda: not runtime._engine._drivers_by_run_id[handle.run_id].execution.patches.is_durable)
+    await wait_until(
+        lambda: not runtime._engine.held_runs.drivers_by_run_id[handle.run_id].execution.patches.is_durable
+    )
     for _ in range(50):
         await asyncio.sleep(0)
     begun, recorded = list(log), await describe_journal(runtime, handle)
@@ -222,9 +224,9 @@ async def test_a_run_that_is_to_be_paused_records_what_it_decided_and_begins_not
     handle = await runtime.start(flow)
     await wait_until(lambda: runtime._engine.in_flight_count)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
-    await wait_until(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert await describe_journal(runtime, handle) == ["step slow", "patch new"]
     assert log == []
     await handle.resume()

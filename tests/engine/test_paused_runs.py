@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio
 async def until_paused(runtime: Any, handle: Any) -> None:
     """Wait until nobody holds the paused run."""
     await wait_for_state(runtime, handle, "waiting", "pending")
-    await wait_until(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert (await handle.info()).is_paused
 
 
@@ -65,7 +65,7 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
 
     runtime = await world.open()
     handle = await runtime.start(flow)
-    await wait_until(lambda: handle.run_id in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id in runtime._engine.held_runs.drivers_by_run_id)
     await wait_until_quiet(runtime)
     store, both = runtime._engine.store, asyncio.Event()
     new_signals, requests = store.claims.get_new_signals, store.claims.get_run_requests
@@ -83,7 +83,7 @@ async def test_a_run_that_was_paused_does_not_go_on_by_a_signal_that_is_seen_in_
     assert await handle.pause()
     await handle.signal("go", "done")
     both.set()
-    await wait_until(lambda: handle.run_id not in runtime._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id not in runtime._engine.held_runs.drivers_by_run_id)
     assert await get_state(runtime, handle) != "completed"
     assert await handle.resume()
     assert await handle.result() == "done"
@@ -161,7 +161,7 @@ async def test_a_step_in_flight_ends_and_is_recorded_and_nothing_new_begins(worl
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     assert await get_state(runtime, handle) == "running"
     assert (await handle.info()).is_paused
     gate.set()
@@ -193,7 +193,7 @@ async def test_of_several_steps_in_flight_all_are_recorded(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: len(log) == 3)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     for n in (2, 0, 1):
         assert await get_state(runtime, handle) == "running"
         gates[n].set()
@@ -223,7 +223,7 @@ async def test_a_signal_that_is_there_when_the_step_in_flight_ends_waits_too(wor
     await begun.wait()
     await handle.signal("go", 5)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert await describe_journal(runtime, handle) == ["step work"]
@@ -285,7 +285,7 @@ async def test_a_timer_that_comes_due_while_a_step_in_flight_delays_the_pause_wa
     handle = await runtime.start(flow)
     await begun.wait()
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     clock.advance(101)
     await asyncio.sleep(0.02)
     gate.set()
@@ -376,7 +376,7 @@ async def test_no_child_is_begun_while_the_run_is_being_paused(world: World):
     handle = await runtime.start(parent.options(id="p"))
     await begun.wait()
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id["p"]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id["p"]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert await runtime._engine.store.get_run("p:child-2") is None
@@ -403,7 +403,7 @@ async def test_a_resume_before_the_pause_was_carried_out(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.signal("go", 1)
     await handle.resume()
     await settled_look(runtime)
@@ -463,7 +463,7 @@ async def test_a_resume_and_another_pause_while_a_step_is_in_flight(world: World
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     assert [await handle.pause(), await handle.resume(), await handle.pause()] == [True, True, True]
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["a"]
@@ -489,7 +489,7 @@ async def test_a_pause_survives_the_death_of_the_worker(world: World):
     handle = await first.start(flow)
     await wait_until(lambda: log)
     await handle.pause()
-    await wait_until(lambda: first._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: first._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     await world.crash(first)
     second = await world.open()
     await second._engine.store.workers.reap_dead(second.worker_id)
@@ -571,7 +571,7 @@ async def test_cancelling_a_run_that_is_being_paused(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()
@@ -601,7 +601,7 @@ async def test_a_clean_up_after_a_cancel_can_be_paused(world: World):
     await handle.cancel()
     await wait_until(lambda: log)
     assert await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["clean up 1"]
@@ -633,7 +633,7 @@ async def test_undoing_can_be_paused(world: World):
     handle = await runtime.start(flow)
     await wait_until(lambda: log)
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     await until_paused(runtime, handle)
     assert log == ["undo b"]
@@ -659,7 +659,7 @@ async def test_a_run_that_ends_while_it_is_being_paused_completes(world: World):
     handle = await runtime.start(flow)
     await begun.wait()
     await handle.pause()
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_pausing)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_pausing)
     gate.set()
     assert await handle.result() == "worked"
     run = await read_run(runtime, handle)
@@ -686,7 +686,7 @@ async def test_a_pause_that_comes_while_the_run_is_replayed_is_heeded(world: Wor
     await first.close()
     monkeypatch.setattr(drivers, "REPLAY_BATCH_SIZE", 0)  # it stands still in the middle of its past
     second = await world.open()
-    await wait_until(lambda: handle.run_id in second._engine._drivers_by_run_id)
+    await wait_until(lambda: handle.run_id in second._engine.held_runs.drivers_by_run_id)
     again = flow.get_handle(second.store_provider, handle.run_id)
     await again.pause()
     await settled_look(second)

@@ -69,7 +69,7 @@ class Outage:
 
 async def waits_in_memory(runtime: Runtime, handle: Handle[object]) -> None:
     """Wait until the run is idle because a step of it waits for its next attempt, and that is noted."""
-    driver = await wait_until(lambda: runtime._engine._drivers_by_run_id.get(handle.run_id))
+    driver = await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id.get(handle.run_id))
     await wait_until(lambda: driver in runtime._engine._idle_runs)
 
 
@@ -87,7 +87,7 @@ async def test_the_run_leaves_memory_and_comes_back_for_the_attempt(world: World
     runtime = await world.open()
     handle = await runtime.start(flow)
     await wait_until_parked(runtime, clock, handle)
-    assert not runtime._engine._drivers
+    assert not runtime._engine.held_runs.drivers
     info = await handle.info()
     assert (info.state, info.waits_for) == ("waiting", "the next attempt of step 'call'")
     [noted] = (await read_attempts(runtime, handle)).values()
@@ -273,7 +273,7 @@ async def test_a_pause_ends_the_wait_at_once_and_a_resume_takes_it_up(world: Wor
         await wait_until_parked(runtime, clock, handle)
     await handle.pause()
     await wait_for_state(runtime, handle, "waiting")
-    await wait_until(lambda: not runtime._engine._drivers)
+    await wait_until(lambda: not runtime._engine.held_runs.drivers)
     outage.is_over = True
     clock.advance(1000)
     await asyncio.sleep(0.05)
@@ -588,7 +588,7 @@ async def test_a_once_step_is_not_begun_again_when_the_run_is_paused_just_then(w
     async def pause_first(ops: Any) -> None:
         if any(isinstance(op, SaveAttempt) and op.attempt.intent for op in ops):
             store.before_commit = None  # what is asked for now takes effect before the intent is answered
-            driver = runtime._engine._drivers_by_run_id[handle.run_id]
+            driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
             await store.inner.commit([PauseRun(handle.run_id, clock.now())])
             driver.handle_request(RunRequests(driver.run.key, is_cancel_requested=False, is_pause_requested=True))
 

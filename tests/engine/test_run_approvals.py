@@ -62,7 +62,7 @@ async def test_a_run_that_asks_is_parked_and_woken_by_the_answer(world: World, c
     await wait_until_parked(runtime, clock, handle)
     [asked] = await handle.approvals()
     assert (await handle.info()).waits_for == f"approval {asked.id}"
-    assert not runtime._engine._drivers
+    assert not runtime._engine.held_runs.drivers
     assert await handle.approve(asked.id, by="ann")
     assert await handle.result() is True
     begun, record = await read_journal(runtime, handle)

@@ -335,7 +335,7 @@ async def test_a_step_cancelled_in_flight_whose_outcome_was_recorded_all_the_sam
     if cut == "cancelled":
         outside = await world.open_store()
         await outside.commit([CancelRun(handle.run_id, outside.now())])
-        await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id]._is_cancel_recorded)
+        await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id]._is_cancel_recorded)
     else:
         await wait_until(lambda: "buy a" in shop.log)
         await asyncio.sleep(0.01)
@@ -427,7 +427,7 @@ async def test_an_outcome_that_lands_after_the_cancellation_is_undone_first(worl
     store.before_commit = before
     runtime = await world.open(store=store)
     handle = await runtime.start(flow)
-    driver = runtime._engine._drivers_by_run_id[handle.run_id]
+    driver = runtime._engine.held_runs.drivers_by_run_id[handle.run_id]
     await wait_until(lambda: len(driver.steps.started) == 2)
     outside = await world.open_store()
     await outside.commit([CancelRun(handle.run_id, outside.now())])

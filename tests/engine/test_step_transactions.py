@@ -257,7 +257,7 @@ async def test_a_worker_that_lost_the_run_commits_nothing(database: World):
     second = await database.open()
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == 2
     hang.set()
-    await wait_until(lambda: not first._engine._drivers)
+    await wait_until(lambda: not first._engine.held_runs.drivers)
     assert paid(database) == 1
 
 
@@ -394,7 +394,7 @@ async def test_what_was_committed_while_the_workflow_cancelled_it_is_undone(data
     handle = await runtime.start(flow)
     await committed.wait()
     database.clock.advance(101)
-    await wait_until(lambda: runtime._engine._drivers_by_run_id[handle.run_id].execution.is_compensation_held)
+    await wait_until(lambda: runtime._engine.held_runs.drivers_by_run_id[handle.run_id].execution.is_compensation_held)
     let_go.set()
     if dies:
         await recording.wait()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from engine_world import VirtualClock, World, get_state, read_journal, read_run, wait_until_parked
 
-from holdfast import Budget, RunDead, current_step, step, wait_for_signal, workflow
+from holdfast import Budget, RunDead, step, wait_for_signal, workflow
 from holdfast.admission.usage import Usage
+from holdfast.engine.step_context import get_step_executor
 from waits import wait_until
 
 pytestmark = pytest.mark.asyncio
@@ -95,7 +96,7 @@ async def test_a_zombies_outcome_is_refused_and_its_run_dropped(world: World, ca
     second = await world.open()
     await wait_until(lambda: len(gates) == 2)
     gates[0].set()
-    await wait_until(lambda: not first._engine._drivers)
+    await wait_until(lambda: not first._engine.held_runs.drivers)
     gates[1].set()
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["worker 2", "after"]
     assert [record.epoch for record in await read_journal(second, handle)] == [2, 2]
@@ -136,7 +137,7 @@ async def test_a_zombies_other_steps_are_cancelled_when_it_loses_the_fence(world
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
-    assert not first._engine._drivers
+    assert not first._engine.held_runs.drivers
 
 
 async def test_a_zombie_cannot_end_a_run(world: World):
@@ -158,7 +159,7 @@ async def test_a_zombie_cannot_end_a_run(world: World):
     await wait_until(lambda: gates)
     # The outcome is committed; then, before its end is, the run is taken over.
     store = first._engine.store
-    driver = first._engine._drivers_by_run_id[handle.run_id]
+    driver = first._engine.held_runs.drivers_by_run_id[handle.run_id]
     finish = driver._finish
 
     def taken_over_first(*args: Any, **options: Any) -> None:
@@ -369,7 +370,7 @@ async def test_two_workers_share_the_runs_and_run_no_step_twice(world: World):
     async def flow(run: int) -> int:
         return sum([await work(run, n) for n in range(5)])
 
-    first, second = await world.open(concurrency=5), await world.open(concurrency=5)
+    first, second = await world.open(max_concurrency=5), await world.open(max_concurrency=5)
     handles = [await (first if n % 2 else second).start(flow, n) for n in range(40)]
     results = await asyncio.gather(*[handle.result() for handle in handles])
     assert results == [10] * 40
@@ -432,7 +433,7 @@ async def test_workflows_that_need_more_room_than_there_is_wait_their_turn(world
     async def flow(n: int) -> int:
         return await work(n)
 
-    runtime = await world.open(concurrency=3)
+    runtime = await world.open(max_concurrency=3)
     handles = [await runtime.start(flow, n) for n in range(12)]
     assert await asyncio.gather(*[handle.result(timeout=20) for handle in handles]) == list(range(12))
     assert most <= 3
@@ -472,13 +473,13 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
             if name == "slow":
                 await asyncio.sleep(60)
             await gate.wait()
-            me = current_step()
+            executor = get_step_executor()
             if asks == "withdraw":
-                await me.withdraw_approval("question")
+                await executor.withdraw_approval("question")
             elif asks == "remind":
-                await me.remind_approval("question", 1, "ada", None)
+                await executor.remind_approval("question", 1, "ada", None)
             else:
-                await me.reserve(Usage(input_tokens=1))
+                await executor.reserve(Usage(input_tokens=1))
         except asyncio.CancelledError:
             cancelled.append(name)
             raise
@@ -497,4 +498,4 @@ async def test_a_zombie_whose_step_is_told_that_the_run_is_lost_drops_it(world: 
     assert await flow.get_handle(second.store_provider, handle.run_id).result() == ["slow", "quick"]
     gate.set()
     await wait_until(lambda: cancelled == ["slow"])
-    assert not first._engine._drivers
+    assert not first._engine.held_runs.drivers

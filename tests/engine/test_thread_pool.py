@@ -38,7 +38,7 @@ async def test_a_plain_step_that_got_its_thread_after_the_lease_had_passed_waits
     await wait_until(occupied.is_set)
     engine.membership._lease_valid_until = 0.0  # the machine stood still for longer than the lease
     go_on.set()
-    await wait_until(lambda: len(engine._drivers) == 1 and engine.thread_pool._pool._work_queue.empty())
+    await wait_until(lambda: len(engine.held_runs.drivers) == 1 and engine.thread_pool._pool._work_queue.empty())
     await asyncio.sleep(0.1)
     assert held == []
     engine.membership._lease_valid_until = time.monotonic() + 60
@@ -67,7 +67,7 @@ async def test_a_plain_step_that_got_its_thread_after_its_run_was_lost_never_beg
     runtime = await world.open(threads=1)
     handle = await runtime.start(both)
     await wait_until(occupied.is_set)
-    [driver] = runtime._engine._drivers.values()
+    [driver] = runtime._engine.held_runs.drivers.values()
     driver.handle_claim_lost()
     go_on.set()
     await wait_until(lambda: runtime._engine.thread_pool._pool._work_queue.empty())

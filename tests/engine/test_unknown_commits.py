@@ -265,10 +265,10 @@ async def test_a_run_that_its_worker_does_not_work_on_is_found(world: World, mon
     runtime = await world.open()
     handle = await runtime.start(flow)
     engine = runtime._engine
-    driver = await wait_until(lambda: engine._drivers_by_run_id.get(handle.run_id))
+    driver = await wait_until(lambda: engine.held_runs.drivers_by_run_id.get(handle.run_id))
     driver.abandon()
     engine._idle_runs.remove(driver)
-    del engine._drivers[driver.run.key], engine._drivers_by_run_id[handle.run_id]
+    del engine.held_runs.drivers[driver.run.key], engine.held_runs.drivers_by_run_id[handle.run_id]
     await handle.signal("go", "found")
     assert await handle.result(timeout=10) == "found"
 
@@ -418,7 +418,7 @@ async def test_a_transaction_that_waits_for_the_encryption_ends_with_its_run(tmp
         handle = await runtime.start(flow)
         await wait_until(lambda: encryption.is_away)
         engine = runtime._engine
-        engine._drivers_by_run_id[handle.run_id].handle_claim_lost()
+        engine.held_runs.drivers_by_run_id[handle.run_id].handle_claim_lost()
         await wait_until(lambda: not engine.lingering_tasks)
         encryption.is_away = False
         assert await (await runtime.start(other)).result(timeout=4) == "done"

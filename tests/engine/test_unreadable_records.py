@@ -232,7 +232,7 @@ async def test_a_run_that_dies_between_such_a_signal_and_what_it_does_about_it_g
     first = await world.open()
     handle = await first.start(flow)
     await handle.signal("age", "old")
-    await wait_until(lambda: first._engine._drivers_by_run_id[handle.run_id].steps.started)
+    await wait_until(lambda: first._engine.held_runs.drivers_by_run_id[handle.run_id].steps.started)
     await world.crash(first)
     gate.set()
     second = await world.open()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from engine_world import VirtualClock, World, read_run, select_definitions, wait_until_ended, wait_until_parked
 
-from holdfast import Agent, DefinitionError, Workflow, patched, step, wait_for_signal, workflow
+from holdfast import Agent, DefinitionError, Workflow, WorkflowOptions, patched, step, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.runtime import Runtime
 from holdfast.client.client import Client
@@ -217,12 +217,12 @@ async def test_class_workflows_and_agents_have_versions(in_memory: World):
     handle = await runtime.start(Etl, customer="acme")
     assert await handle.result() == "acme"
     assert (await handle.info()).version == "2"
-    agent = Agent("openai:some-model", name="helper", version="2", serves=["1"])
+    agent = Agent("openai:some-model", name="helper", workflow_options=WorkflowOptions(version="2", serves=["1"]))
     assert agent.definition.served_names == ("helper@2", "helper@1")
     assert (agent.definition.to_spec().version, agent.options(id="x").definition.version) == ("2", "2")
     assert sorted(definitions) == ["Etl@1", "Etl@2", "helper@1", "helper@2"]
-    with pytest.raises(DefinitionError, match="agent 'helper': a version is a text"):
-        Agent("openai:some-model", name="helper", version=3)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="WorkflowOptions: a version is a text"):
+        WorkflowOptions(version=3)  # type: ignore[arg-type]
 
 
 async def test_two_definitions_of_one_version_are_refused(in_memory: World):

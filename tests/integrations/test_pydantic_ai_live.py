@@ -20,7 +20,7 @@ from pydantic_graph import End
 from scripted_agents import Script, call, count, explorer, flow_of, journal, look, names
 
 from holdfast import Client, RunNotFound, RunState, Runtime, UsageError, ask
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
 from holdfast.integrations.pydantic_ai.agent_call import AgentCall
 from holdfast.testing import Runner

@@ -34,7 +34,7 @@ from holdfast import (
     current_step,
     step,
 )
-from holdfast.core.retry_policy import RetryPolicy
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.integrations.pydantic_ai import Durable
 from holdfast.reports.recorded_reply import decode_reply
 from holdfast.testing import Runner, ScriptedModel

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Client, DefinitionError, RunNotFound, UsageError, workflow
+from holdfast import Client, DefinitionError, RunNotFound, UsageError, WorkflowOptions, workflow
 from holdfast.core.records import Record, RecordKind
 from holdfast.services.run_start import StartOptions, build_new_run
 from holdfast.stores.live_events import STARTED
@@ -38,9 +38,9 @@ async def test_max_deliveries_is_a_whole_number_above_zero(most: Any):
             async def flow() -> None: ...
 
         with pytest.raises(
-            DefinitionError, match=r"agent 'helper': max_deliveries=.* must be a whole number, 1 or more"
+            DefinitionError, match=r"WorkflowOptions: max_deliveries=.* must be a whole number, 1 or more"
         ):
-            Agent("test:model", name="helper", max_deliveries=most)
+            WorkflowOptions(max_deliveries=most)
         with pytest.raises(UsageError, match=r"max_deliveries=.* must be a whole number, 1 or more"):
             Client("memory://").options(max_deliveries=most)
 

@@ -45,4 +45,4 @@ def _write(ledger: Path, line: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(make(Path(sys.argv[2]), Path(sys.argv[3])).run_worker(sys.argv[1], lease_s=LEASE))
+    asyncio.run(make(Path(sys.argv[2]), Path(sys.argv[3])).run_worker(sys.argv[1], lease=LEASE))

@@ -14,7 +14,7 @@ from temporalio.client import Client as TemporalClient
 
 from holdfast import Agent, Budget, Client, RunFailed, Runtime, step, tool, wait_for_signal, workflow
 from holdfast.admission.usage import BudgetLimits, Usage
-from holdfast.engine.step_context import current_context
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import RunCancelled, RunEnded, UsageError
 from holdfast.stores.temporal import budgets, identifiers
 from holdfast.stores.temporal.budgets import BudgetAccount, StepRef
@@ -225,7 +225,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
     async def temporal_budget_late() -> str:
         begun.set()
         await gate.wait()
-        await current_context.get().reserve(Usage(calls=1))
+        await get_step_executor().reserve(Usage(calls=1))
         return "reserved"
 
     @workflow

@@ -290,7 +290,8 @@ async def test_forks_are_the_same_each_time() -> None:
         await runner.run(ordering, "tea")
         await runner.fork("order-of-tea", at=1)
         return [
-            trace.traced_executions[-1].derive_idempotency_key(0, "bill") for trace in runner._world.traces.values()
+            trace.traced_executions[-1].seeded_random.derive_idempotency_key(0, "bill")
+            for trace in runner._world.traces.values()
         ]
 
     once = await keys()

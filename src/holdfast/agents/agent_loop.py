@@ -38,8 +38,8 @@ from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import SESSION_STEP, RecordKind
-from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import ContextFull, InvalidOutput, TurnLimitReached
 from holdfast.reports.agent_result import AgentResult
 
@@ -97,7 +97,7 @@ async def _run_turns(
             context_limit=None
             if agent.compaction is None
             else ContextLimit(agent.compaction, conversation.is_just_compacted),
-            should_continue=agent.continue_truncated and not is_last,
+            should_continue=agent.output.continue_truncated and not is_last,
         )
         reply, outcome, window = await _call_model(execution, question)
         if reply is None:
@@ -112,7 +112,7 @@ async def _run_turns(
             invalid = 0
         elif planner is None or not planner.is_about_plan(reply.feedback):
             invalid += 1
-            if invalid > agent.output_retries:
+            if invalid > agent.output.retries:
                 raise _make_invalid_output(execution, agent, invalid, reply.feedback, outcome)
         if reply.feedback is not None:
             conversation.add_correction(reply, execution.loop.time())
@@ -145,7 +145,8 @@ def _make_invalid_output(
     error = InvalidOutput(
         f"run {execution.run_id!r} of agent {agent.name!r}: {count} answers in a row do not fit its output_type. What "
         f"is wrong with the last one: {feedback}\n"
-        f"`holdfast retry {execution.run_id}` asks the model once more; output_retries= of the agent allows more."
+        f"`holdfast retry {execution.run_id}` asks the model once more; Output(..., retries=...) as the output_type "
+        f"allows more."
     )
     if outcome is not None:
         mark_origin(error, outcome.origin)
@@ -199,7 +200,7 @@ async def _await_previous_run(execution: Execution, agent: Agent[Any]) -> _Previ
 
 
 async def _read_previous_run_id() -> str:
-    return await step_context.current_context.get().get_previous_run_id()
+    return await get_step_executor().get_previous_run_id()
 
 
 _SESSION_STEP = StepDefinition(SESSION_STEP, _read_previous_run_id, True, codec_for(str), (), {})

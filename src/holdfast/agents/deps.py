@@ -13,12 +13,10 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.engine.step_context import StepExecutor, get_step_executor
 from holdfast.errors import DepsMissing
-
-if TYPE_CHECKING:
-    from holdfast.engine.step_context import StepContext
 
 DEPS_TIMEOUT_S = 5.0
 """Seconds that a run which nobody has asked for here waits for somebody to do so."""
@@ -64,47 +62,47 @@ def set_agent_deps(agents: list[str], deps: Any) -> None:
         _deps_changed.notify_all()
 
 
-async def get_deps_async(step: StepContext, agent: str, deps_type: Any) -> Any:
+async def get_deps_async(agent: str, deps_type: Any) -> Any:
     """As ``get_deps``, on an event loop."""
-    if _is_known(step, agent):
-        return get_deps(step, agent, deps_type)
-    return await asyncio.to_thread(get_deps, step, agent, deps_type)
+    if _is_known(get_step_executor(), agent):
+        return get_deps(agent, deps_type)
+    return await asyncio.to_thread(get_deps, agent, deps_type)
 
 
-def get_deps(step: StepContext, agent: str, deps_type: Any) -> Any:
-    """The deps of the run of a step that is executed here. Raises ``DepsMissing`` if there should be some and are none.
+def get_deps(agent: str, deps_type: Any) -> Any:
+    """The deps of the running step's run. Raises ``DepsMissing`` if there should be some and are none.
 
     Blocks for a while if nobody has asked for the run in this process yet.
     """
-    deadline = time.monotonic() + DEPS_TIMEOUT_S
+    executor, deadline = get_step_executor(), time.monotonic() + DEPS_TIMEOUT_S
     with _deps_changed:
-        while not _is_known(step, agent) and deps_type is not None:
+        while not _is_known(executor, agent) and deps_type is not None:
             if not _deps_changed.wait(deadline - time.monotonic()):
                 break
-    root = _find_deps_run(step)
+    root = _find_deps_run(executor)
     deps = None if root is None else _deps_by_run.get(root)
     if deps is None or not _is_compatible(deps, deps_type):
         deps = _deps_by_agent.get(agent)
     if deps is None and deps_type not in (None, type(None)):
         raise DepsMissing(
             f"agent {agent!r} has deps_type={getattr(deps_type, '__name__', deps_type)}, and this process was given "
-            f"none for run {step.run_id!r}: deps are never recorded, so each process brings its own. Give them to the "
-            f"worker, as in `agent.run_worker(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry` lets "
-            f"the run go on."
+            f"none for run {executor.run.id!r}: deps are never recorded, so each process brings its own. Give them to "
+            f"the worker, as in `agent.run_worker(deps=...)`, or to `agent.run(..., deps=...)`; then `holdfast retry` "
+            f"continues the run."
         )
     return deps
 
 
-def _is_known(step: StepContext, agent: str) -> bool:
+def _is_known(executor: StepExecutor, agent: str) -> bool:
     """Whether it is known what the run's deps are."""
-    return agent in _deps_by_agent or _find_deps_run(step) is not None
+    return agent in _deps_by_agent or _find_deps_run(executor) is not None
 
 
-def _find_deps_run(step: StepContext) -> str | None:
+def _find_deps_run(executor: StepExecutor) -> str | None:
     """The run for which deps were given, or not, in this process: this one, or one above it."""
-    run_id = step.run_id
+    run, run_id = executor.run, executor.run.id
     while run_id not in _deps_by_run:
-        parent = _parent_by_run.get(run_id) or (step.run.parent if run_id == step.run_id else None)
+        parent = _parent_by_run.get(run_id) or (run.parent if run_id == run.id else None)
         if not parent:
             return None
         run_id = parent

@@ -17,18 +17,19 @@ import functools
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.llm_answers import AnswerCodec, InvalidAnswer, PromptedReply, build_correction_messages, read_usage
-from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S, ModelChain, RetryPolicies, validate_retry_policies
+from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.errors import TransientModelError
 from holdfast.agents.models.model_call import ModelCall, ask_model, issue_within_budget
 from holdfast.agents.models.model_library import load_library
-from holdfast.agents.models.model_resolution import PriorCalls, prior_calls, validate_models
+from holdfast.agents.models.model_options import ModelOptions, make_model_chain
+from holdfast.agents.models.model_resolution import PriorCalls, prior_calls
 from holdfast.agents.output import OutputSpec, make_correction
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -36,7 +37,6 @@ from holdfast.authoring.step import Step, get_modifiers, get_wrapped_function, m
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine import step_context
 from holdfast.engine.definitions import Compensation, StepCall, StepDefinition
@@ -52,7 +52,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 DEFAULT_MAX_TURNS = 3
-"""How often the model is asked until its answer fits, unless a step says otherwise."""
+"""How often the model is asked until its answer fits, by default."""
 
 
 _call_counts: WeakKeyDictionary[Execution, Counter[int]] = WeakKeyDictionary()
@@ -79,8 +79,12 @@ _KEYWORD_HINTS = {
     "prompt": "the function returns the prompt",
     "result_type": "write output_type=, or annotate what the function returns",
     "response_format": "write output_type=, or annotate what the function returns",
-    "settings": "write model_settings=",
-    "temperature": "write model_settings={'temperature': ...}",
+    "settings": "write model_options=ModelOptions(settings={'temperature': ...})",
+    "model_settings": "write model_options=ModelOptions(settings={'temperature': ...})",
+    "temperature": "write model_options=ModelOptions(settings={'temperature': ...})",
+    "timeout": "write model_options=ModelOptions(timeout=...) for one model call, or @step(timeout=...) for the step",
+    "retry": "write model_options=ModelOptions(retry=...) for model calls, or @step(retry=...) for the function",
+    "stream": "write model_options=ModelOptions(stream=...)",
     "retries": "write it at @step(retries=...), for the function; model calls have their own",
     "max_retries": "write max_turns=, how often the model is asked until its answer fits",
     "tools": "an @llm_step is one question; give tools to an Agent",
@@ -94,10 +98,7 @@ def llm_step(
     model: str | Model,
     fallback: str | Model | Sequence[str | Model] = (),
     instructions: str | None = None,
-    model_settings: Mapping[str, Any] | None = None,
-    timeout: Duration = DEFAULT_TIMEOUT_S,
-    retry: RetryPolicies | None = None,
-    stream: bool = True,
+    model_options: ModelOptions | None = None,
     max_turns: int = DEFAULT_MAX_TURNS,
 ) -> _LlmStepDecorator: ...
 @overload
@@ -107,10 +108,7 @@ def llm_step(
     fallback: str | Model | Sequence[str | Model] = (),
     output_type: type[T],
     instructions: str | None = None,
-    model_settings: Mapping[str, Any] | None = None,
-    timeout: Duration = DEFAULT_TIMEOUT_S,
-    retry: RetryPolicies | None = None,
-    stream: bool = True,
+    model_options: ModelOptions | None = None,
     max_turns: int = DEFAULT_MAX_TURNS,
 ) -> _TypedDecorator[T]: ...
 @reject_unknown_keywords("@llm_step", **_KEYWORD_HINTS)
@@ -122,10 +120,7 @@ def llm_step(
     fallback: str | Model | Sequence[str | Model] = (),
     output_type: Any = None,
     instructions: str | None = None,
-    model_settings: Mapping[str, Any] | None = None,
-    timeout: Duration = DEFAULT_TIMEOUT_S,
-    retry: RetryPolicies | None = None,
-    stream: bool = True,
+    model_options: ModelOptions | None = None,
     max_turns: int = DEFAULT_MAX_TURNS,
 ) -> Any:
     """Make a function a question to a model: it returns the prompt, and the step's output is the model's answer.
@@ -139,21 +134,15 @@ def llm_step(
         fallback: one model or several, to be asked in order when the one before gives no answer.
         output_type: what the answer must be, if the function's return annotation does not say it.
         instructions: what the model is told before the prompt.
-        model_settings: the model library's ``ModelSettings``, such as ``{"temperature": 0}``.
-        timeout: seconds that one attempt of a model call may take.
-        retry: how a call that got no answer is repeated: a ``RetryPolicy``, or one for each of some of its models, by
-            name. Default: for a day, at least every five minutes; in a call outside of a run, for a minute.
-        stream: whether the model is asked for its answer piece by piece, so that whoever follows a run reads it while
-            it comes.
+        model_options: how the models are called: settings, timeout, retries, streaming. Outside of a run, a call that
+            got no answer is repeated for at most a minute.
         max_turns: how often the model is asked, with what was wrong, until its answer fits.
     """
     if bare is not None or model is None:
         raise DefinitionError("@llm_step needs a model: write @llm_step(model='openai:gpt-4o')")
     if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"@llm_step: max_turns={max_turns!r} must be a whole number, 1 or more")
-    models = validate_models(model, fallback, "@llm_step")
-    patience = declared_seconds(timeout, "@llm_step: timeout") or DEFAULT_TIMEOUT_S
-    chain = ModelChain(models, model_settings, patience, stream, validate_retry_policies(retry, models, "@llm_step"))
+    chain = make_model_chain(model, fallback, model_options, "@llm_step")
     mark = _LlmModifier(chain, output_type, instructions, max_turns)
 
     def decorate(target: Any) -> Any:

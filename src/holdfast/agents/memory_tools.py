@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.agents.tools import RunContext, Tool, tool
-from holdfast.engine import step_context
+from holdfast.agents.run_context import RunContext
+from holdfast.agents.tools import Tool, tool
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import DefinitionError, InputError, ModelRetry, UsageError
 from holdfast.services import memories
 from holdfast.stores.contract import Store
@@ -62,9 +63,8 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
         """
         if len(text) > MAX_TEXT_CHARS:
             raise ModelRetry(f"That is {len(text):,} characters; remember at most {MAX_TEXT_CHARS:,} under one key.")
-        step = step_context.current_context.get()
-        namespace = _validate_key(get_namespace(ctx), key)
-        step.set_memory_change(memories.build_put(namespace, key, text, None, step.engine.clock.now()))
+        executor, namespace = get_step_executor(), _validate_key(get_namespace(ctx), key)
+        executor.memory_change = memories.build_put(namespace, key, text, None, executor.engine.clock.now())
         return f"Remembered under {key!r}."
 
     @tool(effect="read")
@@ -108,16 +108,15 @@ def make_memory_tools(namespace: MemoryNamespace) -> list[Tool]:
         Args:
             key: the key, exactly as it was remembered.
         """
-        step_context.current_context.get().set_memory_change(
-            memories.build_delete(_validate_key(get_namespace(ctx), key), key)
-        )
+        namespace = _validate_key(get_namespace(ctx), key)
+        get_step_executor().memory_change = memories.build_delete(namespace, key)
         return f"Nothing is remembered under {key!r} any more."
 
     return [remember, recall, search_memory, forget]
 
 
 def _get_store() -> Store:
-    return step_context.current_context.get().engine.store
+    return get_step_executor().engine.store
 
 
 def _validate_key(namespace: str, key: str) -> str:

@@ -10,8 +10,9 @@ An answer that holds a usable ``final_result`` is final, whatever else the model
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from holdfast.reports.recorded_reply import RecordedReply
 
+T = TypeVar("T")
+
 _TOOL_DESCRIPTION = "Gives the final answer, which ends the conversation. Call it once you have all of the answer."
 
 
@@ -42,6 +45,30 @@ _MAX_ERRORS = 20
 
 class _InvalidOutput(Exception):
     """An answer that cannot be used; its message is for the model."""
+
+
+@dataclass(frozen=True)
+class Output(Generic[T]):
+    """What an agent answers with, and what happens when an answer does not fit: ``Output(Report, retries=5)``."""
+
+    output_type: type[T]
+    """``str``, or a type that pydantic can check."""
+    _: KW_ONLY
+    retries: int = 3
+    """How often in a row the model may correct an answer that does not fit; then the run fails with ``InvalidOutput``.
+    """
+    continue_truncated: bool = False
+    """Whether the model continues a text that was cut off at the limit of tokens, until it is complete or the turns are
+    used up. Each piece is a turn, and the output is all of them. Without this, and for any other type,
+    ``result.finish_reason`` says that an answer was cut off."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"Output: retries={self.retries!r} must be a whole number, 0 or more")
+        if not isinstance(self.continue_truncated, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"Output: continue_truncated={self.continue_truncated!r} is True or False")
+        if self.continue_truncated and self.output_type is not str:
+            raise DefinitionError(f"Output: continue_truncated is for texts, and its type is {self.output_type!r}")
 
 
 class OutputSpec:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.conversation import Conversation, rebuild_conversation
 from holdfast.core.states import RunState
-from holdfast.engine import step_context
+from holdfast.engine.step_context import get_step_executor
 from holdfast.stores.contract import History
 from holdfast.stores.operations import Run
 
@@ -40,10 +40,10 @@ _cache_by_engine: weakref.WeakKeyDictionary[Any, _ConversationCache] = weakref.W
 
 async def read_context(run_id: str) -> list[ModelMessage]:
     """What a model would be sent of a run and of those before it, for the step that asks the model."""
-    step = step_context.current_context.get()
+    executor = get_step_executor()
     chain: list[Conversation] = []
     async for conversation in _iterate_backwards(
-        run_id, step.read_run, _cache_by_engine.setdefault(step.engine, OrderedDict())
+        run_id, executor.read_run, _cache_by_engine.setdefault(executor.engine, OrderedDict())
     ):
         chain.append(conversation)
         if conversation.earlier_count == 0:

@@ -16,16 +16,18 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, cast, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 from holdfast.admission.durations import Duration
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
 from holdfast.agents.deps import get_deps, get_deps_async
 from holdfast.agents.docstrings import ParsedDocstring, parse_docstring
+from holdfast.agents.run_context import RunContext, find_context_parameter, make_run_context
 from holdfast.agents.tool_approvals import (
     ApprovalNotRequired,
     ApprovalRequirement,
@@ -43,10 +45,8 @@ from holdfast.authoring.step import RetryOn, Step, define_step, get_modifiers
 from holdfast.codec import codec_for
 from holdfast.codec.formatting import truncate
 from holdfast.core.execution import get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
-from holdfast.engine.step_context import StepContext, current_context
 from holdfast.errors import (
     ApprovalRequired,
     DefinitionError,
@@ -62,56 +62,17 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
     from typing_extensions import ParamSpec, TypeVar
 
-    # Whoever writes just `Tool` or `RunContext` means any.
+    # A bare `Tool` means any tool.
     P = ParamSpec("P", default=...)
     R = TypeVar("R", default=Any)
-    Deps = TypeVar("Deps", default=Any)
 else:
     from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
     R = TypeVar("R")
-    Deps = TypeVar("Deps")
-
-_POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 _NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What every provider accepts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext(Generic[Deps]):
-    """What a tool may know of the run that calls it.
-
-    A test that calls a tool's function itself makes its own: ``RunContext(deps=...)``.
-    """
-
-    deps: Deps
-    """What was given to ``run``, or to the worker that executes the run. Never recorded."""
-    run_id: str = ""
-    agent: str = ""
-    tool_name: str = ""
-    tool_call_id: str = ""
-    """The model's own name for this call."""
-    idempotency_key: str = ""
-    """Stable over attempts, crashes and replays of this call: hand it to whatever you call."""
-    attempt: int = 1
-    """1 for the first attempt; retries count on, also over a crash between two of them."""
-    _step: StepContext | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def progress(self) -> Any:
-        """What an earlier attempt of this call last passed to ``heartbeat``, or ``None``."""
-        return None if self._step is None else self._step.progress
-
-    def heartbeat(self, progress: Any = None) -> None:
-        """Keep ``progress`` for the next attempt, should this one fail or its process die.
-
-        May be called from any thread, as often as you like. Raises ``FenceLost`` or ``asyncio.CancelledError`` in a
-        call that should stop.
-        """
-        if self._step is not None:
-            self._step.heartbeat(progress)
 
 
 class _ModelToolCall(NamedTuple):
@@ -162,7 +123,7 @@ class Tool(Step[P, R]):
     def _make_requirement(self, requires_approval: ApprovalRule) -> ApprovalRequirement | None:
         if requires_approval is False:
             return None
-        return ApprovalRequirement(requires_approval, self._parameters, f"tool {self.name!r}", _find_context_parameter)
+        return ApprovalRequirement(requires_approval, self._parameters, f"tool {self.name!r}", find_context_parameter)
 
     @cached_property
     def description(self) -> str:
@@ -230,9 +191,7 @@ class Tool(Step[P, R]):
         if call.requirement is not None and (reason := await self._get_approval_reason(call, args, kwargs)) is not None:
             raise self._make_approval_required(call, args, kwargs, reason)
         if self.has_context:
-            args.insert(
-                0, self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
-            )
+            args.insert(0, self._make_context(await get_deps_async(call.agent, call.deps_type), call))
         return await self.definition.function(*args, **kwargs)
 
     def _execute_sync(self, call: _ModelToolCall, /, **_shown: object) -> Any:
@@ -240,7 +199,7 @@ class Tool(Step[P, R]):
         if call.requirement is not None and (reason := self._get_approval_reason_sync(call, args, kwargs)) is not None:
             raise self._make_approval_required(call, args, kwargs, reason)
         if self.has_context:
-            args.insert(0, self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call))
+            args.insert(0, self._make_context(get_deps(call.agent, call.deps_type), call))
         return self.definition.function(*args, **kwargs)
 
     # Whether a person must approve
@@ -264,14 +223,14 @@ class Tool(Step[P, R]):
         """Why an approval is needed; ``None``: none is."""
         need, context = cast("ApprovalRequirement", call.requirement), None
         if need.has_context:
-            context = self._make_context(await get_deps_async(current_context.get(), call.agent, call.deps_type), call)
+            context = self._make_context(await get_deps_async(call.agent, call.deps_type), call)
         said = need.evaluate(context, self._parameters.name_arguments(args, kwargs))
         return need.get_reason(await said if need.is_async else said, self.name)
 
     def _get_approval_reason_sync(self, call: _ModelToolCall, args: list[Any], kwargs: dict[str, Any]) -> str | None:
         need, context = cast("ApprovalRequirement", call.requirement), None
         if need.has_context:
-            context = self._make_context(get_deps(current_context.get(), call.agent, call.deps_type), call)
+            context = self._make_context(get_deps(call.agent, call.deps_type), call)
         return need.get_reason(need.evaluate(context, self._parameters.name_arguments(args, kwargs)), self.name)
 
     def _make_approval_required(
@@ -281,17 +240,7 @@ class Tool(Step[P, R]):
         return make_approval_required(self.name, call.agent, shown, reason, call.policy)
 
     def _make_context(self, deps: Any, call: _ModelToolCall) -> RunContext[Any]:
-        step = current_context.get()
-        return RunContext(
-            deps=deps,
-            run_id=step.run_id,
-            agent=call.agent,
-            tool_name=self.name,
-            tool_call_id=call.call_id,
-            idempotency_key=step.idempotency_key,
-            attempt=step.attempt,
-            _step=step,
-        )
+        return make_run_context(deps, call.agent, self.name, call.call_id)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """In workflow code: a recorded call, to be awaited. Anywhere else: the plain function."""
@@ -390,7 +339,7 @@ def tool(
         _check_not_method(function, where)
         hints = resolve_hints(function)
         parameters = list(inspect.signature(function).parameters.values())
-        context = _find_context_parameter(parameters, hints, where)
+        context = find_context_parameter(parameters, hints, where)
         asked = FunctionParameters(made.name, where, parameters[1:] if context else parameters, hints)
         described = None if description is None else description.strip()
         return Tool(made, described, asked, context, requires_approval)
@@ -479,34 +428,6 @@ def _check_not_method(function: Callable[..., Any], subject: str) -> None:
             f"{subject} takes {first.name!r}: @tool goes on a function, not on a method of a class. Without @tool, a "
             f"bound method (`tools=[thing.method]`) is a tool, too; or take what you need from `ctx.deps`."
         )
-
-
-def _find_context_parameter(
-    parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], subject: str
-) -> str | None:
-    """The name of the first parameter, if that takes the context. Nowhere else can it be taken."""
-    context: str | None = None
-    for index, parameter in enumerate(parameters):
-        for kind in _find_classes(hints.get(parameter.name)):
-            if kind.__name__ == "RunContext" and kind.__module__.startswith("pydantic_ai."):
-                raise DefinitionError(f"{subject}: use holdfast.RunContext in place of pydantic_ai's")
-            if not issubclass(kind, RunContext):
-                continue
-            hint = hints[parameter.name]
-            if index or RunContext not in (hint, get_origin(hint)) or parameter.kind not in _POSITIONAL_KINDS:
-                raise DefinitionError(
-                    f"{subject}: a tool takes a RunContext as its first parameter, `ctx: RunContext[...]`, or not at "
-                    "all"
-                )
-            context = parameter.name
-    return context
-
-
-def _find_classes(hint: Any) -> list[type[Any]]:
-    """All the classes that an annotation names."""
-    origin = get_origin(hint)
-    found = [one for one in (hint, origin) if isinstance(one, type)]
-    return found + [kind for one in get_args(hint) for kind in _find_classes(one)]
 
 
 _NEVER_RETRIED = (InvalidToolArguments, ModelRetry, ApprovalRequired, ApprovalNotRequired)

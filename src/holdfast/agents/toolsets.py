@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.authoring.step import read_outcome
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution
 from holdfast.core.records import RecordKind
-from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 

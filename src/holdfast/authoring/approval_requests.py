@@ -33,9 +33,9 @@ from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import FailureOrigin
 from holdfast.core.records import Record, RecordKind
-from holdfast.engine import step_context
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.engine.run_approvals import APPROVAL_COMMAND, ApprovalCall
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import DefinitionError
 from holdfast.services.approvals import APPROVAL_REMINDER_STEP, APPROVAL_START_STEP, APPROVAL_TIMEOUT_STEP, Answer
 from holdfast.stores.approvals import ApprovalRequest
@@ -208,7 +208,7 @@ class _PendingApproval:
         """How many commands and timers are this question's own."""
         self._first_seq: int | None = None
         """``seq`` of the first of its records."""
-        self.id = execution.derive_approval_id(self._position, _hash_request(request))
+        self.id = execution.seeded_random.derive_approval_id(self._position, _hash_request(request))
         self._answer_future = self._issue(
             RecordKind.APPROVAL, name, ApprovalCall(self.id, self._request, self._policy.timeout_s)
         )
@@ -350,11 +350,11 @@ async def _skip_notification(notification: ApprovalNotification) -> None:
 
 
 async def _remind_approval(id: str, reminder_count: int, assignee: str, expires_at: float | None) -> bool:
-    return await step_context.current_context.get().remind_approval(id, reminder_count, assignee, expires_at)
+    return await get_step_executor().remind_approval(id, reminder_count, assignee, expires_at)
 
 
 async def _withdraw_approval(id: str, details: dict[str, Any] | None) -> dict[str, Any]:
-    return {"id": id, "withdrawn": await step_context.current_context.get().withdraw_approval(id), "details": details}
+    return {"id": id, "withdrawn": await get_step_executor().withdraw_approval(id), "details": details}
 
 
 _START_STEP = StepDefinition(APPROVAL_START_STEP, _record_policy, True, codec_for(dict[str, Any]), ("policy",), {})

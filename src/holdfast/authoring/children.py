@@ -25,8 +25,8 @@ from holdfast.core.execution import Execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
-from holdfast.engine import step_context
 from holdfast.engine.definitions import ChildCall, StepCall, StepDefinition, WorkflowDefinition
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import RunEnded, UsageError
 from holdfast.services.run_outcome import EndedRun, make_unsuccessful_error
 from holdfast.services.run_start import build_new_run, check_same_run, resolve_start
@@ -85,12 +85,11 @@ def _prepare_child(
         )
     spec, position = definition.to_spec(), execution.next_position
     if options.id is None and spec.id_template is None:
-        options = replace(
-            options, id=_make_child_id(execution.run_id, spec.name, execution.make_child_id_suffix(position))
-        )
+        suffix = execution.seeded_random.make_child_id_suffix(position)
+        options = replace(options, id=_make_child_id(execution.run_id, spec.name, suffix))
     given = workflow.prepare_start(args, kwargs)
     inputs = definition.inputs_codec.encode(given.args, given.kwargs)
-    seed = execution.derive_child_seed(position)
+    seed = execution.seeded_random.derive_child_seed(position)
 
     def make(now: float) -> NewRun:
         return replace(
@@ -186,10 +185,10 @@ class _WorkflowStoreProvider(StoreProvider):
 
 async def _change_run(op: ClientOp) -> str:
     """Carried out as a step: send a signal to another run, or cancel, pause or resume it."""
-    me = step_context.current_context.get()
+    executor = get_step_executor()
     if isinstance(op, SendSignal) and op.dedup_key is None:
-        op = op._replace(dedup_key=me.idempotency_key)  # a step may run again after a crash: it counts once
-    return (await me.change_run(op)).value
+        op = op._replace(dedup_key=executor.idempotency_key)  # a step may run again after a crash: it counts once
+    return (await executor.change_run(op)).value
 
 
 _CHANGE_STEP = StepDefinition(

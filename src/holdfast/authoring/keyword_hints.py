@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 from holdfast.errors import DefinitionError
 
@@ -32,7 +32,6 @@ def reject_unknown_keywords(subject: str, **hints: str) -> Callable[[Callable[P,
                 raise _make_unknown_keyword_error(subject, min(kwargs.keys() - known), known, hints)
             return function(*args, **kwargs)
 
-        cast(Any, hinted).__signature__ = inspect.signature(function)
         return hinted
 
     return decorate

@@ -18,8 +18,8 @@ from holdfast.authoring.step import invoke
 from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
 from holdfast.core.execution import Execution, get_current_execution
-from holdfast.engine import step_context
 from holdfast.engine.definitions import StepDefinition
+from holdfast.engine.step_context import find_step_executor, get_step_executor
 from holdfast.services import memories
 from holdfast.services.memories import AsyncMemory, MemoryEntry
 from holdfast.services.store_provider import StoreProvider
@@ -36,8 +36,8 @@ class _CurrentStoreProvider(StoreProvider):
     """The way to the store of the calling step, or of this loop's runtime."""
 
     async def _find(self) -> StoreProvider:
-        step = step_context.current_context.get(None)
-        return (await current_runtime()).store_provider if step is None else StepStoreProvider(step.engine)
+        executor = find_step_executor()
+        return (await current_runtime()).store_provider if executor is None else StepStoreProvider(executor.engine)
 
     @override
     async def store(self) -> Store:
@@ -126,24 +126,24 @@ async def _invoke_as_step(
 
 
 async def _put(namespace: str, key: str, value: Any, text: str | None) -> None:
-    step = step_context.current_context.get()
-    engine = step.engine
-    step.set_memory_change(memories.build_put(namespace, key, value, text, engine.clock.now(), engine.max_value))
+    executor = get_step_executor()
+    now, max_value = executor.engine.clock.now(), executor.engine.max_value
+    executor.memory_change = memories.build_put(namespace, key, value, text, now, max_value)
 
 
 async def _get(namespace: str, key: str, type: Any) -> list[Any]:
     """A list of one, or an empty one: a default need not be recordable."""
-    found = await memories.read_value(step_context.current_context.get().engine.store, namespace, key, _MISSING, type)
+    found = await memories.read_value(get_step_executor().engine.store, namespace, key, _MISSING, type)
     return [] if found is _MISSING else [found]
 
 
 async def _search(namespace: str, query: str, limit: int) -> list[MemoryEntry]:
-    return await memories.search_values(step_context.current_context.get().engine.store, namespace, query, limit)
+    return await memories.search_values(get_step_executor().engine.store, namespace, query, limit)
 
 
 async def _list(namespace: str, after: str, limit: int) -> list[MemoryEntry]:
-    return await memories.list_values(step_context.current_context.get().engine.store, namespace, after, limit)
+    return await memories.list_values(get_step_executor().engine.store, namespace, after, limit)
 
 
 async def _delete(namespace: str, key: str) -> None:
-    step_context.current_context.get().set_memory_change(memories.build_delete(namespace, key))
+    get_step_executor().memory_change = memories.build_delete(namespace, key)

@@ -281,11 +281,11 @@ def _create_engine(
         from holdfast.temporal.engine import TemporalEngine
 
         return TemporalEngine(
-            parse_target(url), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency, queues=queues,
+            parse_target(url), definitions_by_name, lease_s=lease_s, max_concurrency=max_concurrency, queues=queues,
             queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value, encryption=encryption,
         )  # fmt: skip
     return JournalEngine(
-        create_store(url, encryption=encryption), definitions_by_name, lease_s=lease_s, concurrency=max_concurrency,
+        create_store(url, encryption=encryption), definitions_by_name, lease_s=lease_s, max_concurrency=max_concurrency,
         queues=queues, queue_limits=limits, max_blocked_s=max_blocked_s, max_value=max_value,
     )  # fmt: skip
 
@@ -319,7 +319,7 @@ def _remove_open(runtime: Runtime) -> None:
 async def current_runtime() -> Runtime:
     """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
     loop = asyncio.get_running_loop()
-    step = step_context.current_context.get(None)
+    step = step_context.find_step_executor()
     for runtime in list(_open_runtimes):
         if runtime.is_closed:
             _remove_open(runtime)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.authoring.compensation import make_compensation
 from holdfast.authoring.introspection import format_location, is_async, resolve_hints
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
@@ -29,7 +30,6 @@ from holdfast.core.commands import UNDECODED, Outcome
 from holdfast.core.execution import Execution, get_current_execution
 from holdfast.core.failure_origin import mark_origin
 from holdfast.core.records import RecordKind
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepCall, StepDefinition
 from holdfast.errors import DefinitionError, StepOutcomeUnknown, StoreUnavailable, UnreadableRecord, UsageError

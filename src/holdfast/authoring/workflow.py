@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
 from holdfast.admission.durations import Duration, declared_seconds, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
@@ -20,17 +21,24 @@ from holdfast.authoring.introspection import find_class_location, format_locatio
 from holdfast.authoring.keyword_hints import reject_unknown_keywords
 from holdfast.authoring.registry import register
 from holdfast.authoring.schedules import Schedule
+from holdfast.authoring.workflow_options import (
+    make_queue_key,
+    resolve_max_deliveries,
+    resolve_queue_name,
+    validate_served_versions,
+    validate_tags,
+    validate_version,
+)
 from holdfast.client.handle import Handle
 from holdfast.client.store_runs import StoreRuns
-from holdfast.codec import InputsCodec, codec_for, parse_template_fields, prepare_key_template
+from holdfast.codec import InputsCodec, codec_for, parse_template_fields
 from holdfast.core.execution import get_current_execution
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import DefinitionError, InputError, UsageError
-from holdfast.services.queue_options import declare_queue, get_key_template
-from holdfast.services.run_start import StartOptions, make_start_options, validate_max_deliveries
+from holdfast.services.queue_options import get_key_template
+from holdfast.services.run_start import StartOptions, make_start_options
 from holdfast.services.store_provider import StoreProvider
 from holdfast.stores.operations import MAX_DELIVERIES
-from holdfast.stores.served_versions import explain_invalid_version
 from holdfast.sync_methods import run_sync
 
 P = ParamSpec("P")
@@ -117,7 +125,7 @@ class Workflow(Generic[P, R]):
         new: bool = False,
         budget: Budget | None = None,
         max_deliveries: int | None = None,
-    ) -> Workflow[P, R]:
+    ) -> Self:
         """The same workflow with options for the runs that are started through it.
 
         Args:
@@ -157,7 +165,9 @@ class Workflow(Generic[P, R]):
                 get_key_template(queue, self.definition.to_spec(), self.definition.defaults)
             except InputError as error:
                 raise UsageError(f"{where}{queue!r}: {error}. Or give its starts a key: .options(key=...)") from None
-        return Workflow(self.definition, options)
+        view = copy.copy(self)
+        view._options = options
+        return view
 
     def prepare_start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedStart:
         """What is recorded of the arguments of a start."""
@@ -276,8 +286,6 @@ def _define_workflow(
         _check_async(function, where)
         signature, hints = inspect.signature(function), resolve_hints(function)
         namespace = getattr(function, "__globals__", {})
-    if isinstance(tags, str):
-        raise DefinitionError(f"{where}: tags is a collection of words, not one string: tags=[{tags!r}]")
     defaults = {
         parameter.name: parameter.default
         for parameter in signature.parameters.values()
@@ -294,7 +302,7 @@ def _define_workflow(
         queue_key=make_queue_key(queue, signature, defaults, where),
         queue=resolve_queue_name(queue, where),
         timeout_s=declared_seconds(timeout, f"{where}: timeout"),
-        tags=tuple(tags),
+        tags=validate_tags(tags, where),
         step_numbers=numbers,
         max_deliveries=resolve_max_deliveries(max_deliveries, where),
         version=validate_version(version, where),
@@ -358,49 +366,6 @@ def _validate_template(template: str | None, signature: inspect.Signature, subje
                 f"{subject}: id={template!r} names {field!r}, which is no input of the workflow (inputs: {inputs})"
             )
     return template
-
-
-def resolve_queue_name(queue: str | Queue, subject: str) -> str:
-    """The name of the queue of a definition; one with limits is known from now on."""
-    try:
-        return declare_queue(queue)
-    except UsageError as error:
-        raise DefinitionError(f"{subject}: {error}") from None
-
-
-def make_queue_key(
-    queue: str | Queue, signature: inspect.Signature, defaults: Mapping[str, object], subject: str
-) -> str | None:
-    """The template for the keys of its runs, as it is announced."""
-    if not isinstance(queue, Queue) or queue.key is None:
-        return None
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    try:
-        return prepare_key_template(queue.key, signature.parameters, defaults, accepts_any=takes_any)
-    except InputError as error:
-        raise DefinitionError(f"{subject}: {queue!r}: {error}") from None
-
-
-def resolve_max_deliveries(value: int, subject: str) -> int:
-    """``max_deliveries`` of a definition."""
-    try:
-        return validate_max_deliveries(value, f"{subject}: ") or MAX_DELIVERIES
-    except UsageError as error:
-        raise DefinitionError(str(error)) from None
-
-
-def validate_version(version: str, subject: str) -> str:
-    """``version`` of a definition."""
-    if (refused := explain_invalid_version(version)) is not None:
-        raise DefinitionError(f"{subject}: {refused}")
-    return version
-
-
-def validate_served_versions(serves: Collection[str], version: str, subject: str) -> tuple[str, ...]:
-    """``serves`` of a definition."""
-    if isinstance(serves, str):
-        raise DefinitionError(f"{subject}: serves is a collection of versions, not one string: serves=[{serves!r}]")
-    return tuple(dict.fromkeys(validate_version(one, subject) for one in serves if one != version))
 
 
 def _format_signature(signature: inspect.Signature) -> str:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, cast, get_origin
 
 from pydantic import BaseModel
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.codec import ValueCodec, codec_for, get_error_message, preview_arguments
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DeliveryLost, StepOutcomeUnknown, UsageError
 from holdfast.services.wire_values import encoded_to_wire, from_wire
 

@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from base64 import b32encode
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -126,8 +125,8 @@ class Execution:
         self.wait_count = 0
         """How many of the open commands wait for a signal, a person or the end of another run, and need nobody here."""
         self.patches = Patches() if patches is None else patches
+        self.seeded_random = SeededRandom(seed, rewind_points)
         self._main = main
-        self._random = SeededRandom(seed, rewind_points)
         self._recorded_python = recorded_python
         self._issued_count = 0
         self._new_commands: list[Command] = []
@@ -336,32 +335,8 @@ class Execution:
         between the same two commands.
         """
         self._draw_count += 1
-        return self._random.draw_bytes(
+        return self.seeded_random.draw_bytes(
             f"{purpose}:{self._issued_count}:{self._draw_count}", self._issued_count, self._last_seq
-        )
-
-    def derive_idempotency_key(self, position: int, name: str) -> str:
-        """A key for the outside world that stays the same over attempts and replays of one step."""
-        return self._random.derive_idempotency_key(position, name)
-
-    def derive_child_seed(self, position: int) -> bytes:
-        """The seed of a run that the command at this position starts: who starts it again, starts the same."""
-        return self._random.draw_own_bytes(f"child:{position}", position)
-
-    def make_child_id_suffix(self, position: int) -> str:
-        """What the made-up id of such a run says of the place that it was started at."""
-        times = self._random.count_rewinds(position)
-        return f"{position + 1}.{times}" if times else f"{position + 1}"
-
-    def derive_approval_id(self, position: int, content: str) -> str:
-        """The id of the question that the command at this position asks: who asks again, asks the same.
-
-        ``content`` stands for what is asked: another question has another id, so that no answer can be taken for its.
-        """
-        return (
-            b32encode(self._random.draw_own_bytes(f"approval:{position}:{content}", position)[:10])
-            .decode()
-            .lower()[:12]
         )
 
     @contextmanager

@@ -19,6 +19,7 @@ timer may depend on it, and the timer's record is kept.
 from __future__ import annotations
 
 import hashlib
+from base64 import b32encode
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -70,8 +71,25 @@ class SeededRandom:
         """A key for the outside world that stays the same over attempts and replays of one step."""
         return self.draw_own_bytes(f"step:{position}:{name}", position).hex()
 
+    def derive_child_seed(self, position: int) -> bytes:
+        """The seed of a run that the command at this position starts: starting it again starts the same run."""
+        return self.draw_own_bytes(f"child:{position}", position)
+
+    def make_child_id_suffix(self, position: int) -> str:
+        """The end of the generated id of such a run: where in its parent it was started."""
+        times = self.count_rewinds(position)
+        return f"{position + 1}.{times}" if times else f"{position + 1}"
+
+    def derive_approval_id(self, position: int, content: str) -> str:
+        """The id of the approval that the command at this position requests: requesting it again has the same id.
+
+        ``content`` is a digest of the question: another question has another id, so that it never gets the answer to
+        this one.
+        """
+        return b32encode(self.draw_own_bytes(f"approval:{position}:{content}", position)[:10]).decode().lower()[:12]
+
     def count_rewinds(self, position: int) -> int:
-        """How often a retry has gone back to this position, or behind it."""
+        """How often a retry has gone back to this position, or to one before it."""
         return sum(point.position <= position for point in self._rewind_points)
 
 

@@ -3,8 +3,8 @@
 ``journal_engine`` puts the parts together; each duty has a module.
 
 - A worker: ``membership`` (registration and the lease), ``heartbeat``, ``store_readiness`` (waiting for a store that is
-  away at the start), ``announcements`` (what its code declares), ``claims``, ``schedule_ticker``, ``journal_writer``
-  (group commit) and ``live_events`` (what others may follow live).
+  away at the start), ``announcements`` (what its code declares), ``claims``, ``held_runs`` (those in memory),
+  ``schedule_ticker``, ``journal_writer`` (group commit) and ``live_events`` (what others may follow live).
 - A run in memory: ``driver``, with ``recorder`` (its way to the writer), ``steps_in_flight``, ``timers``,
   ``child_runs``, ``run_approvals`` and ``mailbox``; ``idle_runs`` and ``park_operation`` (leaving memory),
   ``run_outcome`` and ``replay_logging`` (replay logs nothing).

@@ -22,6 +22,7 @@ from holdfast.core.states import RunState
 from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.isolation import Isolation
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
@@ -55,35 +56,7 @@ class ClaimHost(Protocol):
     writer: JournalWriter
     worker_id: int
     is_draining: bool
-
-    @property
-    def free_slot_count(self) -> int:
-        """How many more runs may be in memory."""
-        ...
-
-    def add_incoming(self, count: int) -> None:
-        """So many runs will be in memory in a moment (or, if negative, will not)."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no run is in memory."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no run is in memory, and none is about to be."""
-        ...
-
-    def get_driver(self, key: int) -> Driver | None:
-        """The driver of a run that is in memory."""
-        ...
-
-    def list_drivers(self) -> list[Driver]:
-        """The drivers of all runs in memory."""
-        ...
-
-    def load_run(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
-        """Take a run into memory that the store has given us."""
+    held_runs: HeldRuns
 
     def on_unloaded_run_ended(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
@@ -103,6 +76,7 @@ class Claims:
         lease_s: float,
     ) -> None:
         self._host = host
+        self._held_runs = host.held_runs
         self._definitions = definitions
         self._queues = queues
         self._lease_s = lease_s
@@ -116,7 +90,7 @@ class Claims:
         """When (monotonic) to look for it in any case."""
         self.is_starved = False
         """Whether there was something to take, and no room for it."""
-        self._isolation = Isolation(host, lease_s)
+        self._isolation = Isolation(host.held_runs, host.clock, lease_s)
         self._has_disabled_runs = False
         """Runs in memory start nothing more, because their workflows were disabled."""
         self._is_claiming = False
@@ -159,15 +133,15 @@ class Claims:
             definition is not None
             and not holder.is_draining
             and new.available_at <= holder.clock.now()
-            and holder.free_slot_count > 0
+            and self._held_runs.free_slot_count > 0
             and not self._isolation.is_exclusive
             and self.can_serve_queue(new.queue)
         )
-        holder.add_incoming(mine)
+        self._held_runs.add_incoming(mine)
         self.starting_run_ids[new.id] += mine
 
         def done(answer: OpResult | BaseException) -> None:
-            holder.add_incoming(-mine)
+            self._held_runs.add_incoming(-mine)
             self.starting_run_ids[new.id] -= mine
             is_claimed = new.id in self._claimed_while_starting
             if not self.starting_run_ids[new.id]:
@@ -179,10 +153,10 @@ class Claims:
                 # Taken up here and not by whoever asked: if that was cancelled meanwhile, the run is still ours.
                 assert definition is not None
                 if self._is_claiming and op.link is not None:
-                    holder.add_incoming(1)
+                    self._held_runs.add_incoming(1)
                     self._deferred_starts.append((answer.run, definition))
                 else:
-                    holder.load_run(answer.run, definition, EMPTY_HISTORY)
+                    self._held_runs.load(answer.run, definition, EMPTY_HISTORY)
             else:
                 holder.wake()
             on_answer(answer)
@@ -196,7 +170,7 @@ class Claims:
         """
         run = started.run
         is_first = started.is_new and run.state is RunState.RUNNING and run.epoch == 1
-        return is_first and self._host.get_driver(run.key) is None
+        return is_first and self._held_runs.drivers.get(run.key) is None
 
     # Claiming
 
@@ -209,12 +183,12 @@ class Claims:
             next_wake = await holder.store.claims.get_next_wake_at(workflows=names, queues=self._queues)
             # The answer may be older than a park of ours, of which nobody tells us again.
             self._next_wake_at = _min_time(next_wake, self._parked_wake_at)
-            self.is_starved = holder.free_slot_count <= 0 or self._isolation.is_exclusive
+            self.is_starved = self._held_runs.free_slot_count <= 0 or self._isolation.is_exclusive
             if self.is_starved or not self.is_due():
                 return
-            limit = min(CLAIM_BATCH_SIZE, holder.free_slot_count)
+            limit = min(CLAIM_BATCH_SIZE, self._held_runs.free_slot_count)
             suspects_after = self._isolation.get_suspect_delay_s()
-            holder.add_incoming(limit)
+            self._held_runs.add_incoming(limit)
             self._is_claiming = True
             runs: Sequence[Run] = ()
             try:
@@ -225,13 +199,14 @@ class Claims:
                 histories = await self._read_histories(runs)
                 for run, history in zip(runs, histories, strict=True):
                     if history is not None:
-                        holder.load_run(run, self._definitions[make_served_name(run.workflow, run.version)], history)
+                        definition = self._definitions[make_served_name(run.workflow, run.version)]
+                        self._held_runs.load(run, definition, history)
                 self._isolation.note_claimed(self._find_suspects(runs))
             except BaseException:
                 self.note_unacknowledged()
                 raise
             finally:
-                holder.add_incoming(-limit)
+                self._held_runs.add_incoming(-limit)
                 self._is_claiming = False
                 self._load_deferred_starts({run.id for run in runs})
             if not runs:
@@ -241,15 +216,15 @@ class Claims:
 
     def _find_suspects(self, claimed: Sequence[Run]) -> list[Driver]:
         suspects = [run for run in claimed if is_isolated(run.suspicion)]
-        return [driver for run in suspects if (driver := self._host.get_driver(run.key)) is not None]
+        return [driver for run in suspects if (driver := self._held_runs.drivers.get(run.key)) is not None]
 
     def _load_deferred_starts(self, claimed: Collection[str]) -> None:
         """Take up the runs that were started while a claim was under way, unless that was what gave them to us."""
         held_back, self._deferred_starts = self._deferred_starts, []
         for run, definition in held_back:
-            self._host.add_incoming(-1)
-            if run.id not in claimed and self._host.get_driver(run.key) is None:
-                self._host.load_run(run, definition, EMPTY_HISTORY)
+            self._held_runs.add_incoming(-1)
+            if run.id not in claimed and self._held_runs.drivers.get(run.key) is None:
+                self._held_runs.load(run, definition, EMPTY_HISTORY)
 
     async def _read_histories(self, runs: Sequence[Run]) -> list[History | None]:
         """What is recorded of runs just claimed. A run whose journal is damaged fails alone: ``None``."""
@@ -324,12 +299,12 @@ class Claims:
         holder = self._host
         now, before, unsure = holder.clock.monotonic(), None, False
         while True:
-            known = {(driver.run.key, driver.run.epoch) for driver in holder.list_drivers()}
+            known = {(driver.run.key, driver.run.epoch) for driver in self._held_runs.list_drivers()}
             held = RunFilter(states=(RunState.RUNNING,), owner=holder.worker_id)
             # As the rows are kept: nobody reads what is sealed in them, and it may be why they are here.
             page = await unwrap_store(holder.store).list_runs(held, limit=RUN_PAGE_SIZE, before_key=before)
             for run in page:
-                driver = holder.get_driver(run.key)
+                driver = self._held_runs.drivers.get(run.key)
                 # A driver of an earlier epoch is only about to learn that its run ended, and somebody reopened it.
                 if driver is not None and driver.run.epoch == run.epoch:
                     continue
@@ -353,17 +328,16 @@ class Claims:
         does not go on by that signal.
         """
         holder = self._host
-        if holder.is_empty:
+        if not self._held_runs.drivers:
             return
         found = await holder.store.claims.get_new_signals(holder.worker_id, self._signal_cursor)
         await self._fetch_requests()
         self._deliver_signals(found)
 
     def _deliver_signals(self, found: NewSignals) -> None:
-        holder = self._host
         unknown = False
         for key, signal in found.signals:
-            driver = holder.get_driver(key)
+            driver = self._held_runs.drivers.get(key)
             if driver is None:
                 unknown = True
             elif is_encrypted_value(signal.payload):
@@ -377,7 +351,7 @@ class Claims:
     async def _fetch_requests(self) -> None:
         holder = self._host
         for request in await holder.store.claims.get_run_requests(holder.worker_id):
-            driver = holder.get_driver(request.key)
+            driver = self._held_runs.drivers.get(request.key)
             if driver is not None:
                 driver.handle_request(request)
         off = await holder.store.disabled_workflows.get_all()
@@ -385,14 +359,14 @@ class Claims:
             self._apply_disabled(off)
 
     def _apply_disabled(self, disabled_workflows: Collection[str]) -> None:
-        for driver in self._host.list_drivers():
+        for driver in self._held_runs.list_drivers():
             if driver.run.workflow not in disabled_workflows:
                 if driver.is_disabled:
                     driver.cancel_disable()
             elif not driver.is_disabled:
                 log.warning("run %r stops: workflow %r is disabled", driver.run.id, driver.run.workflow)
                 driver.begin_disable()
-        self._has_disabled_runs = any(driver.is_disabled for driver in self._host.list_drivers())
+        self._has_disabled_runs = any(driver.is_disabled for driver in self._held_runs.list_drivers())
 
 
 def _min_time(one: float | None, other: float | None) -> float | None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from holdfast.admission.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.admission.usage import Budget, Usage
 from holdfast.codec import InputsCodec, ValueCodec, validate_size
 from holdfast.core.execution import Execution
-from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import MAX_DELIVERIES, NewRun, Run, StartResult

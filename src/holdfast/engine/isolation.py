@@ -19,35 +19,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from holdfast.engine.clock import Clock
 from holdfast.engine.driver import Driver
+from holdfast.engine.held_runs import HeldRuns
 from holdfast.stores import rules
 
 log = logging.getLogger("holdfast.engine")
 
 
-class IsolationHost(Protocol):
-    """What isolation needs of the engine that holds runs."""
-
-    clock: Clock
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no run is in memory, and none is about to be."""
-        ...
-
-    def list_drivers(self) -> list[Driver]:
-        """The drivers of all runs in memory."""
-        ...
-
-
 class Isolation:
     """The isolated runs that this worker holds, and until when it holds nothing else."""
 
-    def __init__(self, host: IsolationHost, lease_s: float) -> None:
-        self._host = host
+    def __init__(self, held_runs: HeldRuns, clock: Clock, lease_s: float) -> None:
+        self._held_runs = held_runs
+        self._clock = clock
         self._lease_s = lease_s
         self._suspects: Sequence[Driver] = ()
         """Those that were claimed last."""
@@ -60,7 +46,8 @@ class Isolation:
         """Seconds for which isolated runs must have been due before this worker claims them; ``None``: it does not."""
         if self._is_waiting():
             return None
-        return 0.0 if self._host.is_idle or self._is_exclusive_period() else rules.ISOLATED_WAIT_LEASES * self._lease_s
+        may_claim_now = self._held_runs.is_idle or self._is_exclusive_period()
+        return 0.0 if may_claim_now else rules.ISOLATED_WAIT_LEASES * self._lease_s
 
     @property
     def is_exclusive(self) -> bool:
@@ -73,7 +60,7 @@ class Isolation:
             return
         self._suspects = suspects
         self._wait_until = self._now() + rules.get_isolation_leases(suspects[0].run.suspicion) * self._lease_s
-        if len(self._host.list_drivers()) == len(suspects):
+        if len(self._held_runs.drivers) == len(suspects):
             self._exclusive_until = self._wait_until
         log.warning(
             "workers died while they held %s %s; this worker %s until %s, for at most %g s",
@@ -89,8 +76,8 @@ class Isolation:
 
     def _is_exclusive_period(self) -> bool:
         return self._now() < self._exclusive_until and all(
-            rules.is_isolated(driver.run.suspicion) for driver in self._host.list_drivers()
+            rules.is_isolated(driver.run.suspicion) for driver in self._held_runs.drivers.values()
         )
 
     def _now(self) -> float:
-        return self._host.clock.monotonic()
+        return self._clock.monotonic()

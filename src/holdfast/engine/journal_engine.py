@@ -6,8 +6,8 @@ so saves a write, or ``_poll`` claims one that is due in the store.
 
 ``_run_polling`` is the engine's only loop. It waits until another process has written something, the next parked run is
 due, or it is time to look for dead workers. Then ``_poll`` takes what there is to take: runs to claim and signals for
-held runs (``claims``), ends of runs that this process waits for, and ticks of schedules (``schedule_ticker``). These
-parts do not depend on each other: one that fails does not keep schedules from firing.
+held runs (``claims``, ``held_runs``), ends of runs that this process waits for, and ticks of schedules
+(``schedule_ticker``). These parts do not depend on each other: one that fails does not keep schedules from firing.
 
 When a newer Holdfast has migrated the store (``SchemaTooNew``), nothing can be recorded any more: the engine drops its
 runs and stops.
@@ -39,6 +39,7 @@ from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
 from holdfast.engine.heartbeat import INTERRUPT_AFTER_S, Heartbeat, Turn
+from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.idle_runs import IdleRuns
 from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
 from holdfast.engine.live_events import LiveEventWriter
@@ -78,7 +79,7 @@ class JournalEngine:
         definitions: Mapping[str, WorkflowDefinition],
         *,
         lease_s: float = 10.0,
-        concurrency: int = 1000,
+        max_concurrency: int = 1000,
         queues: Collection[str] | None = None,
         queue_limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
@@ -103,8 +104,6 @@ class JournalEngine:
         self.change_feed = ChangeFeed()
         self.lingering_tasks: set[asyncio.Task[Any]] = set()
         self.close_callbacks: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._loaded_imports: set[Callable[[], None]] = set()
-        """What has been imported for workflows that need it."""
         self.loop: asyncio.AbstractEventLoop
         self.writer: JournalWriter
         self.thread_pool = StepThreadPool(threads)
@@ -113,12 +112,8 @@ class JournalEngine:
         self._interrupt_after_s = interrupt_after_s
         self._max_blocked_s = max_blocked_s
         self.on_stuck: Callable[[], None] = lambda: None
-        self._concurrency = concurrency
         served = None if queues is None else tuple(queues)
-        self._drivers: dict[int, Driver] = {}
-        self._incoming_count = 0
-        """Runs that are being started or claimed, and will be among the drivers in a moment."""
-        self._drivers_by_run_id: dict[str, Driver] = {}
+        self.held_runs = HeldRuns(self, max_concurrency)
         self.membership = Membership(self, definitions, served, lease_s)
         self._claims = Claims(self, definitions, served, lease_s)
         self._ticker = ScheduleTicker(self, definitions if fire_schedules else {})
@@ -191,7 +186,7 @@ class JournalEngine:
             self._is_closed = True
             self.thread_pool.stop()
             return
-        for driver in list(self._drivers.values()):
+        for driver in self.held_runs.list_drivers():
             driver.steps.requeue_waiting()
         await self._drain(grace_s)
         self._is_closed = True
@@ -218,7 +213,7 @@ class JournalEngine:
             chore.cancel()
         self.live_events.stop()
         await self.writer.flush()
-        for driver in list(self._drivers.values()):
+        for driver in self.held_runs.list_drivers():
             driver.unload()
         if self.lingering_tasks:
             await asyncio.wait(self.lingering_tasks, timeout=LINGERING_TASK_TIMEOUT_S)
@@ -240,7 +235,7 @@ class JournalEngine:
         self.live_events.stop()
         self._heartbeat.stop()
         self.thread_pool.stop()
-        for driver in list(self._drivers.values()):
+        for driver in self.held_runs.list_drivers():
             driver.abandon()
         self.store.abandon()
 
@@ -249,7 +244,7 @@ class JournalEngine:
 
         Returns its tasks, which end in a moment. What its threads are doing cannot be stopped.
         """
-        for driver in list(self._drivers.values()):
+        for driver in self.held_runs.list_drivers():
             driver.simulate_crash()
         self.abandon()
         tasks = [*self._background_tasks, *self.writer.stop()]
@@ -265,7 +260,7 @@ class JournalEngine:
         return (
             len(self._background_tasks)
             + self.writer.is_busy
-            + sum(driver.in_flight_count for driver in self._drivers.values())
+            + sum(driver.in_flight_count for driver in self.held_runs.drivers.values())
         )
 
     def park_idle(self) -> None:
@@ -280,7 +275,7 @@ class JournalEngine:
         """Let what is in flight end, without starting anything new."""
         until = self.clock.monotonic() + grace_s
         while not self._is_grace_skipped and self.clock.monotonic() < until:
-            if not any(driver.in_flight_count for driver in self._drivers.values()):
+            if not any(driver.in_flight_count for driver in self.held_runs.drivers.values()):
                 return
             await self.clock.sleep(0.02)
 
@@ -332,7 +327,7 @@ class JournalEngine:
             raise self.fatal_store_error
         future = self._arrivals.add(run_id)
         try:
-            if run_id not in self._drivers_by_run_id:
+            if run_id not in self.held_runs.drivers_by_run_id:
                 run = await self.store.get_run(run_id)
                 if run is None:
                     raise RunNotFound(f"there is no run {run_id!r} in {self.store.url}", run_id)
@@ -378,7 +373,7 @@ class JournalEngine:
                         self._should_retry_poll = True  # until it has worked
                         raise
                 follows = bool(self.change_feed) or bool(
-                    self._arrivals.list_awaited_ids(exclude=self._drivers_by_run_id)
+                    self._arrivals.list_awaited_ids(exclude=self.held_runs.drivers_by_run_id)
                 )
                 longest = self._ticker.get_wait_s(claims.get_wait_s(REAP_INTERVAL_S))
                 changed = await self.store.wait_for_change(longest, follow_runs=follows)
@@ -406,7 +401,7 @@ class JournalEngine:
         log.error("this worker drops its runs and stops: %s", error)
         self.is_draining = True
         self.fatal_store_error = error
-        for driver in list(self._drivers.values()):
+        for driver in self.held_runs.list_drivers():
             driver.unload()
         self._arrivals.fail_all(error)
         self.change_feed.notify_all(error)
@@ -428,7 +423,7 @@ class JournalEngine:
                 self._claims.release_unacknowledged,
                 self._claims.claim_due,
                 self._claims.fetch_changes,
-                partial(self._arrivals.poll, self.store, exclude=self._drivers_by_run_id),
+                partial(self._arrivals.poll, self.store, exclude=self.held_runs.drivers_by_run_id),
                 self._ticker.fire_due,
             ):
                 try:
@@ -445,89 +440,14 @@ class JournalEngine:
         known = [definition for definition in self._definitions.values() if definition.name == workflow]
         return any(self._claims.can_serve_queue(queue or definition.queue) for definition in known)
 
-    # What claims ask for (see `claims.Holder`)
-
-    @property
-    def free_slot_count(self) -> int:
-        """How many more runs may be in memory."""
-        return self._concurrency - len(self._drivers) - self._incoming_count
-
-    def add_incoming(self, count: int) -> None:
-        """So many runs will be in memory in a moment (or, if negative, will not)."""
-        self._incoming_count += count
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no run is in memory."""
-        return not self._drivers
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no run is in memory, and none is about to be."""
-        return not self._drivers and not self._incoming_count
-
-    def get_driver(self, key: int) -> Driver | None:
-        """The driver of a run that is in memory."""
-        return self._drivers.get(key)
-
-    def list_drivers(self) -> list[Driver]:
-        """The drivers of all runs in memory."""
-        return list(self._drivers.values())
-
-    def load_run(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
-        """Take a run into memory that the store has given us."""
-        if run.owner != self.worker_id or self.membership.is_reregistering:
-            return  # it was given to the worker that we were before we were declared dead, and is another's by now
-        known = self._drivers.get(run.key)
-        if known is not None and known.run.epoch == run.epoch:
-            return  # both a claim and a parent that starts it again have been given it
-        if run.delivery_count:
-            self.run_log.log_takeover(run, record_count=len(history.records))
-        driver = Driver(self, run, definition)
-        self._drivers[run.key] = driver
-        self._drivers_by_run_id[run.id] = driver
-        is_loaded = definition.load_imports is None or definition.load_imports in self._loaded_imports
-        if is_loaded and definition.prepare_run is None:
-            self._start_driver(driver, history)
-            return
-        driver.is_loading = True
-        loading = self.loop.create_task(self._load_and_start(definition, driver, history))
-        self.lingering_tasks.add(loading)
-        loading.add_done_callback(self.lingering_tasks.discard)
-
-    def _start_driver(self, driver: Driver, history: History) -> None:
-        try:
-            driver.start(history)
-        except Exception as error:
-            log.exception("run %r could not be taken up", driver.run.id)
-            driver.fail(error)
-
-    async def _load_and_start(self, definition: WorkflowDefinition, driver: Driver, history: History) -> None:
-        """Begin when what the code needs has been imported (in a thread, for that may take seconds), or is there."""
-        load = definition.load_imports
-        try:
-            if load is not None and load not in self._loaded_imports:
-                await asyncio.to_thread(load)
-                self._loaded_imports.add(load)
-            if definition.prepare_run is not None:
-                await definition.prepare_run(driver.run)
-        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self.is_stopping:
-                raise
-            log.exception("run %r could not be taken up", driver.run.id)
-            driver.fail(error)
-            return
-        finally:
-            driver.is_loading = False
-        if not driver.is_closed:
-            self._start_driver(driver, history)
+    # What claims ask for (see `claims.ClaimHost`)
 
     def on_unloaded_run_ended(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
         self._arrivals.resolve(run)
         self.wake()  # somebody here may have been waiting for it
 
-    # What drivers ask for and tell (see `hosting.RunHost`)
+    # What drivers ask for and tell (see `host.RunHost`)
 
     def create_step(self, driver: Driver, command: Command, earlier_attempt: Attempt | None) -> StepRun:
         """What carries a step out."""
@@ -557,9 +477,7 @@ class JournalEngine:
         self._idle_runs.remove(driver)
         self.live_events.stop_timer_if_idle()
         self.change_feed.notify(driver.run.id)
-        if self._drivers.get(driver.run.key) is driver:
-            del self._drivers[driver.run.key]
-            del self._drivers_by_run_id[driver.run.id]
+        self.held_runs.remove(driver)
         if ended_run is not None:
             if not driver.has_fatal_error:
                 self.run_log.log_end(ended_run)
@@ -589,7 +507,7 @@ class JournalEngine:
         else:
             self._heartbeat.start_turn(run_id)
 
-    # What membership asks for (see `membership.Member`)
+    # What membership asks for (see `membership.MembershipHost`)
 
     def on_reregistered(self) -> None:
         """It is another worker now: what it has announced is to be announced again."""
@@ -610,11 +528,11 @@ class JournalEngine:
             is_known = isinstance(error, StoreError)
             log.warning("looking for work failed; it is tried again: %s", error, exc_info=None if is_known else error)
 
-    # What the pulse tells, from its thread
+    # What the heartbeat asks for, from its thread
 
     def _interrupt_turn(self, turn: Turn, location: str) -> bool:
         """Fail a run whose code blocks the process; false if its turn has ended meanwhile."""
-        driver = self._drivers_by_run_id.get(turn.run_id)
+        driver = self.held_runs.drivers_by_run_id.get(turn.run_id)
         if driver is None or not driver.is_started:
             return False
         loop = driver.execution.loop

@@ -26,7 +26,7 @@ from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
 from holdfast.stores.workers import NewWorker
 
 if TYPE_CHECKING:
-    from holdfast.engine.driver import Driver
+    from holdfast.engine.held_runs import HeldRuns
 
 log = logging.getLogger("holdfast.engine")
 
@@ -41,14 +41,11 @@ class MembershipHost(Protocol):
     clock: Clock
     worker_id: int
     loop: asyncio.AbstractEventLoop
+    held_runs: HeldRuns
 
     @property
     def is_closed(self) -> bool:
         """Whether it has let go of its runs."""
-        ...
-
-    def list_drivers(self) -> list[Driver]:
-        """The drivers of all runs in memory."""
         ...
 
     def run_in_background(self, coro: Coroutine[Any, Any, None]) -> None:
@@ -135,7 +132,7 @@ class Membership:
             return  # told before: renewals fail until there is a new registration
         self.is_reregistering = True
         log.warning("this worker was declared dead (its lease passed); it drops its runs and registers anew")
-        for driver in member.list_drivers():
+        for driver in member.held_runs.list_drivers():
             driver.handle_claim_lost()
         member.run_in_background(self._reregister())
 

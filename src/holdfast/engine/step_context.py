@@ -1,4 +1,9 @@
-"""What a step may know of itself, and ask for: ``current_step()``."""
+"""The running step: what its own code sees of it (``StepContext``), and what Holdfast's code asks of its engine.
+
+``current_step()`` returns the ``StepContext``. Tools, memory, approvals, and model calls run in steps, too, and need
+more: they ask the ``StepExecutor``, through ``get_step_executor()``. Each engine has its own: ``step_run.StepRun`` and
+``temporal.step_attempt.StepAttempt``.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class StepExecutor(Protocol):
-    """Whoever carries a step out: what the step is told, and asks for, comes from here. See ``StepContext``."""
+    """What executes a step. A ``context`` says which attempt asks: one that is over must stop, or is ignored."""
 
     memory_change: MemoryChange | None
+    """A change of what outlives runs, committed with the record of this step: if the step succeeds, and once."""
 
     @property
     def step(self) -> StepDefinition:
@@ -29,62 +35,74 @@ class StepExecutor(Protocol):
 
     @property
     def run(self) -> Run:
-        """The row of its run."""
+        """The row of its run, as it was when the run came into memory."""
         ...
 
     @property
     def engine(self) -> StepEngine:
-        """The engine that carries it out."""
+        """The engine that executes it: the same for all steps that see the same store in this process."""
         ...
 
     @property
     def idempotency_key(self) -> str:
-        """Stable over attempts, crashes and replays."""
+        """Stable over attempts, crashes, and replays."""
+        ...
+
+    @property
+    def failing_since(self) -> float | None:
+        """When the first attempt failed (seconds since 1970); ``None``: none has."""
         ...
 
     def heartbeat(self, context: StepContext, progress: Any) -> None:
-        """A heartbeat, from whatever thread the step runs in."""
+        """See ``StepContext.heartbeat``."""
 
     async def save_progress(self, context: StepContext, progress: Any) -> None:
-        """A heartbeat that is waited for."""
+        """See ``StepContext.save_progress``."""
 
     def publish_text(self, context: StepContext, text: str) -> None:
-        """A piece of text for whoever follows the run, from whatever thread."""
+        """See ``StepContext.publish_text``."""
 
     def get_text_appender(self, context: StepContext, request_number: int) -> Callable[[str], None]:
-        """What takes the pieces of an answer."""
+        """A function to call, on the loop, with each piece of the answer to one of this attempt's requests.
+
+        It voids what was published of the answer to an earlier request.
+        """
         ...
 
     async def reserve(self, expected: Usage) -> None:
-        """Ask for a piece of the run's budgets."""
+        """Reserve what this step is about to use from the budgets of its run and of the runs above it.
+
+        Raises ``BudgetExceeded`` if that would exceed one. Waits while only the reservations of others in flight stand
+        in the way.
+        """
 
     async def get_previous_run_id(self) -> str:
-        """The run before this one in its session."""
+        """The id of the run before its own in the same session; ``""``: there is none."""
         ...
 
     async def remind_approval(
         self, approval_id: str, reminder_count: int, assignee: str, expires_at: float | None
     ) -> bool:
-        """Note that people are told of a question again."""
+        """Note that people are reminded of an approval of its run; false when that is closed."""
         ...
 
     async def withdraw_approval(self, approval_id: str) -> bool:
-        """Take a question back."""
+        """Withdraw an approval of its run; false when it has been answered, and the answer counts."""
         ...
 
     async def read_run(self, run_id: str) -> tuple[Run, History] | None:
-        """Another run's row and journal."""
+        """Another run's row and journal; ``None``: there is no such run."""
         ...
 
     async def change_run(self, op: ClientOp) -> OpStatus:
-        """Change another run."""
+        """Signal, cancel, pause, or resume another run, as workflow code does through a child's handle."""
         ...
 
 
 class StepContext:
-    """What a step may know of itself: see ``current_step()``."""
+    """What the code of a step may know and do: see ``current_step()``."""
 
-    def __init__(self, executor: StepExecutor, attempt: int, progress: Any, failing_since: float | None = None) -> None:
+    def __init__(self, executor: StepExecutor, attempt: int, progress: Any) -> None:
         self.name = executor.step.name
         self.run_id = executor.run.id
         self.workflow = executor.run.workflow
@@ -92,8 +110,6 @@ class StepContext:
         """1 for the first attempt; retries count on, also over a crash between two of them."""
         self.progress = progress
         """What an earlier attempt last passed to ``heartbeat``, or ``None``."""
-        self.failing_since = failing_since
-        """When the first attempt failed (seconds since 1970); ``None``: none has."""
         self._executor = executor
         self._connection: Any = None
 
@@ -114,13 +130,9 @@ class StepContext:
             raise UsageError(f"step {self.name!r} has no connection to the store's database, because {why}")
         return self._connection
 
-    def set_connection(self, connection: Any) -> None:
-        """Hand the step its connection, or (``None``) take it back."""
-        self._connection = connection
-
     @property
     def idempotency_key(self) -> str:
-        """Stable over attempts, crashes and replays of this step: hand it to whatever you call."""
+        """Stable over attempts, crashes, and replays of this step: pass it to the services that you call."""
         return self._executor.idempotency_key
 
     def heartbeat(self, progress: Any = None) -> None:
@@ -140,62 +152,26 @@ class StepContext:
         await self._executor.save_progress(self, progress)
 
     def publish_text(self, text: str) -> None:
-        """Hand a piece of text to whoever follows the run live, as a "text" event; from any thread.
+        """Publish a piece of text to the followers of the run, as a "text" event; from any thread.
 
-        It is told in the background, a few times a second, and forgotten when the step has its outcome.
+        It is sent in the background, a few times a second, and dropped when the step has its outcome.
         """
         self._executor.publish_text(self, text)
 
-    def get_text_appender(self, request_number: int) -> Callable[[str], None]:
-        """To be called, on the loop, with each piece of the answer to one of this attempt's requests.
-
-        What was told of the answer to an earlier one is void.
-        """
-        return self._executor.get_text_appender(self, request_number)
-
-    @property
-    def run(self) -> Run:
-        """The row of its run, as it was when the run came into memory."""
-        return self._executor.run
-
-    @property
-    def engine(self) -> StepEngine:
-        """The engine that carries it out: the same for all steps that see the same store in this process."""
-        return self._executor.engine
-
-    async def reserve(self, expected: Usage) -> None:
-        """Ask for what this step is about to use, if the run, or one above it, has a budget.
-
-        Raises ``BudgetExceeded`` if that would pass one. Waits while it only does because of what others in flight may
-        use.
-        """
-        await self._executor.reserve(expected)
-
-    async def get_previous_run_id(self) -> str:
-        """The id of the run that came before its own in the same session; ``""``: there was none."""
-        return await self._executor.get_previous_run_id()
-
-    async def remind_approval(
-        self, approval_id: str, reminder_count: int, assignee: str, expires_at: float | None
-    ) -> bool:
-        """Note that people are told of a question of its run again; false when that is open no more."""
-        return await self._executor.remind_approval(approval_id, reminder_count, assignee, expires_at)
-
-    async def withdraw_approval(self, approval_id: str) -> bool:
-        """Take a question of its run back; false when it has been answered, and the answer counts."""
-        return await self._executor.withdraw_approval(approval_id)
-
-    async def read_run(self, run_id: str) -> tuple[Run, History] | None:
-        """Another run's row and journal, if there is such a run."""
-        return await self._executor.read_run(run_id)
-
-    def set_memory_change(self, change: MemoryChange) -> None:
-        """Change what outlives runs, together with the record of this step: if the step succeeds, and once."""
-        self._executor.memory_change = change
-
-    async def change_run(self, op: ClientOp) -> OpStatus:
-        """Signal, cancel, pause or resume another run: what workflow code does through a child's handle."""
-        return await self._executor.change_run(op)
-
 
 current_context: contextvars.ContextVar[StepContext] = contextvars.ContextVar("holdfast_step")
+
+
+def get_step_executor() -> StepExecutor:
+    """The executor of the running step. Only for code that runs in a step."""
+    return current_context.get()._executor  # pyright: ignore[reportPrivateUsage]
+
+
+def find_step_executor() -> StepExecutor | None:
+    """The executor of the running step; ``None`` outside of a step."""
+    return None if current_context.get(None) is None else get_step_executor()
+
+
+def set_connection(context: StepContext, connection: Any) -> None:
+    """Give an attempt the connection of its transaction, or (``None``) take it back."""
+    context._connection = connection  # pyright: ignore[reportPrivateUsage]

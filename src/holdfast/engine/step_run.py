@@ -24,12 +24,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import Usage
 from holdfast.background_tasks import forget_cancel_requests
 from holdfast.codec import codec_for, encode_error, get_error_message, preview_arguments, read_error_info, validate_size
 from holdfast.core.commands import UNDECODED, Command
 from holdfast.core.records import Attempt
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine import run_approvals
 from holdfast.engine.attempts import call_sync_step, make_self_cancelled_error, run_with_timeout
 from holdfast.engine.budget_reservation import reserve_budget
@@ -87,7 +87,7 @@ class StepRun:
             self._attempt_number = earlier_attempt.attempt + (earlier_attempt.retry_at is None)
         self._last_error = earlier_attempt.error if earlier_attempt is not None else ""
         self.retry_at = earlier_attempt.retry_at if earlier_attempt is not None else None
-        self._failing_since = earlier_attempt.failing_since if earlier_attempt is not None else None
+        self.failing_since = earlier_attempt.failing_since if earlier_attempt is not None else None
         self._progress: bytes | None = earlier_attempt.progress if earlier_attempt is not None else None
         self._committed_attempt = (
             earlier_attempt if earlier_attempt is not None and earlier_attempt.outcome is not None else None
@@ -108,7 +108,7 @@ class StepRun:
         self._loop = host.loop
         self._thread_id = threading.get_ident()
 
-    # What a step may know and ask for (see `step_context.Carrier`)
+    # What a step may know and ask for (see `step_context.StepExecutor`)
 
     @property
     def step(self) -> StepDefinition:
@@ -128,7 +128,7 @@ class StepRun:
     @property
     def idempotency_key(self) -> str:
         """Stable over attempts, crashes and replays."""
-        return self.driver.execution.derive_idempotency_key(self.command.position, self.step.name)
+        return self.driver.execution.seeded_random.derive_idempotency_key(self.command.position, self.step.name)
 
     async def reserve(self, expected: Usage) -> None:
         """Ask for a piece of the run's budgets."""
@@ -212,7 +212,7 @@ class StepRun:
             at=self.host.clock.now(),
             name=self.call.step.name,
             retry_at=self.retry_at,
-            failing_since=self._failing_since,
+            failing_since=self.failing_since,
         )
 
     def _record_committed(self, attempt: Attempt) -> None:
@@ -304,10 +304,10 @@ class StepRun:
                     self._interruption_count, clock.draw_random()
                 )
             else:
-                if self._failing_since is None:
-                    self._failing_since = now
+                if self.failing_since is None:
+                    self.failing_since = now
                 tried = self._attempt_number - self._interruption_count
-                wait = retry.compute_next_delay_s(tried, error, clock.draw_random(), now - self._failing_since)
+                wait = retry.compute_next_delay_s(tried, error, clock.draw_random(), now - self.failing_since)
             if wait is None:
                 self._handle_result(None, error, started_at)
                 return
@@ -357,7 +357,7 @@ class StepRun:
     async def _run_attempt(self) -> Any:
         step, args, kwargs = self.call
         progress = None if self._progress is None else _progress_codec.decode(self._progress, "heartbeat progress")
-        self._current_context = StepContext(self, self._attempt_number, progress, self._failing_since)
+        self._current_context = StepContext(self, self._attempt_number, progress)
         current_context.set(self._current_context)
         around = self.host.step_interceptor
         if step.is_async:

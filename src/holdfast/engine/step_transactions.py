@@ -20,13 +20,13 @@ from holdfast.background_tasks import forget_cancel_requests
 from holdfast.codec import validate_size
 from holdfast.core.records import Attempt
 from holdfast.engine.journal_writer import MAX_PAUSE_S, MIN_PAUSE_S
+from holdfast.engine.step_context import StepContext, set_connection
 from holdfast.errors import StepTimedOut, StoreError, StoreUnavailable, UsageError
 from holdfast.stores.contract import Store
 from holdfast.stores.operations import OpStatus
 from holdfast.stores.step_transactions import StepTransaction
 
 if TYPE_CHECKING:
-    from holdfast.engine.step_context import StepContext
     from holdfast.engine.step_run import StepRun
 
 log = logging.getLogger("holdfast.engine")
@@ -44,7 +44,7 @@ async def run_in_transaction(
 ) -> tuple[bytes, Any]:
     """Make an attempt, and return the encoded value, which is committed, and the value decoded from it."""
     transaction = await _begin_transaction(step_run, attempt_number)
-    context.set_connection(transaction.connection)
+    set_connection(context, transaction.connection)
     try:
         value = await call()
         what = f"the output of step {context.name!r}"
@@ -64,7 +64,7 @@ async def run_in_transaction(
             raise TransactionAborted from error
         raise
     finally:
-        context.set_connection(None)
+        set_connection(context, None)
     await _commit_shielded(step_run, context, transaction, payload)
     return payload, decoded
 

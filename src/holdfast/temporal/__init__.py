@@ -7,8 +7,8 @@ records the outcome. The next workflow task brings it to the driver, and the dri
 
 - ``engine``: what a ``Runtime`` over ``temporal://`` is; ``worker_thread``: the thread of Temporal's workers;
 - ``run_workflow``: the one class that Temporal knows, whatever the workflow;
-- ``temporal_run``: a run that is driven by events; ``live_run``: as a live execution; ``rebuilt_runs``: from its
-  history;
+- ``temporal_run``: a run that is driven by events; ``live_run``: as a live execution, with its ``live_memo`` and
+  ``child_workflows``; ``rebuilt_runs``: from its history;
 - ``step_attempt``: the attempts of a step, in an activity; ``budget_reservation``: what they reserve;
 - ``entity_workflows``: the workflows that keep what many runs share.
 

@@ -23,8 +23,8 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.codec import encode_error, read_error_info, validate_size
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import RunState
 from holdfast.engine.definitions import StepCall
 from holdfast.errors import FenceLost, HoldfastError, NonDeterminismError, ValueTooLarge

@@ -61,7 +61,7 @@ class TemporalEngine:
         definitions: Mapping[str, WorkflowDefinition],
         *,
         lease_s: float = 10.0,
-        concurrency: int = 1000,
+        max_concurrency: int = 1000,
         queues: Collection[str] | None = None,
         queue_limits: Mapping[str, QueueLimits] | None = None,
         threads: int = 64,
@@ -94,7 +94,7 @@ class TemporalEngine:
         self.context = EngineContext(
             definitions, settings, self._serve_task_queue, self._check_no_queue_limits, run_log
         )
-        self._workers = WorkerThread(self.context, self._connect, self._make_activities, concurrency)
+        self._workers = WorkerThread(self.context, self._connect, self._make_activities, max_concurrency)
         self._worker_store: TemporalStore | None = None
         """The store, as the workers' thread has it."""
         self.rebuilt_runs: RebuiltRuns

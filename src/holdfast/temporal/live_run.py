@@ -25,13 +25,12 @@ from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue, RetryPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError, WorkflowAlreadyStartedError
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from holdfast.admission.usage import Usage
-from holdfast.codec import encode_error, preview_arguments, read_error_info
+from holdfast.codec import preview_arguments, read_error_info
 from holdfast.core.commands import Command
-from holdfast.core.records import SESSION_STEP, Record, RecordKind
+from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
 from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import HistoryFull, UsageError
@@ -41,38 +40,32 @@ from holdfast.stores.operations import AppendRecord, FinishRun, NewRun, Op
 from holdfast.stores.temporal import identifiers
 from holdfast.stores.temporal.carried_records import pack_signal_ids, pack_signals
 from holdfast.stores.temporal.outcomes import usage_from_note
-from holdfast.stores.temporal.payloads import from_payload, get_note, to_raw_value
+from holdfast.stores.temporal.payloads import to_raw_value
 from holdfast.stores.temporal.rows import rewind_to_json
 from holdfast.stores.temporal.run_events import (
     CancelRequested,
-    ChildEnded,
-    ChildStarted,
-    EndResult,
-    EndStatus,
     RunEvent,
     SignalReceived,
     StepEnded,
     TimerFired,
     UpdateReceived,
-    result_from_failure,
     sort_events,
     timer_from_summary,
 )
 from holdfast.stores.temporal.run_memo import (
-    APPROVALS_KEY,
     EXTERNAL_PAYLOADS_KEY,
-    RUN_MEMO_KEY,
-    USAGE_KEY,
     budgets_from_memo,
     make_run_memo,
     run_from_memo,
 )
-from holdfast.temporal.approval_memo import approval_to_memo
 from holdfast.temporal.awaited_run import AwaitedRun
+from holdfast.temporal.child_workflows import ChildWorkflows
 from holdfast.temporal.engine_context import EngineContext, StartedCommand
 from holdfast.temporal.error_truncation import truncate_error, truncate_message
 from holdfast.temporal.inputs import build_inputs, split_arguments
+from holdfast.temporal.live_memo import LiveMemo
 from holdfast.temporal.steps_and_timers import TemporalStep
+from holdfast.temporal.task_results import read_end, read_usage_note
 from holdfast.temporal.temporal_run import TemporalRun
 
 IDLE_TURNS = 8
@@ -96,13 +89,13 @@ class LiveRun(TemporalRun):
 
     def __init__(self, engine_context: EngineContext, args: Sequence[RawValue]) -> None:
         info = workflow.info()
-        self._memo = dict(workflow.memo())
-        self._head: dict[str, Any] = self._memo.get(RUN_MEMO_KEY, {})
-        definition = engine_context.get_definition(info.workflow_type, self._head.get("version", ""))
+        self._memo = LiveMemo()
+        head = self._memo.head
+        definition = engine_context.get_definition(info.workflow_type, head.get("version", ""))
         given, brought = split_arguments(arg.payload for arg in args)
         inputs = build_inputs(definition, given)
         run = run_from_memo(
-            self._head,
+            head,
             id=info.workflow_id,
             execution_id=info.run_id,
             workflow=info.workflow_type,
@@ -114,14 +107,12 @@ class LiveRun(TemporalRun):
             definition,
             brought,
             engine_context.settings.max_value,
-            external_payloads=bool(self._head.get(EXTERNAL_PAYLOADS_KEY)),
+            external_payloads=bool(head.get(EXTERNAL_PAYLOADS_KEY)),
         )
         self.run_log = engine_context.run_log
         self._workflow_loop = asyncio.get_running_loop()
         self._plan = find_plan(self._records)
-        self._usage = Usage(**self._head.get("used", {}))
-        """What the run's own steps have used, also in executions before this one."""
-        self._budgets = budgets_from_memo(self._head, info.workflow_id)
+        self._budgets = budgets_from_memo(head, info.workflow_id)
         self._engine_context = engine_context
         self._execution_id = info.run_id
         self._record_summaries: list[list[Any]] = []
@@ -137,14 +128,9 @@ class LiveRun(TemporalRun):
         self._await_positions: set[int] = set()
         """Positions of the activities that only wait for other runs."""
         self._timer_tasks: dict[int | None, asyncio.Task[None]] = {}
-        self._child_handles: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
-        self._cancelled_before_start: set[str] = set()
-        """Runs that are to be cancelled as soon as they are there."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._child_workflows = ChildWorkflows(self._receive)
         self._update_futures: dict[str, asyncio.Future[bool]] = {}
         """What came of updates, for their handlers."""
-        self._approval_memos: dict[str, dict[str, Any]] = {}
-        """The questions, as people see them."""
 
     async def execute(self) -> RawValue:
         """From the beginning of the execution to its end."""
@@ -171,8 +157,9 @@ class LiveRun(TemporalRun):
 
     async def _wait_for_start(self) -> None:
         """A run that another one has started may have to wait before it begins; Temporal does that for no child."""
-        wait = self._head.get("available_at", 0.0) - workflow.time()
-        if wait > 0 and self._head.get("parent") and not self._records:
+        head = self._memo.head
+        wait = head.get("available_at", 0.0) - workflow.time()
+        if wait > 0 and head.get("parent") and not self._records:
             await workflow.sleep(wait, summary=identifiers.DELAY_SUMMARY)
 
     def _release(self) -> None:
@@ -228,7 +215,7 @@ class LiveRun(TemporalRun):
         return {
             "state": state,
             "waits_for": waits,
-            "approvals": [one["question"] for one in self._approval_memos.values()],
+            "approvals": self._memo.list_questions(),
         }
 
     def plan(self) -> list[Any]:
@@ -288,13 +275,8 @@ class LiveRun(TemporalRun):
         super().submit(op, on_answer)
 
     def _publish_previous_run(self, record: Record) -> None:
-        """Let readers see, in the memo, which run came before this one in its session."""
-        is_told = record.kind is RecordKind.STEP and record.name == SESSION_STEP and record.position == 0 and record.ok
-        if is_told and self.driver.run.session and "previous_run" not in self._head and record.payload is not None:
-            previous = json.loads(record.payload)
-            if previous:
-                self._head = self._memo[RUN_MEMO_KEY] = {**self._head, "previous_run": previous}
-                workflow.upsert_memo({RUN_MEMO_KEY: self._head})
+        if self.driver.run.session:
+            self._memo.publish_previous_run(record)
 
     def finish(self, end: FinishRun) -> None:
         """The run has ended."""
@@ -367,17 +349,11 @@ class LiveRun(TemporalRun):
         self._activity_handles.pop(position, None)
         self._engine_context.remove_commands(self._execution_id, position)
         ended = StepEnded(
-            position, _get_ending(task), preview=arguments_preview, usage=_read_usage(task), is_await=is_await
+            position, read_end(task), preview=arguments_preview, usage=read_usage_note(task), is_await=is_await
         )
         if ended.usage:
-            self._usage += usage_from_note(ended.usage)
-            self._publish_usage()
+            self._memo.add_usage(usage_from_note(ended.usage))
         self._receive(ended)
-
-    def _publish_usage(self) -> None:
-        """Let lists see, in the memo, what the run has used."""
-        self._memo[USAGE_KEY] = asdict(self._usage)
-        workflow.upsert_memo({USAGE_KEY: self._memo[USAGE_KEY]})
 
     def cancel_step(self, step: TemporalStep) -> None:
         """Nobody wants its outcome any more."""
@@ -419,46 +395,18 @@ class LiveRun(TemporalRun):
             self.driver.fail(error)
             return
         self._engine_context.serve_task_queue(identifiers.format_task_queue(new.queue, new.workflow, new.version))
-        self._create_task(self._run_child(new, position, is_awaited))
-
-    async def _run_child(self, new: NewRun, position: int, is_awaited: bool) -> None:
-        policies = workflow.ParentClosePolicy
-        try:
-            handle = self._child_handles[new.id] = await workflow.start_child_workflow(
-                new.workflow,
-                args=[to_raw_value(new.inputs)],
-                id=new.id,
-                task_queue=identifiers.format_task_queue(new.queue, new.workflow, new.version),
-                result_type=RawValue,
-                memo={
-                    RUN_MEMO_KEY: make_run_memo(
-                        new,
-                        position=position,
-                        is_awaited=is_awaited,
-                        ancestor_budgets=self._budgets,
-                        has_external_payloads=self.has_external_payloads,
-                    )
-                },
-                parent_close_policy=policies.REQUEST_CANCEL if is_awaited else policies.ABANDON,
-                cancellation_type=workflow.ChildWorkflowCancellationType.TRY_CANCEL,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            )
-        except WorkflowAlreadyStartedError:
-            self._receive(ChildStarted(position, new.id, is_new=False))
-            return
-        self._receive(ChildStarted(position, new.id))
-        if new.id in self._cancelled_before_start:
-            handle.cancel()
-        await asyncio.wait([handle])
-        self._receive(ChildEnded(position, new.id, _get_ending(handle)))
+        memo = make_run_memo(
+            new,
+            position=position,
+            is_awaited=is_awaited,
+            ancestor_budgets=self._budgets,
+            has_external_payloads=self.has_external_payloads,
+        )
+        self._child_workflows.start(new, position, memo, is_awaited=is_awaited)
 
     def cancel_child(self, run_id: str) -> None:
         """Ask for a run to be cancelled that this one has started."""
-        handle = self._child_handles.get(run_id)
-        if handle is None:
-            self._cancelled_before_start.add(run_id)
-        else:
-            handle.cancel()
+        self._child_workflows.cancel(run_id)
 
     def start_await(self, position: int, awaited: AwaitedRun) -> None:
         """Let an activity look for a run, or wait for its end."""
@@ -480,30 +428,15 @@ class LiveRun(TemporalRun):
         if handle is not None:
             handle.cancel()
 
-    def _create_task(self, coro: Any) -> None:
-        task = self._workflow_loop.create_task(coro)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    # Questions
+    # Approvals
 
     def on_approvals_changed(self) -> None:
         """Let people see, in the memo, what the run asks."""
-        self._approval_memos = {
-            id: self._approval_memos.get(id) or approval_to_memo(question)
-            for id, question in self.open_approvals.items()
-        }
-        self._publish_approvals()
+        self._memo.publish_approvals(self.open_approvals)
 
     def on_reminder(self, approval: RequestApproval, reminders: int, assignee: str, expires_at: float | None) -> None:
         """People are told of a question again."""
-        self._approval_memos[approval.id] |= {
-            "reminder_count": reminders, "assignee": assignee, "expires_at": expires_at, "reminded_at": workflow.time(),
-        }  # fmt: skip
-        self._publish_approvals()
-
-    def _publish_approvals(self) -> None:
-        workflow.upsert_memo({APPROVALS_KEY: list(self._approval_memos.values())})
+        self._memo.publish_reminder(approval.id, reminders, assignee, expires_at)
 
     def answer_update(self, event: UpdateReceived, is_accepted: bool) -> None:
         """Tell a step what came of the change that it has asked for."""
@@ -523,7 +456,7 @@ class LiveRun(TemporalRun):
         if not wanted or self.is_draining or self._finish_op is not None or self.driver.execution.result is not None:
             return False
         is_free = not (
-            self._activity_handles or self.linked_runs.has_pending or self._tasks or self._is_pause_requested
+            self._activity_handles or self.linked_runs.has_pending or self._child_workflows or self._is_pause_requested
         )
         # By what the run was started with, and by sizes that every machine measures alike: replay must decide the same.
         if is_free and (self.has_external_payloads or self._measure_carried() <= MAX_CARRIED_BYTES):
@@ -560,7 +493,6 @@ class LiveRun(TemporalRun):
             self._finished.set()
 
     def _continue_as_new(self) -> NoReturn:
-        head = {**self._head, "clock_started_at": self.driver.run.clock_started_at, "used": asdict(self._usage)}
         brought = [
             *self.carried_records.to_chunks(),
             *pack_signals(list(self.unconsumed_signals.values())),
@@ -568,7 +500,7 @@ class LiveRun(TemporalRun):
         ]
         workflow.continue_as_new(
             args=[to_raw_value(self.driver.run.inputs), *map(RawValue, brought)],
-            memo={**self._memo, RUN_MEMO_KEY: head},
+            memo=self._memo.build_continued(self.driver.run.clock_started_at),
         )
 
 
@@ -576,28 +508,6 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
-
-
-def _get_ending(task: asyncio.Task[Any]) -> EndResult:
-    """How an activity or a child has ended, by the outcome of its handle."""
-    if task.cancelled():
-        return EndResult(EndStatus.CANCELLED, b"null")
-    error = task.exception()
-    if error is None:
-        return EndResult(EndStatus.COMPLETED, from_payload(task.result().payload))
-    if isinstance(error, FailureError) and error.failure is not None:
-        return result_from_failure(error.failure)
-    return (
-        EndResult(EndStatus.CANCELLED, b"null")
-        if isinstance(error, FailureError)
-        else EndResult(EndStatus.FAILED, encode_error(error))
-    )
-
-
-def _read_usage(task: asyncio.Task[Any]) -> str:
-    """The note on an activity's result that tells what it has used."""
-    is_done = not task.cancelled() and task.exception() is None
-    return get_note(task.result().payload, "usage") if is_done else ""
 
 
 def _pack_json(value: Any) -> Payload:

@@ -173,6 +173,11 @@ class StepAttempt:
             self._position, self.step.name
         )
 
+    @property
+    def failing_since(self) -> float | None:
+        """When the first attempt failed."""
+        return self.past.failing_since
+
     # Carrying it out, on the program's loop
 
     async def execute(self) -> Outcome:
@@ -205,7 +210,7 @@ class StepAttempt:
         step, args, kwargs = self._call
         encoded = self.past.progress
         progress = None if encoded is None else _progress_codec.decode(encoded.encode(), "heartbeat progress")
-        current_context.set(StepContext(self, self.number, progress, self.past.failing_since))
+        current_context.set(StepContext(self, self.number, progress))
         if step.is_async:
             call = partial(step.function, *args, **kwargs)
         else:
@@ -238,7 +243,7 @@ class StepAttempt:
         used = await self.report_usage()
         return Outcome(payload, None, "" if used is None else json.dumps({**asdict(used.usage), "model": used.model}))
 
-    # What a step may ask for (see `engine.step_context.Carrier`)
+    # What a step may ask for (see `engine.step_context.StepExecutor`)
 
     def heartbeat(self, context: StepContext, progress: Any) -> None:
         """A heartbeat, from whatever thread the step runs in."""

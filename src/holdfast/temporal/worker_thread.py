@@ -48,7 +48,7 @@ class WorkerThread:
         engine_context: what their runs and steps share.
         connect: the way to Temporal, to be gone in the thread.
         make_activities: makes the activities, once there is a connection.
-        concurrency: how many runs may be in memory, and how many steps at work, for each task queue.
+        max_concurrency: how many runs may be in memory, and how many steps may run, for each task queue.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class WorkerThread:
         engine_context: EngineContext,
         connect: Callable[[], Coroutine[Any, Any, Client]],
         make_activities: Callable[[Client], Activities],
-        concurrency: int,
+        max_concurrency: int,
     ) -> None:
         self._engine_context = engine_context
         self._connect = connect
         self._make_activities = make_activities
-        self._concurrency = concurrency
+        self._max_concurrency = max_concurrency
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
@@ -134,8 +134,8 @@ class WorkerThread:
                 activities=[self._activities.run_activity],
                 workflow_runner=UnsandboxedWorkflowRunner(),
                 interceptors=[EngineContextInterceptor(self._engine_context)],
-                max_cached_workflows=self._concurrency,
-                max_concurrent_activities=self._concurrency,
+                max_cached_workflows=self._max_concurrency,
+                max_concurrent_activities=self._max_concurrency,
                 max_concurrent_workflow_task_polls=pollers,
                 max_concurrent_activity_task_polls=pollers,
                 sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,

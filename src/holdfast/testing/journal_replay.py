@@ -225,7 +225,7 @@ def _build_result(
 ) -> ReplayResult:
     issued = tuple(execution.issued)
     keys = {
-        one.position: execution.derive_idempotency_key(one.position, one.name)
+        one.position: execution.seeded_random.derive_idempotency_key(one.position, one.name)
         for one in issued
         if one.kind in _STEP_KINDS
     }

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.usage import Budget
 from holdfast.agents.models.model_resolution import check_model
 from holdfast.authoring.registry import get_definition
@@ -211,13 +211,9 @@ class Runner(RunnerSetup):
         self._world.add_run(run)
         return await self._resume_run(new_id, until=None)
 
-    async def advance(self, by: timedelta | float) -> None:
+    async def advance(self, by: Duration) -> None:
         """Let time pass, and every run do what it does in that time."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        if seconds < 0:
-            raise UsageError(f"time does not go back: advance({by!r})")
-        until = self.clock.now() + seconds
-
+        until = self.clock.now() + duration_to_seconds(by, "advance by", may_be_zero=True)
         async with SimulatedProcess(self._world) as process:
             await process.drive(until=until, stop=_never_stop)
         self.clock.advance_to(until)

@@ -33,6 +33,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json, to_jsonable_python
 
+from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.agents.models.model_resolution import model_override, prior_calls
 from holdfast.agents.models.prices import CHARS_PER_TOKEN
 from holdfast.agents.models.summaries import count_answers, count_kept, is_summary_request
@@ -125,7 +126,7 @@ class ScriptedModel(Model[None]):
         summary: what it does when it is asked to summarise a conversation that became too long: a turn, too.
         usage: input and output tokens of every call, or a function of the messages and the answer that tells them; a
             token for every four characters unless given.
-        word_delay: seconds before each word of an answer that is asked for as a stream.
+        word_delay: the wait before each word of an answer that is requested as a stream.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class ScriptedModel(Model[None]):
         provider: str = "holdfast",
         summary: Turn | TurnFunction = DEFAULT_SUMMARY,
         usage: tuple[int, int] | UsageFunction | None = None,
-        word_delay: float = 0.0,
+        word_delay: Duration = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(script, str) or not isinstance(script, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -148,7 +149,7 @@ class ScriptedModel(Model[None]):
         self._system = provider
         self._summary = summary
         self._usage = usage
-        self._word_delay_s = word_delay
+        self._word_delay_s = duration_to_seconds(word_delay, "ScriptedModel: word_delay", may_be_zero=True)
 
     @property
     def model_name(self) -> str:

@@ -141,7 +141,7 @@ class SimulatedProcess:
             cast(Store, self._store),
             definitions,
             lease_s=UNLIMITED_LEASE_S,
-            concurrency=100_000,
+            max_concurrency=100_000,
             clock=world.clock,
             execution_factory=self._make_execution,
             step_interceptor=self._around_step,

@@ -7,9 +7,9 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from holdfast.errors import UsageError
+from holdfast.admission.durations import Duration, duration_to_seconds
 
 START_TIMESTAMP = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 """When virtual time begins: the same in every test, so that nothing depends on the day it runs."""
@@ -51,12 +51,9 @@ class VirtualClock:
         """The virtual time, in UTC."""
         return datetime.fromtimestamp(self._now, UTC)
 
-    def advance(self, by: timedelta | float) -> None:
-        """Let time pass at once. Runs that were waiting for it go on with the runner's next call."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else by
-        if seconds < 0:
-            raise UsageError(f"time does not go back: advance({by!r})")
-        self.advance_to(self._now + seconds)
+    def advance(self, by: Duration) -> None:
+        """Let time pass at once. Runs that were waiting for it continue with the runner's next call."""
+        self.advance_to(self._now + duration_to_seconds(by, "advance by", may_be_zero=True))
 
     def advance_to(self, timestamp: float) -> None:
         """Let it be ``timestamp``, and ring the alarms that are due; time never goes back."""

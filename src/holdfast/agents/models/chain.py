@@ -10,22 +10,20 @@ What is known is kept as the progress of the step, so that neither a crash nor a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY, ModelFailure
 from holdfast.agents.models.model_resolution import get_model_name
-from holdfast.authoring.step import validate_retry_policy
-from holdfast.core.retry_policy import RetryPolicy
-from holdfast.errors import DefinitionError
 from holdfast.reports.recorded_reply import FailedModel
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 DEFAULT_TIMEOUT_S = 300.0
-"""Seconds that one attempt may take, unless somebody says otherwise."""
+"""How long one attempt may take by default."""
 
 MAX_QUICK_RETRY_S = 5.0
 """Seconds. A model that may be asked again so soon after its first failure is, before another one is."""
@@ -52,22 +50,6 @@ class ModelChain:
         if isinstance(self.retry, RetryPolicy):
             return self.retry
         return self.retry.get(get_model_name(model), DEFAULT_RETRY_POLICY)
-
-
-def validate_retry_policies(retry: Any, models: Sequence[str | Model], subject: str) -> RetryPolicies:
-    """What ``retry=`` says of these models. Raises ``DefinitionError``."""
-    if retry is None:
-        return DEFAULT_RETRY_POLICY
-    if not isinstance(retry, Mapping):
-        return validate_retry_policy(retry, subject)
-    names = [get_model_name(model) for model in models]
-    policies: dict[str, RetryPolicy] = {}
-    for model, policy in cast("Mapping[Any, Any]", retry).items():
-        name = get_model_name(model) if isinstance(model, str) else repr(model)
-        if name not in names:
-            raise DefinitionError(f"{subject}: retry has a policy for {name}, but its models are {', '.join(names)}")
-        policies[name] = validate_retry_policy(policy, f"{subject}, model {name}")
-    return policies
 
 
 @dataclass(slots=True)

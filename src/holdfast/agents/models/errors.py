@@ -11,7 +11,7 @@ without one, the step fails with the provider's words.
 
 **Semantic faults** are not failures of the call at all: an answer that does not fit, arguments that do not fit, a tool
 that is not there or that raises, a sub-agent that fails. They are recorded, and told to the model as an observation;
-see ``conversation``. The agent's ``output_retries`` and ``max_turns`` bound them.
+see ``conversation``. The agent's ``Output.retries`` and ``max_turns`` bound them.
 
 A tool's own retries (``@tool(retries=3)``) are the engine's, and happen before the model hears of it.
 
@@ -26,8 +26,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.codec.redaction import redact_secrets
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import ModelError, ModelRequestRejected, ModelUnavailable, UsageError
 from holdfast.reports.recorded_reply import FailedModel
 

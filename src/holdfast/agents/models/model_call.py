@@ -1,8 +1,8 @@
 """One model call as a recorded step.
 
-In workflow code, ``call_model`` issues the step ``model call`` and returns its ``Reply``. When a budget does not allow
-the call, that is recorded as the step's failure; the run then waits, parked, for somebody to raise the budget, and the
-call is issued again. When the context is full, that is recorded likewise, for the loop to see (``context_limit``).
+In workflow code, ``issue_within_budget`` issues the step ``model call`` and returns its ``Reply``. When a budget does
+not allow the call, that is recorded as the step's failure; the run then waits, parked, until the budget is raised, and
+the call is issued again. A full context is recorded in the same way, for the loop to see (``context_limit``).
 
 In the step, ``ask_model`` reserves what the call may use, asks the first model of the chain that has not failed for
 good, and returns the reply. A fault that may pass makes the engine repeat the step after a while: what is known of the
@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import BUDGET_SIGNAL, Usage
 from holdfast.agents.models.chain import ChainState, ModelChain
 from holdfast.agents.models.decoder_warmup import warm_up_decoder
@@ -38,9 +39,8 @@ from holdfast.authoring.step import read_outcome
 from holdfast.core.commands import Outcome
 from holdfast.core.execution import Execution
 from holdfast.core.records import RecordKind
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
-from holdfast.engine.step_context import StepContext, current_context
+from holdfast.engine.step_context import current_context, find_step_executor
 from holdfast.errors import BudgetExceeded, HoldfastError, ModelRequestRejected, UsageError
 from holdfast.reports.recorded_reply import MODEL_CALL_STEP as STEP
 
@@ -101,12 +101,6 @@ class ModelCall:
         return str(self.turn)
 
 
-async def call_model(execution: Execution, model_call: ModelCall) -> Reply:
-    """Ask a model from workflow code, as a recorded step."""
-    reply, _ = await issue_within_budget(execution, StepCall(MODEL_CALL_STEP, (model_call,), {}))
-    return reply
-
-
 async def issue_within_budget(execution: Execution, call: StepCall) -> tuple[Any, Outcome]:
     """Call a step that asks a model, once the budgets allow it: the value that it returned, and its outcome."""
     while True:
@@ -126,11 +120,11 @@ async def ask_model(model_call: ModelCall) -> Reply:
     messages = model_call.messages
     if model_call.add_earlier_messages is not None:
         messages = await model_call.add_earlier_messages(messages)
-    place = state.choose_index(_get_time(step))
+    place = state.choose_index(_get_time())
     for number in itertools.count():
         model = chain.models[place]
         try:
-            response, usage = await _ask_once(model_call, model, messages, step, number)
+            response, usage = await _ask_once(model_call, model, messages, number)
         except Exception as error:
             if isinstance(error, HoldfastError) and not isinstance(error, ModelRequestRejected | UsageError):
                 raise  # a budget that would be passed, a store that cannot be written: no matter of the model's
@@ -141,7 +135,7 @@ async def ask_model(model_call: ModelCall) -> Reply:
                 ) is not None:
                     raise full from error
                 fault = fault._replace(hint=model_call.context_limit.make_hint())
-            wait = _note_failure(state, place, chain.get_retry_policy(model), fault, error, step)
+            wait = _note_failure(state, place, chain.get_retry_policy(model), fault, error)
         else:
             complaint = None if model_call.get_feedback is None else model_call.get_feedback(response)
             continues = model_call.should_continue and complaint is None and is_truncated_text(response)
@@ -167,61 +161,56 @@ async def ask_model(model_call: ModelCall) -> Reply:
             if wait:
                 raise TransientModelError(state.describe_failures(), wait)
         await asyncio.sleep(wait)
-        place = state.choose_index(_get_time(step))
+        place = state.choose_index(_get_time())
     raise AssertionError("somebody has answered, or the last one has failed")
 
 
 def _note_failure(
-    state: ChainState,
-    index: int,
-    policy: RetryPolicy,
-    failure: ModelFailure,
-    error: Exception,
-    step: StepContext | None,
+    state: ChainState, index: int, policy: RetryPolicy, failure: ModelFailure, error: Exception
 ) -> float | None:
     """Note that a model gave no answer, and return the seconds until the next request; ``None``: there is none."""
-    now, model = _get_time(step), state.models[index]
+    now, model = _get_time(), state.models[index]
     model.attempts += 1
     if model.failing_since is None:
         model.failing_since = now
-    draw = random.random() if step is None else step.engine.clock.draw_random()
+    executor = find_step_executor()
+    draw = random.random() if executor is None else executor.engine.clock.draw_random()
     failing_for = now - model.failing_since
     wait = compute_next_delay_s(policy, failure, error, model.attempts, draw, failing_for)
-    if step is None and wait is not None and failing_for + wait > MAX_UNRECORDED_RETRY_S:
+    if executor is None and wait is not None and failing_for + wait > MAX_UNRECORDED_RETRY_S:
         wait = None
     return state.record_failure(index, failure, wait, now)
 
 
-def _get_time(step: StepContext | None) -> float:
-    return time.time() if step is None else step.engine.clock.now()
+def _get_time() -> float:
+    executor = find_step_executor()
+    return time.time() if executor is None else executor.engine.clock.now()
 
 
 async def _ask_once(
-    model_call: ModelCall,
-    model: str | Model,
-    messages: Sequence[ModelMessage],
-    step: StepContext | None,
-    request_number: int,
+    model_call: ModelCall, model: str | Model, messages: Sequence[ModelMessage], request_number: int
 ) -> tuple[ModelResponse, Usage]:
     """Ask one model one time: the request of this number in this attempt."""
+    executor = find_step_executor()
+    should_stream = executor is not None and model_call.model_chain.should_stream
     await load_model(model)
     asked = get_model(model)
-    await warm_up_decoder(asked, stream=step is not None and model_call.model_chain.should_stream)
+    await warm_up_decoder(asked, stream=should_stream)
     if model_call.context_limit is not None:
         model_call.context_limit.check(model_call, asked, messages)
-    if step is not None and step.run.has_budget:
-        await step.reserve(estimate_usage(model_call, asked, messages))
+    if executor is not None and executor.run.has_budget:
+        await executor.reserve(estimate_usage(model_call, asked, messages))
     settings = disable_sdk_retries(asked, model_call.model_chain.settings)
     scope = asyncio.timeout(model_call.model_chain.timeout_s)
     try:
         async with scope:
             whole = prepare_messages(asked, messages, model_call.parameters, model_call.seen_parts)
-            hear = (
-                None
-                if step is None or not model_call.model_chain.should_stream
-                else step.get_text_appender(request_number)
+            append = (
+                executor.get_text_appender(current_context.get(), request_number)
+                if executor is not None and should_stream
+                else None
             )
-            response = await request(asked, whole, settings, model_call.parameters, hear)
+            response = await request(asked, whole, settings, model_call.parameters, append)
     except TimeoutError:
         if scope.expired():
             raise TimeoutError(f"no answer within {model_call.model_chain.timeout_s:g} s") from None

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from holdfast.agents.docstrings import parse_docstring
-from holdfast.agents.tools import RunContext, Tool, check_name, to_tool
+from holdfast.agents.run_context import RunContext
+from holdfast.agents.tools import Tool, check_name, to_tool
 from holdfast.authoring.introspection import format_location, is_async
 from holdfast.errors import DefinitionError
 

@@ -8,10 +8,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.agents.argument_errors import format_names
+from holdfast.agents.run_context import RunContext
 from holdfast.agents.sandboxed_files import Entry, SandboxedFolder
 from holdfast.agents.skills.skill import Skill
 from holdfast.agents.skills.skill_folders import MAX_FILE_BYTES, SKILL_FILE
-from holdfast.agents.tools import RunContext, Tool, tool
+from holdfast.agents.tools import Tool, tool
 from holdfast.codec.formatting import truncate
 from holdfast.errors import ModelRetry, PathRefused
 

@@ -31,7 +31,8 @@ from holdfast.agents.models.messages import dump_messages, load_messages
 from holdfast.agents.models.prices import usage_from_response
 from holdfast.authoring.introspection import attribute_to_caller
 from holdfast.authoring.step import invoke
-from holdfast.authoring.workflow import PreparedStart, Workflow, make_queue_key, resolve_queue_name
+from holdfast.authoring.workflow import PreparedStart, Workflow
+from holdfast.authoring.workflow_options import make_queue_key, resolve_queue_name
 from holdfast.client.handle import Handle
 from holdfast.client.store_runs import StoreRuns
 from holdfast.codec import InputsCodec, codec_for, decode_plain
@@ -78,13 +79,6 @@ class AgentWorkflow(Workflow[..., Any]):
         self.agent = agent
         self.bindings = Bindings(durable)
         super().__init__(self._define(options))
-
-    def options(self, **options: Any) -> AgentWorkflow:
-        """The same workflow with options for the runs that are started through it: see ``Workflow.options``."""
-        view = object.__new__(AgentWorkflow)
-        view.__dict__.update(self.__dict__)
-        view._options = super().options(**options).start_options
-        return view
 
     # What the authoring room asks of a workflow
 

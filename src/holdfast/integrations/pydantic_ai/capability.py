@@ -28,6 +28,7 @@ from pydantic_ai.toolsets import AbstractToolset, WrapperToolset
 
 from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.queue_limits import Queue
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.admission.usage import Budget
 from holdfast.agents.models.chain import DEFAULT_TIMEOUT_S
 from holdfast.agents.models.errors import DEFAULT_RETRY_POLICY
@@ -35,8 +36,8 @@ from holdfast.agents.models.model_resolution import disable_sdk_retries
 from holdfast.authoring.registry import register
 from holdfast.authoring.step import validate_retry_policy
 from holdfast.authoring.workflow_api import now
+from holdfast.authoring.workflow_options import validate_tags
 from holdfast.core.execution import get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.errors import DefinitionError, UsageError
 from holdfast.integrations.pydantic_ai.agent_methods import await_result, current_call, replace_methods, start_run
 from holdfast.integrations.pydantic_ai.agent_workflow import AgentWorkflow, RunOptions
@@ -104,14 +105,14 @@ class Durable(BaseDurabilityCapability[AgentDepsT]):
         budget: Budget | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
-        if isinstance(tags, str):
-            raise DefinitionError(f"Durable: tags is a collection of words, not one string: tags=[{tags!r}]")
         self.deps = deps
         self.models = dict(models or {})
         self._tool_options = dict(tools or {})
         self._model_timeout = declared_seconds(model_timeout, "Durable: model_timeout") or DEFAULT_TIMEOUT_S
         self._retry = validate_retry_policy(retry, "Durable")
-        self._options = RunOptions(queue, declared_seconds(timeout, "Durable: timeout"), tuple(tags), budget)
+        self._options = RunOptions(
+            queue, declared_seconds(timeout, "Durable: timeout"), validate_tags(tags, "Durable"), budget
+        )
         self._operations: OperationBackend | None = None
         self._unregistered: WeakValueDictionary[str, Model] = WeakValueDictionary()
 

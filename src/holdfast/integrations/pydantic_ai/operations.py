@@ -42,6 +42,7 @@ from pydantic_ai.exceptions import ModelRetry, ToolFailed, UnexpectedModelBehavi
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.conversation import COMPACTION_STEP_NAME
 from holdfast.agents.models.chain import ModelChain
 from holdfast.agents.models.decoder_warmup import warm_up_decoder
@@ -55,9 +56,8 @@ from holdfast.authoring.step import invoke
 from holdfast.codec import encode_error
 from holdfast.codec.redaction import redact_secrets
 from holdfast.core.execution import Execution, get_current_execution
-from holdfast.core.retry_policy import RetryPolicy
-from holdfast.engine import step_context
 from holdfast.engine.definitions import ModelUsage, StepCall, StepDefinition
+from holdfast.engine.step_context import current_context, get_step_executor
 from holdfast.errors import HoldfastError, StepOutcomeUnknown, StepTimedOut
 from holdfast.integrations.pydantic_ai.live_run import LivePosition, get_position, relayed_position
 from holdfast.integrations.pydantic_ai.operation_codec import OPERATION_CODEC
@@ -221,10 +221,12 @@ async def _ask_model(
     request_input: _RequestInput, send: Callable[[], Awaitable[ModelResponse]], backend: OperationBackend
 ) -> Reply:
     """The step: reserve, ask once, and tell the engine whether to ask again."""
-    step, timeout = step_context.current_context.get(), backend.model_timeout_s
+    executor, timeout = get_step_executor(), backend.model_timeout_s
     is_streamed = request_input.is_streamed and model_override.get() is None  # a test's model is not asked for a stream
-    if step.run.has_budget:
-        await step.reserve(estimate_usage(request_input.to_model_call(), request_input.model, request_input.messages))
+    if executor.run.has_budget:
+        await executor.reserve(
+            estimate_usage(request_input.to_model_call(), request_input.model, request_input.messages)
+        )
     await warm_up_decoder(request_input.model, stream=is_streamed)
     scope = asyncio.timeout(timeout)
     try:
@@ -238,9 +240,10 @@ async def _ask_model(
         if isinstance(error, TimeoutError) and scope.expired():
             error = TimeoutError(f"no answer within {timeout:g} s")
         fault = classify_error(error)
-        clock = step.engine.clock
-        failing_for = 0.0 if step.failing_since is None else clock.now() - step.failing_since
-        wait = compute_next_delay_s(backend.retry, fault, error, step.attempt, clock.draw_random(), failing_for)
+        clock, since = executor.engine.clock, executor.failing_since
+        failing_for = 0.0 if since is None else clock.now() - since
+        attempt = current_context.get().attempt
+        wait = compute_next_delay_s(backend.retry, fault, error, attempt, clock.draw_random(), failing_for)
         if wait is None:
             raise _redact_error(error) from None
         raise TransientModelError(f"{get_model_name(request_input.model)}: {fault.description}", wait) from None

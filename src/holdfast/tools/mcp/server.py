@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from holdfast.admission.durations import Duration, declared_seconds
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.argument_errors import format_names
 from holdfast.agents.tool_approvals import ApprovalRule
 from holdfast.agents.tools import Tool, check_name
 from holdfast.agents.toolsets import ListedTool, Toolset
 from holdfast.codec.formatting import truncate
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
-from holdfast.engine.step_context import current_context
+from holdfast.engine.step_context import get_step_executor
 from holdfast.errors import DefinitionError, HoldfastError, McpError, McpUnavailable, UsageError
 from holdfast.tools.mcp.connection import Connection, Connector, HeaderSource, OpenConnection
 from holdfast.tools.mcp.schema_parameters import find_schema_problem
@@ -132,7 +132,7 @@ class McpServer(Toolset):
 
     async def _run(self, operation: Callable[[OpenConnection], Awaitable[T]]) -> T:
         try:
-            return await self._get_connection().run(operation, current_context.get().engine)
+            return await self._get_connection().run(operation, get_step_executor().engine)
         except HoldfastError as error:
             error.args = (self._secrets.redact(str(error)), *error.args[1:])
             raise

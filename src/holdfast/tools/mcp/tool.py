@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.admission.retry_policy import RetryPolicy
 from holdfast.agents.tool_approvals import ApprovalRule
 from holdfast.agents.tools import Tool
 from holdfast.agents.toolsets import ListedTool
 from holdfast.codec import codec_for
-from holdfast.core.retry_policy import RetryPolicy
 from holdfast.core.states import Effect
 from holdfast.engine.definitions import StepDefinition
 from holdfast.errors import McpUnavailable, StepOutcomeUnknown, StepTimedOut

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from holdfast import DefinitionError
-from holdfast.core.retry_policy import NO_RETRIES, RetryPolicy
+from holdfast.admission.retry_policy import NO_RETRIES, RetryPolicy
 
 
 def test_without_retries_the_first_failure_is_the_last():
@@ -75,6 +76,13 @@ def test_by_default_attempts_go_on_for_a_day_at_least_every_five_minutes():
     assert 86_400.0 - 300.0 < waited <= 86_400.0
 
 
+def test_durations_are_seconds_a_timedelta_or_text():
+    policy = RetryPolicy(backoff="2 s", max_backoff=timedelta(minutes=10), give_up_after="3 days")
+    assert policy == RetryPolicy(backoff=2, max_backoff=600, give_up_after=3 * 86_400)
+    assert policy.compute_next_delay_s(20, OSError(), 0.0, failing_for_s=86_400) == 600
+    assert policy.compute_next_delay_s(20, OSError(), 0.0, failing_for_s=3 * 86_400) is None
+
+
 # What an error asks for
 
 
@@ -123,6 +131,7 @@ def test_an_attempt_that_would_come_too_late_is_not_waited_for():
         {"retries": True},
         {"retries": 1.5},
         {"backoff": -1},
+        {"backoff": None},
         {"factor": 0.5},
         {"max_backoff": "60"},
         {"jitter": 2},
@@ -131,5 +140,5 @@ def test_an_attempt_that_would_come_too_late_is_not_waited_for():
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(options: dict[str, Any]):
-    with pytest.raises(DefinitionError, match=f"RetryPolicy: {next(iter(options))}="):
+    with pytest.raises(DefinitionError, match=f"RetryPolicy: {next(iter(options))}[= ]"):
         RetryPolicy(**options)

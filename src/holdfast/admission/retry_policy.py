@@ -1,12 +1,13 @@
-"""When a failed attempt is made again, and after how long. Pure: time and randomness are handed in."""
+"""When a failed attempt is made again, and after how long. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from holdfast.errors import DefinitionError
+from holdfast.admission.durations import Duration, duration_to_seconds
+from holdfast.errors import DefinitionError, UsageError
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
@@ -16,21 +17,21 @@ class RetryPolicy:
     """When a failed attempt is made again: exponential backoff with jitter, bounded by a count, a time, or both.
 
     The defaults are meant for trouble that passes by itself, such as a provider's outage: retry for a day, at least
-    every five minutes.
+    every five minutes. Durations are seconds, a ``timedelta``, or text such as ``3 days``; they are kept as seconds.
     """
 
     retries: int | None = None
     """Attempts after the first one; ``None``: as many as fit into ``give_up_after``."""
-    backoff: float = 1.0
-    """Seconds before the first retry."""
+    backoff: Duration = 1.0
+    """The wait before the first retry."""
     factor: float = 2.0
     """How much longer each further wait is."""
-    max_backoff: float = 300.0
-    """The longest wait in seconds, unless the error itself asks for a longer one."""
+    max_backoff: Duration = 300.0
+    """The longest wait, unless the error itself asks for a longer one."""
     jitter: float = 0.5
     """The share of each wait that is drawn at random, so that many failed calls do not come back at the same time."""
-    give_up_after: float | None = 86_400.0
-    """Seconds after the first failure beyond which no attempt is made; ``None``: only ``retries`` is a limit."""
+    give_up_after: Duration | None = 86_400.0
+    """How long after the first failure the last attempt is made; ``None``: only ``retries`` is a limit."""
     retry_on: ExceptionTypes = (Exception,)
     """Only these are retried."""
     retry_if: Callable[[BaseException], bool] | None = None
@@ -44,12 +45,15 @@ class RetryPolicy:
         retries: Any = self.retries
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
             raise DefinitionError(f"RetryPolicy: retries={retries!r} must be a whole number, 0 or more, or None")
-        for name, least in (("backoff", 0.0), ("factor", 1.0), ("max_backoff", 0.0), ("jitter", 0.0)):
+        for name, least in (("factor", 1.0), ("jitter", 0.0)):
             _check_number(name, getattr(self, name), least)
         if self.jitter > 1.0:
             raise DefinitionError(f"RetryPolicy: jitter={self.jitter!r} must be between 0 and 1")
+        durations = {"backoff": self.backoff, "max_backoff": self.max_backoff}
         if self.give_up_after is not None:
-            _check_number("give_up_after", self.give_up_after, 0.0)
+            durations["give_up_after"] = self.give_up_after
+        for name, duration in durations.items():
+            object.__setattr__(self, name, _to_seconds(name, duration))
 
     def should_retry(self, attempt: int, error: BaseException) -> bool:
         """Whether attempt number ``attempt``, which failed with ``error``, may be followed by another."""
@@ -66,7 +70,8 @@ class RetryPolicy:
         the backoff but adds to what was asked for: everybody who was told to wait was told the same.
         """
         # The exponent is bounded so that a large attempt number cannot overflow a float.
-        full = min(self.max_backoff, self.backoff * self.factor ** min(attempt - 1, 64))
+        backoff_s, max_backoff_s = cast("float", self.backoff), cast("float", self.max_backoff)
+        full = min(max_backoff_s, backoff_s * self.factor ** min(attempt - 1, 64))
         wait = full * (1.0 - self.jitter * random_value)
         return wait if requested_s is None else max(wait, requested_s + full * self.jitter * random_value)
 
@@ -86,12 +91,19 @@ class RetryPolicy:
 
     def is_past_limit(self, failing_for_s: float) -> bool:
         """Whether no attempt is made so long after the first failure."""
-        return self.give_up_after is not None and failing_for_s > self.give_up_after
+        return self.give_up_after is not None and failing_for_s > cast("float", self.give_up_after)
 
 
 def _check_number(name: str, value: Any, min_value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= min_value:
         raise DefinitionError(f"RetryPolicy: {name}={value!r} must be a number, {min_value:g} or more")
+
+
+def _to_seconds(name: str, duration: Duration) -> float:
+    try:
+        return duration_to_seconds(duration, f"RetryPolicy: {name}", may_be_zero=True)
+    except UsageError as error:
+        raise DefinitionError(str(error)) from None
 
 
 NO_RETRIES = RetryPolicy(retries=0)

@@ -1,0 +1,108 @@
+"""The runs that a worker has in memory, and how a run gets there.
+
+A run is loaded when the store has given it to this worker: its driver replays the journal and continues. Where the code
+of a workflow needs imports that take a while (``load_imports``), or something else first (``prepare_run``), the driver
+starts when that is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from holdfast.engine.definitions import WorkflowDefinition
+from holdfast.engine.driver import Driver
+from holdfast.engine.host import StepHost
+from holdfast.stores.contract import History
+from holdfast.stores.operations import Run
+
+log = logging.getLogger("holdfast.engine")
+
+
+class HeldRuns:
+    """The drivers of the runs in memory, and how many more there may be."""
+
+    def __init__(self, host: StepHost, max_count: int) -> None:
+        self._host = host
+        self._max_count = max_count
+        self.drivers: dict[int, Driver] = {}
+        """By the keys of their runs."""
+        self.drivers_by_run_id: dict[str, Driver] = {}
+        self._incoming_count = 0
+        """Runs that are being started or claimed, and will be among the drivers in a moment."""
+        self._loaded_imports: set[Callable[[], None]] = set()
+        """What has been imported for workflows that need it."""
+
+    @property
+    def free_slot_count(self) -> int:
+        """How many more runs may be in memory."""
+        return self._max_count - len(self.drivers) - self._incoming_count
+
+    def add_incoming(self, count: int) -> None:
+        """This many runs will be in memory in a moment (or, if negative, will not)."""
+        self._incoming_count += count
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no run is in memory, and none is about to be."""
+        return not self.drivers and not self._incoming_count
+
+    def list_drivers(self) -> list[Driver]:
+        """The drivers of all runs in memory: a copy, because drivers leave while they are told something."""
+        return list(self.drivers.values())
+
+    def load(self, run: Run, definition: WorkflowDefinition, history: History) -> None:
+        """Take a run into memory that the store has given to this worker."""
+        host = self._host
+        if run.owner != host.worker_id or host.membership.is_reregistering:
+            return  # it was given to the worker that we were before we were declared dead, and is another's by now
+        known = self.drivers.get(run.key)
+        if known is not None and known.run.epoch == run.epoch:
+            return  # both a claim and a parent that starts it again have been given it
+        if run.delivery_count:
+            host.run_log.log_takeover(run, record_count=len(history.records))
+        driver = Driver(host, run, definition)
+        self.drivers[run.key] = driver
+        self.drivers_by_run_id[run.id] = driver
+        is_loaded = definition.load_imports is None or definition.load_imports in self._loaded_imports
+        if is_loaded and definition.prepare_run is None:
+            self._start_driver(driver, history)
+            return
+        driver.is_loading = True
+        loading = host.loop.create_task(self._load_and_start(definition, driver, history))
+        host.lingering_tasks.add(loading)
+        loading.add_done_callback(host.lingering_tasks.discard)
+
+    def remove(self, driver: Driver) -> None:
+        """The driver is closed; its run may have been loaded again since."""
+        if self.drivers.get(driver.run.key) is driver:
+            del self.drivers[driver.run.key]
+            del self.drivers_by_run_id[driver.run.id]
+
+    def _start_driver(self, driver: Driver, history: History) -> None:
+        try:
+            driver.start(history)
+        except Exception as error:
+            log.exception("run %r could not be taken up", driver.run.id)
+            driver.fail(error)
+
+    async def _load_and_start(self, definition: WorkflowDefinition, driver: Driver, history: History) -> None:
+        """Start when the imports that the code needs are done (in a thread: they may take seconds)."""
+        load = definition.load_imports
+        try:
+            if load is not None and load not in self._loaded_imports:
+                await asyncio.to_thread(load)
+                self._loaded_imports.add(load)
+            if definition.prepare_run is not None:
+                await definition.prepare_run(driver.run)
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self._host.is_stopping:
+                raise
+            log.exception("run %r could not be taken up", driver.run.id)
+            driver.fail(error)
+            return
+        finally:
+            driver.is_loading = False
+        if not driver.is_closed:
+            self._start_driver(driver, history)

@@ -212,7 +212,7 @@ async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
         path = folder / f"size-{words}.db"
         measured = Agent(
             agent_workloads.InstantModel(turns, words), name=f"sized-{words}", tools=[used], max_turns=turns
-        ).options(definition=True)
+        ).options(new=True)
         async with Runtime(f"sqlite:///{path}"):
             messages = (await measured.run("First")).messages
         before = get_database_size(path)

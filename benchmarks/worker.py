@@ -12,7 +12,7 @@ from holdfast import Runtime
 async def main(url: str) -> None:
     async with Runtime(url) as runtime:
         print("ready", flush=True)
-        await runtime.run_worker(grace_s=0)
+        await runtime.run_worker(grace=0)
 
 
 if __name__ == "__main__":

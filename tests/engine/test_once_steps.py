@@ -304,7 +304,7 @@ async def test_a_once_step_whose_intent_is_being_written_does_not_begin_in_a_wor
     first = await world.open(store=store)
     handle = await first.start(flow)
     await noting.wait()
-    closing = asyncio.ensure_future(first.close(grace_s=0.5))
+    closing = asyncio.ensure_future(first.close(grace=0.5))
     await wait_until(lambda: first._engine.is_draining)
     let_note.set()
     await closing

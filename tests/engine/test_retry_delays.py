@@ -401,7 +401,7 @@ async def test_a_worker_that_stops_does_not_wait_for_the_attempt(world: World, c
     handle = await first.start(flow)
     await waits_in_memory(first, handle)
     async with asyncio.timeout(5):
-        await first.close(grace_s=600)
+        await first.close(grace=600)
     world._open.remove(first)
     second = await world.open()
     await waits_in_memory(second, handle)
@@ -426,7 +426,7 @@ async def test_a_step_that_fails_while_its_worker_stops_is_left_to_another(world
     first = await world.open()
     handle = await first.start(flow)
     await wait_until(lambda: first._engine.in_flight_count)
-    closing = asyncio.create_task(first.close(grace_s=600))
+    closing = asyncio.create_task(first.close(grace=600))
     await asyncio.sleep(0.02)
     gate.set()
     async with asyncio.timeout(5):

@@ -318,7 +318,7 @@ async def test_closing_with_grace_lets_steps_in_flight_end_and_starts_no_new_one
     first = await world.open(clock=real)
     handle = await first.start(flow)
     await wait_until(lambda: calls)
-    await first.close(grace_s=10)
+    await first.close(grace=10)
     assert calls == ["a"]
     second = await world.open(clock=real)
     assert [record.name for record in await read_journal(second, handle)][:1] == ["work"]

@@ -235,7 +235,7 @@ async def test_a_process_that_takes_a_run_over_in_the_middle_says_so_too_and_the
     await flow.options(id=run_id).start("Go.", **given)
     await arrived.wait()
     flow.bindings.remove(run_id)  # the process dies here, as far as the next one knows
-    await first.close(grace_s=0)
+    await first.close(grace=0)
     with pytest.raises(RunFailed) as raised:
         await flow.get_handle(runtime.store_provider, run_id).result()
     assert isinstance(raised.value.__cause__, error)

@@ -49,7 +49,7 @@ async def test_a_killed_worker_leaves_no_reservation_behind(temporal_url: str, t
         worker.kill()
         worker.wait()
     make(ledger, gate)
-    runtime = Runtime(temporal_url, lease_s=LEASE, workflows=["temporal-budget-killed"])
+    runtime = Runtime(temporal_url, lease=LEASE, workflows=["temporal-budget-killed"])
     async with runtime, Client(temporal_url) as client:
         await written(ledger, ["first", "first"])
         gate.touch()

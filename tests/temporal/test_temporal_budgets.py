@@ -236,7 +236,7 @@ async def test_a_step_may_reserve_while_its_worker_stops(temporal_url: str, temp
     async with runtime:
         handle = await temporal_budget_stops.options(budget=Budget(turns=1)).start()
         await begun.wait()
-        closing = asyncio.create_task(runtime.close(grace_s=20))
+        closing = asyncio.create_task(runtime.close(grace=20))
         await asyncio.sleep(0.3)
         gate.set()
         await closing

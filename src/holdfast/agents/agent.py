@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import holdfast
-from holdfast.admission.durations import Duration, declared_seconds, duration_to_seconds
+from holdfast.admission.durations import Duration, declared_seconds
 from holdfast.admission.usage import Budget
 from holdfast.agents.agent_handle import AgentHandle
 from holdfast.agents.agent_keyword_hints import AGENT_KEYWORD_HINTS
@@ -228,14 +228,14 @@ class Agent(Workflow[..., AgentResult[T]]):
         runtime = Runtime(
             url,
             namespace=namespace,
-            lease_s=duration_to_seconds(lease, "lease"),
+            lease=lease,
             max_concurrency=max_concurrency,
             queues=queues,
             workflows=names,
-            max_blocked_s=duration_to_seconds(max_blocked, "max_blocked"),
+            max_blocked=max_blocked,
         )
         await runtime.open()
-        await runtime.run_worker(grace_s=duration_to_seconds(grace, "grace", may_be_zero=True), stop=stop)
+        await runtime.run_worker(grace=grace, stop=stop)
 
     # What it is made of
 

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from typing_extensions import override
 
+from holdfast.admission.durations import Duration, duration_to_seconds
 from holdfast.admission.queue_limits import Queue
 from holdfast.authoring.registry import definitions
 from holdfast.authoring.stop_signals import STOP_SIGNALS, StopSignalHandler, end_process
@@ -57,12 +58,12 @@ class Runtime:
         url: the store, such as ``sqlite:///runs.db``; ``HOLDFAST_URL`` or the default file unless given.
         namespace: whose runs, where several programs or tenants share a store; what the URL says unless given, else
             ``HOLDFAST_NAMESPACE``, else ``default``.
-        lease_s: seconds after which a silent worker is taken to be dead, where nothing quicker tells.
+        lease: the time after which a silent worker counts as dead, where nothing quicker tells.
         max_concurrency: how many runs may be in memory at once.
         queues: take runs only from these queues (names, or ``Queue`` objects); from all unless given.
         workflows: execute only the workflows of these names (``"etl"``: all versions that this process knows;
             ``"etl@2"``: one of them); all that this process knows unless given.
-        max_blocked_s: seconds for which a step may block the event loop of this process. After that the worker stops
+        max_blocked: how long a step may block the event loop of this process. After that the worker stops
             renewing its lease, and others take its runs over.
         max_value: the largest value that is recorded, in bytes; 64 MiB unless given.
         encryption: seals what is recorded, such as ``AesEncryption(key)``; with the keys in
@@ -74,11 +75,11 @@ class Runtime:
         url: str | None = None,
         *,
         namespace: str | None = None,
-        lease_s: float = 10.0,
+        lease: Duration = 10.0,
         max_concurrency: int = 1000,
         queues: Collection[str | Queue] | None = None,
         workflows: Collection[str] | None = None,
-        max_blocked_s: float = MAX_BLOCKED_S,
+        max_blocked: Duration = MAX_BLOCKED_S,
         max_value: int = DEFAULT_MAX_VALUE_BYTES,
         encryption: Encryption | None = None,
     ) -> None:
@@ -88,10 +89,10 @@ class Runtime:
         self._engine = _create_engine(
             target,
             _select_definitions(workflows),
-            lease_s,
+            duration_to_seconds(lease, "Runtime: lease"),
             max_concurrency,
             _declare_queues(queues),
-            max_blocked_s,
+            duration_to_seconds(max_blocked, "Runtime: max_blocked"),
             max_value,
             encryption,
         )
@@ -113,8 +114,9 @@ class Runtime:
         await self._engine.open()
         _open_runtimes.append(self)
 
-    async def close(self, grace_s: float = 0.0) -> None:
-        """Hand every unfinished run over and disconnect; steps in flight get ``grace_s`` seconds to end first."""
+    async def close(self, grace: Duration = 0.0) -> None:
+        """Hand every unfinished run over and disconnect; steps in flight get ``grace`` to end first."""
+        grace_s = duration_to_seconds(grace, "close: grace", may_be_zero=True)
         _remove_open(self)
         await self._engine.close(grace_s)
 
@@ -150,21 +152,22 @@ class Runtime:
         return workflow.get_handle(self.store_provider, run.id)
 
     async def run_worker(
-        self, *, grace_s: float = DEFAULT_GRACE_S, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
+        self, *, grace: Duration = DEFAULT_GRACE_S, stop: asyncio.Event | None = None, exit_if_blocked: bool = False
     ) -> None:
         """Serve runs until told to stop: by SIGTERM, by SIGINT, or by ``stop``. Then finish or hand over, and close.
 
-        Steps in flight get ``grace_s`` seconds to end and be recorded; no new ones are started meanwhile. A second
+        Steps in flight get ``grace`` to end and be recorded; no new ones are started meanwhile. A second
         signal hands over at once. If a step blocks the event loop, nothing can be handed over: then a signal ends the
         process after the grace, and other workers take over as after a crash. Raises ``SchemaTooNew`` when a newer
         Holdfast has migrated the store meanwhile.
 
         Args:
-            grace_s: seconds that steps in flight get to end.
+            grace: how long steps in flight get to end.
             stop: stop when this is set.
-            exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked_s``, for whoever
+            exit_if_blocked: end the process when a step has blocked the event loop for ``max_blocked``, for whoever
                 started it to start it again. For a process that does nothing else.
         """
+        grace_s = duration_to_seconds(grace, "run_worker: grace", may_be_zero=True)
         engine, told = self._engine, stop or asyncio.Event()
         if isinstance(engine, JournalEngine):
             engine.on_fatal_store_error = told.set

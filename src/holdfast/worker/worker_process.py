@@ -41,11 +41,11 @@ async def serve(
     """
     runtime = Runtime(
         url,
-        lease_s=lease_s,
+        lease=lease_s,
         max_concurrency=concurrency,
         queues=queues,
         workflows=workflows,
-        max_blocked_s=max_blocked_s,
+        max_blocked=max_blocked_s,
     )
     await runtime.open()
     served = ", ".join(sorted(workflows))
@@ -54,7 +54,7 @@ async def serve(
     of = place if namespace is None else f"namespace {namespace} in {place}"
     print_line(f"worker {runtime.worker_id} (pid {os.getpid()}) serves {served} from {where} of {of}")
     try:
-        await runtime.run_worker(grace_s=grace_s, stop=_watch_sigterm(), exit_if_blocked=True)
+        await runtime.run_worker(grace=grace_s, stop=_watch_sigterm(), exit_if_blocked=True)
     except HoldfastError:
         _schedule_exit(1)
         raise

@@ -134,10 +134,10 @@ async def worker() -> dict[str, Any]:
 async def servant() -> dict[str, Any]:
     """Serve these agents and workflows until SIGTERM."""
     lease, max_blocked_s = float(setting("LEASE", "10")), float(setting("MAX_BLOCKED", "60"))
-    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease_s=lease, max_blocked_s=max_blocked_s)
+    runtime = Runtime(workflows=setting("WORKFLOWS").split(), lease=lease, max_blocked=max_blocked_s)
     await runtime.open()
     print("ready", flush=True)
-    await runtime.run_worker(grace_s=float(setting("GRACE", "30")))
+    await runtime.run_worker(grace=float(setting("GRACE", "30")))
     return {}
 
 

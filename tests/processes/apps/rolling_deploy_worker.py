@@ -33,7 +33,7 @@ async def main() -> None:
     runtime = Runtime(workflows=["rolled"])
     await runtime.open()
     print("ready", flush=True)
-    await runtime.run_worker(grace_s=30)
+    await runtime.run_worker(grace=30)
 
 
 logging.basicConfig(level=logging.INFO)

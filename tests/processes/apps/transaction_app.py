@@ -94,7 +94,7 @@ FLOWS = {"paying": paying, "paying_async": paying_async}
 
 
 async def execute(flow: str, runs: list[str], *, stays: bool = False) -> None:
-    async with Runtime(lease_s=float(os.environ.get("LEASE", "10"))):
+    async with Runtime(lease=float(os.environ.get("LEASE", "10"))):
         print("ready", flush=True)
         results = await asyncio.gather(*[FLOWS[flow](run) for run in runs])
         print(json.dumps(results), flush=True)

@@ -18,11 +18,11 @@ from holdfast import Runtime
 async def main() -> None:
     workflows = os.environ["WORKFLOWS"].split() if "WORKFLOWS" in os.environ else None
     lease, max_blocked_s = float(os.environ.get("LEASE", "10")), float(os.environ.get("MAX_BLOCKED", "60"))
-    runtime = Runtime(lease_s=lease, max_blocked_s=max_blocked_s, workflows=workflows)
+    runtime = Runtime(lease=lease, max_blocked=max_blocked_s, workflows=workflows)
     await runtime.open()
     print("ready", flush=True)
     grace, exit_if_blocked = float(os.environ.get("GRACE", "30")), "EXIT_IF_BLOCKED" in os.environ
-    await runtime.run_worker(grace_s=grace, exit_if_blocked=exit_if_blocked)
+    await runtime.run_worker(grace=grace, exit_if_blocked=exit_if_blocked)
 
 
 logging.basicConfig(level=logging.INFO)

@@ -7,21 +7,16 @@ what is known already costs no question.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.admission.queue_limits import QueueLimits
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.schedule_ticker import ScheduleTicker
-from holdfast.stores.contract import Store
 from holdfast.stores.queues import NewQueue
 from holdfast.stores.served_versions import make_served_name
 
-
-class AnnouncementHost(Protocol):
-    """What announcements need of the engine that makes them."""
-
-    store: Store
-    worker_id: int
+if TYPE_CHECKING:
+    from holdfast.engine.journal_engine import JournalEngine
 
 
 class Announcements:
@@ -29,7 +24,7 @@ class Announcements:
 
     def __init__(
         self,
-        host: AnnouncementHost,
+        host: JournalEngine,
         definitions: Mapping[str, WorkflowDefinition],
         queue_limits: Mapping[str, QueueLimits],
         ticker: ScheduleTicker,

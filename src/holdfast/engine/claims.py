@@ -15,22 +15,23 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.codec import check_decrypted, encode_error, is_encrypted_value
 from holdfast.core.states import RunState
-from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.engine.driver import Driver
-from holdfast.engine.held_runs import HeldRuns
 from holdfast.engine.isolation import Isolation
-from holdfast.engine.journal_writer import AnswerCallback, JournalWriter
+from holdfast.engine.journal_writer import AnswerCallback
 from holdfast.errors import StoreCorrupt, StoreError, UndecryptableValue
 from holdfast.stores.claims import NewSignals
-from holdfast.stores.contract import History, RunFilter, Store
+from holdfast.stores.contract import History, RunFilter
 from holdfast.stores.operations import FinishRun, OpResult, OpStatus, ReleaseRun, Run, StartResult, StartRun
 from holdfast.stores.rules import is_isolated
 from holdfast.stores.served_versions import make_served_name
+
+if TYPE_CHECKING:
+    from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
 
@@ -48,29 +49,12 @@ RUN_PAGE_SIZE = 500
 EMPTY_HISTORY = History((), {}, ())
 
 
-class ClaimHost(Protocol):
-    """What claims need of the engine for which they are made."""
-
-    store: Store
-    clock: Clock
-    writer: JournalWriter
-    worker_id: int
-    is_draining: bool
-    held_runs: HeldRuns
-
-    def on_unloaded_run_ended(self, run: Run) -> None:
-        """A run has ended here without having been in memory."""
-
-    def wake(self) -> None:
-        """Look again at once."""
-
-
 class Claims:
     """What this worker takes from the store, and what it may have been given without knowing."""
 
     def __init__(
         self,
-        host: ClaimHost,
+        host: JournalEngine,
         definitions: Mapping[str, WorkflowDefinition],
         queues: tuple[str, ...] | None,
         lease_s: float,

@@ -440,7 +440,7 @@ class JournalEngine:
         known = [definition for definition in self._definitions.values() if definition.name == workflow]
         return any(self._claims.can_serve_queue(queue or definition.queue) for definition in known)
 
-    # What claims ask for (see `claims.ClaimHost`)
+    # What claims ask for
 
     def on_unloaded_run_ended(self, run: Run) -> None:
         """A run has ended here without having been in memory."""
@@ -507,7 +507,7 @@ class JournalEngine:
         else:
             self._heartbeat.start_turn(run_id)
 
-    # What membership asks for (see `membership.MembershipHost`)
+    # What membership asks for
 
     def on_reregistered(self) -> None:
         """It is another worker now: what it has announced is to be announced again."""

@@ -11,22 +11,19 @@ others (``get_lease_window``; see ``stores.leases``).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
-from holdfast.stores.contract import Store
 from holdfast.stores.leases import LeaseWindow, LeaseWindowTracker
 from holdfast.stores.workers import NewWorker
 
 if TYPE_CHECKING:
-    from holdfast.engine.held_runs import HeldRuns
+    from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
 
@@ -34,33 +31,12 @@ REGISTER_RETRY_DELAY_S = 0.5
 """Seconds after which a registration that the store did not take is tried again."""
 
 
-class MembershipHost(Protocol):
-    """What membership needs of the engine that is the worker."""
-
-    store: Store
-    clock: Clock
-    worker_id: int
-    loop: asyncio.AbstractEventLoop
-    held_runs: HeldRuns
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has let go of its runs."""
-        ...
-
-    def run_in_background(self, coro: Coroutine[Any, Any, None]) -> None:
-        """Do something on the side, and see to its errors."""
-
-    def on_reregistered(self) -> None:
-        """It is another worker now: what it has announced is to be announced again."""
-
-
 class Membership:
     """The registration of one engine."""
 
     def __init__(
         self,
-        host: MembershipHost,
+        host: JournalEngine,
         definitions: Mapping[str, WorkflowDefinition],
         queues: tuple[str, ...] | None,
         lease_s: float,

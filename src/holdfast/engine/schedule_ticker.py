@@ -21,16 +21,17 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.admission.calendars import find_due_ticks
-from holdfast.engine.clock import Clock
 from holdfast.engine.definitions import WorkflowDefinition
 from holdfast.errors import StoreError
-from holdfast.stores.contract import Store
-from holdfast.stores.operations import NewRun, OpResult, StartResult
+from holdfast.stores.operations import NewRun, StartResult
 from holdfast.stores.schedules import Schedule, ScheduleDefinition, get_next_tick, make_tick_run, parse_timing
 from holdfast.stores.served_versions import find_spec_to_start
+
+if TYPE_CHECKING:
+    from holdfast.engine.journal_engine import JournalEngine
 
 log = logging.getLogger("holdfast.engine")
 
@@ -46,27 +47,10 @@ RETRY_DELAY_S = 30.0
 """Seconds after which a tick that could not be fired is looked at again."""
 
 
-class TickerHost(Protocol):
-    """What the ticker needs of its engine."""
-
-    store: Store
-    clock: Clock
-    worker_id: int
-    is_draining: bool
-
-    async def start(self, new: NewRun, *, join_orphan: bool) -> OpResult:
-        """Create a run."""
-        ...
-
-    def can_serve(self, workflow: str, queue: str | None) -> bool:
-        """Whether runs of this workflow are executed here."""
-        ...
-
-
 class ScheduleTicker:
     """Fires what is due."""
 
-    def __init__(self, host: TickerHost, definitions: Mapping[str, WorkflowDefinition]) -> None:
+    def __init__(self, host: JournalEngine, definitions: Mapping[str, WorkflowDefinition]) -> None:
         self._host = host
         self._definitions = definitions
         self._announced: dict[str, ScheduleDefinition] = {}

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
-from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -131,7 +131,7 @@ class TemporalEngine:
         return self._worker_store.client
 
     def _make_activities(self, client: Client) -> Activities:
-        self.rebuilt_runs = RebuiltRuns(self.context, _HistoryReader(client))
+        self.rebuilt_runs = RebuiltRuns(self.context, partial(fetch_events_after, client))
         return Activities(
             self.context, self, self.loop, self.rebuilt_runs, client, self._find_run, self._loop_watch.poll
         )
@@ -329,14 +329,3 @@ class TemporalEngine:
             except RunNotFound:
                 return None
         return FoundRun(run.workflow, run.digest, run.state, run.output, run.error)
-
-
-class _HistoryReader:
-    """Histories, read over the workers' own connection."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def read_events(self, run_id: str, execution_id: str, after: int) -> Sequence[HistoryEvent]:
-        """The events of one execution so far, behind this number."""
-        return await fetch_events_after(self._client, run_id, execution_id, after)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC
-from typing import Any, Protocol
+from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -173,20 +173,16 @@ def trim_transient_events(events: Sequence[HistoryEvent]) -> Sequence[HistoryEve
 _TRANSIENT_EVENTS = (EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
 
 
-class HistoryReader(Protocol):
-    """Who can read histories."""
-
-    async def read_events(self, run_id: str, execution_id: str, after: int) -> Sequence[HistoryEvent]:
-        """The events of one execution so far, behind this number."""
-        ...
+EventReader = Callable[[str, str, int], Awaitable[Sequence[HistoryEvent]]]
+"""Reads the events of an execution after a number, by run id and execution id."""
 
 
 class RebuiltRuns:
     """The runs of one engine that were brought back from their histories."""
 
-    def __init__(self, engine_context: EngineContext, history_reader: HistoryReader) -> None:
+    def __init__(self, engine_context: EngineContext, read_events: EventReader) -> None:
         self._site = engine_context
-        self._history_reader = history_reader
+        self._read_events = read_events
         self._runs: OrderedDict[str, RebuiltRun] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self.history_read_count = 0
@@ -211,9 +207,7 @@ class RebuiltRuns:
             return found
         self.history_read_count += 1
         events = trim_transient_events(
-            await self._history_reader.read_events(
-                run_id, execution_id, 0 if known is None else known.last_read_event_id
-            )
+            await self._read_events(run_id, execution_id, 0 if known is None else known.last_read_event_id)
         )
         self.event_count += len(events)
         recalled = await asyncio.to_thread(self._rebuild_run, run_id, execution_id, events)

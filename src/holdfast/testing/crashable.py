@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import RequestApproval
@@ -31,7 +31,10 @@ from holdfast.stores.operations import (
     StartResult,
     StartRun,
 )
-from holdfast.testing.crash_points import EXECUTED_KINDS, EventKind, Phase, RunEvent
+from holdfast.testing.crash_points import EXECUTED_KINDS, EventKind, RunEvent
+
+if TYPE_CHECKING:
+    from holdfast.testing.simulated_process import SimulatedProcess
 
 leaked_coroutines: list[Coroutine[Any, Any, Any]] = []
 """Steps that were in flight when their process died. Kept for ever: collecting one would run its ``finally`` blocks."""
@@ -91,22 +94,6 @@ class CrashableAwaitable(Awaitable[Any]):
                 yield from asyncio.get_running_loop().create_future()
 
 
-class CrashObserver(Protocol):
-    """Who decides when a process dies, and hears what was written before."""
-
-    def should_crash(self, phase: Phase, key: int, event: RunEvent, new: NewRun | None = None) -> bool:
-        """Whether the process is to die here; ``new`` is a run that is not there yet, and has no key."""
-        ...
-
-    def add_run(self, run: Run) -> bool:
-        """There is a new run; false when that is known."""
-        ...
-
-    def on_event(self, key: int, event: RunEvent) -> Op | None:
-        """The event is in the store; returns what somebody asks for because of that."""
-        ...
-
-
 class _CrashableObject:
     """An object of a store that outlives this process: no coroutine of it returns once the process is dead."""
 
@@ -144,7 +131,7 @@ class CrashableStore(_CrashableObject):
 
     url = MemoryStore.url
 
-    def __init__(self, inner: MemoryStore, process_state: ProcessState, observer: CrashObserver) -> None:
+    def __init__(self, inner: MemoryStore, process_state: ProcessState, observer: SimulatedProcess) -> None:
         super().__init__(inner, process_state)
         self._observer = observer
         self.has_polled = False

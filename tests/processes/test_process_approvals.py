@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 
 import pytest
 from app_processes import TIMEOUT_S, World
@@ -77,10 +78,10 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
     assert len(journal.of_kind(RecordKind.APPROVAL)) == 1
     assert not journal.signals
     [closed] = world.client.approvals_sync(all=True)
-    assert (closed.id, closed.answered_by, closed.requested_at.isoformat()) == (
+    assert (closed.id, closed.answered_by, closed.requested_at) == (
         asked["id"],
         winner,
-        asked["requested_at"],
+        datetime.fromisoformat(asked["requested_at"]),
     )
     check_crash(before, world.moment(), at_once=0)
     check_end(world.moment(), killed=[first.pid], silent=SILENT)

@@ -36,7 +36,8 @@ def duration_to_seconds(duration: Duration, subject: str, *, may_be_zero: bool =
     else:
         seconds = float(duration)
     if not (0 < seconds <= MAX_DURATION_S or (may_be_zero and seconds == 0)):  # also false for NaN
-        raise UsageError(f"{subject} {duration}: a duration is longer than zero and shorter than a thousand years")
+        least = "not below zero" if may_be_zero else "longer than zero"
+        raise UsageError(f"{subject} {duration}: a duration is {least} and shorter than a thousand years")
     return seconds
 
 

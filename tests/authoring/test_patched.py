@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Agent, Client, RunFailed, UsageError, Workflow, patched, step, tool, wait_for_signal, workflow
 from holdfast.authoring.registry import definitions
-from holdfast.authoring.runtime import Runtime, current_runtime
+from holdfast.authoring.runtime import Runtime
 from holdfast.cli.runs.show import show_run
 from holdfast.services.journal_files import export_run
 from holdfast.stores.urls import create_store
@@ -230,7 +230,7 @@ async def test_journals_from_before_and_after_a_change_fit_the_code_of_both_ways
     async def newest() -> list[str]:
         return [await fetch("price"), await charge("700 cents"), await wait_for_signal("paid")]
 
-    runtime = await current_runtime()
+    runtime = await Runtime.current()
     handle = await runtime.start(deploy(old_order))
     await handle.signal("paid", "yes")
     await handle.result()
@@ -262,7 +262,7 @@ async def test_a_run_that_has_ended_has_been_at_its_end(tmp_path: Path):
     async def newest() -> str:
         return (await fetch("price")).upper()
 
-    runtime = await current_runtime()
+    runtime = await Runtime.current()
     await (await runtime.start(deploy(old))).result()
     path = await exported(runtime, tmp_path / "old.json")
     await runtime.close()
@@ -276,7 +276,7 @@ async def test_a_run_that_has_ended_has_been_at_its_end(tmp_path: Path):
 
 @pytest.mark.asyncio
 async def test_it_is_told_in_events_and_by_show(url: str, capsys: pytest.CaptureFixture[str]):
-    runtime = await current_runtime()
+    runtime = await Runtime.current()
     handle = await runtime.start(deploy(new_order))
     await handle.signal("paid", "yes")
     await handle.result()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, overload
 
 from typing_extensions import override
 
-from holdfast.authoring.runtime import StepStoreProvider, current_runtime
+from holdfast.authoring.runtime import Runtime, StepStoreProvider
 from holdfast.authoring.step import invoke
 from holdfast.client.store_resources import StoreMemory
 from holdfast.codec import codec_for
@@ -37,7 +37,7 @@ class _CurrentStoreProvider(StoreProvider):
 
     async def _find(self) -> StoreProvider:
         executor = find_step_executor()
-        return (await current_runtime()).store_provider if executor is None else StepStoreProvider(executor.engine)
+        return (await Runtime.current()).store_provider if executor is None else StepStoreProvider(executor.engine)
 
     @override
     async def store(self) -> Store:

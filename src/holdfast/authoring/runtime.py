@@ -120,11 +120,6 @@ class Runtime:
         _remove_open(self)
         await self._engine.close(grace_s)
 
-    def abandon(self) -> None:
-        """Let go without the event loop, which has closed."""
-        _remove_open(self)
-        self._engine.abandon()
-
     async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run, or join the one that is there, and return a handle to it."""
         definition, options = workflow.definition, workflow.start_options
@@ -188,14 +183,27 @@ class Runtime:
         """The way to its store, for Holdfast's own code. Yours uses handles, or a ``Client``."""
         return EngineStoreProvider(self._engine)
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that opened this runtime."""
-        return self._loop
-
-    def has_engine(self, engine: object) -> bool:
-        """Whether this is the runtime of an engine."""
-        return self._engine is engine
+    @classmethod
+    async def current(cls) -> Runtime:
+        """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
+        loop = asyncio.get_running_loop()
+        step = step_context.find_step_executor()
+        for runtime in list(_open_runtimes):
+            if runtime.is_closed:
+                _remove_open(runtime)
+            elif runtime._loop is not None and runtime._loop.is_closed():
+                _remove_open(runtime)
+                runtime._engine.abandon()
+        here = [runtime for runtime in reversed(_open_runtimes) if runtime._loop is loop]
+        if here:
+            # What a step starts is for the store of its run: there may be others here, of other namespaces.
+            return next((runtime for runtime in here if step is not None and runtime._engine is step.engine), here[0])
+        opening = _opening_tasks.get(loop)
+        if opening is None:
+            # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.
+            opening = _opening_tasks[loop] = loop.create_task(_open_default())
+            opening.add_done_callback(lambda _: _opening_tasks.pop(loop, None))
+        return await asyncio.shield(opening)
 
     @property
     def namespace(self) -> str:
@@ -317,27 +325,6 @@ def _declare_queues(queues: Collection[str | Queue] | None) -> tuple[str, ...] |
 def _remove_open(runtime: Runtime) -> None:
     if runtime in _open_runtimes:
         _open_runtimes.remove(runtime)
-
-
-async def current_runtime() -> Runtime:
-    """The runtime of the step that calls; else the one opened last on the running loop, or the default one."""
-    loop = asyncio.get_running_loop()
-    step = step_context.find_step_executor()
-    for runtime in list(_open_runtimes):
-        if runtime.is_closed:
-            _remove_open(runtime)
-        elif runtime.loop is not None and runtime.loop.is_closed():
-            runtime.abandon()
-    here = [runtime for runtime in reversed(_open_runtimes) if runtime.loop is loop]
-    if here:
-        # What a step starts is for the store of its run: there may be others here, of other namespaces.
-        return next((runtime for runtime in here if step is not None and runtime.has_engine(step.engine)), here[0])
-    opening = _opening_tasks.get(loop)
-    if opening is None:
-        # One task opens it for everybody who asks meanwhile; a caller that is cancelled does not stop it.
-        opening = _opening_tasks[loop] = loop.create_task(_open_default())
-        opening.add_done_callback(lambda _: _opening_tasks.pop(loop, None))
-    return await asyncio.shield(opening)
 
 
 async def _open_default() -> Runtime:

@@ -98,12 +98,12 @@ class Workflow(Generic[P, R]):
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start a run (or join the one that is there) and return a handle to it; also from workflow code."""
-        from holdfast.authoring.runtime import current_runtime
+        from holdfast.authoring.runtime import Runtime
 
         execution = get_current_execution()
         if execution is not None:
             return await start_child(execution, self, args, kwargs)
-        return await (await current_runtime()).start(self, *args, **kwargs)
+        return await (await Runtime.current()).start(self, *args, **kwargs)
 
     def run_sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it from code without an event loop."""

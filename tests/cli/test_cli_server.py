@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 from cli_project import Project
@@ -123,3 +124,13 @@ def test_a_key_that_is_not_known_does_not_keep_others_from_being_revoked(project
     assert [line.split()[1] for line in done.out.splitlines()] == [first, second]
     assert done.err.startswith(f"error: there is no key '{'0' * 12}'")
     assert all(key["revoked_at"] for key in project.here("keys", "list", "--json").json)
+
+
+def test_a_server_without_its_packages_says_which_extra_to_install(project: Project, monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if name.startswith("holdfast.server.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "re2", None)
+    refused = project.here("serve", "--port", "0")
+    assert refused.code == 1
+    assert refused.err.startswith("error: a server needs packages that are not installed here")
+    assert "pip install 'holdfast-agents[server]'" in refused.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -231,3 +232,23 @@ def test_a_client_imports_none_of_the_code_that_runs_workflows(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+async def _wait_too_short() -> None:
+    async with Client(URL) as client:
+        run = await client.send("nobody-listens", 1)
+        with pytest.raises(TimeoutError, match=rf"run '{run.run_id}' has not ended within 0.01 s.*`holdfast show"):
+            await client.wait(run.run_id, timeout=0.01)
+        with pytest.raises(TimeoutError, match="has not ended within 0 s"):
+            await run.result(-1)
+
+
+def test_a_timeout_says_which_run_and_where_to_look() -> None:
+    asyncio.run(_wait_too_short())
+
+
+def test_a_client_shows_its_url_and_its_arguments() -> None:
+    assert repr(Client("sqlite:///runs.db?namespace=acme")) == "<Client of sqlite:///runs.db?namespace=acme>"
+    assert list(inspect.signature(Client).parameters)[:3] == ["url", "namespace", "max_value"]
+    with pytest.raises(UsageError, match="the URL is a text, such as"):
+        Client(Path("runs.db"))  # type: ignore[arg-type]

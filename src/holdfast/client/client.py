@@ -94,6 +94,8 @@ class Client(RunOperations):
         """An instance of the subclass that the URL means; its ``__init__`` gets the same arguments."""
         if cls is not Client:
             return super().__new__(cls)
+        if url is not None and not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"Client({url!r}): the URL is a text, such as 'sqlite:///runs.db' or 'https://...'")
         if is_server_url(url):
             from holdfast.client.http.client import HttpClient as Implementation
         else:
@@ -148,6 +150,9 @@ class Client(RunOperations):
             version=version,
         )
         return view
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -240,7 +245,7 @@ class Client(RunOperations):
             id_prefix: how its id begins.
             created_after: created at this time or later (a time with a time zone).
             created_before: created earlier than this.
-            limit: at most so many.
+            limit: maximum number of results.
             before: the id of the last run of the page before, to go on from there.
         """
         where = RunFilter(
@@ -339,7 +344,7 @@ class Client(RunOperations):
 
         Args:
             workflow: only those of this workflow.
-            limit: at most so many.
+            limit: maximum number of results.
             before: the id of the last one of the page before, to go on from there.
         """
         raise NotImplementedError
@@ -366,11 +371,11 @@ class Client(RunOperations):
             older_than: seconds, a ``timedelta``, or words such as ``30 days``; 0: whenever they ended.
             state: the states of those that are deleted; completed and cancelled ones unless given.
             workflow: only those of this workflow.
-            keep: not the newest so many of each workflow.
+            keep: number of newest runs of each workflow to keep.
             unclaimed: also those whose result nobody has had, because the process that started them was killed.
             run_ids: only these.
             dry_run: delete nothing, only tell.
-            report: is brought up to date after every piece, for whoever may be interrupted; by a server, at the end.
+            report: updated after every batch, so that it is complete if you interrupt this; by a server, at the end.
         """
         raise NotImplementedError
 
@@ -585,3 +590,6 @@ class Client(RunOperations):
             return run_sync(once())
         finally:
             coroutine.close()  # it was never begun if an event loop is running here
+
+
+Client.__new__.__wrapped__ = Client.__init__  # pyright: ignore[reportFunctionMemberAccess]  # what help() shows

@@ -39,8 +39,18 @@ class RunOperations:
         """
         if not isinstance(run, str):
             return await run.result(timeout)
-        async with asyncio.timeout(timeout_to_seconds(timeout, f"run {run!r}: timeout")):
-            return await self._wait_for_result(run)
+        seconds = timeout_to_seconds(timeout, f"run {run!r}: timeout")
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await self._wait_for_result(run)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(
+                f"run {run!r} has not ended within {seconds:g} s, and continues. `holdfast show {run}` says what it is "
+                f"doing or waiting for"
+            ) from None
 
     async def _wait_for_result(self, run_id: str) -> Any:
         raise NotImplementedError

@@ -20,13 +20,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # patterns of others: see ``services.json_schemas``
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from holdfast.codec import Encryption
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
+
+try:
+    import re2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # patterns of others: see ``services.json_schemas``
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.types import ASGIApp, Receive, Scope, Send
+except ModuleNotFoundError as error:
+    raise UsageError(
+        f"a server needs packages that are not installed here ({error}): pip install 'holdfast-agents[server]'"
+    ) from None
+
 from holdfast.server.auth.audit_log import AuditWriter, format_target
 from holdfast.server.auth.authenticator import CACHE_TTL_S, Authenticator, Caller
 from holdfast.server.auth.request_admission import RequestAdmission, get_limit_key

@@ -52,7 +52,7 @@ _INDENT = 4
 @click.option("--workflow", metavar="W", help="Only approvals of runs of this workflow.")
 @click.option("--for", "assignee", metavar="WHO", help="Only approvals assigned to WHO.")
 @limit_option
-@json_option("A JSON array of approvals, as from `GET /v1/approvals`.")
+@json_option("A JSON array of approvals, each as in `GET /v1/approvals`.")
 @url_option
 def approvals(
     run_id: str | None,

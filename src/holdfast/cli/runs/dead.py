@@ -48,7 +48,7 @@ from holdfast.services.json_form import to_json
 @click.option("--workflow", metavar="W", help="Only runs of this workflow.")
 @limit_option
 @click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
-@json_option("A JSON array of runs, as from `GET /v1/dead-runs`.")
+@json_option("A JSON array of runs, each as in `GET /v1/dead-runs`.")
 @url_option
 @list_by_default
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:

@@ -142,7 +142,7 @@ class _Page:
 @click.option("--until", type=parse_past_datetime, metavar="WHEN", help="Only runs created before this time.")
 @limit_option
 @click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
-@json_option("A JSON array of runs, as from `GET /v1/runs`.")
+@json_option("A JSON array of runs, each as in `GET /v1/runs`.")
 @url_option
 def runs(as_json: bool, url: str | None, **options: Any) -> None:
     """List runs, newest first.

@@ -13,7 +13,7 @@ from holdfast.services.json_form import to_json
 
 @click.command(epilog=format_example("holdfast audit --limit 20", "holdfast audit --namespace acme --json"))
 @limit_option
-@json_option("A JSON array of entries, as from `GET /v1/audit`.")
+@json_option("A JSON array of entries, each as in `GET /v1/audit`.")
 @url_option
 def audit(limit: int, as_json: bool, url: str | None) -> None:
     """Show who asked a server to change what, newest first, including refused requests.

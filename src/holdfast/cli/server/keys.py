@@ -113,7 +113,7 @@ async def _create_key(url: str | None, name: str, scopes: Sequence[str], expires
 
 
 @keys.command(name="list", epilog=format_example("holdfast keys list", "holdfast keys list --namespace acme --json"))
-@json_option("A JSON array of keys, as from `GET /v1/keys`.")
+@json_option("A JSON array of keys, each as in `GET /v1/keys`.")
 @click.option("--namespace", metavar="NAME", help="Only keys of this namespace. Default: all keys of the database.")
 @database_option
 def list_(as_json: bool, namespace: str | None, url: str | None) -> None:

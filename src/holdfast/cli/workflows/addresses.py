@@ -72,7 +72,7 @@ async def _is_new(client: Client, run_id: str) -> bool | None:
         "holdfast addresses", "holdfast addresses set data-pipeline --max-deliveries 5 --deadline 3600"
     ),
 )
-@json_option("A JSON array of addresses, as from `GET /v1/addresses`.")
+@json_option("A JSON array of addresses, each as in `GET /v1/addresses`.")
 @url_option
 @list_by_default
 def addresses(as_json: bool, url: str | None) -> None:

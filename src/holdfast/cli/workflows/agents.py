@@ -36,7 +36,7 @@ _SHOWN_STATES = (RunState.RUNNING, RunState.WAITING, RunState.PENDING, RunState.
 
 @click.command(epilog=format_example("holdfast agents", "holdfast agents --all --json"))
 @click.option("--all", "include_workflows", is_flag=True, help="Workflows as well.")
-@json_option("A JSON array of agents, as from `GET /v1/agents`.")
+@json_option("A JSON array of agents, each as in `GET /v1/agents`.")
 @url_option
 def agents(include_workflows: bool, as_json: bool, url: str | None) -> None:
     """List agents, and whether live workers serve them.

@@ -35,7 +35,7 @@ _BREACH_EFFECTS = {
     invoke_without_command=True,
     epilog=format_example("holdfast policies", "holdfast policies set researcher --usd 20 --on-breach pause"),
 )
-@json_option("A JSON array of policies, as from `GET /v1/policies`.")
+@json_option("A JSON array of policies, each as in `GET /v1/policies`.")
 @url_option
 @list_by_default
 def policies(as_json: bool, url: str | None) -> None:

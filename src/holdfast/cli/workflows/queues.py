@@ -37,7 +37,7 @@ _name_argument = click.argument("name")
     invoke_without_command=True,
     epilog=format_example("holdfast queues", "holdfast queues show llm", "holdfast queues set llm --concurrency 20"),
 )
-@json_option("A JSON array of queues, as from `GET /v1/queues`.")
+@json_option("A JSON array of queues, each as in `GET /v1/queues`.")
 @url_option
 @list_by_default
 def queues(as_json: bool, url: str | None) -> None:

@@ -46,7 +46,7 @@ _name_argument = click.argument("name")
     invoke_without_command=True,
     epilog=format_example("holdfast schedules", "holdfast schedules show nightly", "holdfast schedules pause nightly"),
 )
-@json_option("A JSON array of schedules, as from `GET /v1/schedules`.")
+@json_option("A JSON array of schedules, each as in `GET /v1/schedules`.")
 @url_option
 @list_by_default
 def schedules(as_json: bool, url: str | None) -> None:

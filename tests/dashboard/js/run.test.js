@@ -5,7 +5,7 @@ const RUN = "../../../src/holdfast/server/dashboard/site/js/pages/run";
 const { axisOf, marksOf, place } = await import(`${RUN}/axis.js`);
 const { inView, isReopened, lanesOf, merged, replaysOf, rowsOf, takeoversOf, withFlights } = await import(`${RUN}/rows.js`);
 const { treeOf } = await import(`${RUN}/tree.js`);
-const { begun, heard } = await import(`${RUN}/answers.js`);
+const { begun, heard } = await import(`${RUN}/live-events.js`);
 
 const moment = (seconds) => new Date(1e12 + seconds * 1000).toISOString();
 const at = (seconds) => 1e12 + seconds * 1000;

@@ -1,7 +1,7 @@
 // What the reader's key may do. The server decides; this is so that nobody fills in a form in vain.
 
 import { html } from "./html.js";
-import { Act } from "./parts.js";
+import { Act } from "./components.js";
 
 const OPENED_BY = { read: ["read", "operate", "admin"], submit: ["submit", "admin"], operate: ["operate", "admin"], admin: ["admin"] };
 

@@ -3,9 +3,9 @@
 import { html, useState } from "../html.js";
 import { part, post, put, remove } from "../api.js";
 import { useGet } from "../data.js";
-import { Entry, useEntries } from "../entries.js";
+import { Entry, useEntries } from "../form-controls.js";
 import { count, money, plural } from "../format.js";
-import { Act, Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, State, toast, useClosing } from "../parts.js";
+import { Act, Ago, Badge, Confirm, Dialog, Empty, List, ProblemNote, State, toast, useClosing } from "../components.js";
 import { go, href, refine } from "../router.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 import { daysBack, dayOf, NANO, summed } from "../spending.js";

@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { get, part } from "../api.js";
 import { useGet, useLoaded } from "../data.js";
 import { plural } from "../format.js";
-import { useKeys } from "../keys.js";
-import { Ago, Empty, List, ProblemNote, useChosen } from "../parts.js";
-import { outcomeOf, Question } from "../question.js";
+import { useKeys } from "../shortcuts.js";
+import { Ago, Empty, List, ProblemNote, useChosen } from "../components.js";
+import { outcomeOf, Question } from "../approval.js";
 import { href, refine } from "../router.js";
 import { ScopeNote } from "../scopes.js";
 

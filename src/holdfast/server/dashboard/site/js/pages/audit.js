@@ -4,7 +4,7 @@ import { html, useState } from "../html.js";
 import { getPages } from "../api.js";
 import { useLoaded } from "../data.js";
 import { clock } from "../format.js";
-import { Badge, Empty, List, ProblemNote } from "../parts.js";
+import { Badge, Empty, List, ProblemNote } from "../components.js";
 import { lacks } from "../scopes.js";
 
 const PAGE = 100;

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { useGet } from "../data.js";
 import { count, money, plural, short } from "../format.js";
-import { Empty, ProblemNote } from "../parts.js";
+import { Empty, ProblemNote } from "../components.js";
 import { href, refine } from "../router.js";
 import { daysBack, dayOf, NANO, stacked, steps, summed, total } from "../spending.js";
 

@@ -10,7 +10,7 @@ import { CostsPage } from "./costs.js";
 import { QueuesPage } from "./queues.js";
 import { SchedulesPage } from "./schedules.js";
 import { WorkersPage } from "./workers.js";
-import { DeadPage } from "./dead.js";
+import { DeadPage } from "./dead-runs.js";
 import { KeysPage } from "./keys.js";
 import { AuditPage } from "./audit.js";
 

@@ -3,9 +3,9 @@
 import { html, useState } from "../html.js";
 import { key, part, post, remove } from "../api.js";
 import { useGet } from "../data.js";
-import { Entry, useEntries } from "../entries.js";
+import { Entry, useEntries } from "../form-controls.js";
 import { clock } from "../format.js";
-import { Ago, Badge, Confirm, copied, Dialog, Empty, List, NOT_COPIED, ProblemNote, toast } from "../parts.js";
+import { Ago, Badge, Confirm, copied, Dialog, Empty, List, NOT_COPIED, ProblemNote, toast } from "../components.js";
 import { lacks } from "../scopes.js";
 
 const SCOPES = {

@@ -3,9 +3,9 @@
 import { html, useState } from "../html.js";
 import { part, patch, post } from "../api.js";
 import { useGet } from "../data.js";
-import { Entry, isWhole, listed, useEntries } from "../entries.js";
+import { Entry, isWhole, listed, useEntries } from "../form-controls.js";
 import { count } from "../format.js";
-import { Ago, Badge, Dialog, List, ProblemNote, useClosing } from "../parts.js";
+import { Ago, Badge, Dialog, List, ProblemNote, useClosing } from "../components.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 
 export function QueuesPage({ who }) {

@@ -1,17 +1,17 @@
 // One run: what it did, what it cost, and what to do now.
 
 import { html, useEffect, useState } from "../html.js";
-import { Empty, Note, ProblemNote } from "../parts.js";
+import { Empty, Note, ProblemNote } from "../components.js";
 import { href, refine } from "../router.js";
 import { Conversation } from "./run/conversation.js";
 import { DIALOGS } from "./run/dialogs.js";
 import { Events } from "./run/events.js";
-import { Tree } from "./run/family.js";
-import { Head } from "./run/head.js";
-import { InAndOut } from "./run/inputs.js";
-import { useStory } from "./run/live.js";
+import { Tree } from "./run/tree-view.js";
+import { Head } from "./run/header.js";
+import { InAndOut } from "./run/input-output.js";
+import { useStory } from "./run/report-reader.js";
 import { Plan } from "./run/plan.js";
-import { Questions } from "./run/questions.js";
+import { Questions } from "./run/approvals.js";
 import { Tabs } from "./run/tabs.js";
 import { Timeline } from "./run/timeline.js";
 

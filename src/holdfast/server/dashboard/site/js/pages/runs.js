@@ -5,13 +5,13 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { part, post } from "../api.js";
 import { useChanges, useGet, useNow } from "../data.js";
 import { clock, count, duration, plural, short } from "../format.js";
-import { useKeys } from "../keys.js";
-import { SPANS, STATES, states, toggled, why } from "../listing.js";
-import { Act, Ago, Dialog, List, Money, ProblemNote, State, toast, useClosing, useMarks } from "../parts.js";
+import { useKeys } from "../shortcuts.js";
+import { SPANS, STATES, states, toggled, why } from "./runs/list.js";
+import { Act, Ago, Dialog, List, Money, ProblemNote, State, toast, useClosing, useMarks } from "../components.js";
 import { go, href, refine } from "../router.js";
 import { lacks, ScopedButton } from "../scopes.js";
-import { useRuns } from "./runs/lister.js";
-import { StartDialog } from "./runs/start.js";
+import { useRuns } from "./runs/list-loader.js";
+import { StartDialog } from "./runs/start-dialog.js";
 
 const NO_FILTER = { state: "", workflow: "", tag: "", parent: "", q: "", since: "" };
 const HELD_BELOW = 150; // pixels: whoever has scrolled so far down is reading

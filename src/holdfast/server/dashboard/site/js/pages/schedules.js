@@ -3,9 +3,9 @@
 import { html, useEffect, useState } from "../html.js";
 import { get, part, post, put, remove } from "../api.js";
 import { useGet, useNow } from "../data.js";
-import { Entry, isWhole, listed, useEntries } from "../entries.js";
+import { Entry, isWhole, listed, useEntries } from "../form-controls.js";
 import { ago, clock } from "../format.js";
-import { Ago, Badge, Confirm, Dialog, List, ProblemNote, State, toast, useClosing, Value } from "../parts.js";
+import { Ago, Badge, Confirm, Dialog, List, ProblemNote, State, toast, useClosing, Value } from "../components.js";
 import { href } from "../router.js";
 import { ScopedAct, ScopedButton, ScopeNote } from "../scopes.js";
 

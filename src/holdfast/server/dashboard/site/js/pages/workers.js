@@ -3,7 +3,7 @@
 import { html } from "../html.js";
 import { useGet } from "../data.js";
 import { plural } from "../format.js";
-import { Ago, Badge, List, ProblemNote } from "../parts.js";
+import { Ago, Badge, List, ProblemNote } from "../components.js";
 import { href } from "../router.js";
 
 export function WorkersPage() {

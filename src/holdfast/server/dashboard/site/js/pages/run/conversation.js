@@ -4,11 +4,11 @@ import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
 import { useLoaded } from "../../data.js";
 import { asText, cutOff, plural } from "../../format.js";
-import { Badge, Empty, ProblemNote, Value } from "../../parts.js";
+import { Badge, Empty, ProblemNote, Value } from "../../components.js";
 import { href, refine } from "../../router.js";
-import { Questions } from "./questions.js";
+import { Questions } from "./approvals.js";
 import { isEnded } from "./rows.js";
-import { Spent } from "./spent.js";
+import { Spent } from "./usage.js";
 import { Folded, Words } from "./values.js";
 
 const PAUSE = 600; // milliseconds, at least, between two readings of a conversation: it is read as a whole

@@ -4,10 +4,10 @@ import { html, useEffect, useState } from "../../html.js";
 import { get, part, post, put } from "../../api.js";
 import { plural } from "../../format.js";
 import { Form, useForm } from "../../forms.js";
-import { Act, Confirm, Dialog, Note, ProblemNote, useClosing, Value } from "../../parts.js";
+import { Act, Confirm, Dialog, Note, ProblemNote, useClosing, Value } from "../../components.js";
 import { go } from "../../router.js";
 import { jsonField } from "../../schema.js";
-import { isForkable } from "./may.js";
+import { isForkable } from "./permissions.js";
 import { titleOf } from "./rows.js";
 import { Words } from "./values.js";
 

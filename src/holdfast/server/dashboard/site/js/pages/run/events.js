@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
 import { clock, plural } from "../../format.js";
-import { ProblemNote } from "../../parts.js";
+import { ProblemNote } from "../../components.js";
 
 const PAGE = 200;
 const MOST = 5000; // on the page

@@ -1,7 +1,7 @@
 // The plan of an agent's run, as the model has written it last.
 
 import { html } from "../../html.js";
-import { Empty } from "../../parts.js";
+import { Empty } from "../../components.js";
 
 const STATUSES = { done: ["✓", "done"], working: ["●", "being worked on"], open: ["○", "open"], dropped: ["–", "dropped"] };
 

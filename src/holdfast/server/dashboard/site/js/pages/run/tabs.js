@@ -1,7 +1,7 @@
 // Tabs, in the address, so that one can be linked to.
 
 import { html } from "../../html.js";
-import { useKeys } from "../../keys.js";
+import { useKeys } from "../../shortcuts.js";
 import { refine } from "../../router.js";
 
 // tabs: [{ name, label, count }]

@@ -5,13 +5,13 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { get, part } from "../../api.js";
 import { useLoaded, useNow } from "../../data.js";
 import { clock, count, cutOff, duration, plural } from "../../format.js";
-import { useKeys } from "../../keys.js";
-import { Empty, ProblemNote } from "../../parts.js";
+import { useKeys } from "../../shortcuts.js";
+import { Empty, ProblemNote } from "../../components.js";
 import { href, parse, refine } from "../../router.js";
 import { axisOf, marksOf, place } from "./axis.js";
-import { Detail } from "./detail.js";
+import { Detail } from "./step-detail.js";
 import { inView, isEnded, isNote, isSettled, lanesOf, nameOf, numberOf, replaysOf, rowsOf, sortOf, titleOf, titleOfRow, withFlights, workersOf } from "./rows.js";
-import { costOf } from "./spent.js";
+import { costOf } from "./usage.js";
 
 const HEIGHT = 34;
 const HEIGHT_ON_PHONES = 54;

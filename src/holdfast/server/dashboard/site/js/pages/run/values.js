@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../html.js";
 import { asText, bytes } from "../../format.js";
-import { copied, NOT_COPIED, toast, Value } from "../../parts.js";
+import { copied, NOT_COPIED, toast, Value } from "../../components.js";
 
 export function Copy({ of, label }) {
   const copy = async () => {

@@ -4,9 +4,9 @@ import { html } from "../../html.js";
 import { part } from "../../api.js";
 import { useGet } from "../../data.js";
 import { duration, plural } from "../../format.js";
-import { Badge, Note, ProblemNote, State } from "../../parts.js";
+import { Badge, Note, ProblemNote, State } from "../../components.js";
 import { href } from "../../router.js";
-import { costOf, Spent, tokensOf } from "./spent.js";
+import { costOf, Spent, tokensOf } from "./usage.js";
 import { statesOf, treeOf } from "./tree.js";
 
 export function Tree({ story }) {

@@ -2,7 +2,7 @@
 
 import { html } from "../../html.js";
 import { ago } from "../../format.js";
-import { Empty } from "../../parts.js";
+import { Empty } from "../../components.js";
 import { isEnded } from "./rows.js";
 import { Fault, Named } from "./values.js";
 

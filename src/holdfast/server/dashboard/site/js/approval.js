@@ -7,7 +7,7 @@ import { html, useEffect, useRef, useState } from "./html.js";
 import { part, post } from "./api.js";
 import { asText, clock } from "./format.js";
 import { Form, useForm } from "./forms.js";
-import { Ago, Badge, Note, ProblemNote, toast, Value } from "./parts.js";
+import { Ago, Badge, Note, ProblemNote, toast, Value } from "./components.js";
 import { href } from "./router.js";
 import { jsonField } from "./schema.js";
 import { lacks } from "./scopes.js";

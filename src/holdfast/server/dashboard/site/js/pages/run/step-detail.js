@@ -3,11 +3,11 @@
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, part } from "../../api.js";
 import { bytes, clock, count, cutOff, duration, plural } from "../../format.js";
-import { Badge, ProblemNote, Value } from "../../parts.js";
+import { Badge, ProblemNote, Value } from "../../components.js";
 import { href } from "../../router.js";
-import { isForkable, may } from "./may.js";
+import { isForkable, may } from "./permissions.js";
 import { isSettled, nameOf, numberOf, replaysOf, titleOfRow, workersOf } from "./rows.js";
-import { costOf } from "./spent.js";
+import { costOf } from "./usage.js";
 import { Copy, Fault, Folded, Named } from "./values.js";
 
 export function Detail({ row, who, open, onClose }) {

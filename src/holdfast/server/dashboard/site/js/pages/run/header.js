@@ -4,11 +4,11 @@ import { html } from "../../html.js";
 import { part, post } from "../../api.js";
 import { clock, duration } from "../../format.js";
 import { useNow } from "../../data.js";
-import { Act, Ago, Badge, State } from "../../parts.js";
+import { Act, Ago, Badge, State } from "../../components.js";
 import { href } from "../../router.js";
 import { isEnded, nameOf, workersOf } from "./rows.js";
-import { may } from "./may.js";
-import { leftOf, Spent } from "./spent.js";
+import { may } from "./permissions.js";
+import { leftOf, Spent } from "./usage.js";
 import { Copy, Words } from "./values.js";
 
 export function Head({ story, who, open }) {

@@ -4,7 +4,7 @@ import { html, useState } from "../html.js";
 import { getPages, part, post } from "../api.js";
 import { useLoaded } from "../data.js";
 import { plural } from "../format.js";
-import { Ago, List, ProblemNote, toast, useMarks } from "../parts.js";
+import { Ago, List, ProblemNote, toast, useMarks } from "../components.js";
 import { go, href } from "../router.js";
 import { lacks, ScopeNote } from "../scopes.js";
 

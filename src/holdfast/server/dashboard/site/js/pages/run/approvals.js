@@ -2,8 +2,8 @@
 
 import { html } from "../../html.js";
 import { useGet } from "../../data.js";
-import { Empty, ProblemNote } from "../../parts.js";
-import { Question } from "../../question.js";
+import { Empty, ProblemNote } from "../../components.js";
+import { Question } from "../../approval.js";
 
 export function Questions({ story, who, onlyOpen = false }) {
   const { data, problem, again } = useGet("/v1/approvals", { run_id: story.id, include_closed: !onlyOpen, limit: 200 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Lister } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/lister.js";
+import { Lister } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list-loader.js";
 
 globalThis.sessionStorage = { getItem: () => null };
 

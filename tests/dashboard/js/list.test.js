@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { asked, inShort, merged, toggled, why } from "../../../src/holdfast/server/dashboard/site/js/listing.js";
+import { asked, inShort, merged, toggled, why } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list.js";
 
 const run = (id, more = {}) => ({ id, created_at: `2026-11-16T10:00:${String(id).padStart(2, "0")}Z`, state: "running", ...more });
 const ids = (rows) => rows.map((one) => one.id);

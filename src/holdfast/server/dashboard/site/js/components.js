@@ -3,7 +3,7 @@
 import { createContext, html, useContext, useEffect, useRef, useState } from "./html.js";
 import { ago, asText, clock, money } from "./format.js";
 import { useNow } from "./data.js";
-import { useKeys } from "./keys.js";
+import { useKeys } from "./shortcuts.js";
 
 const STATE_TONES = { completed: "good", failed: "bad", dead: "bad", running: "calm", waiting: "warn", pending: "", cancelled: "" };
 

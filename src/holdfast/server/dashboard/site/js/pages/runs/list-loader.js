@@ -4,7 +4,7 @@
 import { useEffect, useRef, useState } from "../../html.js";
 import { get } from "../../api.js";
 import { useChanges } from "../../data.js";
-import { asked, merged } from "../../listing.js";
+import { asked, merged } from "./list.js";
 
 const PAGE = 50;
 const MOST = 500; // the server's largest page

@@ -3,9 +3,9 @@
 import { html, useMemo, useState } from "../../html.js";
 import { post } from "../../api.js";
 import { useGet } from "../../data.js";
-import { listed } from "../../entries.js";
+import { listed } from "../../form-controls.js";
 import { Form, useForm } from "../../forms.js";
-import { Act, Dialog, ProblemNote, toast, useClosing } from "../../parts.js";
+import { Act, Dialog, ProblemNote, toast, useClosing } from "../../components.js";
 import { go } from "../../router.js";
 import { fieldOf, fieldsOfInputs, fieldsOfNames, sentInputs } from "../../schema.js";
 

@@ -7,7 +7,7 @@
 import { useCallback, useEffect, useRef, useState } from "../../html.js";
 import { follow, get, part } from "../../api.js";
 import { useChanges } from "../../data.js";
-import { begun, heard } from "./answers.js";
+import { begun, heard } from "./live-events.js";
 import { isEnded, isReopened, merged } from "./rows.js";
 
 const PAGE = 500;

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Lister } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list-loader.js";
+import { RunListLoader } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list-loader.js";
 
 globalThis.sessionStorage = { getItem: () => null };
 
@@ -10,10 +10,10 @@ async function turn() {
 }
 
 // A list of runs as a server has it, whose answers arrive when the test says so.
-function server() {
+function fakeServer() {
   const runs = [];
-  const questions = [];
-  globalThis.fetch = (path) => new Promise((done, fail) => questions.push({ path, done, fail }));
+  const requests = [];
+  globalThis.fetch = (path) => new Promise((done, fail) => requests.push({ path, done, fail }));
   const page = (path) => {
     const query = new URLSearchParams(path.split("?")[1]);
     const from = query.get("cursor") ? runs.findIndex((one) => one.id === query.get("cursor")) + 1 : 0;
@@ -23,63 +23,63 @@ function server() {
   return {
     add: (id) => runs.unshift({ id, created_at: new Date(1e12 + 1000 * runs.length).toISOString() }),
     // Answers the oldest question by what there is now; the answer arrives when the outcome is called.
-    async answered() {
+    async answerNext() {
       await turn();
-      const { path, done } = questions.shift();
+      const { path, done } = requests.shift();
       const text = JSON.stringify(page(path));
       return async () => {
         done(new Response(text));
         await turn();
       };
     },
-    async fails() {
+    async failNext() {
       await turn();
-      questions.shift().fail(new TypeError("fetch failed"));
+      requests.shift().fail(new TypeError("fetch failed"));
       await turn();
     },
   };
 }
 
-const ids = (lister) => lister.told.rows.map((one) => one.id);
+const ids = (loader) => loader.state.rows.map((one) => one.id);
 
 test("what has changed while the list was asked for the first time is asked for behind it", async () => {
-  const { add, answered } = server();
+  const { add, answerNext } = fakeServer();
   add("old");
-  const lister = new Lister({}, () => false, () => {});
-  lister.begin();
-  const arrives = await answered();
+  const loader = new RunListLoader({}, () => false, () => {});
+  loader.start();
+  const deliver = await answerNext();
   add("new");
-  lister.refresh();
-  await arrives();
-  assert.deepEqual(ids(lister), ["old"]);
-  await (await answered())();
-  assert.deepEqual(ids(lister), ["new", "old"]);
+  loader.refresh();
+  await deliver();
+  assert.deepEqual(ids(loader), ["old"]);
+  await (await answerNext())();
+  assert.deepEqual(ids(loader), ["new", "old"]);
 });
 
 test("a list that could not be asked for is asked for when something is heard again", async () => {
-  const { add, answered, fails } = server();
+  const { add, answerNext, failNext } = fakeServer();
   add("one");
-  const lister = new Lister({}, () => false, () => {});
-  lister.begin();
-  await fails();
-  assert.match(lister.told.problem.message, /asked again/);
-  lister.refresh();
-  await (await answered())();
-  assert.deepEqual([ids(lister), lister.told.problem, lister.told.looking], [["one"], null, false]);
+  const loader = new RunListLoader({}, () => false, () => {});
+  loader.start();
+  await failNext();
+  assert.match(loader.state.problem.message, /asked again/);
+  loader.refresh();
+  await (await answerNext())();
+  assert.deepEqual([ids(loader), loader.state.problem, loader.state.isSearching], [["one"], null, false]);
 });
 
 test("older runs join the list without a gap, also if new ones come meanwhile", async () => {
-  const { add, answered } = server();
+  const { add, answerNext } = fakeServer();
   for (let number = 0; number < 60; number += 1) add(`r${number}`);
-  const lister = new Lister({}, () => false, () => {});
-  lister.begin();
-  await (await answered())();
-  assert.equal(ids(lister).length, 50);
-  lister.older();
-  const older = await answered();
+  const loader = new RunListLoader({}, () => false, () => {});
+  loader.start();
+  await (await answerNext())();
+  assert.equal(ids(loader).length, 50);
+  loader.loadOlder();
+  const older = await answerNext();
   for (let number = 60; number < 70; number += 1) add(`r${number}`);
-  lister.refresh();
-  await (await answered())();
+  loader.refresh();
+  await (await answerNext())();
   await older();
-  assert.deepEqual(ids(lister), Array.from({ length: 70 }, (_, index) => `r${69 - index}`));
+  assert.deepEqual(ids(loader), Array.from({ length: 70 }, (_, index) => `r${69 - index}`));
 });

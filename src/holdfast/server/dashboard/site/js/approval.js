@@ -4,40 +4,40 @@
 // is told, and the form stays as it was, without its buttons.
 
 import { html, useEffect, useRef, useState } from "./html.js";
-import { part, post } from "./api.js";
-import { asText, clock } from "./format.js";
+import { encodePart, post } from "./api.js";
+import { formatValue, formatTime } from "./format.js";
 import { Form, useForm } from "./forms.js";
-import { Ago, Badge, Note, ProblemNote, toast, Value } from "./components.js";
-import { href } from "./router.js";
-import { jsonField } from "./schema.js";
-import { lacks } from "./scopes.js";
+import { RelativeTime, Badge, Note, ProblemNote, showToast, Value } from "./components.js";
+import { buildHref } from "./router.js";
+import { buildJsonField } from "./schema.js";
+import { describeMissingScope } from "./scopes.js";
 
-const NAME = "holdfast-by";
-const AS_JSON = jsonField("arguments");
+const ANSWERED_BY_KEY = "holdfast-by";
+const JSON_FIELD = buildJsonField("arguments");
 
-const kindOf = (approval) => (approval.tool ? "call" : approval.choices.length ? "choice" : approval.form ? "form" : "yes-no");
+const getKind = (approval) => (approval.tool ? "call" : approval.choices.length ? "choice" : approval.form ? "form" : "yes-no");
 
 //   approval: as /v1/approvals tells it
 //   wish: { word: "approve" | "deny", number }: where the keyboard is wanted; a new number wishes again
 //   onAnswered: is told when the answer is given
-export function Question({ approval, who = null, wish = null, heading = true, onAnswered = () => {} }) {
-  const touched = useRef(false); // drawing the form in the middle of a click would undo the click
+export function ApprovalPanel({ approval, caller = null, focusRequest = null, heading = true, onAnswered = () => {} }) {
+  const isTouched = useRef(false); // drawing the form in the middle of a click would undo the click
   const isOpen = approval.state === "open";
   return html`<div class="question">
     ${heading ? html`<h2 class="asked">${approval.question}</h2>` : null}
-    <${Facts} approval=${approval} />
-    ${isOpen ? null : html`<${Outcome} approval=${approval} />`}
-    ${isOpen || touched.current ? html`<${AnswerForm} approval=${approval} who=${who} wish=${wish} off=${!isOpen} onTouched=${() => (touched.current = true)} onAnswered=${onAnswered} />` : null}
+    <${ApprovalFacts} approval=${approval} />
+    ${isOpen ? null : html`<${ApprovalOutcome} approval=${approval} />`}
+    ${isOpen || isTouched.current ? html`<${AnswerForm} approval=${approval} caller=${caller} focusRequest=${focusRequest} isClosed=${!isOpen} onTouch=${() => (isTouched.current = true)} onAnswered=${onAnswered} />` : null}
   </div>`;
 }
 
-function Facts({ approval }) {
+function ApprovalFacts({ approval }) {
   return html`<dl class="facts">
-    <div><dt>asked by</dt><dd><a href=${href("runs", approval.run_id)}>${approval.run_id}</a> <span class="faint">(${approval.workflow}, number ${approval.step_number})</span></dd></div>
-    <div><dt>asked</dt><dd><${Ago} at=${approval.requested_at} />${approval.assignee ? html`, of <strong>${approval.assignee}</strong>` : ", of whoever sees it"}${
+    <div><dt>asked by</dt><dd><a href=${buildHref("runs", approval.run_id)}>${approval.run_id}</a> <span class="faint">(${approval.workflow}, number ${approval.step_number})</span></dd></div>
+    <div><dt>asked</dt><dd><${RelativeTime} at=${approval.requested_at} />${approval.assignee ? html`, of <strong>${approval.assignee}</strong>` : ", of whoever sees it"}${
       approval.reminder_count ? `, with ${approval.reminder_count === 1 ? "a reminder" : `${approval.reminder_count} reminders`}` : ""}</dd></div>
     ${approval.expires_at && approval.state === "open"
-      ? html`<div><dt>until</dt><dd><${Ago} at=${approval.expires_at} /> <span class="faint">(${clock(approval.expires_at)})</span>: then the run asks the next person, or goes on without an answer</dd></div>`
+      ? html`<div><dt>until</dt><dd><${RelativeTime} at=${approval.expires_at} /> <span class="faint">(${formatTime(approval.expires_at)})</span>: then the run asks the next person, or goes on without an answer</dd></div>`
       : null}
     ${approval.state === "open" && !approval.expires_at ? html`<div><dt>until</dt><dd>somebody answers: the run waits, and needs no process meanwhile</dd></div>` : null}
     ${approval.tool ? html`<div><dt>call</dt><dd>of tool <code>${approval.tool}</code>${approval.reason ? html`, since ${approval.reason}` : null}</dd></div>` : null}
@@ -45,113 +45,113 @@ function Facts({ approval }) {
 }
 
 // What has become of a question.
-function Outcome({ approval }) {
+function ApprovalOutcome({ approval }) {
   const { answer } = approval;
   if (!answer) return html`<${Note}>Nobody waits for an answer any more: its time was over, or the run has ended, was taken back, or asks something else in its place.<//>`;
   return html`<${Note} tone=${answer.approved ? "good" : "warn"}>
-    <strong>${answer.approved ? "Yes" : "No"}</strong>, said ${answer.answered_by || approval.answered_by || "somebody"} <${Ago} at=${approval.answered_at} />${answer.reason ? html`: ${answer.reason}` : "."}
+    <strong>${answer.approved ? "Yes" : "No"}</strong>, said ${answer.answered_by || approval.answered_by || "somebody"} <${RelativeTime} at=${approval.answered_at} />${answer.reason ? html`: ${answer.reason}` : "."}
     ${approval.state === "withdrawn" ? html` <span class="faint">The run has gone back behind it since.</span>` : null}
-    ${answer.value !== null && answer.value !== undefined ? html`<${Value} of=${answer.value} label="answer" />` : null}
-    ${answer.arguments ? html`<div class="faint">with other arguments:</div><${Value} of=${answer.arguments} label="arguments that were approved" />` : null}
+    ${answer.value !== null && answer.value !== undefined ? html`<${Value} value=${answer.value} label="answer" />` : null}
+    ${answer.arguments ? html`<div class="faint">with other arguments:</div><${Value} value=${answer.arguments} label="arguments that were approved" />` : null}
   <//>`;
 }
 
-export const outcomeOf = ({ state, answer }) => {
+export const renderOutcome = ({ state, answer }) => {
   if (!answer) return html`<${Badge}>${state}<//>`;
   return html`<${Badge} tone=${answer.approved ? "good" : "warn"}>${answer.approved ? "yes" : "no"}<//>`;
 };
 
-const YES = { "yes-no": "Approve", choice: "Answer", form: "Answer", call: "Approve the call" };
+const APPROVE_LABELS = { "yes-no": "Approve", choice: "Answer", form: "Answer", call: "Approve the call" };
 
-function AnswerForm({ approval, who, wish, off, onTouched, onAnswered }) {
-  const kind = kindOf(approval);
-  const [by, setBy] = useState(localStorage.getItem(NAME) ?? "");
+function AnswerForm({ approval, caller, focusRequest, isClosed, onTouch, onAnswered }) {
+  const kind = getKind(approval);
+  const [by, setBy] = useState(localStorage.getItem(ANSWERED_BY_KEY) ?? "");
   const [reason, setReason] = useState("");
   const [choice, setChoice] = useState(null);
-  const [edits, setEdits] = useState(false);
-  const [told, setTold] = useState(null); // what the server says is wrong
-  const [isMissing, setMissing] = useState(false);
-  const [busy, setBusy] = useState(false);
-  const form = useForm(approval.form ?? {}, approval.arguments ?? undefined, kind === "call" && !approval.form?.properties ? AS_JSON : undefined);
-  const place = useRef(null);
+  const [isEditing, setEditing] = useState(false);
+  const [problem, setProblem] = useState(null); // what the server says is wrong
+  const [isChoiceMissing, setChoiceMissing] = useState(false);
+  const [isBusy, setBusy] = useState(false);
+  const form = useForm(approval.form ?? {}, approval.arguments ?? undefined, kind === "call" && !approval.form?.properties ? JSON_FIELD : undefined);
+  const element = useRef(null);
   useEffect(() => {
-    if (!wish) return;
-    const first = wish.word === "approve" ? "fieldset input, .form input, .form textarea, .form select, button.main" : "button.danger";
-    place.current?.querySelector(first)?.focus();
-  }, [wish?.number]);
+    if (!focusRequest) return;
+    const selector = focusRequest.verb === "approve" ? "fieldset input, .form input, .form textarea, .form select, button.main" : "button.danger";
+    element.current?.querySelector(selector)?.focus();
+  }, [focusRequest?.number]);
 
-  const why = lacks(who, "operate");
-  const isOff = off || busy || Boolean(why);
-  const usesForm = kind === "form" || edits;
+  const missingScope = describeMissingScope(caller, "operate");
+  const isDisabled = isClosed || isBusy || Boolean(missingScope);
+  const hasForm = kind === "form" || isEditing;
 
-  const body = () => {
+  const buildBody = () => {
     if (kind === "choice") {
-      setMissing(choice === null);
+      setChoiceMissing(choice === null);
       return choice === null ? null : { value: choice };
     }
-    if (!usesForm) return {};
+    if (!hasForm) return {};
     const { ok, value } = form.read();
     if (!ok) return null;
     if (kind === "form") return { value: value === undefined ? null : value };
     const known = new Set(Object.keys(approval.form?.properties ?? {}));
-    const beside = form.field === AS_JSON ? [] : Object.entries(approval.arguments ?? {}).filter(([name]) => !known.has(name));
-    return { arguments: { ...Object.fromEntries(beside), ...value } };
+    const otherArguments = form.field === JSON_FIELD ? [] : Object.entries(approval.arguments ?? {}).filter(([name]) => !known.has(name));
+    return { arguments: { ...Object.fromEntries(otherArguments), ...value } };
   };
-  const send = async (word) => {
-    const what = word === "approve" ? body() : {};
-    if (what === null) return;
+  const send = async (verb) => {
+    const answer = verb === "approve" ? buildBody() : {};
+    if (answer === null) return;
     setBusy(true);
-    setTold(null);
+    setProblem(null);
     try {
-      const { changed } = await post(`/v1/approvals/${part(approval.id)}/${word}`, { ...what, ...(by.trim() ? { by: by.trim() } : {}), reason });
-      localStorage.setItem(NAME, by.trim());
-      toast(changed ? `${word === "approve" ? "Approved" : "Denied"}: ${approval.question.slice(0, 80)}` : "You had said the very same before.", "good");
+      const { changed } = await post(`/v1/approvals/${encodePart(approval.id)}/${verb}`, { ...answer, ...(by.trim() ? { by: by.trim() } : {}), reason });
+      localStorage.setItem(ANSWERED_BY_KEY, by.trim());
+      showToast(changed ? `${verb === "approve" ? "Approved" : "Denied"}: ${approval.question.slice(0, 80)}` : "You had said the very same before.", "good");
       onAnswered(approval.id);
     } catch (problem) {
-      setTold(problem);
+      setProblem(problem);
     } finally {
       setBusy(false);
     }
   };
-  const remote = faultsOf(told, kind);
-  const shown = remote.length ? { ...form, faults: [...form.faults, ...remote] } : form;
-  return html`<form ref=${place} class="answer" onSubmit=${(event) => event.preventDefault()} onInput=${onTouched} aria-label="answer">
-    ${kind === "call" && approval.arguments ? html`<${Arguments} approval=${approval} edits=${edits} onEdits=${setEdits} off=${isOff} />` : null}
-    ${kind === "choice" ? html`<fieldset class="choices" role="radiogroup" aria-label="choices" aria-invalid=${isMissing && choice === null ? "true" : undefined}>
-      ${approval.choices.map((one) => html`<label key=${one} class="line"><input type="radio" name=${approval.id} checked=${choice === one} disabled=${isOff} onChange=${() => setChoice(one)} />${one}</label>`)}
-      ${isMissing && choice === null ? html`<span class="fault" role="alert">Choose one.</span>` : null}
+  const serverViolations = findViolations(problem, kind);
+  const shownForm = serverViolations.length ? { ...form, violations: [...form.violations, ...serverViolations] } : form;
+  return html`<form ref=${element} class="answer" onSubmit=${(event) => event.preventDefault()} onInput=${onTouch} aria-label="answer">
+    ${kind === "call" && approval.arguments ? html`<${ArgumentTable} approval=${approval} isEditing=${isEditing} onEditing=${setEditing} isDisabled=${isDisabled} />` : null}
+    ${kind === "choice" ? html`<fieldset class="choices" role="radiogroup" aria-label="choices" aria-invalid=${isChoiceMissing && choice === null ? "true" : undefined}>
+      ${approval.choices.map((one) => html`<label key=${one} class="line"><input type="radio" name=${approval.id} checked=${choice === one} disabled=${isDisabled} onChange=${() => setChoice(one)} />${one}</label>`)}
+      ${isChoiceMissing && choice === null ? html`<span class="fault" role="alert">Choose one.</span>` : null}
     </fieldset>` : null}
-    ${usesForm ? html`<${Form} form=${shown} disabled=${isOff} />` : null}
+    ${hasForm ? html`<${Form} form=${shownForm} disabled=${isDisabled} />` : null}
     <div class="beside">
-      <label class="field">Reason<input value=${reason} disabled=${isOff} maxlength="10000" onInput=${(event) => setReason(event.target.value)} /><span class="hint">may be left out; it is recorded</span></label>
-      <label class="field">Answered by<input value=${by} disabled=${isOff} maxlength="200" autocomplete="name" placeholder=${who?.name ?? ""} onInput=${(event) => setBy(event.target.value)} /><span class="hint">${
-        who?.key_id ? `recorded with the name of your key, ${who.name}` : "kept in this browser for the next time"}</span></label>
+      <label class="field">Reason<input value=${reason} disabled=${isDisabled} maxlength="10000" onInput=${(event) => setReason(event.target.value)} /><span class="hint">may be left out; it is recorded</span></label>
+      <label class="field">Answered by<input value=${by} disabled=${isDisabled} maxlength="200" autocomplete="name" placeholder=${caller?.name ?? ""} onInput=${(event) => setBy(event.target.value)} /><span class="hint">${
+        caller?.key_id ? `recorded with the name of your key, ${caller.name}` : "kept in this browser for the next time"}</span></label>
     </div>
-    ${told ? html`<div class="told">${told.status === 409
-      ? html`<div class="note warn" role="alert"><strong>Somebody was quicker, or the run went on.</strong><div>${told.message}</div></div>`
-      : html`<${ProblemNote} problem=${told} />`}</div>` : null}
+    ${problem ? html`<div class="told">${problem.status === 409
+      ? html`<div class="note warn" role="alert"><strong>Somebody was quicker, or the run went on.</strong><div>${problem.message}</div></div>`
+      : html`<${ProblemNote} problem=${problem} />`}</div>` : null}
     <div class="does">
-      <button type="button" class="main" disabled=${isOff} title=${why || undefined} onClick=${() => send("approve")}>${edits ? "Approve with these arguments" : YES[kind]}</button>
-      <button type="button" class="danger" disabled=${isOff} title=${why || undefined} onClick=${() => send("deny")}>Deny</button>
-      ${why ? html`<span class="faint">${why}</span>` : null}
-      ${off ? html`<span class="faint">It takes no answer any more.</span>` : null}
+      <button type="button" class="main" disabled=${isDisabled} title=${missingScope || undefined} onClick=${() => send("approve")}>${isEditing ? "Approve with these arguments" : APPROVE_LABELS[kind]}</button>
+      <button type="button" class="danger" disabled=${isDisabled} title=${missingScope || undefined} onClick=${() => send("deny")}>Deny</button>
+      ${missingScope ? html`<span class="faint">${missingScope}</span>` : null}
+      ${isClosed ? html`<span class="faint">It takes no answer any more.</span>` : null}
     </div>
   </form>`;
 }
 
-function Arguments({ approval, edits, onEdits, off }) {
+function ArgumentTable({ approval, isEditing, onEditing, isDisabled }) {
   return html`<div class="arguments">
     <table class="plain"><caption class="out-of-sight">arguments</caption><tbody>
-      ${Object.entries(approval.arguments).map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td><pre>${asText(value)}</pre></td></tr>`)}
+      ${Object.entries(approval.arguments).map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td><pre>${formatValue(value)}</pre></td></tr>`)}
     </tbody></table>
-    <label class="line"><input type="checkbox" checked=${edits} disabled=${off} onChange=${(event) => onEdits(event.target.checked)} />edit the arguments before approving</label>
+    <label class="line"><input type="checkbox" checked=${isEditing} disabled=${isDisabled} onChange=${(event) => onEditing(event.target.checked)} />edit the arguments before approving</label>
   </div>`;
 }
 
 // What the server says of single fields, as the form tells it: "value.lines.0.amount" is ["lines", 0, "amount"].
-function faultsOf(problem, kind) {
+function findViolations(problem, kind) {
   const root = kind === "call" ? "arguments" : "value";
-  return (problem?.told?.violations ?? [])
+  return (problem?.details?.violations ?? [])
     .filter(({ path }) => path === root || path.startsWith(`${root}.`))
     .map(({ path, message }) => ({ path: path.split(".").slice(1).map((step) => (/^\d+$/.test(step) ? Number(step) : step)), message }));
 }

@@ -2,8 +2,8 @@
 
 import { useEffect } from "./html.js";
 
-const known = new Map(); // keys, as in "g r" -> { words, act }
-let pending = "";
+const shortcuts = new Map(); // keys, as in "g r" -> { words, act }
+let pendingKeys = "";
 let timer = 0;
 
 const isTyping = (target) => target.closest?.("input, textarea, select, [contenteditable]") !== null;
@@ -13,28 +13,28 @@ const isPressing = (event) => event.key === "Enter" && event.target.closest?.("a
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || isPressing(event) || document.querySelector("dialog[open]")) return;
-  const typed = pending ? `${pending} ${event.key}` : event.key;
+  const typed = pendingKeys ? `${pendingKeys} ${event.key}` : event.key;
   clearTimeout(timer);
-  pending = "";
-  const found = known.get(typed);
+  pendingKeys = "";
+  const found = shortcuts.get(typed);
   if (found) {
     event.preventDefault();
-    found.act(event);
-  } else if ([...known.keys()].some((one) => one.startsWith(`${typed} `))) {
-    pending = typed;
-    timer = setTimeout(() => (pending = ""), 900);
+    found.action(event);
+  } else if ([...shortcuts.keys()].some((one) => one.startsWith(`${typed} `))) {
+    pendingKeys = typed;
+    timer = setTimeout(() => (pendingKeys = ""), 900);
   }
 });
 
-export const shortcuts = () => [...known].map(([keys, { words }]) => ({ keys, words })).filter((one) => one.words);
+export const listShortcuts = () => [...shortcuts].map(([keys, { label }]) => ({ keys, label })).filter((one) => one.label);
 
 // Lets keys do something as long as the part that says so is on the page: useKeys({ "g r": ["go to runs", act] }).
-export function useKeys(wanted) {
+export function useShortcuts(labeledActions) {
   useEffect(() => {
-    const mine = Object.entries(wanted).map(([keys, [words, act]]) => [keys, { words, act }]);
-    for (const [keys, what] of mine) known.set(keys, what);
+    const added = Object.entries(labeledActions).map(([keys, [label, action]]) => [keys, { label, action }]);
+    for (const [keys, shortcut] of added) shortcuts.set(keys, shortcut);
     return () => {
-      for (const [keys, what] of mine) if (known.get(keys) === what) known.delete(keys);
+      for (const [keys, shortcut] of added) if (shortcuts.get(keys) === shortcut) shortcuts.delete(keys);
     };
   });
 }

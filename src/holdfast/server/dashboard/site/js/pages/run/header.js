@@ -1,107 +1,107 @@
 // The head of a run's page: what it is, how it is, what it cost, what happened, and what to do now.
 
 import { html } from "../../html.js";
-import { part, post } from "../../api.js";
-import { clock, duration } from "../../format.js";
+import { encodePart, post } from "../../api.js";
+import { formatTime, formatDuration } from "../../format.js";
 import { useNow } from "../../data.js";
-import { Act, Ago, Badge, State } from "../../components.js";
-import { href } from "../../router.js";
-import { isEnded, nameOf, workersOf } from "./rows.js";
-import { may } from "./permissions.js";
-import { leftOf, Spent } from "./usage.js";
-import { Copy, Words } from "./values.js";
+import { ActionButton, RelativeTime, Badge, StateBadge } from "../../components.js";
+import { buildHref } from "../../router.js";
+import { isEnded, formatWorkerName, indexWorkers } from "./rows.js";
+import { findObstacles } from "./permissions.js";
+import { formatBudgetLeft, UsageText } from "./usage.js";
+import { CopyButton, CodeText } from "./values.js";
 
-export function Head({ story, who, open }) {
+export function RunHeader({ report, caller, open }) {
   return html`<header class="run-head">
       <nav class="crumbs" aria-label="where it stands">
-        <a href=${href("runs", "", { workflow: story.workflow })}>${story.workflow}</a>${story.version ? html` <span class="faint">${story.version}</span>` : null}
-        ${story.parent ? html` · <span class="faint">started by</span> <a href=${href("runs", story.parent)}>${story.parent}</a>` : null}
-        ${story.forked_from ? html` · <span class="faint">forked from</span> <a href=${href("runs", story.forked_from)}>${story.forked_from}</a>` : null}
+        <a href=${buildHref("runs", "", { workflow: report.workflow })}>${report.workflow}</a>${report.version ? html` <span class="faint">${report.version}</span>` : null}
+        ${report.parent ? html` · <span class="faint">started by</span> <a href=${buildHref("runs", report.parent)}>${report.parent}</a>` : null}
+        ${report.forked_from ? html` · <span class="faint">forked from</span> <a href=${buildHref("runs", report.forked_from)}>${report.forked_from}</a>` : null}
       </nav>
-      <h1>${story.id}<${Copy} of=${story.id} label="the id" /></h1>
-      <span class="states"><${State} state=${story.state} paused=${story.is_paused} cancelling=${story.is_cancelling} />
-      ${story.is_disabled ? html` <${Badge} tone="bad">disabled<//>` : null}</span>
-      <${Buttons} story=${story} who=${who} open=${open} />
+      <h1>${report.id}<${CopyButton} value=${report.id} label="the id" /></h1>
+      <span class="states"><${StateBadge} state=${report.state} paused=${report.is_paused} cancelling=${report.is_cancelling} />
+      ${report.is_disabled ? html` <${Badge} tone="bad">disabled<//>` : null}</span>
+      <${RunActions} report=${report} caller=${caller} open=${open} />
     </header>
-    <${Facts} story=${story} />
-    <p class="run-told">${story.summary}</p>
-    <${AdviceList} story=${story} who=${who} open=${open} />`;
+    <${RunFacts} report=${report} />
+    <p class="run-told">${report.summary}</p>
+    <${AdviceList} report=${report} caller=${caller} open=${open} />`;
 }
 
-function Facts({ story }) {
+function RunFacts({ report }) {
   const now = useNow();
-  const workers = workersOf(story);
-  const over = isEnded(story.state);
-  const seconds = over ? story.duration_s : Math.max(0, (now - Date.parse(story.created_at)) / 1000);
-  const holder = workers.get(story.claimed_by);
+  const workers = indexWorkers(report);
+  const hasEnded = isEnded(report.state);
+  const seconds = hasEnded ? report.duration_s : Math.max(0, (now - Date.parse(report.created_at)) / 1000);
+  const worker = workers.get(report.claimed_by);
   return html`<dl class="run-facts">
-    <div><dt>Started</dt><dd><${Ago} at=${story.created_at} /></dd></div>
-    <div><dt>${over ? "Took" : "So far"}</dt><dd title=${over ? clock(story.finished_at) : undefined}>${duration(seconds)}</dd></div>
-    ${story.claimed_by && !over
-      ? html`<div><dt>Held by</dt><dd>${nameOf(story.claimed_by, workers)} <${Badge} tone=${holder?.is_alive ? "good" : "bad"}>${holder?.is_alive ? "alive" : "dead"}<//></dd></div>`
+    <div><dt>Started</dt><dd><${RelativeTime} at=${report.created_at} /></dd></div>
+    <div><dt>${hasEnded ? "Took" : "So far"}</dt><dd title=${hasEnded ? formatTime(report.finished_at) : undefined}>${formatDuration(seconds)}</dd></div>
+    ${report.claimed_by && !hasEnded
+      ? html`<div><dt>Held by</dt><dd>${formatWorkerName(report.claimed_by, workers)} <${Badge} tone=${worker?.is_alive ? "good" : "bad"}>${worker?.is_alive ? "alive" : "dead"}<//></dd></div>`
       : null}
-    ${story.state === "waiting" && story.waits_for ? html`<div><dt>Waits for</dt><dd>${story.waits_for}${story.wake_at ? html` (<${Ago} at=${story.wake_at} />)` : null}</dd></div>` : null}
-    ${story.usage ? html`<div><dt>Used</dt><dd><${Spent} usage=${story.usage} /></dd></div>` : null}
-    ${story.budget ? html`<div><dt>Budget left</dt><dd>${leftOf(story.budget, story.budget_remaining).join(", ")}</dd></div>` : null}
-    <div><dt>Queue</dt><dd><a href=${href("queues")}>${story.queue}</a>${story.queue_key ? ` (${story.queue_key})` : ""}</dd></div>
-    ${story.deadline ? html`<div><dt>Deadline</dt><dd><${Ago} at=${story.deadline} /></dd></div>` : null}
-    ${story.tags.length ? html`<div><dt>Tags</dt><dd>${story.tags.map((tag) => html`<a key=${tag} class="tag" href=${href("runs", "", { tag })}>${tag}</a> `)}</dd></div>` : null}
+    ${report.state === "waiting" && report.waits_for ? html`<div><dt>Waits for</dt><dd>${report.waits_for}${report.wake_at ? html` (<${RelativeTime} at=${report.wake_at} />)` : null}</dd></div>` : null}
+    ${report.usage ? html`<div><dt>Used</dt><dd><${UsageText} usage=${report.usage} /></dd></div>` : null}
+    ${report.budget ? html`<div><dt>Budget left</dt><dd>${formatBudgetLeft(report.budget, report.budget_remaining).join(", ")}</dd></div>` : null}
+    <div><dt>Queue</dt><dd><a href=${buildHref("queues")}>${report.queue}</a>${report.queue_key ? ` (${report.queue_key})` : ""}</dd></div>
+    ${report.deadline ? html`<div><dt>Deadline</dt><dd><${RelativeTime} at=${report.deadline} /></dd></div>` : null}
+    ${report.tags.length ? html`<div><dt>Tags</dt><dd>${report.tags.map((tag) => html`<a key=${tag} class="tag" href=${buildHref("runs", "", { tag })}>${tag}</a> `)}</dd></div>` : null}
   </dl>`;
 }
 
-const Resume = ({ story, can }) => html`<${Act} tone="main" disabled=${Boolean(can.resume)} title=${can.resume || undefined} act=${() => post(`/v1/runs/${part(story.id)}/resume`)} done="It goes on.">Resume<//>`;
+const ResumeButton = ({ report, obstacles }) => html`<${ActionButton} tone="main" disabled=${Boolean(obstacles.resume)} title=${obstacles.resume || undefined} action=${() => post(`/v1/runs/${encodePart(report.id)}/resume`)} done="It goes on.">Resume<//>`;
 
-const WORDS = { cancel: "Cancel", retry: "Retry", fork: "Fork", signal: "Signal", budget: "Budget" };
+const ACTION_LABELS = { cancel: "Cancel", retry: "Retry", fork: "Fork", signal: "Signal", budget: "Budget" };
 
-function Buttons({ story, who, open }) {
-  const can = may(story, who);
-  const over = isEnded(story.state);
-  const ask = (name, tone = "") => html`<button key=${name} class=${tone} disabled=${Boolean(can[name])} title=${can[name] || undefined} onClick=${() => open(name)}>${WORDS[name]}</button>`;
+function RunActions({ report, caller, open }) {
+  const obstacles = findObstacles(report, caller);
+  const hasEnded = isEnded(report.state);
+  const renderButton = (name, tone = "") => html`<button key=${name} class=${tone} disabled=${Boolean(obstacles[name])} title=${obstacles[name] || undefined} onClick=${() => open(name)}>${ACTION_LABELS[name]}</button>`;
   return html`<div class="right" role="group" aria-label="what can be done">
-    ${over
-      ? ask("retry", story.retry?.is_possible ? "main" : "")
-      : story.is_paused
-        ? html`<${Resume} key="resume" story=${story} can=${can} />`
-        : html`<${Act} key="pause" disabled=${Boolean(can.pause)} title=${can.pause || undefined} act=${() => post(`/v1/runs/${part(story.id)}/pause`)} done="Paused: steps in flight may end.">Pause<//>`}
-    ${ask("fork")}${ask("signal")}${ask("budget")}${ask("cancel", "danger")}
+    ${hasEnded
+      ? renderButton("retry", report.retry?.is_possible ? "main" : "")
+      : report.is_paused
+        ? html`<${ResumeButton} key="resume" report=${report} obstacles=${obstacles} />`
+        : html`<${ActionButton} key="pause" disabled=${Boolean(obstacles.pause)} title=${obstacles.pause || undefined} action=${() => post(`/v1/runs/${encodePart(report.id)}/pause`)} done="Paused: steps in flight may end.">Pause<//>`}
+    ${renderButton("fork")}${renderButton("signal")}${renderButton("budget")}${renderButton("cancel", "danger")}
   </div>`;
 }
 
 // What to do now, each with what does it.
-function AdviceList({ story, who, open }) {
-  if (!story.advice.length) return null;
+function AdviceList({ report, caller, open }) {
+  if (!report.advice.length) return null;
   return html`<ul class="advice" aria-label="what to do now">
-    ${story.advice.map((one, index) => html`<li key=${index} class="note ${index ? "" : "warn"}">
-      <span><${Words}>${one.text.charAt(0).toUpperCase() + one.text.slice(1)}<//></span>
-      <${Does} does=${one.action} story=${story} who=${who} open=${open} />
+    ${report.advice.map((one, index) => html`<li key=${index} class="note ${index ? "" : "warn"}">
+      <span><${CodeText}>${one.text.charAt(0).toUpperCase() + one.text.slice(1)}<//></span>
+      <${AdviceAction} action=${one.action} report=${report} caller=${caller} open=${open} />
     </li>`)}
   </ul>`;
 }
 
-function Does({ does, story, who, open }) {
-  const can = may(story, who);
-  const button = (act, words, click, tone = "main") => html`<button class=${tone} disabled=${Boolean(can[act])} title=${can[act] || undefined} onClick=${click}>${words}</button>`;
-  switch (does) {
+function AdviceAction({ action, report, caller, open }) {
+  const obstacles = findObstacles(report, caller);
+  const renderButton = (name, label, onClick, tone = "main") => html`<button class=${tone} disabled=${Boolean(obstacles[name])} title=${obstacles[name] || undefined} onClick=${onClick}>${label}</button>`;
+  switch (action) {
     case "retry":
-      return button("retry", "Retry", () => open("retry"));
+      return renderButton("retry", "Retry", () => open("retry"));
     case "run_again":
-      return button("retry", "Retry …", () => open("retry"));
+      return renderButton("retry", "Retry …", () => open("retry"));
     case "settle": {
-      const unknown = story.journal.findLast((one) => one.has_unknown_outcome);
-      return unknown ? button("settle", "Settle it", () => open("settle", unknown)) : null;
+      const unknown = report.journal.findLast((one) => one.has_unknown_outcome);
+      return unknown ? renderButton("settle", "Settle it", () => open("settle", unknown)) : null;
     }
     case "resume":
-      return html`<${Resume} story=${story} can=${can} />`;
+      return html`<${ResumeButton} report=${report} obstacles=${obstacles} />`;
     case "approve":
-      return button("approve", "Answer", () => open("approve"));
+      return renderButton("approve", "Answer", () => open("approve"));
     case "budget":
-      return button("budget", "Give it more", () => open("budget"));
+      return renderButton("budget", "Give it more", () => open("budget"));
     case "fork":
-      return button("fork", "Fork", () => open("fork"), "");
+      return renderButton("fork", "Fork", () => open("fork"), "");
     case "enable":
-      return html`<${Act} tone="main" disabled=${Boolean(can.enable)} title=${can.enable || undefined} act=${() => post(`/v1/agents/${part(story.workflow)}/enable`)} done="${story.workflow} is enabled.">Enable<//>`;
+      return html`<${ActionButton} tone="main" disabled=${Boolean(obstacles.enable)} title=${obstacles.enable || undefined} action=${() => post(`/v1/agents/${encodePart(report.workflow)}/enable`)} done="${report.workflow} is enabled.">Enable<//>`;
     case "worker":
-      return html`<a class="button" href=${href("workers")}>Workers</a>`;
+      return html`<a class="button" href=${buildHref("workers")}>Workers</a>`;
     default:
       return null;
   }

@@ -1,23 +1,23 @@
 // What went into a run, what came out, and what was sent to it meanwhile.
 
 import { html } from "../../html.js";
-import { ago } from "../../format.js";
-import { Empty } from "../../components.js";
+import { formatAgo } from "../../format.js";
+import { EmptyState } from "../../components.js";
 import { isEnded } from "./rows.js";
-import { Fault, Named } from "./values.js";
+import { ErrorDetails, NamedValue } from "./values.js";
 
-export function InAndOut({ story }) {
+export function InputOutput({ report }) {
   return html`<div class="in-and-out">
-    <div class="panel"><${Named} level="h2" name="Input" of=${story.inputs} /></div>
+    <div class="panel"><${NamedValue} level="h2" name="Input" value=${report.inputs} /></div>
     <div class="panel">
-      ${story.error
-        ? html`<${Named} level="h2" name="Error"><${Fault} error=${story.error} /><//>`
-        : story.state === "completed"
-          ? html`<${Named} level="h2" name="Output" of=${story.output} size=${story.output_size ?? 0} />`
-          : html`<h2>Output</h2><${Empty}>${isEnded(story.state) ? "It has none." : "It has not ended yet."}<//>`}
+      ${report.error
+        ? html`<${NamedValue} level="h2" name="Error"><${ErrorDetails} error=${report.error} /><//>`
+        : report.state === "completed"
+          ? html`<${NamedValue} level="h2" name="Output" value=${report.output} size=${report.output_size ?? 0} />`
+          : html`<h2>Output</h2><${EmptyState}>${isEnded(report.state) ? "It has none." : "It has not ended yet."}<//>`}
     </div>
-    ${story.pending_signals.length
-      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${story.pending_signals.map((one) => html`<${Named} key=${one.id} name="${one.name}, sent ${ago(one.sent_at)}" of=${one.value} />`)}</div>`
+    ${report.pending_signals.length
+      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${report.pending_signals.map((one) => html`<${NamedValue} key=${one.id} name="${one.name}, sent ${formatAgo(one.sent_at)}" value=${one.value} />`)}</div>`
       : null}
   </div>`;
 }

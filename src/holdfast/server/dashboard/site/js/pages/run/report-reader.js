@@ -5,134 +5,134 @@
 // say when to look: what is shown is always read. So it does not matter whether one of them is cut for a while.
 
 import { useCallback, useEffect, useRef, useState } from "../../html.js";
-import { follow, get, part } from "../../api.js";
-import { useChanges } from "../../data.js";
-import { begun, heard } from "./live-events.js";
-import { isEnded, isReopened, merged } from "./rows.js";
+import { follow, get, encodePart } from "../../api.js";
+import { useChangeFeed } from "../../data.js";
+import { applyStepEvent, applyAnswerEvent } from "./live-events.js";
+import { isEnded, isReopened, mergeReport } from "./rows.js";
 
-const PAGE = 500;
-const GATHER = 120; // milliseconds, at least, in which events are gathered before the story is read; twice as long as that took
-const AGAIN = 2000; // milliseconds after which a server that did not answer is asked again
-const SILENCE = 5000; // milliseconds after which a run that has not ended is looked at anyway: a death tells nobody of itself
+const PAGE_SIZE = 500;
+const MIN_PAUSE_MS = 120; // milliseconds, at least, in which events are gathered before the story is read; twice as long as that took
+const RETRY_DELAY_MS = 2000; // milliseconds after which a server that did not answer is asked again
+const POLL_INTERVAL_MS = 5000; // milliseconds after which a run that has not ended is looked at anyway: a death tells nobody of itself
 
 // { story, problem, answers, flights, events, again }: `events` rises with each event that was heard.
-export function useStory(id) {
-  const [told, setTold] = useState({ story: null, problem: null });
+export function useRunReport(id) {
+  const [state, setState] = useState({ report: null, problem: null });
   const [answers, setAnswers] = useState({});
-  const [flights, setFlights] = useState({});
-  const [events, setEvents] = useState(0);
-  const [round, setRound] = useState(0);
-  const { number } = useChanges();
+  const [inFlight, setInFlight] = useState({});
+  const [eventCount, setEventCount] = useState(0);
+  const [streamRound, setStreamRound] = useState(0);
+  const { number } = useChangeFeed();
   const reader = useRef(null);
-  if (reader.current === null) reader.current = new Reader(id, setTold);
+  if (reader.current === null) reader.current = new ReportReader(id, setState);
 
   useEffect(() => () => reader.current.stop(), []);
-  useEffect(() => reader.current.look(), [number]);
-  const again = useCallback(() => reader.current.look(), []);
+  useEffect(() => reader.current.requestRead(), [number]);
+  const refresh = useCallback(() => reader.current.requestRead(), []);
 
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || (reader.current.story && isEnded(reader.current.story.state)) || again(), SILENCE);
+    const timer = setInterval(() => document.hidden || (reader.current.report && isEnded(reader.current.report.state)) || refresh(), POLL_INTERVAL_MS);
     return () => clearInterval(timer);
   }, []);
 
-  const isThere = told.story !== null;
-  const isOver = isThere && isEnded(told.story.state);
+  const isLoaded = state.report !== null;
+  const hasEnded = isLoaded && isEnded(state.report.state);
   useEffect(() => {
-    if (!isThere || isOver) return undefined;
-    const stop = new AbortController();
-    let behind = 0; // events that were put off, so that many at once are one change of the page
-    let fresh = [];
-    const hear = () => {
-      behind = 0;
-      const some = fresh;
-      fresh = [];
-      setAnswers((before) => some.reduce(heard, before));
-      setFlights((before) => some.reduce(begun, before));
-      setEvents((before) => before + some.length);
+    if (!isLoaded || hasEnded) return undefined;
+    const stream = new AbortController();
+    let frame = 0; // events that were put off, so that many at once are one change of the page
+    let newEvents = [];
+    const applyEvents = () => {
+      frame = 0;
+      const batch = newEvents;
+      newEvents = [];
+      setAnswers((before) => batch.reduce(applyAnswerEvent, before));
+      setInFlight((before) => batch.reduce(applyStepEvent, before));
+      setEventCount((before) => before + batch.length);
     };
-    follow(`/v1/runs/${part(id)}/events`, {
-      after: reader.current.story.event_offset ?? "",
-      signal: stop.signal,
+    follow(`/v1/runs/${encodePart(id)}/events`, {
+      after: reader.current.report.event_offset ?? "",
+      signal: stream.signal,
       onEvent({ data }) {
-        fresh.push(data);
-        if (!behind) behind = requestAnimationFrame(hear);
+        newEvents.push(data);
+        if (!frame) frame = requestAnimationFrame(applyEvents);
         if (data.kind === "text") return false; // nothing is recorded by it
-        reader.current.look(data.kind === "reopened");
+        reader.current.requestRead(data.kind === "reopened");
         if (data.kind !== "ended") return false;
-        setTimeout(() => stop.signal.aborted || setRound((before) => before + 1), 500); // should it go on after all
+        setTimeout(() => stream.signal.aborted || setStreamRound((before) => before + 1), 500); // should it go on after all
         return true;
       },
     });
     return () => {
-      stop.abort();
-      if (behind) cancelAnimationFrame(behind);
+      stream.abort();
+      if (frame) cancelAnimationFrame(frame);
     };
-  }, [id, isThere, isOver, round]);
-  return { ...told, answers, flights, events, again };
+  }, [id, isLoaded, hasEnded, streamRound]);
+  return { ...state, answers, inFlight, eventCount, refresh };
 }
 
 // Reads a story: one request at a time, and one more if something was new meanwhile.
-class Reader {
-  constructor(id, tell) {
+class ReportReader {
+  constructor(id, onChange) {
     this.id = id;
-    this.tell = tell;
-    this.story = null;
-    this.busy = false;
-    this.wanted = false;
+    this.onChange = onChange;
+    this.report = null;
+    this.isReading = false;
+    this.isRequested = false;
     this.fromStart = false;
     this.timer = 0;
-    this.pause = 0;
-    this.asking = new AbortController();
+    this.pauseMs = 0;
+    this.controller = new AbortController();
   }
 
-  look(fromStart = false) {
+  requestRead(fromStart = false) {
     this.fromStart ||= fromStart;
-    this.wanted = true;
-    if (!this.busy && !this.timer) this.timer = setTimeout(() => this.read(), this.pause);
+    this.isRequested = true;
+    if (!this.isReading && !this.timer) this.timer = setTimeout(() => this.read(), this.pauseMs);
   }
 
   stop() {
     clearTimeout(this.timer);
-    this.asking.abort();
+    this.controller.abort();
   }
 
   async read() {
     this.timer = 0;
-    this.busy = true;
-    this.wanted = false;
+    this.isReading = true;
+    this.isRequested = false;
     const fromStart = this.fromStart;
     this.fromStart = false;
-    const began = performance.now();
+    const startedAt = performance.now();
     try {
-      await this.readPages(fromStart || this.story === null);
-      this.pause = Math.max(GATHER, 2 * (performance.now() - began));
+      await this.readPages(fromStart || this.report === null);
+      this.pauseMs = Math.max(MIN_PAUSE_MS, 2 * (performance.now() - startedAt));
     } catch (problem) {
-      if (this.asking.signal.aborted) return;
-      this.tell({ story: this.story, problem });
+      if (this.controller.signal.aborted) return;
+      this.onChange({ report: this.report, problem });
       this.fromStart ||= fromStart;
-      this.wanted = !problem.status || problem.status >= 500 || problem.status === 429;
-      this.pause = AGAIN;
+      this.isRequested = !problem.status || problem.status >= 500 || problem.status === 429;
+      this.pauseMs = RETRY_DELAY_MS;
     }
-    this.busy = false;
-    if (this.wanted) this.timer = setTimeout(() => this.read(), this.pause);
+    this.isReading = false;
+    if (this.isRequested) this.timer = setTimeout(() => this.read(), this.pauseMs);
   }
 
   async readPages(fromStart) {
-    let story = fromStart ? null : this.story;
+    let report = fromStart ? null : this.report;
     for (;;) {
-      const after = story?.journal.at(-1)?.seq;
-      const page = await get(`/v1/runs/${part(this.id)}/report`, { after, limit: PAGE }, this.asking.signal);
-      if (this.asking.signal.aborted) return;
-      if (!fromStart && isReopened(this.story, page)) {
+      const after = report?.journal.at(-1)?.seq;
+      const page = await get(`/v1/runs/${encodePart(this.id)}/report`, { after, limit: PAGE_SIZE }, this.controller.signal);
+      if (this.controller.signal.aborted) return;
+      if (!fromStart && isReopened(this.report, page)) {
         fromStart = true;
-        story = null;
+        report = null;
         continue;
       }
-      story = merged(story, page, false);
+      report = mergeReport(report, page, false);
       // What is known stays on the page until the new beginning is as long, or complete.
-      if (!fromStart || this.story === null || !page.has_more) {
-        this.story = story;
-        this.tell({ story, problem: null });
+      if (!fromStart || this.report === null || !page.has_more) {
+        this.report = report;
+        this.onChange({ report, problem: null });
         fromStart = false;
       }
       if (!page.has_more || !page.journal.length) return;

@@ -3,145 +3,145 @@
 
 import { useEffect, useRef, useState } from "../../html.js";
 import { get } from "../../api.js";
-import { useChanges } from "../../data.js";
-import { asked, merged } from "./list.js";
+import { useChangeFeed } from "../../data.js";
+import { buildQuery, mergePage } from "./list.js";
 
-const PAGE = 50;
-const MOST = 500; // the server's largest page
+const PAGE_SIZE = 50;
+const MAX_PAGE_SIZE = 500; // the server's largest page
 
 // Tests run it without a browser.
-export class Lister {
-  constructor(query, isHeld, tell) {
-    Object.assign(this, { query, isHeld, tell, pieces: 0, wanted: PAGE, latest: null, byId: [], isAsking: false, isStale: false });
-    this.ending = new AbortController();
-    this.told = { rows: [], fresh: 0, next: null, until: null, looking: true, loaded: false, problem: null };
+export class RunListLoader {
+  constructor(query, isHeld, onChange) {
+    Object.assign(this, { query, isHeld, onChange, loadedPages: 0, wantedCount: PAGE_SIZE, latest: null, foundById: [], isRefreshing: false, isStale: false });
+    this.controller = new AbortController();
+    this.state = { rows: [], newCount: 0, next: null, searchedUntil: null, isSearching: true, isLoaded: false, problem: null };
   }
 
-  set(changes) {
-    this.told = { ...this.told, ...changes };
-    if (!this.ending.signal.aborted) this.tell(this.told);
+  update(changes) {
+    this.state = { ...this.state, ...changes };
+    if (!this.controller.signal.aborted) this.onChange(this.state);
   }
 
-  ask(more) {
-    return get("/v1/runs", { ...asked(this.query), ...more }, this.ending.signal);
+  fetchPage(more) {
+    return get("/v1/runs", { ...buildQuery(this.query), ...more }, this.controller.signal);
   }
 
-  async tried(work) {
+  async catchProblem(work) {
     try {
       await work();
-      this.set({ problem: null });
+      this.update({ problem: null });
     } catch (problem) {
-      if (!this.ending.signal.aborted) this.set({ problem, looking: false });
+      if (!this.controller.signal.aborted) this.update({ problem, isSearching: false });
     }
   }
 
-  async begin() {
-    if (!this.told.looking) this.set({ looking: true });
-    await this.tried(async () => {
+  async start() {
+    if (!this.state.isSearching) this.update({ isSearching: true });
+    await this.catchProblem(async () => {
       await this.findById();
-      await this.look(null);
+      await this.loadPages(null);
     });
-    if (this.isStale && this.told.loaded) await this.refresh();
+    if (this.isStale && this.state.isLoaded) await this.refresh();
   }
 
   // An id, or its beginning, is found at once, however far back it is.
   async findById() {
     const text = this.query.q?.trim();
     if (!text || text.length > 200) return;
-    const { text: _, ...others } = asked(this.query);
-    this.byId = (await get("/v1/runs", { ...others, id_prefix: text, limit: 5 }, this.ending.signal)).items;
-    if (this.byId.length && !this.told.loaded) this.set({ rows: this.byId });
+    const { text: _, ...others } = buildQuery(this.query);
+    this.foundById = (await get("/v1/runs", { ...others, id_prefix: text, limit: 5 }, this.controller.signal)).items;
+    if (this.foundById.length && !this.state.isLoaded) this.update({ rows: this.foundById });
   }
 
   // From a place on, piece by piece, until there are enough.
-  async look(cursor) {
+  async loadPages(cursor) {
     this.isStopped = false;
-    this.set({ looking: true });
-    let place = cursor;
+    this.update({ isSearching: true });
+    let position = cursor;
     do {
-      const page = await this.ask({ limit: PAGE, cursor: place });
-      this.pieces += 1;
-      if (place === null) this.latest = page;
-      const before = place === null ? [] : this.told.rows;
-      this.set({ rows: this.withById([...before, ...page.items]), next: page.next, until: page.searched_until, loaded: true });
-      place = page.next;
-    } while (place && this.told.rows.length < this.wanted && this.told.until && !this.isStopped && !this.ending.signal.aborted);
-    this.set({ looking: false });
+      const page = await this.fetchPage({ limit: PAGE_SIZE, cursor: position });
+      this.loadedPages += 1;
+      if (position === null) this.latest = page;
+      const before = position === null ? [] : this.state.rows;
+      this.update({ rows: this.addFoundById([...before, ...page.items]), next: page.next, searchedUntil: page.searched_until, isLoaded: true });
+      position = page.next;
+    } while (position && this.state.rows.length < this.wantedCount && this.state.searchedUntil && !this.isStopped && !this.controller.signal.aborted);
+    this.update({ isSearching: false });
   }
 
-  older() {
-    if (this.told.looking || !this.told.next) return null;
-    this.wanted = this.told.rows.length + PAGE;
-    return this.tried(() => this.look(this.told.next));
+  loadOlder() {
+    if (this.state.isSearching || !this.state.next) return null;
+    this.wantedCount = this.state.rows.length + PAGE_SIZE;
+    return this.catchProblem(() => this.loadPages(this.state.next));
   }
 
-  stop() {
+  stopSearch() {
     this.isStopped = true;
   }
 
-  withById(rows) {
+  addFoundById(rows) {
     const known = new Set();
-    const all = [...this.byId.filter((one) => !rows.some((other) => other.id === one.id)), ...rows];
-    return all.filter((one) => !known.has(one.id) && known.add(one.id));
+    const combined = [...this.foundById.filter((one) => !rows.some((other) => other.id === one.id)), ...rows];
+    return combined.filter((one) => !known.has(one.id) && known.add(one.id));
   }
 
   // Something has changed: the newest part once more. One question at a time; what changes meanwhile is asked for after it.
   async refresh() {
-    if (!this.told.loaded && !this.told.looking) return this.begin(); // the first time it could not be asked
-    if (!this.told.loaded || this.isAsking) {
+    if (!this.state.isLoaded && !this.state.isSearching) return this.start(); // the first time it could not be asked
+    if (!this.state.isLoaded || this.isRefreshing) {
       this.isStale = true;
       return undefined;
     }
-    this.isAsking = true;
-    await this.tried(async () => {
+    this.isRefreshing = true;
+    await this.catchProblem(async () => {
       do {
         this.isStale = false;
-        const limit = Math.min(MOST, Math.max(PAGE, this.told.rows.length));
-        this.latest = await this.ask({ limit });
+        const limit = Math.min(MAX_PAGE_SIZE, Math.max(PAGE_SIZE, this.state.rows.length));
+        this.latest = await this.fetchPage({ limit });
         this.merge(this.isHeld());
-      } while (this.isStale && !this.ending.signal.aborted);
+      } while (this.isStale && !this.controller.signal.aborted);
     });
-    this.isAsking = false;
+    this.isRefreshing = false;
     return undefined;
   }
 
-  merge(hold) {
-    const only = this.pieces === 1 && !hold && !this.told.looking; // nobody asks for older ones: the list does not grow by itself
-    const { rows, fresh } = merged(only ? [] : this.told.rows, this.latest, hold);
-    const next = only || this.latest.next === null ? this.latest.next : this.told.next;
-    this.set({ rows: this.withById(rows), fresh, next, until: only ? this.latest.searched_until : this.told.until });
+  merge(isHeld) {
+    const isFirstPage = this.loadedPages === 1 && !isHeld && !this.state.isSearching; // nobody asks for older ones: the list does not grow by itself
+    const { rows, newCount } = mergePage(isFirstPage ? [] : this.state.rows, this.latest, isHeld);
+    const next = isFirstPage || this.latest.next === null ? this.latest.next : this.state.next;
+    this.update({ rows: this.addFoundById(rows), newCount, next, searchedUntil: isFirstPage ? this.latest.searched_until : this.state.searchedUntil });
   }
 
   // What came meanwhile.
-  show() {
+  showNew() {
     if (this.latest) this.merge(false);
   }
 }
 
 // { rows, fresh, next, until, looking, loaded, problem } and what the reader can do: older, stop, show, again.
 //   isHeld: () => whether nothing may move now.
-export function useRuns(query, isHeld) {
-  const { number } = useChanges();
-  const [told, setTold] = useState(null);
+export function useRunList(query, isHeld) {
+  const { number } = useChangeFeed();
+  const [listState, setListState] = useState(null);
   const [round, setRound] = useState(0);
-  const lister = useRef(null);
+  const loader = useRef(null);
   const { state, workflow, tag, parent, q, since } = query;
   useEffect(() => {
-    const mine = (lister.current = new Lister({ state, workflow, tag, parent, q, since }, isHeld, setTold));
-    mine.begin();
-    return () => mine.ending.abort();
+    const created = (loader.current = new RunListLoader({ state, workflow, tag, parent, q, since }, isHeld, setListState));
+    created.start();
+    return () => created.controller.abort();
   }, [state, workflow, tag, parent, q, since, round]);
-  const first = useRef(number);
+  const lastNumber = useRef(number);
   useEffect(() => {
-    if (first.current !== number) lister.current?.refresh();
-    first.current = number;
+    if (lastNumber.current !== number) loader.current?.refresh();
+    lastNumber.current = number;
   }, [number]);
-  const doing = {
-    older: () => lister.current.older(),
-    stop: () => lister.current.stop(),
-    show: () => lister.current.show(),
-    refresh: () => lister.current.refresh(),
-    again: () => setRound((before) => before + 1),
+  const actions = {
+    loadOlder: () => loader.current.loadOlder(),
+    stopSearch: () => loader.current.stopSearch(),
+    showNew: () => loader.current.showNew(),
+    refresh: () => loader.current.refresh(),
+    restart: () => setRound((before) => before + 1),
   };
-  return { ...(told ?? { rows: [], fresh: 0, next: null, until: null, looking: true, loaded: false, problem: null }), ...doing };
+  return { ...(listState ?? { rows: [], newCount: 0, next: null, searchedUntil: null, isSearching: true, isLoaded: false, problem: null }), ...actions };
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { get, getPages, isKeyRejected, apiKey, post } from "../../../src/holdfast/server/dashboard/site/js/api.js";
+import { apiKey, get, getPages, isKeyRejected, post } from "../../../src/holdfast/server/dashboard/site/js/api.js";
 
 const stored = new Map();
 globalThis.sessionStorage = { getItem: (name) => stored.get(name) ?? null, setItem: (name, value) => stored.set(name, value), removeItem: (name) => stored.delete(name) };
@@ -9,7 +9,7 @@ const respondWith = (status, body = {}) => {
   globalThis.fetch = async () => new Response(JSON.stringify(body), { status });
 };
 
-test("a question that nobody heard is asked again, and a wish may have been heard all the same", async () => {
+test("a read without a response is sent again, and a change without a response may have been made", async () => {
   globalThis.fetch = async () => {
     throw new TypeError("fetch failed");
   };
@@ -17,21 +17,21 @@ test("a question that nobody heard is asked again, and a wish may have been hear
   await assert.rejects(post("/v1/runs/a/cancel"), /look whether it was done/);
 });
 
-test("a key is refused by a 401 alone, and taken again by an answer", async () => {
+test("only a 401 rejects a key, and a success accepts it again", async () => {
   respondWith(401);
   await assert.rejects(get("/v1/whoami"));
   assert.equal(isKeyRejected(), true);
   for (const status of [429, 503]) {
     respondWith(status);
     await assert.rejects(get("/v1/whoami"));
-    assert.equal(isKeyRejected(), true, `${status} says nothing of the key`);
+    assert.equal(isKeyRejected(), true, `${status} says nothing about the key`);
   }
   respondWith(200);
   await get("/v1/whoami");
   assert.equal(isKeyRejected(), false);
 });
 
-test("an answer to a key that is not used any more says nothing about the one that is", async () => {
+test("a response to an old key says nothing about the current one", async () => {
   let answer;
   globalThis.fetch = () => new Promise((done) => (answer = done));
   const late = get("/v1/keys");
@@ -41,7 +41,7 @@ test("an answer to a key that is not used any more says nothing about the one th
   assert.equal(isKeyRejected(), false);
 });
 
-test("pages are read one behind the other, and no more of them than there are", async () => {
+test("pages are read one after the other, and no more of them than there are", async () => {
   const paths = [];
   globalThis.fetch = async (path) => {
     paths.push(path);

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { formatAgo, formatBytes, describeCutOff, formatDuration, formatMoney, pluralize, formatShortCount } from "../../../src/holdfast/server/dashboard/site/js/format.js";
+import { describeCutOff, formatRelativeTime, formatBytes, formatDuration, formatMoney, formatShortCount, pluralize } from "../../../src/holdfast/server/dashboard/site/js/format.js";
 
-test("a length of time is told in the units that people use for it", () => {
+test("durations have the units that people use for them", () => {
   assert.deepEqual([0, 0.0123, 1.26, 42.4, 61, 3660, 90000].map(formatDuration), [
     "0 ms", "12 ms", "1.3 s", "42 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
   ]);
@@ -11,15 +11,15 @@ test("a length of time is told in the units that people use for it", () => {
   assert.equal(formatDuration(null), "");
 });
 
-test("moments are told from now", () => {
+test("times are relative to now", () => {
   const now = Date.parse("2026-11-16T12:00:00Z");
-  assert.equal(formatAgo("2026-11-16T11:59:59.5Z", now), "now");
-  assert.equal(formatAgo("2026-11-16T11:57:00Z", now), "3 min ago");
-  assert.equal(formatAgo("2026-11-16T14:00:00Z", now), "in 2 h");
-  assert.equal(formatAgo("2026-11-13T12:00:00Z", now), "3 d ago");
+  assert.equal(formatRelativeTime("2026-11-16T11:59:59.5Z", now), "now");
+  assert.equal(formatRelativeTime("2026-11-16T11:57:00Z", now), "3 min ago");
+  assert.equal(formatRelativeTime("2026-11-16T14:00:00Z", now), "in 2 h");
+  assert.equal(formatRelativeTime("2026-11-13T12:00:00Z", now), "3 d ago");
 });
 
-test("money keeps the digits that tell something", () => {
+test("money keeps its significant digits", () => {
   assert.deepEqual(["0", "0.013", "0.00042", "1.5", "1234.5", null].map(formatMoney), ["$0", "$0.013", "$0.00042", "$1.50", "$1,234.50", ""]);
 });
 

@@ -4,12 +4,12 @@ import { RunListLoader } from "../../../src/holdfast/server/dashboard/site/js/pa
 
 globalThis.sessionStorage = { getItem: () => null };
 
-// Whatever can go on by itself has done so.
+// Lets everything that is ready to continue do so.
 async function turn() {
   for (let number = 0; number < 20; number += 1) await new Promise(setImmediate);
 }
 
-// A list of runs as a server has it, whose answers arrive when the test says so.
+// A server with a list of runs, whose responses arrive when the test says so.
 function fakeServer() {
   const runs = [];
   const requests = [];
@@ -22,7 +22,7 @@ function fakeServer() {
   };
   return {
     add: (id) => runs.unshift({ id, created_at: new Date(1e12 + 1000 * runs.length).toISOString() }),
-    // Answers the oldest question by what there is now; the answer arrives when the outcome is called.
+    // Answers the oldest request with the current runs; the response arrives when the returned function is called.
     async answerNext() {
       await turn();
       const { path, done } = requests.shift();
@@ -42,7 +42,7 @@ function fakeServer() {
 
 const ids = (loader) => loader.state.rows.map((one) => one.id);
 
-test("what has changed while the list was asked for the first time is asked for behind it", async () => {
+test("a change during the first request causes another one", async () => {
   const { add, answerNext } = fakeServer();
   add("old");
   const loader = new RunListLoader({}, () => false, () => {});
@@ -56,7 +56,7 @@ test("what has changed while the list was asked for the first time is asked for 
   assert.deepEqual(ids(loader), ["new", "old"]);
 });
 
-test("a list that could not be asked for is asked for when something is heard again", async () => {
+test("a list that could not be loaded is loaded with the next change", async () => {
   const { add, answerNext, failNext } = fakeServer();
   add("one");
   const loader = new RunListLoader({}, () => false, () => {});

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { buildQuery, shorten, mergePage, toggleState, describeStatus } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list.js";
+import { buildQuery, describeStatus, mergePage, shorten, toggleState } from "../../../src/holdfast/server/dashboard/site/js/pages/runs/list.js";
 
 const run = (id, more = {}) => ({ id, created_at: `2026-11-16T10:00:${String(id).padStart(2, "0")}Z`, state: "running", ...more });
 const ids = (rows) => rows.map((one) => one.id);
 
-test("what stands in the address is what the server is asked for", () => {
+test("the query of the address becomes the parameters of the request", () => {
   const now = Date.parse("2026-11-16T10:00:30Z");
   assert.deepEqual(buildQuery({ state: "failed,dead", workflow: "etl", tag: "eu", parent: "p", q: " oops ", since: "hour", tab: "x" }, now), {
     state: ["failed", "dead"], workflow: "etl", tag: "eu", parent: "p", text: "oops", created_after: "2026-11-16T09:00:00.000Z",
@@ -13,7 +13,7 @@ test("what stands in the address is what the server is asked for", () => {
   assert.deepEqual(buildQuery({ since: "ever", q: " " }, now), {});
 });
 
-test("a state is chosen and left again, and several are in the order of a run's life", () => {
+test("a state is toggled, and several are in the order of a run's life", () => {
   assert.equal(toggleState("", "failed"), "failed");
   assert.equal(toggleState("failed", "pending"), "pending,failed");
   assert.equal(toggleState("pending,failed", "failed"), "pending");
@@ -28,7 +28,7 @@ test("new runs come to the top, and those below the page stay", () => {
   assert.equal(result.newCount, 0);
 });
 
-test("whoever is in the middle of the list sees changes in place, and how many are new", () => {
+test("a held list is updated in place, and counts new runs", () => {
   const shown = [run(5), run(4), run(3)];
   const page = { items: [run(7), run(6), run(5, { state: "completed" }), run(3)], next: "c" };
   const result = mergePage(shown, page, true);
@@ -38,14 +38,14 @@ test("whoever is in the middle of the list sees changes in place, and how many a
   assert.equal(result.newCount, 2);
 });
 
-test("what does not match any more goes, as far as the answer has looked", () => {
+test("runs that no longer match are removed, as far as the page has searched", () => {
   const shown = [run(9), run(5), run(4), run(3)];
   assert.deepEqual(ids(mergePage(shown, { items: [run(9), run(4)], next: "c" }, false).rows), [9, 4, 3]);
   assert.deepEqual(ids(mergePage(shown, { items: [run(9)], next: "c", searched_until: "2026-11-16T10:00:04.500Z" }, false).rows), [9, 4, 3]);
   assert.deepEqual(ids(mergePage(shown, { items: [run(9)], next: null }, false).rows), [9]);
 });
 
-test("why a run does not go on comes first, then its error, then what it waits for", () => {
+test("a run's status is its error, why it is stalled, or what it waits for", () => {
   assert.deepEqual(describeStatus(run(1, { stall_advice: "no live worker serves it: start one", stall_summary: "no worker" })), { tone: "warn", text: "no worker", fullText: "no live worker serves it: start one" });
   assert.deepEqual(describeStatus(run(1, { state: "failed", error: { type: "builtins.ValueError", message: "a\nb" } })), { tone: "bad", text: "ValueError: a", fullText: "ValueError: a\nb" });
   assert.deepEqual(describeStatus(run(1, { state: "waiting", waits_for: "signal 'paid'" })).text, "waits for signal 'paid'");

@@ -3,9 +3,9 @@ import test from "node:test";
 
 const RUN = "../../../src/holdfast/server/dashboard/site/js/pages/run";
 const { buildAxis, buildMarks, computePosition } = await import(`${RUN}/axis.js`);
-const { computeVisibleRange, isReopened, assignLanes, mergeReport, countReplays, buildRows, findTakeovers, addInFlight } = await import(`${RUN}/rows.js`);
+const { addInFlight, assignLanes, buildRows, computeVisibleRange, countReplays, findTakeovers, isReopened, mergeReport } = await import(`${RUN}/rows.js`);
 const { buildTree } = await import(`${RUN}/tree.js`);
-const { applyStepEvent, applyAnswerEvent } = await import(`${RUN}/live-events.js`);
+const { applyAnswerEvent, applyStepEvent } = await import(`${RUN}/live-events.js`);
 
 const moment = (seconds) => new Date(1e12 + seconds * 1000).toISOString();
 const at = (seconds) => 1e12 + seconds * 1000;
@@ -20,7 +20,7 @@ const report = (journal, more = {}) => ({
 });
 const interval = (from, to, work = "here") => ({ begin: at(from), end: at(to), work });
 
-test("work without a pause is told to scale", () => {
+test("work without a pause is to scale", () => {
   const axis = buildAxis([interval(0, 2), interval(2, 10)]);
   assert.equal(axis.segments.length, 1);
   assert.equal(computePosition(axis, at(0)), 0);
@@ -67,7 +67,7 @@ test("nothing recorded is no error", () => {
   assert.deepEqual(buildRows(report([]), at(1)), []);
 });
 
-test("rows stand in the order in which things began, and steps in flight grow", () => {
+test("rows are in the order in which things began, and steps in flight grow", () => {
   const slow = record(1, 0, 8);
   const quick = record(2, 1, 2);
   const rows = buildRows(report([quick, slow], { state: "running", in_flight: [{ number: 3, name: "c", updated_at: moment(8) }] }), at(20));
@@ -107,7 +107,7 @@ test("a run that waits says for what, as long as it does", () => {
   assert.equal(rows({ state: "completed" }).length, 1);
 });
 
-test("a worker that died is told from one that only handed on", () => {
+test("a worker death differs from a handover", () => {
   const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 2.5, 4, { worker_id: 2, epoch: 2 })];
   const [died] = findTakeovers(report(journal, { epoch: 2, takeover_epochs: [2] }));
   assert.deepEqual([died.how, died.from, died.to, died.seconds], ["died", 1, 2, 0.5]);
@@ -121,7 +121,7 @@ test("a worker that died is told from one that only handed on", () => {
   assert.deepEqual(findTakeovers(report([record(1, 0, 1), record(2, 9, 10, { epoch: 2 })], { epoch: 2 })), []);
 });
 
-test("whoever held a run that had ended did not die over it", () => {
+test("a retry after the end of a run is not a takeover", () => {
   const journal = [record(1, 0, 1), record(2, 1, 2), record(3, 60, 61, { worker_id: 2, epoch: 2 })];
   const retried = report(journal, { epoch: 2, reopened_at: [moment(50)] });
   assert.deepEqual(findTakeovers(retried), []);
@@ -139,12 +139,12 @@ test("a takeover is seen before the first record of the new worker", () => {
   assert.deepEqual(buildRows(running, at(5)).map((one) => one.type), ["record", "takeover", "flight"]);
 });
 
-test("a worker that died and nobody who went on", () => {
+test("a worker death without a takeover", () => {
   const [takeover] = findTakeovers(report([record(1, 0, 1)], { state: "running", claimed_by: 1 }));
   assert.equal(takeover.how, "alone");
 });
 
-test("what a fork was given is nobody's work, and no takeover", () => {
+test("records given to a fork are not a takeover", () => {
   assert.deepEqual(findTakeovers(report([record(1, 0, 1, { worker_id: 0, epoch: 0 }), record(2, 5, 6)])), []);
 });
 
@@ -153,7 +153,7 @@ test("workers have colours by the order in which they came", () => {
   assert.deepEqual([...lanes], [[7, 0], [3, 1], [9, 2]]);
 });
 
-test("pages are put together, and begin anew when records were taken back", () => {
+test("pages are merged, and read from the start when records were rewound", () => {
   const first = report([record(1, 0, 1)], { state: "failed" });
   const second = mergeReport(first, report([first.journal[0], record(2, 1, 2)]), false);
   assert.equal(second.journal.length, 2);
@@ -177,17 +177,17 @@ test("internal records have no row, and skipped steps have one before what came 
   assert.deepEqual(mixed.map((row) => row.record?.number ?? row.skipped.name), [1, "review", 2]);
 });
 
-test("of many rows only those in view are made", () => {
+test("only rows in view are rendered", () => {
   assert.deepEqual(computeVisibleRange(10000, 30, 30 * 500, 600, 10), { first: 490, last: 530, above: 490 * 30, below: 9470 * 30 });
   assert.deepEqual(computeVisibleRange(3, 30, 0, 600), { first: 0, last: 3, above: 0, below: 0 });
 });
 
-test("a family is a tree, also when some of it is not told of", () => {
+test("runs form a tree, also when some parents are missing", () => {
   const items = [{ id: "top", parent: null }, { id: "a", parent: "top" }, { id: "b", parent: "top" }, { id: "a1", parent: "a" }, { id: "lost", parent: "gone" }];
   assert.deepEqual(buildTree({ root: "top", items }).map((one) => `${one.depth}${one.id}`), ["0top", "1a", "2a1", "1b", "0lost"]);
 });
 
-test("what was said before a death is taken back, visibly", () => {
+test("what was streamed before a worker death stays, marked as retracted", () => {
   let answers = {};
   const apply = (kind, more = {}) => (answers = applyAnswerEvent(answers, { kind, step: 4, name: "model call", text: "", ...more }));
   apply("started");
@@ -204,7 +204,7 @@ test("what was said before a death is taken back, visibly", () => {
   assert.deepEqual(applyAnswerEvent({}, { kind: "step", step: 2, name: "fetch" }), {});
 });
 
-test("what has begun is in flight until its outcome is told, or read", () => {
+test("a step is in flight until its record is read", () => {
   let inFlight = {};
   const apply = (kind, step, more = {}) => (inFlight = applyStepEvent(inFlight, { kind, step, name: "fetch", at: moment(3), data: {}, ...more }));
   apply("started", 2, { data: { attempt: 1, arguments: "url='x'" } });
@@ -230,7 +230,7 @@ test("what has begun is in flight until its outcome is told, or read", () => {
   assert.deepEqual(inFlight, {});
 });
 
-test("what a person has settled took no worker's time", () => {
+test("a settled step took no worker's time", () => {
   const [row] = buildRows(report([record(1, 0, 9, { attempt_count: 0, worker_id: 0, epoch: 0 })]), at(10));
   assert.deepEqual([row.begin, row.end], [at(9), at(9)]);
 });

@@ -1,14 +1,14 @@
-// What forms make of JSON schemas, and of what was typed into them.
+// Fields from JSON schemas, and values from what was typed into them.
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { buildDraft, findMessage, buildField, buildFieldsFromSchema, buildFieldsFromNames, readDraft, flattenInputs } from "../../../src/holdfast/server/dashboard/site/js/schema.js";
+import { buildDraft, buildField, buildFieldsFromNames, buildFieldsFromSchema, findViolationMessage, flattenInputs, readDraft } from "../../../src/holdfast/server/dashboard/site/js/schema.js";
 
 const readTyped = (schema, draft) => readDraft(buildField(schema), draft);
 const roundTrip = (schema, value) => readDraft(buildField(schema), buildDraft(buildField(schema), value));
 const object = (properties, required = []) => ({ type: "object", properties, required });
 
-test("a value that stands in a form comes out of it unchanged", () => {
+test("a value in a form comes out of it unchanged", () => {
   const schema = object(
     {
       name: { type: "string" }, amount: { type: "number" }, tries: { type: "integer" }, sure: { type: "boolean" },
@@ -24,15 +24,15 @@ test("a value that stands in a form comes out of it unchanged", () => {
   assert.deepEqual(roundTrip(schema, { name: "A", amount: 2 }).value, { name: "A", amount: 2 });
 });
 
-test("what is missing or does not fit is told at its place", () => {
+test("violations have the path of their field", () => {
   const schema = object({ lines: { type: "array", items: object({ amount: { type: "integer", minimum: 1 } }, ["amount"]) } }, ["lines"]);
   const field = buildField(schema);
   const draft = { isIncluded: true, fields: { lines: [{ isIncluded: true, fields: { amount: "0" } }, { isIncluded: true, fields: { amount: "" } }] } };
   const { value, violations } = readDraft(field, draft);
   assert.equal(value, undefined);
-  assert.equal(findMessage(violations, ["lines", 0, "amount"]), "At least 1.");
-  assert.equal(findMessage(violations, ["lines", 1, "amount"]), "A number must stand here.");
-  assert.equal(findMessage(violations, ["lines"]), "");
+  assert.equal(findViolationMessage(violations, ["lines", 0, "amount"]), "At least 1.");
+  assert.equal(findViolationMessage(violations, ["lines", 1, "amount"]), "A number must stand here.");
+  assert.equal(findViolationMessage(violations, ["lines"]), "");
 });
 
 test("numbers are read as JSON has them, and never rounded", () => {
@@ -45,7 +45,7 @@ test("numbers are read as JSON has them, and never rounded", () => {
   assert.match(words("5", { type: "number", exclusiveMaximum: 5 }), /Less than 5/);
 });
 
-test("references, optional types and single alternatives are looked through", () => {
+test("references, optional types, and single alternatives are resolved", () => {
   const schema = {
     $defs: { Size: { enum: ["S", "M"], title: "Size" } },
     ...object({ size: { $ref: "#/$defs/Size" }, note: { anyOf: [{ type: "string" }, { type: "null" }], default: null }, more: { allOf: [{ $ref: "#/$defs/Size" }] } }, ["size"]),
@@ -75,7 +75,7 @@ test("an optional group is left out until somebody fills it in", () => {
   assert.deepEqual(readDraft(field, buildDraft(field)), { value: {}, violations: [] });
   const draft = buildDraft(field);
   draft.fields.address.isIncluded = true;
-  assert.equal(findMessage(readDraft(field, draft).violations, ["address", "street"]), "Something must stand here.");
+  assert.equal(findViolationMessage(readDraft(field, draft).violations, ["address", "street"]), "Something must stand here.");
 });
 
 test("a text with a default can be emptied, and a switch may be left open", () => {

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { listDays, OTHERS, buildChart, buildGridLines, groupUsage, sumUsage } from "../../../src/holdfast/server/dashboard/site/js/spending.js";
+import { buildChart, buildGridLines, groupUsage, listDays, OTHERS, sumUsage } from "../../../src/holdfast/server/dashboard/site/js/spending.js";
 
 const item = (day, workflow, model, nano, more = {}) => ({
   day, workflow, model,
   usage: { calls: 1, input_tokens: 100, output_tokens: 10, cached_tokens: 5, nano_usd: nano, unpriced: 0, ...more },
 });
 
-test("days are told one by one, over the end of a month and of a summer time", () => {
+test("days are listed one by one, across the end of a month and of daylight saving time", () => {
   assert.deepEqual(listDays("2026-02-27", "2026-03-02"), ["2026-02-27", "2026-02-28", "2026-03-01", "2026-03-02"]);
   assert.equal(listDays("2026-10-01", "2026-10-31").length, 31);
   assert.deepEqual(listDays("2026-01-02", "2026-01-01"), []);

@@ -1,4 +1,4 @@
-// Asking the server: JSON over HTTP with the reader's key, and streams of server-sent events that come back by themselves.
+// Requests to the server: JSON over HTTP with the caller's key, and streams of server-sent events that reconnect.
 //
 // The key is kept for this tab and as long as it is open (sessionStorage): no cookie goes along by itself, so no other
 // site can use it. Streams are read with fetch, since EventSource cannot send a key.
@@ -13,7 +13,7 @@ export const apiKey = {
     else sessionStorage.removeItem(STORAGE_KEY);
     listeners.forEach((listener) => listener());
   },
-  // Is told when the key has changed, or is not (any more) valid.
+  // The listener is called when the key has changed, or was rejected or accepted.
   onChange(listener) {
     listeners.add(listener);
     return () => listeners.delete(listener);
@@ -28,7 +28,7 @@ function setKeyRejected(value) {
   listeners.forEach((listener) => listener());
 }
 
-// An answer that is an error, as the server tells it (RFC 9457).
+// An error response of the server (RFC 9457).
 class Problem extends Error {
   constructor(status, details) {
     super(details.detail || details.title || `the server answered ${status}`);
@@ -66,15 +66,15 @@ async function request(path, options) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, options.method ? UNCONFIRMED : UNREACHABLE);
   }
-  // Nothing else tells whether the key is known: who asks too often, or whose store is away, is told so before anybody looks at
-  // it. An answer to a key that is not used any more says nothing about the one that is.
+  // No other status says whether the key is valid: the server answers 429 and 503 before it looks at the key. And a
+  // response to a key that is no longer used says nothing about the current one.
   if ((response.ok || response.status === 401) && sentKey === apiKey.get()) setKeyRejected(!response.ok);
   if (response.ok) return response;
   let details = {};
   try {
     details = await response.json();
   } catch {
-    // no words, then
+    // a response without details
   }
   throw new Problem(response.status, details);
 }
@@ -84,7 +84,7 @@ export async function get(path, params, signal) {
   return response.json();
 }
 
-// So many pages of a list, one behind the other: { items, next }.
+// Up to `maxPages` pages of a list, one after the other: { items, next }.
 export async function getPages(path, params, maxPages, signal) {
   const items = [];
   let next = null;
@@ -108,11 +108,11 @@ export const put = (path, body) => send("PUT", path, body);
 export const patch = (path, body) => send("PATCH", path, body);
 export const remove = (path) => send("DELETE", path);
 
-// Follows a stream of events until `signal` is aborted or an event tells the end. A cut stream is opened again behind
-// the last event; a hidden page lets go of it, since a browser has few connections for all its tabs.
+// Follows a stream of events until `signal` is aborted or `onEvent` returns true. A cut stream is opened again after
+// the last event; a hidden page closes it, since a browser has few connections for all its tabs.
 //   onEvent({ id, event, data }): returns true when there is nothing more to come.
 //   onState("live" | "cut"): whether the stream is open.
-//   after: the id of the event behind which to begin.
+//   after: the id of the event after which to begin.
 export async function follow(path, { onEvent, onState = () => {}, after = "", signal }) {
   let lastId = after;
   let delayMs = 500;
@@ -139,7 +139,7 @@ export async function follow(path, { onEvent, onState = () => {}, after = "", si
         return;
       }
     } finally {
-      stop(); // whoever has heard the end lets go of the connection
+      stop(); // also after the last event: it closes the connection
       signal.removeEventListener("abort", stop);
       document.removeEventListener("visibilitychange", stopWhenHidden);
     }

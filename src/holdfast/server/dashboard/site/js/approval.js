@@ -1,13 +1,13 @@
-// A question that a run asks people: what is asked, and a form to answer it, made of what the question wants.
+// An approval: what the run asks, and a form for the answer.
 //
-// What somebody has typed is never thrown away by what others do: when a question is answered elsewhere meanwhile, that
-// is told, and the form stays as it was, without its buttons.
+// What a person has typed is never discarded because of others: when the approval is answered elsewhere meanwhile, the
+// panel shows that, and the form stays as it was, with its buttons disabled.
 
 import { html, useEffect, useRef, useState } from "./html.js";
 import { encodePart, post } from "./api.js";
-import { formatValue, formatTime } from "./format.js";
+import { Badge, Note, ProblemNote, RelativeTime, showToast, Value } from "./components.js";
+import { formatTime, formatValue } from "./format.js";
 import { Form, useForm } from "./forms.js";
-import { RelativeTime, Badge, Note, ProblemNote, showToast, Value } from "./components.js";
 import { buildHref } from "./router.js";
 import { buildJsonField } from "./schema.js";
 import { describeMissingScope } from "./scopes.js";
@@ -17,9 +17,9 @@ const JSON_FIELD = buildJsonField("arguments");
 
 const getKind = (approval) => (approval.tool ? "call" : approval.choices.length ? "choice" : approval.form ? "form" : "yes-no");
 
-//   approval: as /v1/approvals tells it
-//   wish: { word: "approve" | "deny", number }: where the keyboard is wanted; a new number wishes again
-//   onAnswered: is told when the answer is given
+//   approval: as /v1/approvals returns it
+//   focusRequest: { verb: "approve" | "deny", number }: which control gets the focus; a new number requests it again
+//   onAnswered: called with the approval's id when the answer is given
 export function ApprovalPanel({ approval, caller = null, focusRequest = null, heading = true, onAnswered = () => {} }) {
   const isTouched = useRef(false); // drawing the form in the middle of a click would undo the click
   const isOpen = approval.state === "open";
@@ -44,7 +44,7 @@ function ApprovalFacts({ approval }) {
   </dl>`;
 }
 
-// What has become of a question.
+// The answer to a closed approval, or that there is none.
 function ApprovalOutcome({ approval }) {
   const { answer } = approval;
   if (!answer) return html`<${Note}>Nobody waits for an answer any more: its time was over, or the run has ended, was taken back, or asks something else in its place.<//>`;
@@ -148,7 +148,7 @@ function ArgumentTable({ approval, isEditing, onEditing, isDisabled }) {
   </div>`;
 }
 
-// What the server says of single fields, as the form tells it: "value.lines.0.amount" is ["lines", 0, "amount"].
+// The server's violations by the paths of the form: "value.lines.0.amount" is ["lines", 0, "amount"].
 function findViolations(problem, kind) {
   const root = kind === "call" ? "arguments" : "value";
   return (problem?.details?.violations ?? [])

@@ -1,17 +1,17 @@
-// What several pages are made of.
+// Components that several pages use.
 
 import { createContext, html, useContext, useEffect, useRef, useState } from "./html.js";
-import { formatAgo, formatValue, formatTime, formatMoney } from "./format.js";
 import { useNow } from "./data.js";
+import { formatMoney, formatRelativeTime, formatTime, formatValue } from "./format.js";
 import { useShortcuts } from "./shortcuts.js";
 
 const STATE_TONES = { completed: "good", failed: "bad", dead: "bad", running: "calm", waiting: "warn", pending: "", cancelled: "" };
 
 // A run's state, and what keeps it from going on.
-export function StateBadge({ state, paused, cancelling }) {
+export function StateBadge({ state, isPaused, isCancelling }) {
   return html`<span class="badge ${STATE_TONES[state] ?? ""}">${state}</span>
-    ${paused ? html` <span class="badge warn">paused</span>` : null}
-    ${cancelling ? html` <span class="badge warn">cancelling</span>` : null}`;
+    ${isPaused ? html` <span class="badge warn">paused</span>` : null}
+    ${isCancelling ? html` <span class="badge warn">cancelling</span>` : null}`;
 }
 
 export const Badge = ({ tone = "", children }) => html`<span class="badge ${tone}">${children}</span>`;
@@ -19,12 +19,12 @@ export const Badge = ({ tone = "", children }) => html`<span class="badge ${tone
 // "3 min ago", which moves on; the moment itself when pointed at.
 export function RelativeTime({ at }) {
   const now = useNow();
-  return at ? html`<time datetime=${at} title=${formatTime(at)}>${formatAgo(at, now)}</time>` : null;
+  return at ? html`<time datetime=${at} title=${formatTime(at)}>${formatRelativeTime(at, now)}</time>` : null;
 }
 
 export const Money = ({ value }) => (value === null || value === undefined ? null : html`<span title="$${value}">${formatMoney(value)}</span>`);
 
-// Whether a text could be copied: a page that has come over plain HTTP from another machine may not.
+// Returns whether the text was copied: a page loaded over plain HTTP from another machine may not.
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -50,12 +50,12 @@ export function ProblemNote({ problem, refresh }) {
 export const Note = ({ tone = "", children }) => html`<div class="note ${tone}">${children}</div>`;
 export const EmptyState = ({ children }) => html`<div class="empty">${children}</div>`;
 
-// Who is told what went wrong with an act: the dialog that it is in, whose reader neither sees nor hears what is behind it.
+// Shows the problem of an action in the dialog that contains it, whose reader neither sees nor hears the page below.
 const ProblemContext = createContext(null);
 
-// A button whose act takes a while, and may fail: it is off meanwhile, and what went wrong is told.
+// A button whose action takes a while and may fail: it is disabled meanwhile, and a problem is shown.
 export function ActionButton({ action, done, tone = "", disabled = false, title, children }) {
-  const [busy, setBusy] = useState(false);
+  const [isBusy, setBusy] = useState(false);
   const reportProblem = useContext(ProblemContext) ?? ((problem) => problem && showToast(problem.message, "bad"));
   const onClick = async () => {
     setBusy(true);
@@ -70,10 +70,10 @@ export function ActionButton({ action, done, tone = "", disabled = false, title,
     }
   };
   // Not one that sends a form, which buttons are unless they say so: Enter in a field would press the first of those.
-  return html`<button type="button" class=${tone} disabled=${disabled || busy} title=${title} onClick=${onClick}>${children}</button>`;
+  return html`<button type="button" class=${tone} disabled=${disabled || isBusy} title=${title} onClick=${onClick}>${children}</button>`;
 }
 
-// A dialog over the page. `onClose` is told when it is closed, by Escape too.
+// A dialog over the page. `onClose` is called when it is closed, also by Escape.
 export function Dialog({ title, onClose, children }) {
   const element = useRef(null);
   const isUnmounted = useRef(false);
@@ -86,7 +86,7 @@ export function Dialog({ title, onClose, children }) {
       dialog.close();
     };
   }, []);
-  const close = () => isUnmounted.current || onClose(); // of one that is gone, a browser tells late, when another may be open
+  const close = () => isUnmounted.current || onClose(); // the browser reports the close of a removed dialog late, when another may be open
   return html`<dialog ref=${element} aria-label=${title} onClose=${close} onCancel=${close}>
     <h2>${title}</h2>
     <${ProblemContext.Provider} value=${setProblem}>${children}<//>
@@ -151,7 +151,7 @@ export function useMarks() {
 }
 
 // Which of some rows the reader is at: the same one when others come above it. Keys may come faster than the page is
-// drawn, so they go by what is kept, and not by what was drawn last.
+// drawn, so they use `currentKey`, not what was drawn last.
 export function useCurrentRow(rows, container, getKey = (row) => row.id) {
   const currentKey = useRef(null);
   const [shownKey, setShownKey] = useState(null);
@@ -166,15 +166,16 @@ export function useCurrentRow(rows, container, getKey = (row) => row.id) {
 }
 
 // A table whose rows can be gone through with j and k, and opened with Enter. On a phone every row is a card.
-//   columns: [{ name, of: (row) => what stands there, tone: "number" | "wide" | "", head: what stands above, if not the name }]
-//     a column without a name has one that is not seen: unseen
-//   open: (row) => where Enter goes to
-//   keys: { x: ["words", (row) => what the key does with the row where the reader is] }
-//   toneOf: (row) => the class of its row
-export function List({ label, columns, rows, getKey, open, empty, shortcuts = {}, getTone = () => undefined }) {
+//   columns: [{ name, render: (row) => the content of its cell, tone: "number" | "wide" | "", header }]
+//     header: shown above the column instead of its name
+//     hiddenName: the name for screen readers of a column without a name
+//   onOpen: (row) => where Enter goes to
+//   shortcuts: { x: ["label", (row) => what the key does with the current row] }
+//   getTone: (row) => the class of its row
+export function List({ label, columns, rows, getKey, onOpen, empty, shortcuts = {}, getTone = () => undefined }) {
   const body = useRef(null);
   const { at, current, move } = useCurrentRow(rows, body, getKey);
-  const rowShortcuts = Object.entries({ ...(open ? { Enter: ["open the row", open] } : {}), ...shortcuts });
+  const rowShortcuts = Object.entries({ ...(onOpen ? { Enter: ["open the row", onOpen] } : {}), ...shortcuts });
   useShortcuts({
     j: ["next row", () => move(1)],
     k: ["row before", () => move(-1)],

@@ -1,9 +1,9 @@
-// What pages show, and when they ask for it again: when something in the store has changed, and when the reader asks.
+// Data for pages: loaded again when something in the store has changed, and on request.
 
 import { useCallback, useEffect, useRef, useState } from "./html.js";
-import { follow, get, apiKey } from "./api.js";
+import { apiKey, follow, get } from "./api.js";
 
-// One stream for all of a page's parts tells that something has changed, with the numbers in the navigation.
+// The change feed: one stream for all parts of a page, which also carries the numbers in the navigation.
 const changes = { number: 0, overview: null, state: "cut", listeners: new Set() };
 
 function notifyListeners() {
@@ -45,11 +45,11 @@ export function useChangeFeed() {
   return feed;
 }
 
-// Asks for something, and again whenever `deps` change or something in the store has; what is shown stays until the new
-// answer is there, and an answer that was overtaken by another question is dropped. A change does not cut short what is
-// being asked: where answers take longer than changes, none would ever arrive. It is asked again behind it.
-//   pace: milliseconds between two questions because of changes, for what is much work to answer
-//   { data, problem, loading, again }
+// Loads something, and again whenever `deps` change or something in the store has. The old data stays until the new
+// response is there, and a response that a newer request has overtaken is dropped. A change does not abort a request in
+// flight: where responses take longer than changes, none would ever arrive. Another request follows it.
+//   minIntervalMs: between two requests because of changes, for what is much work for the server
+//   { data, problem, loading, refresh }
 export function useLoader(load, deps = [], { live = true, minIntervalMs = 0 } = {}) {
   const { number } = useChangeFeed();
   const [result, setResult] = useState({ data: null, problem: null, loading: true });

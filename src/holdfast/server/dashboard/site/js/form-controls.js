@@ -1,17 +1,17 @@
-// Forms that are written by hand: fields that tell what is wrong with them, and a way to send them one time at a time.
+// Controls of forms that are written by hand: inputs with their errors, and a submit handler that sends once at a time.
 
 import { html, useState } from "./html.js";
 
-// A label, what is typed, and below it what is wrong with that, or a hint. Whatever else is given is the input's own.
+// A label and an input, with an error or a hint below it. All other props go to the input.
 export function TextInput({ label, error, hint, onChange, isLong = false, ...more }) {
   const common = { ...more, class: error ? "invalid" : "", "aria-invalid": error ? "true" : undefined, onInput: (event) => onChange(event.target.value) };
   return html`<label class="field">${label}${isLong ? html`<textarea ...${common}></textarea>` : html`<input ...${common} />`}${
     error ? html`<span class="fault" role="alert">${error}</span>` : hint ? html`<span class="hint">${hint}</span>` : null}</label>`;
 }
 
-// { faults, problem, busy, onSubmit }, for a form.
-//   check: () => { [name]: what is wrong with that field }; nothing is sent unless that is empty
-//   send: async () => what sends it, and closes the dialog; of what the server refuses, the fields are told as well
+// { errors, problem, isBusy, onSubmit }, for a form.
+//   check: () => { [name]: the error of that field }; the form is only sent if there are none
+//   send: async () => sends the form and closes the dialog; the server's violations become errors of their fields
 export function useSubmit(check, send) {
   const [status, setStatus] = useState({ errors: {}, problem: null, isBusy: false });
   const onSubmit = async (event) => {

@@ -1,4 +1,4 @@
-// Numbers, times and sums of money in words. Pure: tests run it without a browser.
+// Numbers, times, and money as text. Pure: tests run it without a browser.
 
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return "";
@@ -14,12 +14,12 @@ export function formatDuration(seconds) {
 }
 
 // How long ago, or in how long; `now` in milliseconds.
-export function formatAgo(at, now = Date.now()) {
+export function formatRelativeTime(at, now = Date.now()) {
   if (!at) return "";
   const seconds = (now - Date.parse(at)) / 1000;
-  const formatLength = (s) => (s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`);
-  if (seconds < -1) return `in ${formatLength(-seconds)}`;
-  return seconds < 1 ? "now" : `${formatLength(seconds)} ago`;
+  const formatDistance = (s) => (s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`);
+  if (seconds < -1) return `in ${formatDistance(-seconds)}`;
+  return seconds < 1 ? "now" : `${formatDistance(seconds)} ago`;
 }
 
 export function formatTime(at) {

@@ -1,18 +1,18 @@
 // A form for what a JSON schema describes.
 //
-//   const form = useForm(schema, value);            // or useForm(null, value, field) with a field of one's own
+//   const form = useForm(schema, value);            // or useForm(null, value, field) with a custom field
 //   html`<${Form} form=${form} />`
-//   const { ok, value } = form.read();              // what does not fit is then told at its field, and gets the focus
+//   const { ok, value } = form.read();              // shows violations at their fields, and focuses the first
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { formatValue } from "./format.js";
-import { buildDraft, findMessage, buildField, readDraft } from "./schema.js";
+import { buildDraft, buildField, findViolationMessage, readDraft } from "./schema.js";
 
 export function useForm(schema, value, customField) {
   const token = customField ? null : JSON.stringify(schema);
   const field = useMemo(() => customField ?? buildField(schema ?? {}), [customField, token]);
   const [draft, setDraft] = useState(() => buildDraft(field, value));
-  const [submitCount, setSubmitCount] = useState(0); // faults are told when somebody wants to send it, and from then on
+  const [submitCount, setSubmitCount] = useState(0); // violations are shown from the first attempt to submit on
   const lastField = useRef(field);
   const currentDraft = lastField.current === field ? draft : buildDraft(field, value);
   useEffect(() => {
@@ -44,7 +44,7 @@ export function Form({ form, disabled = false }) {
 
 function Field(props) {
   const { field, path, violations } = props;
-  const error = findMessage(violations, path);
+  const error = findViolationMessage(violations, path);
   if (field.kind === "object") return html`<${ObjectField} ...${props} error=${error} />`;
   if (field.kind === "list") return html`<${ListField} ...${props} error=${error} />`;
   if (field.kind === "boolean" && !field.isOpen) {

@@ -1,17 +1,17 @@
-// The frame around every page: navigation, who is reading, and which page it is.
+// The frame around every page: navigation, the caller, and the current page.
 
 import { html, render, useEffect, useState } from "./html.js";
-import { get, isKeyRejected, apiKey } from "./api.js";
+import { apiKey, get, isKeyRejected } from "./api.js";
+import { Dialog, ToastList } from "./components.js";
 import { startChangeFeed, useChangeFeed } from "./data.js";
 import { formatCount } from "./format.js";
-import { listShortcuts, useShortcuts } from "./shortcuts.js";
-import { Dialog, ToastList } from "./components.js";
-import { navigate, buildHref, useRoute } from "./router.js";
-import { PAGES } from "./pages/index.js";
+import { buildHref, navigate, useRoute } from "./router.js";
 import { describeMissingScope } from "./scopes.js";
+import { listShortcuts, useShortcuts } from "./shortcuts.js";
+import { PAGES } from "./pages/index.js";
 
 const THEMES = { "": "as the system", light: "light", dark: "dark" };
-const RETRY_DELAY_MS = 2000; // milliseconds after which a server that could not say who is reading is asked again
+const RETRY_DELAY_MS = 2000; // until /v1/whoami is requested again
 
 function useTheme() {
   const [theme, setTheme] = useState(localStorage.getItem("holdfast-theme") ?? "");

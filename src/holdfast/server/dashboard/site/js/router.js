@@ -1,4 +1,4 @@
-// Where the reader is: behind the #, so that it can be linked to and gone back to, and no server is told of it.
+// The current page: its address is after the #, so that it can be linked to and gone back to, and reaches no server.
 // `#/runs/etl-acme?tab=conversation` is { page: "runs", arg: "etl-acme", query: { tab: "conversation" } }.
 
 import { useEffect, useState } from "./html.js";
@@ -25,7 +25,7 @@ export function navigate(page, arg = "", query = {}) {
   location.hash = buildHref(page, arg, query);
 }
 
-// Changes the query of the place where the reader is, without another entry to go back over.
+// Changes the query of the current page, without another entry in the history.
 export function updateQuery(changes) {
   const { page, arg, query } = parseHash(location.hash);
   const updated = { ...query, ...changes };

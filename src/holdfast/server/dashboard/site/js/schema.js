@@ -4,12 +4,12 @@
 // A *field* says how something is asked for. A *draft* is what stands in it while somebody types, which need not be a
 // value yet: texts for texts and numbers, the number of the choice, a list of drafts, an object of drafts.
 //   { kind, label, hint, required, nullable, ... }
-//     text     { long, format: "date" | "date-time" | "time" | "email" | "", least, most }
+//     text     { isLong, format: "date" | "date-time" | "time" | "email" | "", min, max }
 //              A pattern is checked by the server alone: in a browser it could take for ever.
-//     number   { whole, least, most, above, below }
-//     boolean  { open }: it may be left open
+//     number   { isInteger, min, max, exclusiveMin, exclusiveMax }
+//     boolean  { isOpen }: it may be left open
 //     choice   { choices: values }
-//     list     { item: field, least, most }
+//     list     { item: field, min, max }
 //     object   { fields: [[name, field]], optional }
 //     json     what no field fits is written as JSON
 //     any      any value: JSON, or else a text
@@ -86,7 +86,7 @@ function buildNestedField(source, { root, required, name, depth }) {
 
 const ANNOTATION_KEYS = new Set(["title", "description", "default", "examples", "$defs", "$schema", "deprecated"]);
 
-// The schema behind references, and without "or null", which is told apart.
+// The schema with its references resolved, and without "or null", which is returned separately.
 function resolveSchema(source, root, hops) {
   let schema = source === true || source === null || typeof source !== "object" ? {} : source;
   if (hops > 20) return { schema: { anyOf: [] }, nullable: false };
@@ -121,7 +121,7 @@ function resolveSchema(source, root, hops) {
 
 const unescapePointer = (step) => decodeURIComponent(step).replaceAll("~1", "/").replaceAll("~0", "~");
 
-// What stands in a field at first: a value, its default, or nothing.
+// The initial content of a field: a value, its default, or nothing.
 export function buildDraft(field, value = field.initial) {
   switch (field.kind) {
     case "text":
@@ -148,8 +148,8 @@ export function buildDraft(field, value = field.initial) {
   }
 }
 
-// { value, faults: [{ path, message }] }: what was filled in; `undefined` is what was left out. A path is that of the
-// field: ["lines", 0, "amount"].
+// { value, violations: [{ path, message }] }: what was filled in; `undefined` is what was left out. A path is that of
+// the field: ["lines", 0, "amount"].
 export function readDraft(field, draft) {
   const violations = [];
   const value = readField(field, draft, [], violations);
@@ -213,7 +213,7 @@ function readField(field, draft, path, violations) {
   }
 }
 
-export const findMessage = (violations, path) => violations.find((one) => one.path.length === path.length && one.path.every((step, index) => step === path[index]))?.message ?? "";
+export const findViolationMessage = (violations, path) => violations.find((one) => one.path.length === path.length && one.path.every((step, index) => step === path[index]))?.message ?? "";
 
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 

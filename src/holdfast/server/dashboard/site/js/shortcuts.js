@@ -1,8 +1,8 @@
-// The keyboard: one place that knows which key does what, so that the help tells all of it.
+// Keyboard shortcuts: all of them are registered here, so that the help lists every one.
 
 import { useEffect } from "./html.js";
 
-const shortcuts = new Map(); // keys, as in "g r" -> { words, act }
+const shortcuts = new Map(); // keys, as in "g r" -> { label, action }
 let pendingKeys = "";
 let timer = 0;
 
@@ -28,7 +28,7 @@ document.addEventListener("keydown", (event) => {
 
 export const listShortcuts = () => [...shortcuts].map(([keys, { label }]) => ({ keys, label })).filter((one) => one.label);
 
-// Lets keys do something as long as the part that says so is on the page: useKeys({ "g r": ["go to runs", act] }).
+// Registers shortcuts while the calling component is on the page: useShortcuts({ "g r": ["go to runs", action] }).
 export function useShortcuts(labeledActions) {
   useEffect(() => {
     const added = Object.entries(labeledActions).map(([keys, [label, action]]) => [keys, { label, action }]);

@@ -1,4 +1,4 @@
-// What /v1/usage tells, added up for people. Pure: tests run it without a browser.
+// Sums of what /v1/usage returns. Pure: tests run it without a browser.
 // Sums are kept in billionths of a dollar, which are whole numbers: nothing is lost by adding.
 
 export const NANO_PER_DOLLAR = 1e9;
@@ -38,17 +38,17 @@ export const OTHERS = "others";
 export function buildChart(spending, by, maxParts = 7) {
   const all = groupUsage(spending.daily_usage, by).filter((one) => one.nano > 0).map((one) => one.name);
   const names = all.length > maxParts ? all.slice(0, maxParts - 1) : all;
-  const place = new Map(names.map((name, index) => [name, index]));
+  const indexByName = new Map(names.map((name, index) => [name, index]));
   const shown = names.length < all.length ? [...names, OTHERS] : names;
   const days = new Map(listDays(spending.since, spending.until).map((day) => [day, shown.map(() => 0)]));
   for (const one of spending.daily_usage) {
     const parts = days.get(one.day);
-    if (parts && one.usage.nano_usd) parts[place.get(one[by]) ?? names.length] += one.usage.nano_usd;
+    if (parts && one.usage.nano_usd) parts[indexByName.get(one[by]) ?? names.length] += one.usage.nano_usd;
   }
   return { names: shown, bars: [...days].map(([day, parts]) => ({ day, parts, nano: parts.reduce((a, b) => a + b, 0) })) };
 }
 
-// Values for the lines behind a chart: round ones, from 0 to above `most`.
+// Values for the lines behind a chart: round ones, from 0 to above `max`.
 export function buildGridLines(max, targetCount = 4) {
   if (max <= 0) return [0, 1];
   const rough = max / targetCount;

@@ -1,14 +1,14 @@
-// Agents, workflows and addresses: whether somebody serves them, what they cost, what they may, and the buttons that disable and enable them.
+// Agents, workflows, and addresses: their health, costs, and policies, and the buttons that disable and enable them.
 
 import { html, useState } from "../html.js";
 import { encodePart, post, put, remove } from "../api.js";
+import { ActionButton, Badge, ConfirmDialog, Dialog, EmptyState, List, ProblemNote, RelativeTime, showToast, StateBadge, useClose } from "../components.js";
 import { useGet } from "../data.js";
 import { TextInput, useSubmit } from "../form-controls.js";
 import { formatCount, formatMoney, pluralize } from "../format.js";
-import { ActionButton, RelativeTime, Badge, ConfirmDialog, Dialog, EmptyState, List, ProblemNote, StateBadge, showToast, useClose } from "../components.js";
-import { navigate, buildHref, updateQuery } from "../router.js";
+import { buildHref, navigate, updateQuery } from "../router.js";
 import { ScopedActionButton, ScopedButton, ScopeNote } from "../scopes.js";
-import { getRangeStart, toIsoDay, NANO_PER_DOLLAR, groupUsage } from "../spending.js";
+import { getRangeStart, groupUsage, NANO_PER_DOLLAR, toIsoDay } from "../spending.js";
 
 const HEALTH = {
   serving: { tone: "good", describe: (one) => `${pluralize(one.worker_count, "live worker")}` },
@@ -63,7 +63,7 @@ export function AgentsPage({ query, caller }) {
     </header>
     <${ProblemNote} problem=${problem} refresh=${refresh} />
     <${ScopeNote} caller=${caller} scope="operate" hint="You can look, but not disable anything." />
-    ${agents.data ? html`<${List} label="agents" rows=${shownAgents} getKey=${(one) => one.name} open=${(one) => navigate("runs", "", { workflow: one.name })} columns=${columns}
+    ${agents.data ? html`<${List} label="agents" rows=${shownAgents} getKey=${(one) => one.name} onOpen=${(one) => navigate("runs", "", { workflow: one.name })} columns=${columns}
       empty=${html`<p>${includesWorkflows ? "No worker has announced an agent or a workflow yet." : "No worker has announced an agent yet."}${!includesWorkflows && workflowCount ? html` There ${workflowCount === 1 ? "is" : "are"} <a href=${buildHref("agents", "", { all: "1" })}>${pluralize(workflowCount, "workflow")}</a>.` : null}</p>
         <p>A worker announces what it serves when it starts: <code>holdfast worker app:my_agent</code>. An agent of another framework is announced by its first heartbeat: <code>POST /v1/agents/NAME/heartbeat</code>.</p>`} />` : null}
     <${AddressList} addresses=${addresses} workers=${workers.data} agents=${knownAgents} caller=${caller} onDisable=${(one) => setDialog({ type: "disable", one })} refresh=${refresh} />
@@ -167,7 +167,7 @@ function AddressList({ addresses, workers, agents, caller, onDisable, refresh })
         const agent = agentByName.get(one.name);
         return html`<tr key=${one.name}>
           <td data-name="Address" class="wide"><div class="cell"><strong>${one.name}</strong>${agent?.state === "disabled" ? html` <${Badge} tone="bad">disabled<//>` : null}</div></td>
-          <td data-name="Listeners" class="wide"><div class="cell">${listeners.map((two) => html`<div key=${two.id}>${two.name || `listener ${two.id}`} <span class="faint">at ${two.host}, heard of <${RelativeTime} at=${two.heartbeat_at} /></span></div>`)}
+          <td data-name="Listeners" class="wide"><div class="cell">${listeners.map((listener) => html`<div key=${listener.id}>${listener.name || `listener ${listener.id}`} <span class="faint">at ${listener.host}, heard of <${RelativeTime} at=${listener.heartbeat_at} /></span></div>`)}
             ${one.webhook ? html`<div>webhook <code>${one.webhook}</code>${one.webhook_disabled_reason ? html` <${Badge} tone="bad">stopped<//> ${one.webhook_disabled_reason}` : null}</div>` : null}
             ${workers && !listeners.length && !one.webhook ? html`<span class="faint">nobody listens: what is sent waits</span>` : null}</div></td>
           <td data-name="Runs" class="wide">${agent ? html`<${RunCounts} one=${agent} />` : null}</td>

@@ -1,19 +1,19 @@
-// The inbox: what runs ask people, the longest open first.
+// The inbox: all approvals, the longest open first.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { get, encodePart } from "../api.js";
+import { encodePart, get } from "../api.js";
+import { ApprovalPanel, renderOutcome } from "../approval.js";
+import { EmptyState, List, ProblemNote, RelativeTime, useCurrentRow } from "../components.js";
 import { useGet, useLoader } from "../data.js";
 import { pluralize } from "../format.js";
-import { useShortcuts } from "../shortcuts.js";
-import { RelativeTime, EmptyState, List, ProblemNote, useCurrentRow } from "../components.js";
-import { renderOutcome, ApprovalPanel } from "../approval.js";
 import { buildHref, updateQuery } from "../router.js";
 import { ScopeNote } from "../scopes.js";
+import { useShortcuts } from "../shortcuts.js";
 
 const MAX_ITEMS = 200;
 
 export function ApprovalsPage({ query, caller }) {
-  const closed = query.tab === "closed";
+  const isClosedTab = query.tab === "closed";
   const filter = { workflow: query.workflow, assignee: query.assignee };
   return html`<header>
       <h1>Approvals</h1>
@@ -22,11 +22,11 @@ export function ApprovalsPage({ query, caller }) {
       </div>
     </header>
     <nav class="tabs" aria-label="which questions">
-      <a href=${buildHref("approvals", "", { ...filter })} aria-current=${closed ? undefined : "page"}>Open</a>
-      <a href=${buildHref("approvals", "", { ...filter, tab: "closed" })} aria-current=${closed ? "page" : undefined}>Closed</a>
+      <a href=${buildHref("approvals", "", { ...filter })} aria-current=${isClosedTab ? undefined : "page"}>Open</a>
+      <a href=${buildHref("approvals", "", { ...filter, tab: "closed" })} aria-current=${isClosedTab ? "page" : undefined}>Closed</a>
     </nav>
     ${query.workflow ? html`<p>Only those of <strong>${query.workflow}</strong>. <a href=${buildHref("approvals", "", { ...query, workflow: "" })}>Show all</a></p>` : null}
-    ${closed ? html`<${ClosedApprovals} filter=${filter} open=${query.id} caller=${caller} />` : html`<${OpenApprovals} filter=${filter} openedId=${query.id} caller=${caller} />`}`;
+    ${isClosedTab ? html`<${ClosedApprovals} filter=${filter} openedId=${query.id} caller=${caller} />` : html`<${OpenApprovals} filter=${filter} openedId=${query.id} caller=${caller} />`}`;
 }
 
 function OpenApprovals({ filter, openedId, caller }) {
@@ -85,7 +85,7 @@ function OpenApprovals({ filter, openedId, caller }) {
     </ol>`;
 }
 
-// The questions, and those that somebody has open here although they are answered by now: they stay until they are folded.
+// The open approvals, and those opened here that were answered since: they stay until they are folded.
 function useOpenedApprovals(items, opened) {
   const known = new Map(items.map((one) => [one.id, one]));
   const closedIds = [...opened].filter((id) => !known.has(id));
@@ -97,9 +97,9 @@ function useOpenedApprovals(items, opened) {
   return rows.sort((a, b) => Date.parse(a.requested_at) - Date.parse(b.requested_at));
 }
 
-function ClosedApprovals({ filter, open, caller }) {
+function ClosedApprovals({ filter, openedId, caller }) {
   const { data, problem, loading, refresh } = useGet("/v1/approvals", { ...filter, only_closed: true, limit: MAX_ITEMS });
-  const [shownId, setShownId] = useState(open ?? "");
+  const [shownId, setShownId] = useState(openedId ?? "");
   const one = data?.items.find((other) => other.id === shownId);
   useEffect(() => {
     if (one) document.getElementById("shown")?.scrollIntoView({ block: "nearest" });
@@ -107,7 +107,7 @@ function ClosedApprovals({ filter, open, caller }) {
   if (!data) return loading ? null : html`<${ProblemNote} problem=${problem} refresh=${refresh} />`;
   return html`<${ProblemNote} problem=${problem} refresh=${refresh} />
     ${one ? html`<section id="shown" class="panel" aria-label="question"><${ApprovalPanel} approval=${one} caller=${caller} /><button onClick=${() => setShownId("")}>Fold</button></section>` : null}
-    <${List} label="closed questions" rows=${data.items} getKey=${(row) => row.id} open=${(row) => setShownId(row.id)}
+    <${List} label="closed questions" rows=${data.items} getKey=${(row) => row.id} onOpen=${(row) => setShownId(row.id)}
       empty="Nothing has been answered yet. What was, stands here: who said what, when and why."
       columns=${[
         { name: "Question", tone: "wide", render: (row) => html`<button class="plain link" onClick=${() => setShownId(row.id)}>${row.question}</button>` },

@@ -2,9 +2,9 @@
 
 import { html, useState } from "../html.js";
 import { getPages } from "../api.js";
+import { Badge, EmptyState, List, ProblemNote } from "../components.js";
 import { useLoader } from "../data.js";
 import { formatTime } from "../format.js";
-import { Badge, EmptyState, List, ProblemNote } from "../components.js";
 import { describeMissingScope } from "../scopes.js";
 
 const PAGE_SIZE = 100;

@@ -1,11 +1,11 @@
 // What model calls have cost, day by day, by agent or by model.
 
 import { html, useEffect, useRef, useState } from "../html.js";
-import { useGet } from "../data.js";
-import { formatCount, formatMoney, pluralize, formatShortCount } from "../format.js";
 import { EmptyState, ProblemNote } from "../components.js";
+import { useGet } from "../data.js";
+import { formatCount, formatMoney, formatShortCount, pluralize } from "../format.js";
 import { buildHref, updateQuery } from "../router.js";
-import { getRangeStart, toIsoDay, NANO_PER_DOLLAR, buildChart, buildGridLines, groupUsage, sumUsage } from "../spending.js";
+import { buildChart, buildGridLines, getRangeStart, groupUsage, NANO_PER_DOLLAR, sumUsage, toIsoDay } from "../spending.js";
 
 const RANGES = [7, 30, 90];
 const GROUPINGS = { workflow: "agent", model: "model" };
@@ -84,7 +84,7 @@ const LEFT = 54;
 const BELOW = 22;
 const ABOVE = 8;
 
-// Bars of a day each, gone through with the arrow keys; what a bar stands for is told in a line above.
+// Bars of a day each, gone through with the arrow keys; a line above describes the current bar.
 function SpendingChart({ chart, by }) {
   const element = useRef(null);
   const width = useWidth(element);

@@ -1,11 +1,11 @@
 // Runs whose workers died too often: what was in flight, and how to retry them.
 
 import { html, useState } from "../html.js";
-import { getPages, encodePart, post } from "../api.js";
+import { encodePart, getPages, post } from "../api.js";
+import { List, ProblemNote, RelativeTime, showToast, useMarks } from "../components.js";
 import { useLoader } from "../data.js";
 import { pluralize } from "../format.js";
-import { RelativeTime, List, ProblemNote, showToast, useMarks } from "../components.js";
-import { navigate, buildHref } from "../router.js";
+import { buildHref, navigate } from "../router.js";
 import { describeMissingScope, ScopeNote } from "../scopes.js";
 
 const PAGE_SIZE = 50;
@@ -47,7 +47,7 @@ export function DeadRunsPage({ query, caller }) {
     ${query.workflow ? html`<p>Only those of <strong>${query.workflow}</strong>. <a href=${buildHref("dead")}>Show all</a></p>` : null}
     <${ProblemNote} problem=${problem} refresh=${refresh} />
     <${ScopeNote} caller=${caller} scope="operate" hint="You can look, but not retry." />
-    ${data ? html`<${List} label="dead runs" rows=${rows} getKey=${(one) => one.id} open=${(one) => navigate("runs", one.id)}
+    ${data ? html`<${List} label="dead runs" rows=${rows} getKey=${(one) => one.id} onOpen=${(one) => navigate("runs", one.id)}
       empty=${html`<p>No run is dead.</p><p>A run is dead when workers that held nothing else died several times, without anything new recorded. It is not executed again until you retry it. <code>max_deliveries</code> sets how many deaths that takes.</p>`}
       columns=${[
         { name: "", hiddenName: "mark", render: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },

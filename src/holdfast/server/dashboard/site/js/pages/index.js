@@ -1,6 +1,6 @@
-// All pages, in the order of the navigation: a page with `takesArg` is about one thing, and has no place of its own there.
-//   count: what the number beside its name is, from the overview.
-//   scope: what the reader's key must open for it to stand in the navigation.
+// All pages, in the order of the navigation. A page with `hasArg` is about one thing, and is not in the navigation.
+//   count: the number next to its name, from the overview.
+//   scope: without this scope, the page is not in the navigation.
 
 import { RunsPage } from "./runs.js";
 import { RunPage } from "./run.js";

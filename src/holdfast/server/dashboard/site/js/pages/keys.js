@@ -2,10 +2,10 @@
 
 import { html, useState } from "../html.js";
 import { apiKey, encodePart, post, remove } from "../api.js";
+import { Badge, ConfirmDialog, COPY_FAILED, copyText, Dialog, EmptyState, List, ProblemNote, RelativeTime, showToast } from "../components.js";
 import { useGet } from "../data.js";
 import { TextInput, useSubmit } from "../form-controls.js";
 import { formatTime } from "../format.js";
-import { RelativeTime, Badge, ConfirmDialog, copyText, Dialog, EmptyState, List, COPY_FAILED, ProblemNote, showToast } from "../components.js";
 import { describeMissingScope } from "../scopes.js";
 
 const SCOPE_DESCRIPTIONS = {

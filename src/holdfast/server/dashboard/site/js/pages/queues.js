@@ -2,10 +2,10 @@
 
 import { html, useState } from "../html.js";
 import { encodePart, patch, post } from "../api.js";
+import { Badge, Dialog, List, ProblemNote, RelativeTime, useClose } from "../components.js";
 import { useGet } from "../data.js";
-import { TextInput, isPositiveInteger, splitList, useSubmit } from "../form-controls.js";
+import { isPositiveInteger, splitList, TextInput, useSubmit } from "../form-controls.js";
 import { formatCount } from "../format.js";
-import { RelativeTime, Badge, Dialog, List, ProblemNote, useClose } from "../components.js";
 import { ScopedActionButton, ScopedButton, ScopeNote } from "../scopes.js";
 
 export function QueuesPage({ caller }) {

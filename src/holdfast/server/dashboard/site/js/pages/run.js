@@ -3,21 +3,21 @@
 import { html, useEffect, useState } from "../html.js";
 import { EmptyState, Note, ProblemNote } from "../components.js";
 import { buildHref, updateQuery } from "../router.js";
+import { RunApprovals } from "./run/approvals.js";
 import { Conversation } from "./run/conversation.js";
 import { DIALOGS } from "./run/dialogs.js";
 import { EventList } from "./run/events.js";
-import { RunTree } from "./run/tree-view.js";
 import { RunHeader } from "./run/header.js";
 import { InputOutput } from "./run/input-output.js";
-import { useRunReport } from "./run/report-reader.js";
 import { Plan } from "./run/plan.js";
-import { RunApprovals } from "./run/approvals.js";
+import { useRunReport } from "./run/report-reader.js";
 import { Tabs } from "./run/tabs.js";
 import { Timeline } from "./run/timeline.js";
+import { RunTree } from "./run/tree-view.js";
 
 export function RunPage({ arg, query, caller }) {
   const { report, problem, answers, inFlight, eventCount, refresh } = useRunReport(arg);
-  const [dialog, setDialog] = useState(null); // { name, record, of: the story that it is about, which may be that of a child }
+  const [dialog, setDialog] = useState(null); // { name, record, target: the report that it is about, which may be that of a child }
   useEffect(() => {
     // "step 5 in the timeline": which row that is, is known here.
     if (!query.find || !report) return;
@@ -30,16 +30,16 @@ export function RunPage({ arg, query, caller }) {
       ? html`<header><h1>${arg}</h1></header><${EmptyState}><p>There is no such run. It may have been deleted, or belong to another namespace.</p><p><a href=${buildHref("runs")}>All runs</a></p><//>`
       : html`<${ProblemNote} problem=${problem} refresh=${refresh} />`;
   }
-  const open = (name, record = null, target = report) => (name === "approve" ? updateQuery({ tab: "questions" }) : setDialog({ name, record, target }));
+  const openDialog = (name, record = null, target = report) => (name === "approve" ? updateQuery({ tab: "questions" }) : setDialog({ name, record, target }));
   const tabs = buildTabs(report);
   const tab = tabs.some((one) => one.name === query.tab) ? query.tab : "timeline";
   const ActiveDialog = dialog ? DIALOGS[dialog.name] : null;
   return html`<div class="run-page">
-    <${RunHeader} report=${report} caller=${caller} open=${open} />
+    <${RunHeader} report=${report} caller=${caller} openDialog=${openDialog} />
     ${problem ? html`<${Note} tone="warn"><span role="status">${problem.message} What is shown may be old.</span><//>` : null}
     <${Tabs} tabs=${tabs} at=${tab} />
     <div id="tab" role="tabpanel" aria-labelledby="tab-${tab}">
-      ${tab === "timeline" ? html`<${Timeline} report=${report} inFlight=${inFlight} caller=${caller} query=${query} open=${open} />` : null}
+      ${tab === "timeline" ? html`<${Timeline} report=${report} inFlight=${inFlight} caller=${caller} query=${query} openDialog=${openDialog} />` : null}
       ${tab === "conversation" ? html`<${Conversation} report=${report} answers=${answers} caller=${caller} />` : null}
       ${tab === "questions" ? html`<${RunApprovals} report=${report} caller=${caller} />` : null}
       ${tab === "plan" ? html`<${Plan} plan=${report.plan} />` : null}
@@ -51,15 +51,15 @@ export function RunPage({ arg, query, caller }) {
   </div>`;
 }
 
-// Those that have something to show.
+// Only tabs that have something to show.
 function buildTabs(report) {
-  const open = report.approvals.filter((one) => one.state === "open").length;
-  const done = report.plan.filter((one) => one.status === "done").length;
+  const openCount = report.approvals.filter((one) => one.state === "open").length;
+  const doneCount = report.plan.filter((one) => one.status === "done").length;
   return [
     { name: "timeline", label: "Timeline" },
     ...(report.is_agent ? [{ name: "conversation", label: "Conversation" }] : []),
-    ...(report.approvals.length ? [{ name: "questions", label: "Approvals", count: open, tone: "warn" }] : []),
-    ...(report.plan.length ? [{ name: "plan", label: "Plan", count: `${done}/${report.plan.length}` }] : []),
+    ...(report.approvals.length ? [{ name: "questions", label: "Approvals", count: openCount, tone: "warn" }] : []),
+    ...(report.plan.length ? [{ name: "plan", label: "Plan", count: `${doneCount}/${report.plan.length}` }] : []),
     ...(report.related_runs.length || report.parent ? [{ name: "tree", label: "Tree", count: report.related_runs.length }] : []),
     { name: "data", label: "Input & output", count: report.pending_signals.length, tone: "warn" },
     { name: "events", label: "Events" },

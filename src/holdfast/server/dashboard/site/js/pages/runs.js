@@ -1,20 +1,20 @@
-// All runs, the newest first: which ones, how they are, and what can be done to several at once. Which ones are shown
-// stands in the address, so that a view can be linked to.
+// All runs, the newest first: filters, the list, and actions on several runs at once. The filters are in the address,
+// so that a view can be linked to.
 
 import { html, useEffect, useRef, useState } from "../html.js";
 import { encodePart, post } from "../api.js";
+import { ActionButton, Dialog, List, Money, ProblemNote, RelativeTime, showToast, StateBadge, useClose, useMarks } from "../components.js";
 import { useChangeFeed, useGet, useNow } from "../data.js";
-import { formatTime, formatCount, formatDuration, pluralize, formatShortCount } from "../format.js";
-import { useShortcuts } from "../shortcuts.js";
-import { TIME_RANGES, STATES, parseStates, toggleState, describeStatus } from "./runs/list.js";
-import { ActionButton, RelativeTime, Dialog, List, Money, ProblemNote, StateBadge, showToast, useClose, useMarks } from "../components.js";
-import { navigate, buildHref, updateQuery } from "../router.js";
+import { formatCount, formatDuration, formatShortCount, formatTime, pluralize } from "../format.js";
+import { buildHref, navigate, updateQuery } from "../router.js";
 import { describeMissingScope, ScopedButton } from "../scopes.js";
+import { useShortcuts } from "../shortcuts.js";
 import { useRunList } from "./runs/list-loader.js";
+import { describeStatus, parseStates, STATES, TIME_RANGES, toggleState } from "./runs/list.js";
 import { StartDialog } from "./runs/start-dialog.js";
 
 const NO_FILTER = { state: "", workflow: "", tag: "", parent: "", q: "", since: "" };
-const HELD_SCROLL_PX = 150; // pixels: whoever has scrolled so far down is reading
+const HELD_SCROLL_PX = 150; // a list that is scrolled further down is being read
 
 export function RunsPage({ query, caller }) {
   const { marks, mark, unmark } = useMarks();
@@ -31,7 +31,7 @@ export function RunsPage({ query, caller }) {
     ...(canStart ? { n: ["start a run", start] } : {}),
   });
   const marked = list.rows.filter((one) => marks.has(one.id));
-  hasMarked.current = marked.length > 0; // those that are not on the page any more hold nothing up
+  hasMarked.current = marked.length > 0; // marked runs that are no longer on the page do not hold the list
   const showNew = () => {
     list.showNew();
     window.scrollTo(0, 0);
@@ -43,7 +43,7 @@ export function RunsPage({ query, caller }) {
     <${ProblemNote} problem=${list.problem} refresh=${list.restart} />
     ${list.newCount ? html`<div class="new-runs" role="status"><button class="main" onClick=${showNew}>${pluralize(list.newCount, "new run")}</button></div>` : null}
     ${marked.length ? html`<${BulkActions} runs=${marked} caller=${caller} unmark=${unmark} refresh=${list.refresh} />` : null}
-    ${list.isLoaded || list.rows.length ? html`<${List} label="runs" rows=${list.rows} getKey=${(one) => one.id} open=${(one) => navigate("runs", one.id)}
+    ${list.isLoaded || list.rows.length ? html`<${List} label="runs" rows=${list.rows} getKey=${(one) => one.id} onOpen=${(one) => navigate("runs", one.id)}
       shortcuts=${{ x: ["mark the row", (one) => mark([one.id], !marks.has(one.id))] }}
       getTone=${(one) => (one.isOutdated ? "gone" : undefined)}
       empty=${list.isSearching ? "Looking …" : isFiltered ? html`<${NoMatches} />` : html`<${NoRuns} start=${canStart ? start : null} />`}
@@ -52,7 +52,7 @@ export function RunsPage({ query, caller }) {
     ${isStarting ? html`<${StartDialog} workflow=${query.workflow} onClose=${() => setStarting(false)} />` : null}`;
 }
 
-// Which runs
+// Filters
 
 function Filters({ query, overview, search, isFiltered }) {
   const { data } = useGet("/v1/agents", {}, { live: false });
@@ -83,13 +83,13 @@ function Filters({ query, overview, search, isFiltered }) {
 
 const formatStateCount = (stateCount) => (stateCount ? `${formatShortCount(stateCount.count)}${stateCount.has_more ? "+" : ""}` : "");
 
-// What is typed is looked for when the typing rests.
+// The search starts when the typing pauses.
 function SearchInput({ value, inputRef }) {
   const [typed, setTyped] = useState(value);
   const sentText = useRef(value);
   useEffect(() => {
     if (value !== sentText.current) {
-      sentText.current = value; // somebody else has changed it: a link, or "show all"
+      sentText.current = value; // changed from elsewhere: a link, or "show all"
       setTyped(value);
     }
   }, [value]);
@@ -128,7 +128,7 @@ function buildColumns({ marks, mark, rows }) {
       render: (one) => html`<input type="checkbox" aria-label="mark ${one.id}" checked=${marks.has(one.id)} onChange=${(event) => mark([one.id], event.target.checked)} />` },
     { name: "Run", tone: "run", render: (one) => html`<a class="mono" href=${buildHref("runs", one.id)} title=${one.id}>${one.id}</a>` },
     { name: "Workflow", tone: "flow", render: (one) => html`<button class="plain link" title="show only its runs" onClick=${() => updateQuery({ workflow: one.workflow })}>${one.workflow}</button>` },
-    { name: "State", render: (one) => html`<span><${StateBadge} state=${one.state} paused=${one.is_paused} cancelling=${one.is_cancelling} /></span>` },
+    { name: "State", render: (one) => html`<span><${StateBadge} state=${one.state} isPaused=${one.is_paused} isCancelling=${one.is_cancelling} /></span>` },
     { name: "What of it", tone: "wide", render: (one) => html`<${RunStatus} run=${one} />` },
     { name: "Created", tone: "when", render: (one) => html`<${RelativeTime} at=${one.created_at} />` },
     { name: "Took", tone: "number", render: (one) => html`<${RunDuration} run=${one} />` },
@@ -183,7 +183,7 @@ const NoRuns = ({ start }) => html`<p><strong>There are no runs yet.</strong> Wh
   <pre class="value" tabindex="0" role="region" aria-label="a first run">${EXAMPLE_CODE}</pre>
   <p>${start ? html`Or start one of a workflow that a worker serves: <button class="plain link" onClick=${start}>start a run</button>. ` : null}<code>holdfast demo</code> shows an agent that survives its worker.</p>`;
 
-// Several at once
+// Actions on several runs
 
 const BULK_ACTIONS = {
   pause: { label: "Pause", isApplicable: (run) => !run.finished_at && !run.is_paused, text: "Steps in flight may end; nothing new begins until they are resumed." },

@@ -1,15 +1,15 @@
 // What is started at set times.
 
 import { html, useEffect, useState } from "../html.js";
-import { get, encodePart, post, put, remove } from "../api.js";
+import { encodePart, get, post, put, remove } from "../api.js";
+import { Badge, ConfirmDialog, Dialog, List, ProblemNote, RelativeTime, showToast, StateBadge, useClose, Value } from "../components.js";
 import { useGet, useNow } from "../data.js";
-import { TextInput, isPositiveInteger, splitList, useSubmit } from "../form-controls.js";
-import { formatAgo, formatTime } from "../format.js";
-import { RelativeTime, Badge, ConfirmDialog, Dialog, List, ProblemNote, StateBadge, showToast, useClose, Value } from "../components.js";
+import { isPositiveInteger, splitList, TextInput, useSubmit } from "../form-controls.js";
+import { formatRelativeTime, formatTime } from "../format.js";
 import { buildHref } from "../router.js";
 import { ScopedActionButton, ScopedButton, ScopeNote } from "../scopes.js";
 
-const LATE_AFTER_S = 60; // seconds: as long as a tick counts as being on time
+const LATE_AFTER_S = 60; // a tick counts as on time until then
 const CATCH_UP_LABELS = { skip: "skip: none of them", last: "last: the newest one, once", all: "all: each of them" };
 const OVERLAP_LABELS = { allow: "allow: start it beside the run before", skip: "skip: start nothing while the run before is under way" };
 
@@ -23,7 +23,7 @@ export function SchedulesPage({ caller }) {
     </header>
     <${ProblemNote} problem=${problem} refresh=${refresh} />
     <${ScopeNote} caller=${caller} scope="operate" hint="You can look, but change nothing." />
-    ${data ? html`<${List} label="schedules" rows=${data.items} getKey=${(one) => one.name} open=${(one) => setDialog({ type: "show", one })}
+    ${data ? html`<${List} label="schedules" rows=${data.items} getKey=${(one) => one.name} onOpen=${(one) => setDialog({ type: "show", one })}
       empty=${html`<p>Nothing is started at set times.</p><p>Here, or in code: <code>@workflow(schedule=Schedule(cron="0 6 * * 1-5", zone="Europe/Berlin"))</code>. Each tick fires once, however many workers there are, and what was missed is made up for as the schedule says.</p>`}
       columns=${[
         { name: "Schedule", tone: "wide", render: (one) => html`<button class="plain link" onClick=${() => setDialog({ type: "show", one })}>${one.name}</button>
@@ -58,7 +58,7 @@ function NextTick({ one }) {
   if (!one.next_at) return html`<span class="faint">never again</span>`;
   const lateS = (now - Date.parse(one.next_at)) / 1000;
   if (lateS > LATE_AFTER_S) return html`<${Badge} tone="bad">late<//> <${RelativeTime} at=${one.next_at} /><div class="faint">no worker that serves ${one.workflow} is there to fire it</div>`;
-  return html`${lateS >= 0 ? "now" : formatAgo(one.next_at, now)}<div class="faint">${formatTime(one.next_at)}</div>`;
+  return html`${lateS >= 0 ? "now" : formatRelativeTime(one.next_at, now)}<div class="faint">${formatTime(one.next_at)}</div>`;
 }
 
 function LastRun({ one }) {
@@ -72,7 +72,7 @@ function MissedTicks({ one }) {
     <div class="faint">${{ skip: "what is missed is left out", last: "what is missed is made up for once", all: "all that is missed is made up for" }[one.catch_up]}</div>`;
 }
 
-// The next firings of a timing, as the server tells; what is wrong with the timing is told instead.
+// The next ticks of a timing, or the problem with the timing.
 function useTicks(timing) {
   const [state, setState] = useState({ ticks: null, problem: null });
   useEffect(() => {
@@ -110,7 +110,7 @@ function ScheduleDialog({ one, onClose }) {
   <//>`;
 }
 
-// The inputs that were typed: { value } or { fault }.
+// The typed inputs: { value } or { error }.
 function parseInputs(text) {
   try {
     const value = text.trim() ? JSON.parse(text) : {};

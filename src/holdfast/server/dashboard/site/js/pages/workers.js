@@ -1,9 +1,9 @@
 // The processes that take up runs.
 
 import { html } from "../html.js";
+import { Badge, List, ProblemNote, RelativeTime } from "../components.js";
 import { useGet } from "../data.js";
 import { pluralize } from "../format.js";
-import { RelativeTime, Badge, List, ProblemNote } from "../components.js";
 import { buildHref } from "../router.js";
 
 export function WorkersPage() {

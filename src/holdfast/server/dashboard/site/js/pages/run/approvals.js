@@ -1,9 +1,9 @@
-// What a run asks people, to be answered in place.
+// The approvals of a run, to be answered in place.
 
 import { html } from "../../html.js";
-import { useGet } from "../../data.js";
-import { EmptyState, ProblemNote } from "../../components.js";
 import { ApprovalPanel } from "../../approval.js";
+import { EmptyState, ProblemNote } from "../../components.js";
+import { useGet } from "../../data.js";
 
 export function RunApprovals({ report, caller, onlyOpen = false }) {
   const { data, problem, refresh } = useGet("/v1/approvals", { run_id: report.id, include_closed: !onlyOpen, limit: 200 });

@@ -3,13 +3,13 @@
 // A run may work for seconds and wait for days. What counts as work are steps; a run that waits for a timer, a signal or
 // a person is idle, however long, and so is one that waits for a child for very long (that has a timeline of its own).
 
-// A stretch is folded that is longer than so many seconds, and than so many times all the work.
+// [seconds, times]: a piece is folded that is longer than these seconds, and than this multiple of all the work.
 const IDLE_FOLD_RULES = [[1, 3], [5, 0.25]];
 const CHILD_FOLD_RULES = [[600, 0.25]]; // the same, while a child works
 const FOLD_WIDTH = 0.04; // of the width, for one fold
 const MAX_FOLDS_WIDTH = 0.4; // of the width, for all of them
 
-// spans: [{ begin, end, work: "here" | "elsewhere" | "" }], in milliseconds; in any order.
+// intervals: [{ begin, end, work: "here" | "elsewhere" | "" }], in milliseconds; in any order.
 //   { begin, end, segments: [{ from, to, left, width, folded }] }, left and width as shares of the whole.
 export function buildAxis(intervals) {
   if (!intervals.length) return { begin: 0, end: 0, segments: [] };

@@ -1,19 +1,19 @@
 // What was said in an agent's run, turn by turn, and what its model is saying now.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { get, encodePart } from "../../api.js";
-import { useLoader } from "../../data.js";
-import { formatValue, describeCutOff, pluralize } from "../../format.js";
+import { encodePart, get } from "../../api.js";
 import { Badge, EmptyState, ProblemNote, Value } from "../../components.js";
+import { useLoader } from "../../data.js";
+import { describeCutOff, formatValue, pluralize } from "../../format.js";
 import { buildHref, updateQuery } from "../../router.js";
 import { RunApprovals } from "./approvals.js";
 import { isEnded } from "./rows.js";
 import { UsageText } from "./usage.js";
-import { Collapsible, CodeText } from "./values.js";
+import { CodeText, Collapsible } from "./values.js";
 
-const MIN_INTERVAL_MS = 600; // milliseconds, at least, between two readings of a conversation: it is read as a whole
+const MIN_INTERVAL_MS = 600; // between two requests for a conversation: each one loads all of it
 
-// A value that changes no more often than so.
+// A value that changes at most once per interval.
 function useThrottled(value, intervalMs) {
   const [throttled, setThrottled] = useState(value);
   const last = useRef(0);
@@ -39,7 +39,7 @@ export function Conversation({ report, answers, caller }) {
   const isAtEnd = useRef(false);
   const streamedText = streaming.map((one) => one.text).join("");
   useEffect(() => {
-    // Whoever looks at the end goes on to see it while the answer grows.
+    // A page scrolled to its end stays there while the answer grows.
     const update = () => (isAtEnd.current = window.innerHeight + window.scrollY > document.documentElement.scrollHeight - 80);
     window.addEventListener("scroll", update);
     update();
@@ -107,7 +107,7 @@ function LongText({ value, label }) {
   return html`<div class="pre mono">${text.slice(0, MAX_SHOWN_CHARS)}…</div><${Collapsible} summary=${`All ${pluralize(text.length, "character")}`}><${Value} value=${value} label=${label} /><//>`;
 }
 
-// The answer that is being given. Screen readers are told of it when it is there, not word by word.
+// The answer that is being streamed. Screen readers read it when it is complete, not word by word.
 function StreamingAnswer({ one, hasEnded }) {
   const isHidden = hasEnded || (one.done && !one.text); // it has failed, or was left
   return html`<${RetractedTexts} texts=${one.retracted} step=${one.step} />

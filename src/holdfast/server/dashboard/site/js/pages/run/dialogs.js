@@ -1,10 +1,10 @@
-// What asks before something is done to a run: what will be taken back, which value, which budget.
+// The dialogs before an action on a run: what a retry rewinds, which value, which budget.
 
 import { html, useEffect, useState } from "../../html.js";
-import { get, encodePart, post, put } from "../../api.js";
+import { encodePart, get, post, put } from "../../api.js";
+import { ActionButton, ConfirmDialog, Dialog, Note, ProblemNote, useClose, Value } from "../../components.js";
 import { pluralize } from "../../format.js";
 import { Form, useForm } from "../../forms.js";
-import { ActionButton, ConfirmDialog, Dialog, Note, ProblemNote, useClose, Value } from "../../components.js";
 import { navigate } from "../../router.js";
 import { buildJsonField } from "../../schema.js";
 import { isForkable } from "./permissions.js";
@@ -14,7 +14,7 @@ import { CodeText } from "./values.js";
 const buildRunPath = (report) => `/v1/runs/${encodePart(report.id)}`;
 const OUTPUT_FIELD = buildJsonField("What it returned");
 const VALUE_FIELD = buildJsonField("Value");
-const MAX_SHOWN_RECORDS = 12; // records that a retry takes back, by name
+const MAX_SHOWN_RECORDS = 12; // of those that a retry rewinds
 
 function CancelDialog({ report, onClose }) {
   return html`<${ConfirmDialog} title="Cancel this run?" confirmLabel="Cancel the run" onClose=${onClose}
@@ -22,7 +22,7 @@ function CancelDialog({ report, onClose }) {
     action=${() => post(`${buildRunPath(report)}/cancel`)} />`;
 }
 
-// What a retry takes back, told before it is.
+// Lists the records that a retry rewinds.
 function RetryDialog({ report, onClose }) {
   const close = useClose(onClose);
   const [canRunAgain, setCanRunAgain] = useState(false);

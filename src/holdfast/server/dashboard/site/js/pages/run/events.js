@@ -1,9 +1,9 @@
-// The raw feed of a run's events: read page by page, and on whenever something was heard of.
+// The events of a run: read page by page, and further whenever a new one arrives.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { get, encodePart } from "../../api.js";
-import { formatTime, pluralize } from "../../format.js";
+import { encodePart, get } from "../../api.js";
 import { ProblemNote } from "../../components.js";
+import { formatTime, pluralize } from "../../format.js";
 
 const PAGE_SIZE = 200;
 const MAX_EVENTS = 5000; // on the page

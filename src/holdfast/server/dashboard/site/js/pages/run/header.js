@@ -1,17 +1,17 @@
-// The head of a run's page: what it is, how it is, what it cost, what happened, and what to do now.
+// The header of a run's page: its state, its usage, what happened, and what to do next.
 
 import { html } from "../../html.js";
 import { encodePart, post } from "../../api.js";
-import { formatTime, formatDuration } from "../../format.js";
+import { ActionButton, Badge, RelativeTime, StateBadge } from "../../components.js";
 import { useNow } from "../../data.js";
-import { ActionButton, RelativeTime, Badge, StateBadge } from "../../components.js";
+import { formatDuration, formatTime } from "../../format.js";
 import { buildHref } from "../../router.js";
-import { isEnded, formatWorkerName, indexWorkers } from "./rows.js";
 import { findObstacles } from "./permissions.js";
+import { formatWorkerName, indexWorkers, isEnded } from "./rows.js";
 import { formatBudgetLeft, UsageText } from "./usage.js";
-import { CopyButton, CodeText } from "./values.js";
+import { CodeText, CopyButton } from "./values.js";
 
-export function RunHeader({ report, caller, open }) {
+export function RunHeader({ report, caller, openDialog }) {
   return html`<header class="run-head">
       <nav class="crumbs" aria-label="where it stands">
         <a href=${buildHref("runs", "", { workflow: report.workflow })}>${report.workflow}</a>${report.version ? html` <span class="faint">${report.version}</span>` : null}
@@ -19,13 +19,13 @@ export function RunHeader({ report, caller, open }) {
         ${report.forked_from ? html` · <span class="faint">forked from</span> <a href=${buildHref("runs", report.forked_from)}>${report.forked_from}</a>` : null}
       </nav>
       <h1>${report.id}<${CopyButton} value=${report.id} label="the id" /></h1>
-      <span class="states"><${StateBadge} state=${report.state} paused=${report.is_paused} cancelling=${report.is_cancelling} />
+      <span class="states"><${StateBadge} state=${report.state} isPaused=${report.is_paused} isCancelling=${report.is_cancelling} />
       ${report.is_disabled ? html` <${Badge} tone="bad">disabled<//>` : null}</span>
-      <${RunActions} report=${report} caller=${caller} open=${open} />
+      <${RunActions} report=${report} caller=${caller} openDialog=${openDialog} />
     </header>
     <${RunFacts} report=${report} />
     <p class="run-told">${report.summary}</p>
-    <${AdviceList} report=${report} caller=${caller} open=${open} />`;
+    <${AdviceList} report=${report} caller=${caller} openDialog=${openDialog} />`;
 }
 
 function RunFacts({ report }) {
@@ -53,10 +53,10 @@ const ResumeButton = ({ report, obstacles }) => html`<${ActionButton} tone="main
 
 const ACTION_LABELS = { cancel: "Cancel", retry: "Retry", fork: "Fork", signal: "Signal", budget: "Budget" };
 
-function RunActions({ report, caller, open }) {
+function RunActions({ report, caller, openDialog }) {
   const obstacles = findObstacles(report, caller);
   const hasEnded = isEnded(report.state);
-  const renderButton = (name, tone = "") => html`<button key=${name} class=${tone} disabled=${Boolean(obstacles[name])} title=${obstacles[name] || undefined} onClick=${() => open(name)}>${ACTION_LABELS[name]}</button>`;
+  const renderButton = (name, tone = "") => html`<button key=${name} class=${tone} disabled=${Boolean(obstacles[name])} title=${obstacles[name] || undefined} onClick=${() => openDialog(name)}>${ACTION_LABELS[name]}</button>`;
   return html`<div class="right" role="group" aria-label="what can be done">
     ${hasEnded
       ? renderButton("retry", report.retry?.is_possible ? "main" : "")
@@ -67,37 +67,37 @@ function RunActions({ report, caller, open }) {
   </div>`;
 }
 
-// What to do now, each with what does it.
-function AdviceList({ report, caller, open }) {
+// What to do next, each with a button that does it.
+function AdviceList({ report, caller, openDialog }) {
   if (!report.advice.length) return null;
   return html`<ul class="advice" aria-label="what to do now">
     ${report.advice.map((one, index) => html`<li key=${index} class="note ${index ? "" : "warn"}">
       <span><${CodeText}>${one.text.charAt(0).toUpperCase() + one.text.slice(1)}<//></span>
-      <${AdviceAction} action=${one.action} report=${report} caller=${caller} open=${open} />
+      <${AdviceAction} action=${one.action} report=${report} caller=${caller} openDialog=${openDialog} />
     </li>`)}
   </ul>`;
 }
 
-function AdviceAction({ action, report, caller, open }) {
+function AdviceAction({ action, report, caller, openDialog }) {
   const obstacles = findObstacles(report, caller);
   const renderButton = (name, label, onClick, tone = "main") => html`<button class=${tone} disabled=${Boolean(obstacles[name])} title=${obstacles[name] || undefined} onClick=${onClick}>${label}</button>`;
   switch (action) {
     case "retry":
-      return renderButton("retry", "Retry", () => open("retry"));
+      return renderButton("retry", "Retry", () => openDialog("retry"));
     case "run_again":
-      return renderButton("retry", "Retry …", () => open("retry"));
+      return renderButton("retry", "Retry …", () => openDialog("retry"));
     case "settle": {
       const unknown = report.journal.findLast((one) => one.has_unknown_outcome);
-      return unknown ? renderButton("settle", "Settle it", () => open("settle", unknown)) : null;
+      return unknown ? renderButton("settle", "Settle it", () => openDialog("settle", unknown)) : null;
     }
     case "resume":
       return html`<${ResumeButton} report=${report} obstacles=${obstacles} />`;
     case "approve":
-      return renderButton("approve", "Answer", () => open("approve"));
+      return renderButton("approve", "Answer", () => openDialog("approve"));
     case "budget":
-      return renderButton("budget", "Give it more", () => open("budget"));
+      return renderButton("budget", "Give it more", () => openDialog("budget"));
     case "fork":
-      return renderButton("fork", "Fork", () => open("fork"), "");
+      return renderButton("fork", "Fork", () => openDialog("fork"), "");
     case "enable":
       return html`<${ActionButton} tone="main" disabled=${Boolean(obstacles.enable)} title=${obstacles.enable || undefined} action=${() => post(`/v1/agents/${encodePart(report.workflow)}/enable`)} done="${report.workflow} is enabled.">Enable<//>`;
     case "worker":

@@ -1,8 +1,8 @@
 // What went into a run, what came out, and what was sent to it meanwhile.
 
 import { html } from "../../html.js";
-import { formatAgo } from "../../format.js";
 import { EmptyState } from "../../components.js";
+import { formatRelativeTime } from "../../format.js";
 import { isEnded } from "./rows.js";
 import { ErrorDetails, NamedValue } from "./values.js";
 
@@ -17,7 +17,7 @@ export function InputOutput({ report }) {
           : html`<h2>Output</h2><${EmptyState}>${isEnded(report.state) ? "It has none." : "It has not ended yet."}<//>`}
     </div>
     ${report.pending_signals.length
-      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${report.pending_signals.map((one) => html`<${NamedValue} key=${one.id} name="${one.name}, sent ${formatAgo(one.sent_at)}" value=${one.value} />`)}</div>`
+      ? html`<div class="panel"><h2>Signals that nothing has taken yet</h2>${report.pending_signals.map((one) => html`<${NamedValue} key=${one.id} name="${one.name}, sent ${formatRelativeTime(one.sent_at)}" value=${one.value} />`)}</div>`
       : null}
   </div>`;
 }

@@ -1,9 +1,9 @@
-// What is in flight, and what models say while they say it, from the events of a run. Pure.
+// Steps in flight, and answers of models while they are streamed, from the events of a run. Pure.
 //
-// An answer may be begun by one worker and given by another: what the first had said is void then, and the reader has
-// seen it. It is kept, marked as taken back.
+// One worker may begin an answer, and another one complete it: what the first had streamed is void then, but was seen.
+// It is kept, marked as retracted.
 
-// answers: { [step]: { step, name, text, takenBack: [text], done } }
+// answers: { [step]: { step, name, text, retracted: [text], done } }
 export function applyAnswerEvent(answers, event) {
   const { kind, step } = event;
   if (kind === "reopened") return {};
@@ -29,8 +29,9 @@ const NON_OUTCOME_KINDS = new Set(["started", "text", "retracted", "delivered", 
 
 const MAX_ENDED = 20;
 
-// What has begun: { [step]: { number, name, updated_at, attempt, arguments, run, ended } }. Most steps leave no other trace before
-// they have ended; and one that has ended stays until its record is read, so that nothing is gone in between.
+// Steps that began: { [step]: { number, name, updated_at, attempt, arguments, run, ended } }. Most steps leave no other
+// trace before they have ended; and one that has ended stays until its record is read, so that nothing is missing in
+// between.
 export function applyStepEvent(inFlight, event) {
   const { kind, step } = event;
   if (kind === "reopened" || kind === "ended") return {};

@@ -1,4 +1,4 @@
-// What may be done with a run, and why not: { [act]: "" | why not }.
+// Which actions a run allows, and why not: { [action]: "" | why not }.
 
 import { describeMissingScope } from "../../scopes.js";
 import { isEnded } from "./rows.js";

@@ -1,21 +1,21 @@
-// A run's story, kept up to date: read page by page, and from then on only what is new.
+// A run's report, kept up to date: read page by page, and from then on only what is new.
 //
 // The run's own events tell at once that something has happened in it, and what its model is saying; the store's changes
 // tell what has no event, such as another worker that has taken it, and are there after a run has ended, too. Both only
 // say when to look: what is shown is always read. So it does not matter whether one of them is cut for a while.
 
 import { useCallback, useEffect, useRef, useState } from "../../html.js";
-import { follow, get, encodePart } from "../../api.js";
+import { encodePart, follow, get } from "../../api.js";
 import { useChangeFeed } from "../../data.js";
-import { applyStepEvent, applyAnswerEvent } from "./live-events.js";
+import { applyAnswerEvent, applyStepEvent } from "./live-events.js";
 import { isEnded, isReopened, mergeReport } from "./rows.js";
 
 const PAGE_SIZE = 500;
-const MIN_PAUSE_MS = 120; // milliseconds, at least, in which events are gathered before the story is read; twice as long as that took
-const RETRY_DELAY_MS = 2000; // milliseconds after which a server that did not answer is asked again
-const POLL_INTERVAL_MS = 5000; // milliseconds after which a run that has not ended is looked at anyway: a death tells nobody of itself
+const MIN_PAUSE_MS = 120; // events are gathered at least this long before the report is read, and twice as long as that takes
+const RETRY_DELAY_MS = 2000; // until a request that failed is sent again
+const POLL_INTERVAL_MS = 5000; // a run that has not ended is also read without a change: a worker death causes none by itself
 
-// { story, problem, answers, flights, events, again }: `events` rises with each event that was heard.
+// { report, problem, answers, inFlight, eventCount, refresh }: `eventCount` rises with each event that was received.
 export function useRunReport(id) {
   const [state, setState] = useState({ report: null, problem: null });
   const [answers, setAnswers] = useState({});
@@ -40,7 +40,7 @@ export function useRunReport(id) {
   useEffect(() => {
     if (!isLoaded || hasEnded) return undefined;
     const stream = new AbortController();
-    let frame = 0; // events that were put off, so that many at once are one change of the page
+    let frame = 0; // new events wait for the next frame, so that many at once are one change of the page
     let newEvents = [];
     const applyEvents = () => {
       frame = 0;
@@ -71,7 +71,7 @@ export function useRunReport(id) {
   return { ...state, answers, inFlight, eventCount, refresh };
 }
 
-// Reads a story: one request at a time, and one more if something was new meanwhile.
+// Reads a report: one request at a time, and one more if something changed meanwhile.
 class ReportReader {
   constructor(id, onChange) {
     this.id = id;

@@ -1,4 +1,4 @@
-// What stands in a run's timeline, row by row: records, steps in flight, and where another worker took over. Pure.
+// The rows of a run's timeline: records, steps in flight, and takeovers. Pure.
 
 const WORK_KINDS = new Set(["step", "compensation"]);
 const WAIT_KINDS = new Set(["child", "signal", "approval"]);
@@ -10,13 +10,13 @@ const parseTime = (at) => (at ? Date.parse(at) : NaN);
 // How often a worker replayed a record after taking the run over from one that had died. Records may be read before that.
 export const countReplays = (report, record) => report.takeover_epochs.filter((epoch) => epoch > record.epoch).length;
 
-// Whether a person has said what came of it, and no attempt: its outcome was unknown.
+// Whether a person settled it: its outcome was unknown.
 export const isSettled = (record) => record.attempt_count === 0;
 
 export const formatWorkerName = (worker, workers) => workers.get(worker)?.name || `worker ${worker}`;
 export const indexWorkers = (report) => new Map(report.workers.map((one) => [one.id, one]));
 
-// What a record is called: what is no step says what it is, too.
+// The title of a record: what is not a step says its kind, too.
 export function formatTitle(record) {
   const { kind, name } = record;
   if (kind === "step" || kind === "approval" || name.startsWith(`${kind} `)) return name;
@@ -30,7 +30,8 @@ export const formatRowTitle = ({ record, attempt, child, waitsFor }) => (record 
 // The kinds for which a reader looks: a model call and a step are one kind in the journal, and two for people.
 export const getDisplayKind = (record) => (record.model_call ? "model" : record.kind);
 
-// Rows in the order in which things began. Each: { key, what: "record" | "flight" | "child" | "wait" | "takeover" | "skipped", begin, end, work, ... }.
+// Rows in the order in which things began. Each: { key, type, begin, end, work, ... }.
+//   type: "record" | "flight" | "child" | "wait" | "takeover" | "skipped"
 //   now: milliseconds, until which steps in flight go on.
 export function buildRows(report, now) {
   const beginTimes = computeBeginTimes(report);
@@ -100,7 +101,7 @@ function computeBeginTimes(report) {
   });
 }
 
-// A story with all that is in flight: what is kept of it, and what events have told (see answers.js).
+// A report with all that is in flight: what the report has, and what events added since (see live-events.js).
 export function addInFlight(report, inFlight) {
   const recorded = new Set(report.journal.map((record) => record.number));
   const known = new Map(report.in_flight.map((one) => [one.number, one]));
@@ -112,14 +113,14 @@ export function addInFlight(report, inFlight) {
   return { ...report, in_flight: [...known.values()] };
 }
 
-// When a person let the run go on after it had ended.
+// When the run was retried after its end.
 const parseReopenings = (report) => report.reopened_at.map(parseTime);
 
-// Where another worker went on: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
+// Where another worker continued: [{ epoch, at, from, to, seconds, how: "died" | "left" | "moved" | "alone" }].
 //   from, to: workers' ids; seconds: between the last record of the one and the first beginning of the other.
-// The number of a run's lease rises whenever somebody takes it, also a run that was left waiting by somebody who was
-// well. Then the first thing that the next one records is what it waited for. Whoever held a run that had ended, and
-// was let go on by a person, is no part of its story.
+// The epoch of a run rises with each claim, also of a run that was parked by a healthy worker. Then the first thing
+// that the next worker records is what the run waited for. A run that was
+// retried after its end was not taken over from the worker that held it before.
 export function findTakeovers(report) {
   const workers = indexWorkers(report);
   const reopenings = parseReopenings(report);
@@ -161,14 +162,14 @@ export function assignLanes(report) {
   return lanes;
 }
 
-// What a page of a story adds to what is known of it; from the beginning, if it was asked for so.
+// A report with another page of its journal; with `fromStart`, the page replaces the journal.
 export function mergeReport(before, page, fromStart) {
   const known = fromStart || !before ? [] : before.journal;
   const last = known.length ? known.at(-1).seq : -1;
   return { ...page, journal: [...known, ...page.journal.filter((one) => one.seq > last)] };
 }
 
-// Whether records that are known were taken back since: a run that had ended goes on, or has ended anew.
+// Whether known records were rewound since: an ended run was retried, and may have ended again.
 export const isReopened = (before, page) => isEnded(before.state) && (page.state !== before.state || page.finished_at !== before.finished_at);
 
 // Which of many rows of one height are in view: { first, last, above, below }, the latter in pixels.

@@ -1,16 +1,16 @@
 // One step, whole: what it was given, what came of it, what it cost, and what can be done from here.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { get, encodePart } from "../../api.js";
-import { formatBytes, formatTime, formatCount, describeCutOff, formatDuration, pluralize } from "../../format.js";
+import { encodePart, get } from "../../api.js";
 import { Badge, ProblemNote, Value } from "../../components.js";
+import { describeCutOff, formatBytes, formatCount, formatDuration, formatTime, pluralize } from "../../format.js";
 import { buildHref } from "../../router.js";
-import { isForkable, findObstacles } from "./permissions.js";
-import { isSettled, formatWorkerName, getStepNumber, countReplays, formatRowTitle, indexWorkers } from "./rows.js";
+import { findObstacles, isForkable } from "./permissions.js";
+import { countReplays, formatRowTitle, formatWorkerName, getStepNumber, indexWorkers, isSettled } from "./rows.js";
 import { formatCost } from "./usage.js";
-import { CopyButton, ErrorDetails, Collapsible, NamedValue } from "./values.js";
+import { Collapsible, CopyButton, ErrorDetails, NamedValue } from "./values.js";
 
-export function StepDetail({ row, caller, open, onClose }) {
+export function StepDetail({ row, caller, openDialog, onClose }) {
   const element = useRef(null);
   useEffect(() => {
     // Below the rows, on a phone, it would open out of sight.
@@ -23,7 +23,7 @@ export function StepDetail({ row, caller, open, onClose }) {
       <button type="button" class="plain" aria-label="close the step" onClick=${onClose}>✕</button>
     </header>
     ${row.record
-      ? html`<${RecordDetail} key=${row.record.recorded_at} record=${row.record} report=${row.report} caller=${caller} open=${open} />`
+      ? html`<${RecordDetail} key=${row.record.recorded_at} record=${row.record} report=${row.report} caller=${caller} openDialog=${openDialog} />`
       : row.attempt
         ? html`<${AttemptDetail} row=${row} />`
         : row.child
@@ -48,7 +48,7 @@ function AttemptDetail({ row }) {
     ${attempt.progress !== null && attempt.progress !== undefined ? html`<${NamedValue} name="Progress" value=${attempt.progress} />` : null}`;
 }
 
-function RecordDetail({ record, report, caller, open }) {
+function RecordDetail({ record, report, caller, openDialog }) {
   const [fullRecord, setFullRecord] = useState(null);
   const [problem, setProblem] = useState(null);
   const workers = indexWorkers(report);
@@ -68,8 +68,8 @@ function RecordDetail({ record, report, caller, open }) {
       ${record.related_run_id ? html`<div><dt>Run</dt><dd><a href=${buildHref("runs", record.related_run_id)}>${record.related_run_id}</a></dd></div>` : null}
     </dl>
     <div class="does">
-      ${isForkable(record) ? html`<button type="button" disabled=${Boolean(obstacles.fork)} title=${obstacles.fork || undefined} onClick=${() => open("fork", record, report)}>Fork from here</button>` : null}
-      ${record.has_unknown_outcome ? html`<button type="button" class="main" disabled=${Boolean(obstacles.settle)} title=${obstacles.settle || undefined} onClick=${() => open("settle", record, report)}>Settle it</button>` : null}
+      ${isForkable(record) ? html`<button type="button" disabled=${Boolean(obstacles.fork)} title=${obstacles.fork || undefined} onClick=${() => openDialog("fork", record, report)}>Fork from here</button>` : null}
+      ${record.has_unknown_outcome ? html`<button type="button" class="main" disabled=${Boolean(obstacles.settle)} title=${obstacles.settle || undefined} onClick=${() => openDialog("settle", record, report)}>Settle it</button>` : null}
     </div>
     ${record.reason ? html`<p class="pre">${record.reason}</p>` : null}
     ${shownRecord.error ? html`<${NamedValue} name="Error"><${ErrorDetails} error=${shownRecord.error} /><//>` : null}

@@ -1,8 +1,8 @@
 // Tabs, in the address, so that one can be linked to.
 
 import { html } from "../../html.js";
-import { useShortcuts } from "../../shortcuts.js";
 import { updateQuery } from "../../router.js";
+import { useShortcuts } from "../../shortcuts.js";
 
 // tabs: [{ name, label, count }]
 export function Tabs({ tabs, at }) {

@@ -2,15 +2,15 @@
 // time. Only rows in view are on the page, so that ten thousand of them stay quick.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../html.js";
-import { get, encodePart } from "../../api.js";
-import { useLoader, useNow } from "../../data.js";
-import { formatTime, formatCount, describeCutOff, formatDuration, pluralize } from "../../format.js";
-import { useShortcuts } from "../../shortcuts.js";
+import { encodePart, get } from "../../api.js";
 import { EmptyState, ProblemNote } from "../../components.js";
+import { useLoader, useNow } from "../../data.js";
+import { describeCutOff, formatCount, formatDuration, formatTime, pluralize } from "../../format.js";
 import { buildHref, parseHash, updateQuery } from "../../router.js";
+import { useShortcuts } from "../../shortcuts.js";
 import { buildAxis, buildMarks, computePosition } from "./axis.js";
+import { addInFlight, assignLanes, buildRows, computeVisibleRange, countReplays, formatRowTitle, formatTitle, formatWorkerName, getDisplayKind, getStepNumber, indexWorkers, isEnded, isNote, isSettled } from "./rows.js";
 import { StepDetail } from "./step-detail.js";
-import { computeVisibleRange, isEnded, isNote, isSettled, assignLanes, formatWorkerName, getStepNumber, countReplays, buildRows, getDisplayKind, formatTitle, formatRowTitle, addInFlight, indexWorkers } from "./rows.js";
 import { formatCost } from "./usage.js";
 
 const ROW_HEIGHT = 34;
@@ -27,7 +27,8 @@ function useIsPhone() {
   return isPhone;
 }
 
-// The stories of runs that were opened in place: { kin: by id, problem, again }. Of a very long one, it is the beginning.
+// The reports of runs that were opened in place, of very long ones only the first page:
+// { openedReports: by id, problem, refresh }.
 function useOpenedReports(ids) {
   const { data, refresh } = useLoader(async (signal) => {
     const results = await Promise.allSettled(ids.map((id) => get(`/v1/runs/${encodePart(id)}/report`, {}, signal)));
@@ -38,7 +39,7 @@ function useOpenedReports(ids) {
 }
 const NO_REPORTS = { openedReports: {}, problem: null };
 
-// When the runs that a run has started began and ended.
+// The runs of the run tree by their ids, with the times at which they began and ended.
 function useTreeRuns(report) {
   const { data } = useLoader(
     async (signal) => (report.related_runs.length ? get(`/v1/runs/${encodePart(report.id)}/tree`, {}, signal) : null),
@@ -47,7 +48,7 @@ function useTreeRuns(report) {
   return useMemo(() => new Map((data?.items ?? []).map((one) => [one.id, one])), [data]);
 }
 
-// Rows of a story, with those of runs that were opened below the row that tells of them.
+// The rows of a report, with those of opened runs below the row of that run.
 function flattenRows(report, now, openedReports, treeRuns, depth = 0) {
   const detailedReport = { ...report, related_runs: report.related_runs.map((one) => ({ ...one, ...(treeRuns.get(one.id) ?? {}) })) };
   const rows = [];
@@ -60,7 +61,7 @@ function flattenRows(report, now, openedReports, treeRuns, depth = 0) {
   return rows;
 }
 
-export function Timeline({ report: loadedReport, inFlight, caller, query, open }) {
+export function Timeline({ report: loadedReport, inFlight, caller, query, openDialog }) {
   const report = useMemo(() => addInFlight(loadedReport, inFlight), [loadedReport, inFlight]);
   const isLive = !isEnded(report.state);
   const now = useNow(isLive ? 250 : 60000);
@@ -90,7 +91,7 @@ export function Timeline({ report: loadedReport, inFlight, caller, query, open }
         ? html`<${Rows} rows=${shown} axis=${axis} lanes=${lanes} selected=${selected} opened=${opened} toggle=${toggle} isLive=${isLive} />`
         : html`<${EmptyState}>Nothing is recorded yet${report.stall_reason ? `: ${report.stall_reason}` : "."}<//>`}
     </div>
-    ${selected ? html`<${StepDetail} key=${selected.key} row=${selected} caller=${caller} open=${open} onClose=${() => closeStep(selected.key)} />` : null}
+    ${selected ? html`<${StepDetail} key=${selected.key} row=${selected} caller=${caller} openDialog=${openDialog} onClose=${() => closeStep(selected.key)} />` : null}
   </div>`;
 }
 
@@ -124,18 +125,18 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
   const height = isPhone ? PHONE_ROW_HEIGHT : ROW_HEIGHT;
   const element = useRef(null);
   const [view, setView] = useState({ top: 0, height: 600 });
-  const [at, setAt] = useState(-1);
+  const [shownIndex, setShownIndex] = useState(-1);
   const hasMoved = useRef(false);
   const isAtEnd = useRef(false);
   const updateView = () => {
     const box = element.current;
-    if (!box) return; // it went, and somebody still looks
+    if (!box) return; // it was removed meanwhile
     isAtEnd.current = box.scrollTop + box.clientHeight > box.scrollHeight - height;
     const top = Math.floor(box.scrollTop / height) * height;
     setView((before) => (before.top === top && before.height === box.clientHeight ? before : { top, height: box.clientHeight }));
   };
   useLayoutEffect(() => {
-    // Whoever watches the end of a run that moves on goes on to watch it.
+    // A list of a live run that is scrolled to its end stays there.
     if (isLive && isAtEnd.current) element.current.scrollTop = element.current.scrollHeight;
     updateView();
   }, [rows.length, height]);
@@ -149,10 +150,10 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
     hasMoved.current = false;
     const box = element.current;
     const axisHeight = box.querySelector(".axis").offsetHeight;
-    if (at * height < box.scrollTop) box.scrollTop = at * height;
-    else if ((at + 1) * height + axisHeight > box.scrollTop + box.clientHeight) box.scrollTop = (at + 1) * height + axisHeight - box.clientHeight;
+    if (shownIndex * height < box.scrollTop) box.scrollTop = shownIndex * height;
+    else if ((shownIndex + 1) * height + axisHeight > box.scrollTop + box.clientHeight) box.scrollTop = (shownIndex + 1) * height + axisHeight - box.clientHeight;
     updateView();
-    box.querySelector(`[data-row="${CSS.escape(rows[at]?.key ?? "")}"]`)?.focus({ preventScroll: true });
+    box.querySelector(`[data-row="${CSS.escape(rows[shownIndex]?.key ?? "")}"]`)?.focus({ preventScroll: true });
   });
   useLayoutEffect(() => {
     // A step that was linked to, or came from elsewhere on the page, is looked for once.
@@ -162,7 +163,7 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
     box.scrollTop = Math.max(0, index * height - box.clientHeight / 3);
     updateView();
   }, [selected?.key]);
-  // Keys may come faster than the page is drawn: they go by what is kept, and by the address, and not by what was drawn.
+  // Keys may come faster than the page is drawn: they use `currentIndex` and the address, not what was drawn.
   const currentIndex = useRef(-1);
   const getOpenKey = () => parseHash(location.hash).query.row;
   const getCurrentRow = () => rows[currentIndex.current];
@@ -172,7 +173,7 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
     while (isNote(rows[next]) && next + Math.sign(offset) >= 0 && next + Math.sign(offset) < rows.length) next += Math.sign(offset);
     hasMoved.current = true;
     currentIndex.current = next;
-    setAt(next);
+    setShownIndex(next);
     if (getOpenKey() && !isNote(rows[next])) updateQuery({ row: rows[next].key });
   };
   useShortcuts({
@@ -189,7 +190,7 @@ function Rows({ rows, axis, lanes, selected, opened, toggle, isLive }) {
       <div role="rowgroup">
         <div style=${{ height: `${above}px` }} role="presentation"></div>
         ${rows.slice(first, last).map((row, index) => html`<${Row} key=${row.key} row=${row} index=${first + index} axis=${axis} lanes=${lanes}
-          isSelected=${row === selected} isAt=${first + index === at} isOpened=${opened.includes(getRunId(row))} toggle=${toggle} />`)}
+          isSelected=${row === selected} isCurrent=${first + index === shownIndex} isOpened=${opened.includes(getRunId(row))} toggle=${toggle} />`)}
         <div style=${{ height: `${below}px` }} role="presentation"></div>
       </div>
     </div>
@@ -201,7 +202,7 @@ const formatPercent = (share) => `${(100 * share).toFixed(3)}%`;
 
 function TimeAxis({ axis, markCount }) {
   const { ticks, folds } = useMemo(() => buildMarks(axis, markCount), [axis, markCount]);
-  // Far from the beginning, moments close to each other have the same words.
+  // Far from the beginning, moments close to each other have the same label.
   const labels = ticks.map(({ left, seconds }) => ({ left, text: seconds ? formatDuration(seconds) : "0" })).filter((one, index, all) => !index || one.text !== all[index - 1].text);
   return html`<div class="row axis ${folds.length ? "folds" : ""}" role="row" aria-rowindex="1">
     <span role="columnheader">#</span><span role="columnheader">step</span>
@@ -213,7 +214,7 @@ function TimeAxis({ axis, markCount }) {
   </div>`;
 }
 
-function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
+function Row({ row, index, axis, lanes, isSelected, isCurrent, isOpened, toggle }) {
   if (row.type === "takeover") return html`<${TakeoverRow} row=${row} index=${index} />`;
   if (row.type === "skipped") return html`<${SkippedRow} row=${row} index=${index} />`;
   const { record, attempt, child, report, depth } = row;
@@ -222,7 +223,7 @@ function Row({ row, index, axis, lanes, isSelected, isAt, isOpened, toggle }) {
   const title = formatRowTitle(row);
   const tone = record ? (record.ok ? "" : record.outcome && record.outcome !== "failed" && record.outcome !== "unknown" ? "held" : "failed") : "flight";
   const run = getRunId(row);
-  return html`<div class="row ${tone} ${isSelected ? "selected" : ""} ${isAt ? "at" : ""}" role="row" aria-rowindex=${index + 2}>
+  return html`<div class="row ${tone} ${isSelected ? "selected" : ""} ${isCurrent ? "at" : ""}" role="row" aria-rowindex=${index + 2}>
     <span class="no" role="cell">${record?.kind === "timer" ? "" : number || ""}</span>
     <span class="what depth-${Math.min(6, depth)}" role="cell">
       ${run ? html`<button type="button" class="plain twist" aria-expanded=${isOpened ? "true" : "false"} aria-label="${isOpened ? "fold" : "open"} run ${run} in place" onClick=${() => toggle(run)}>${isOpened ? "▾" : "▸"}</button>` : null}

@@ -1,13 +1,13 @@
-// All runs that belong together, from the topmost one down.
+// The run tree, from its root down.
 
 import { html } from "../../html.js";
 import { encodePart } from "../../api.js";
+import { Badge, Note, ProblemNote, StateBadge } from "../../components.js";
 import { useGet } from "../../data.js";
 import { formatDuration, pluralize } from "../../format.js";
-import { Badge, Note, ProblemNote, StateBadge } from "../../components.js";
 import { buildHref } from "../../router.js";
-import { formatCost, UsageText, formatTokens } from "./usage.js";
-import { countStates, buildTree } from "./tree.js";
+import { buildTree, countStates } from "./tree.js";
+import { formatCost, formatTokens, UsageText } from "./usage.js";
 
 export function RunTree({ report }) {
   const { data, problem, refresh } = useGet(`/v1/runs/${encodePart(report.id)}/tree`);

@@ -1,6 +1,6 @@
-// The runs that belong together, as a tree. Pure.
+// The run tree as rows. Pure.
 
-// Each with its depth, those above first; what was started by a run that is not told of stands at the top.
+// Each run with its depth, parents first; a run whose parent is not in the tree is at the top.
 export function buildTree(tree) {
   const known = new Set(tree.items.map((one) => one.id));
   const childrenByParent = new Map();
@@ -17,7 +17,7 @@ export function buildTree(tree) {
   return rows;
 }
 
-// Everything together: how many are in which state.
+// How many runs are in which state.
 export function countStates(items) {
   const counts = {};
   for (const one of items) counts[one.state] = (counts[one.state] ?? 0) + 1;

@@ -1,7 +1,7 @@
-// Tokens, money and budgets in words.
+// Tokens, money, and budgets as text.
 
 import { html } from "../../html.js";
-import { formatCount, formatDuration, formatMoney, pluralize, formatShortCount } from "../../format.js";
+import { formatCount, formatDuration, formatMoney, formatShortCount, pluralize } from "../../format.js";
 
 export function formatCost(usage) {
   if (!usage || !usage.calls) return "";

@@ -1,8 +1,8 @@
 // Recorded values on a page, with a button that copies them.
 
 import { html, useState } from "../../html.js";
-import { formatValue, formatBytes } from "../../format.js";
-import { copyText, COPY_FAILED, showToast, Value } from "../../components.js";
+import { COPY_FAILED, copyText, showToast, Value } from "../../components.js";
+import { formatBytes, formatValue } from "../../format.js";
 
 export function CopyButton({ value, label }) {
   const copy = async () => {
@@ -20,10 +20,10 @@ export function NamedValue({ name, value, size, level = "h3", children }) {
   </section>`;
 }
 
-// Words in which commands stand between backticks.
+// Text with commands between backticks.
 export const CodeText = ({ children }) => html`${String(children).split("`").map((one, index) => (index % 2 ? html`<code>${one}</code>` : one))}`;
 
-// What is only looked at on demand, and not made before.
+// Content that is only rendered once it is opened.
 export function Collapsible({ summary, children }) {
   const [isOpen, setOpen] = useState(false);
   return html`<details open=${isOpen} onToggle=${(event) => setOpen(event.currentTarget.open)}><summary>${summary}</summary>${isOpen ? children : null}</details>`;

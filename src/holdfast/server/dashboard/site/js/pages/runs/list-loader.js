@@ -1,5 +1,5 @@
-// The list of runs as it is asked for: its newest part again whenever something has changed, older parts when the reader
-// wants them, and by itself as long as a search has found too little.
+// Loads the list of runs: its newest part again whenever something has changed, older parts on request, and further
+// parts by itself as long as a search has found too little.
 
 import { useEffect, useRef, useState } from "../../html.js";
 import { get } from "../../api.js";
@@ -53,7 +53,7 @@ export class RunListLoader {
     if (this.foundById.length && !this.state.isLoaded) this.update({ rows: this.foundById });
   }
 
-  // From a place on, piece by piece, until there are enough.
+  // From a cursor on, page by page, until there are enough.
   async loadPages(cursor) {
     this.isStopped = false;
     this.update({ isSearching: true });
@@ -85,9 +85,9 @@ export class RunListLoader {
     return combined.filter((one) => !known.has(one.id) && known.add(one.id));
   }
 
-  // Something has changed: the newest part once more. One question at a time; what changes meanwhile is asked for after it.
+  // Something has changed: loads the newest part again. One request at a time; a change meanwhile causes another one.
   async refresh() {
-    if (!this.state.isLoaded && !this.state.isSearching) return this.start(); // the first time it could not be asked
+    if (!this.state.isLoaded && !this.state.isSearching) return this.start(); // the first request failed
     if (!this.state.isLoaded || this.isRefreshing) {
       this.isStale = true;
       return undefined;
@@ -106,19 +106,20 @@ export class RunListLoader {
   }
 
   merge(isHeld) {
-    const isFirstPage = this.loadedPages === 1 && !isHeld && !this.state.isSearching; // nobody asks for older ones: the list does not grow by itself
+    const isFirstPage = this.loadedPages === 1 && !isHeld && !this.state.isSearching; // without older pages, the list does not grow by itself
     const { rows, newCount } = mergePage(isFirstPage ? [] : this.state.rows, this.latest, isHeld);
     const next = isFirstPage || this.latest.next === null ? this.latest.next : this.state.next;
     this.update({ rows: this.addFoundById(rows), newCount, next, searchedUntil: isFirstPage ? this.latest.searched_until : this.state.searchedUntil });
   }
 
-  // What came meanwhile.
+  // Shows the runs that arrived while the list was held.
   showNew() {
     if (this.latest) this.merge(false);
   }
 }
 
-// { rows, fresh, next, until, looking, loaded, problem } and what the reader can do: older, stop, show, again.
+// { rows, newCount, next, searchedUntil, isSearching, isLoaded, problem }, and the actions loadOlder, stopSearch,
+// showNew, refresh, and restart.
 //   isHeld: () => whether nothing may move now.
 export function useRunList(query, isHeld) {
   const { number } = useChangeFeed();

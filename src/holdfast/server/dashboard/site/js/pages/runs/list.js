@@ -1,4 +1,4 @@
-// What the list of runs asks for, and how its answers come together. Pure: tests run it without a browser.
+// The list of runs: its query, how pages are merged, and the status of a run. Pure: tests run it without a browser.
 
 export const STATES = ["pending", "running", "waiting", "completed", "failed", "cancelled", "dead"];
 export const TIME_RANGES = { hour: ["last hour", 3600], day: ["last day", 86400], week: ["last week", 7 * 86400] };
@@ -11,7 +11,8 @@ export function toggleState(text, state) {
   return STATES.filter((one) => (one === state) !== chosen.includes(one)).join(",");
 }
 
-// The query of the address as the server is asked. Times are whole minutes: so the same question is asked again.
+// The parameters of a request, from the query of the address. Times are whole minutes, so that a refresh sends the same
+// request.
 export function buildQuery({ state, workflow, tag, parent, q, since }, now = Date.now()) {
   const seconds = TIME_RANGES[since]?.[1];
   const after = seconds ? new Date(Math.floor(now / 60000 - seconds / 60) * 60000).toISOString() : undefined;
@@ -19,9 +20,9 @@ export function buildQuery({ state, workflow, tag, parent, q, since }, now = Dat
   return Object.fromEntries(Object.entries(params).filter(([, value]) => value && value.length));
 }
 
-// What is shown, and the newest part of the list as it is now: { rows, fresh }.
-//   hold: the reader is in the middle of it, so nothing may move. What is new is counted (`fresh`), what is there is
-//   brought up to date, and what does not match any more is marked (`gone`).
+// The shown rows with the newest page of the list: { rows, newCount }.
+//   isHeld: the list is being read, so nothing may move. New runs are counted (`newCount`), shown ones are updated, and
+//   those that no longer match are marked (`isOutdated`).
 export function mergePage(shown, page, isHeld) {
   const current = new Map(page.items.map((one) => [one.id, one]));
   const known = new Set(shown.map((one) => one.id));
@@ -41,7 +42,7 @@ export function shorten(text) {
   return line.length > MAX_LENGTH ? `${line.slice(0, MAX_LENGTH - 1)}…` : line;
 }
 
-// What there is to say of a run beside its state: { tone, words, whole } or null.
+// What there is to say about a run besides its state: { tone, text, fullText } or null.
 export function describeStatus(run) {
   if (run.error) {
     const fullText = `${run.error.type.replace(/^builtins\./, "")}: ${run.error.message}`;

@@ -1,13 +1,13 @@
-// Starting a run: of what, with which inputs, and under which id.
+// The dialog that starts a run: of which workflow, with which inputs, and under which id.
 
 import { html, useMemo, useState } from "../../html.js";
 import { post } from "../../api.js";
+import { ActionButton, Dialog, ProblemNote, showToast, useClose } from "../../components.js";
 import { useGet } from "../../data.js";
 import { splitList } from "../../form-controls.js";
 import { Form, useForm } from "../../forms.js";
-import { ActionButton, Dialog, ProblemNote, showToast, useClose } from "../../components.js";
 import { navigate } from "../../router.js";
-import { buildField, buildFieldsFromSchema, buildFieldsFromNames, flattenInputs } from "../../schema.js";
+import { buildField, buildFieldsFromNames, buildFieldsFromSchema, flattenInputs } from "../../schema.js";
 
 const JSON_FIELD = { ...buildField({ type: "object" }), label: "Inputs", hint: "An object, with a value for each parameter." };
 

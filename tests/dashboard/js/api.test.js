@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { get, getPages, isRefused, key, post } from "../../../src/holdfast/server/dashboard/site/js/api.js";
+import { apiKey, get, getPages, isKeyRejected, post } from "../../../src/holdfast/server/dashboard/site/js/api.js";
 
-const kept = new Map();
-globalThis.sessionStorage = { getItem: (name) => kept.get(name) ?? null, setItem: (name, value) => kept.set(name, value), removeItem: (name) => kept.delete(name) };
+const stored = new Map();
+globalThis.sessionStorage = { getItem: (name) => stored.get(name) ?? null, setItem: (name, value) => stored.set(name, value), removeItem: (name) => stored.delete(name) };
 
-const answers = (status, told = {}) => {
-  globalThis.fetch = async () => new Response(JSON.stringify(told), { status });
+const respondWith = (status, body = {}) => {
+  globalThis.fetch = async () => new Response(JSON.stringify(body), { status });
 };
 
-test("a question that nobody heard is asked again, and a wish may have been heard all the same", async () => {
+test("a read without a response is sent again, and a change without a response may have been made", async () => {
   globalThis.fetch = async () => {
     throw new TypeError("fetch failed");
   };
@@ -17,37 +17,37 @@ test("a question that nobody heard is asked again, and a wish may have been hear
   await assert.rejects(post("/v1/runs/a/cancel"), /look whether it was done/);
 });
 
-test("a key is refused by a 401 alone, and taken again by an answer", async () => {
-  answers(401);
+test("only a 401 rejects a key, and a success accepts it again", async () => {
+  respondWith(401);
   await assert.rejects(get("/v1/whoami"));
-  assert.equal(isRefused(), true);
+  assert.equal(isKeyRejected(), true);
   for (const status of [429, 503]) {
-    answers(status);
+    respondWith(status);
     await assert.rejects(get("/v1/whoami"));
-    assert.equal(isRefused(), true, `${status} says nothing of the key`);
+    assert.equal(isKeyRejected(), true, `${status} says nothing about the key`);
   }
-  answers(200);
+  respondWith(200);
   await get("/v1/whoami");
-  assert.equal(isRefused(), false);
+  assert.equal(isKeyRejected(), false);
 });
 
-test("an answer to a key that is not used any more says nothing about the one that is", async () => {
+test("a response to an old key says nothing about the current one", async () => {
   let answer;
   globalThis.fetch = () => new Promise((done) => (answer = done));
   const late = get("/v1/keys");
-  key.set("hf_new");
+  apiKey.set("hf_new");
   answer(new Response("{}", { status: 401 }));
   await assert.rejects(late);
-  assert.equal(isRefused(), false);
+  assert.equal(isKeyRejected(), false);
 });
 
-test("pages are read one behind the other, and no more of them than there are", async () => {
-  const asked = [];
+test("pages are read one after the other, and no more of them than there are", async () => {
+  const paths = [];
   globalThis.fetch = async (path) => {
-    asked.push(path);
+    paths.push(path);
     return new Response(JSON.stringify(path.includes("cursor=2") ? { items: [3], next: null } : { items: [1, 2], next: "2" }));
   };
   assert.deepEqual(await getPages("/v1/dead-runs", { limit: 2 }, 1), { items: [1, 2], next: "2" });
   assert.deepEqual(await getPages("/v1/dead-runs", { limit: 2 }, 9), { items: [1, 2, 3], next: null });
-  assert.deepEqual(asked, ["/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2&cursor=2"]);
+  assert.deepEqual(paths, ["/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2", "/v1/dead-runs?limit=2&cursor=2"]);
 });

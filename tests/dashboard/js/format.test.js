@@ -1,39 +1,39 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ago, bytes, cutOff, duration, money, plural, short } from "../../../src/holdfast/server/dashboard/site/js/format.js";
+import { describeCutOff, formatRelativeTime, formatBytes, formatDuration, formatMoney, formatShortCount, pluralize } from "../../../src/holdfast/server/dashboard/site/js/format.js";
 
-test("a length of time is told in the units that people use for it", () => {
-  assert.deepEqual([0, 0.0123, 1.26, 42.4, 61, 3660, 90000].map(duration), [
+test("durations have the units that people use for them", () => {
+  assert.deepEqual([0, 0.0123, 1.26, 42.4, 61, 3660, 90000].map(formatDuration), [
     "0 ms", "12 ms", "1.3 s", "42 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
   ]);
-  assert.equal(duration(59.7), "1 min 0 s");
-  assert.equal(duration(3599.8), "1 h 0 min");
-  assert.equal(duration(null), "");
+  assert.equal(formatDuration(59.7), "1 min 0 s");
+  assert.equal(formatDuration(3599.8), "1 h 0 min");
+  assert.equal(formatDuration(null), "");
 });
 
-test("moments are told from now", () => {
+test("times are relative to now", () => {
   const now = Date.parse("2026-11-16T12:00:00Z");
-  assert.equal(ago("2026-11-16T11:59:59.5Z", now), "now");
-  assert.equal(ago("2026-11-16T11:57:00Z", now), "3 min ago");
-  assert.equal(ago("2026-11-16T14:00:00Z", now), "in 2 h");
-  assert.equal(ago("2026-11-13T12:00:00Z", now), "3 d ago");
+  assert.equal(formatRelativeTime("2026-11-16T11:59:59.5Z", now), "now");
+  assert.equal(formatRelativeTime("2026-11-16T11:57:00Z", now), "3 min ago");
+  assert.equal(formatRelativeTime("2026-11-16T14:00:00Z", now), "in 2 h");
+  assert.equal(formatRelativeTime("2026-11-13T12:00:00Z", now), "3 d ago");
 });
 
-test("money keeps the digits that tell something", () => {
-  assert.deepEqual(["0", "0.013", "0.00042", "1.5", "1234.5", null].map(money), ["$0", "$0.013", "$0.00042", "$1.50", "$1,234.50", ""]);
+test("money keeps its significant digits", () => {
+  assert.deepEqual(["0", "0.013", "0.00042", "1.5", "1234.5", null].map(formatMoney), ["$0", "$0.013", "$0.00042", "$1.50", "$1,234.50", ""]);
 });
 
 test("large numbers are short", () => {
-  assert.deepEqual([999, 1234, 45678, 2500000].map(short), ["999", "1.2k", "46k", "2.5M"]);
-  assert.equal(bytes(2048), "2.0 KiB");
-  assert.equal(plural(1, "run"), "1 run");
-  assert.equal(plural(1200, "run"), "1,200 runs");
-  assert.equal(plural(2, "delivery", "deliveries"), "2 deliveries");
+  assert.deepEqual([999, 1234, 45678, 2500000].map(formatShortCount), ["999", "1.2k", "46k", "2.5M"]);
+  assert.equal(formatBytes(2048), "2.0 KiB");
+  assert.equal(pluralize(1, "run"), "1 run");
+  assert.equal(pluralize(1200, "run"), "1,200 runs");
+  assert.equal(pluralize(2, "delivery", "deliveries"), "2 deliveries");
 });
 
 test("an answer that was cut off says by what", () => {
-  assert.equal(cutOff({ finish_reason: "stop", refusal: "", is_continued: false }), "");
-  assert.equal(cutOff({ finish_reason: "length", refusal: "", is_continued: false }), "Cut off at the limit of tokens.");
-  assert.equal(cutOff({ finish_reason: "length", refusal: "", is_continued: true }), "Cut off at the limit of tokens; the model was asked to continue.");
-  assert.equal(cutOff({ finish_reason: "content_filter", refusal: "I will not.", is_continued: false }), "Cut off by the content filter: I will not.");
+  assert.equal(describeCutOff({ finish_reason: "stop", refusal: "", is_continued: false }), "");
+  assert.equal(describeCutOff({ finish_reason: "length", refusal: "", is_continued: false }), "Cut off at the limit of tokens.");
+  assert.equal(describeCutOff({ finish_reason: "length", refusal: "", is_continued: true }), "Cut off at the limit of tokens; the model was asked to continue.");
+  assert.equal(describeCutOff({ finish_reason: "content_filter", refusal: "I will not.", is_continued: false }), "Cut off by the content filter: I will not.");
 });

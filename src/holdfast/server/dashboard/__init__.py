@@ -6,9 +6,10 @@ nothing comes from elsewhere. The pages know no more than their reader's key all
 no session, no cookie, and no template for them.
 
 **Modules** (``site/js``). ``api`` sends requests and follows streams, ``data`` decides when to refresh, ``router`` and
-``keys`` handle the address and the keyboard, and ``parts``, ``forms``, and ``entries`` are shared by pages. Each page
-has a file, and the page of a run has a folder. What needs no browser (the time axis, rows, trees, lists, forms,
-formats) is pure code, tested in Node. Elements are Preact's, written with htm; both are in ``site/vendor``.
+``shortcuts`` handle the address and the keyboard, and ``components``, ``forms``, and ``form-controls`` are shared by
+pages. Each page has a file, and the page of a run has a folder. What needs no browser (the time axis, rows, trees,
+lists, forms, formats) is pure code, tested in Node. Elements are Preact's, written with htm; both are in
+``site/vendor``.
 
 **Refresh.** One stream for each tab, ``/v1/changes``, says at most once a second that something in the store has
 changed, and lists are then read again. The page of a run follows the run's own events, reads its report after the last

@@ -1,50 +1,50 @@
-// Asking the server: JSON over HTTP with the reader's key, and streams of server-sent events that come back by themselves.
+// Requests to the server: JSON over HTTP with the caller's key, and streams of server-sent events that reconnect.
 //
 // The key is kept for this tab and as long as it is open (sessionStorage): no cookie goes along by itself, so no other
 // site can use it. Streams are read with fetch, since EventSource cannot send a key.
 
-const KEY = "holdfast-key";
+const STORAGE_KEY = "holdfast-key";
 const listeners = new Set();
 
-export const key = {
-  get: () => sessionStorage.getItem(KEY) ?? "",
+export const apiKey = {
+  get: () => sessionStorage.getItem(STORAGE_KEY) ?? "",
   set(value) {
-    if (value) sessionStorage.setItem(KEY, value);
-    else sessionStorage.removeItem(KEY);
-    listeners.forEach((tell) => tell());
+    if (value) sessionStorage.setItem(STORAGE_KEY, value);
+    else sessionStorage.removeItem(STORAGE_KEY);
+    listeners.forEach((listener) => listener());
   },
-  // Is told when the key has changed, or is not (any more) valid.
-  onChange(tell) {
-    listeners.add(tell);
-    return () => listeners.delete(tell);
+  // The listener is called when the key has changed, or was rejected or accepted.
+  onChange(listener) {
+    listeners.add(listener);
+    return () => listeners.delete(listener);
   },
 };
 
-let refused = false;
-export const isRefused = () => refused;
-function refuse(value) {
-  if (refused === value) return;
-  refused = value;
-  listeners.forEach((tell) => tell());
+let isRejected = false;
+export const isKeyRejected = () => isRejected;
+function setKeyRejected(value) {
+  if (isRejected === value) return;
+  isRejected = value;
+  listeners.forEach((listener) => listener());
 }
 
-// An answer that is an error, as the server tells it (RFC 9457).
+// An error response of the server (RFC 9457).
 class Problem extends Error {
-  constructor(status, told) {
-    super(told.detail || told.title || `the server answered ${status}`);
+  constructor(status, details) {
+    super(details.detail || details.title || `the server answered ${status}`);
     this.status = status;
-    this.title = told.title ?? "";
-    this.told = told;
+    this.title = details.title ?? "";
+    this.details = details;
   }
 }
 
-const SILENT = "The server does not answer";
-const UNREACHABLE = { title: SILENT, detail: "The server does not answer. It is asked again." };
-const UNHEARD = { title: SILENT, detail: "The server does not answer, and may have heard this all the same: look whether it was done before you ask for it again." };
+const NO_ANSWER = "The server does not answer";
+const UNREACHABLE = { title: NO_ANSWER, detail: "The server does not answer. It is asked again." };
+const UNCONFIRMED = { title: NO_ANSWER, detail: "The server does not answer, and may have heard this all the same: look whether it was done before you ask for it again." };
 
-export const part = (text) => encodeURIComponent(text);
+export const encodePart = (text) => encodeURIComponent(text);
 
-function pathWith(path, params = {}) {
+function buildPath(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null && one !== "") query.append(name, one);
@@ -53,53 +53,53 @@ function pathWith(path, params = {}) {
   return text ? `${path}?${text}` : path;
 }
 
-function headersFor(more = {}) {
-  return key.get() ? { Authorization: `Bearer ${key.get()}`, ...more } : more;
+function buildHeaders(more = {}) {
+  return apiKey.get() ? { Authorization: `Bearer ${apiKey.get()}`, ...more } : more;
 }
 
-async function asked(path, options) {
-  const shown = key.get();
-  let answer;
+async function request(path, options) {
+  const sentKey = apiKey.get();
+  let response;
   try {
-    answer = await fetch(path, { ...options, cache: "no-store", credentials: "omit" });
+    response = await fetch(path, { ...options, cache: "no-store", credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, options.method ? UNHEARD : UNREACHABLE);
+    throw new Problem(0, options.method ? UNCONFIRMED : UNREACHABLE);
   }
-  // Nothing else tells whether the key is known: who asks too often, or whose store is away, is told so before anybody looks at
-  // it. An answer to a key that is not used any more says nothing about the one that is.
-  if ((answer.ok || answer.status === 401) && shown === key.get()) refuse(!answer.ok);
-  if (answer.ok) return answer;
-  let told = {};
+  // No other status says whether the key is valid: the server answers 429 and 503 before it looks at the key. And a
+  // response to a key that is no longer used says nothing about the current one.
+  if ((response.ok || response.status === 401) && sentKey === apiKey.get()) setKeyRejected(!response.ok);
+  if (response.ok) return response;
+  let details = {};
   try {
-    told = await answer.json();
+    details = await response.json();
   } catch {
-    // no words, then
+    // a response without details
   }
-  throw new Problem(answer.status, told);
+  throw new Problem(response.status, details);
 }
 
 export async function get(path, params, signal) {
-  const answer = await asked(pathWith(path, params), { headers: headersFor(), signal });
-  return answer.json();
+  const response = await request(buildPath(path, params), { headers: buildHeaders(), signal });
+  return response.json();
 }
 
-// So many pages of a list, one behind the other: { items, next }.
-export async function getPages(path, params, many, signal) {
+// Up to `maxPages` pages of a list, one after the other: { items, next }.
+export async function getPages(path, params, maxPages, signal) {
   const items = [];
   let next = null;
-  for (let page = 0; page < many && (next || !page); page += 1) {
-    const told = await get(path, { ...params, cursor: next }, signal);
-    items.push(...told.items);
-    next = told.next;
+  for (let page = 0; page < maxPages && (next || !page); page += 1) {
+    const answer = await get(path, { ...params, cursor: next }, signal);
+    items.push(...answer.items);
+    next = answer.next;
   }
   return { items, next };
 }
 
 async function send(method, path, body) {
-  const headers = headersFor(body === undefined ? {} : { "Content-Type": "application/json" });
-  const answer = await asked(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
-  const text = await answer.text();
+  const headers = buildHeaders(body === undefined ? {} : { "Content-Type": "application/json" });
+  const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  const text = await response.text();
   return text ? JSON.parse(text) : null;
 }
 
@@ -108,29 +108,29 @@ export const put = (path, body) => send("PUT", path, body);
 export const patch = (path, body) => send("PATCH", path, body);
 export const remove = (path) => send("DELETE", path);
 
-// Follows a stream of events until `signal` is aborted or an event tells the end. A cut stream is opened again behind
-// the last event; a hidden page lets go of it, since a browser has few connections for all its tabs.
+// Follows a stream of events until `signal` is aborted or `onEvent` returns true. A cut stream is opened again after
+// the last event; a hidden page closes it, since a browser has few connections for all its tabs.
 //   onEvent({ id, event, data }): returns true when there is nothing more to come.
 //   onState("live" | "cut"): whether the stream is open.
-//   after: the id of the event behind which to begin.
+//   after: the id of the event after which to begin.
 export async function follow(path, { onEvent, onState = () => {}, after = "", signal }) {
-  let last = after;
-  let pause = 500;
+  let lastId = after;
+  let delayMs = 500;
   while (!signal.aborted) {
-    await visible(signal);
+    await waitUntilVisible(signal);
     if (signal.aborted) return;
-    const cut = new AbortController();
-    const stop = () => cut.abort();
-    const hide = () => document.hidden && stop();
+    const connection = new AbortController();
+    const stop = () => connection.abort();
+    const stopWhenHidden = () => document.hidden && stop();
     signal.addEventListener("abort", stop);
-    document.addEventListener("visibilitychange", hide);
+    document.addEventListener("visibilitychange", stopWhenHidden);
     try {
-      const headers = headersFor({ Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) });
-      const answer = await asked(path, { headers, signal: cut.signal });
+      const headers = buildHeaders({ Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) });
+      const response = await request(path, { headers, signal: connection.signal });
       onState("live");
-      pause = 500;
-      for await (const one of events(answer.body)) {
-        if (one.id) last = one.id;
+      delayMs = 500;
+      for await (const one of readEvents(response.body)) {
+        if (one.id) lastId = one.id;
         if (onEvent(one) === true) return;
       }
     } catch (error) {
@@ -139,32 +139,32 @@ export async function follow(path, { onEvent, onState = () => {}, after = "", si
         return;
       }
     } finally {
-      stop(); // whoever has heard the end lets go of the connection
+      stop(); // also after the last event: it closes the connection
       signal.removeEventListener("abort", stop);
-      document.removeEventListener("visibilitychange", hide);
+      document.removeEventListener("visibilitychange", stopWhenHidden);
     }
     if (signal.aborted) return;
     onState("cut");
-    await new Promise((done) => setTimeout(done, pause));
-    pause = Math.min(2 * pause, 5000);
+    await new Promise((done) => setTimeout(done, delayMs));
+    delayMs = Math.min(2 * delayMs, 5000);
   }
 }
 
-function visible(signal) {
+function waitUntilVisible(signal) {
   if (!document.hidden) return Promise.resolve();
-  return new Promise((done) => {
-    const look = () => {
+  return new Promise((resolve) => {
+    const check = () => {
       if (document.hidden && !signal.aborted) return;
-      document.removeEventListener("visibilitychange", look);
-      signal.removeEventListener("abort", look);
-      done();
+      document.removeEventListener("visibilitychange", check);
+      signal.removeEventListener("abort", check);
+      resolve();
     };
-    document.addEventListener("visibilitychange", look);
-    signal.addEventListener("abort", look);
+    document.addEventListener("visibilitychange", check);
+    signal.addEventListener("abort", check);
   });
 }
 
-async function* events(body) {
+async function* readEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   while (true) {

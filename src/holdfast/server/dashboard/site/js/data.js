@@ -1,18 +1,18 @@
-// What pages show, and when they ask for it again: when something in the store has changed, and when the reader asks.
+// Data for pages: loaded again when something in the store has changed, and on request.
 
 import { useCallback, useEffect, useRef, useState } from "./html.js";
-import { follow, get, key } from "./api.js";
+import { apiKey, follow, get } from "./api.js";
 
-// One stream for all of a page's parts tells that something has changed, with the numbers in the navigation.
+// The change feed: one stream for all parts of a page, which also carries the numbers in the navigation.
 const changes = { number: 0, overview: null, state: "cut", listeners: new Set() };
 
-function tell() {
-  changes.listeners.forEach((hear) => hear({ ...changes }));
+function notifyListeners() {
+  changes.listeners.forEach((listener) => listener({ ...changes }));
 }
 
-export function startChanges() {
+export function startChangeFeed() {
   let running = new AbortController();
-  const begin = () => {
+  const start = () => {
     running.abort();
     running = new AbortController();
     follow("/v1/changes", {
@@ -20,91 +20,91 @@ export function startChanges() {
       onEvent({ data }) {
         changes.number += 1;
         changes.overview = data;
-        tell();
+        notifyListeners();
       },
       onState(state) {
         if (changes.state === state) return;
         changes.state = state;
         changes.number += 1; // whatever happened meanwhile
-        tell();
+        notifyListeners();
       },
     });
   };
-  begin();
-  key.onChange(begin);
+  start();
+  apiKey.onChange(start);
 }
 
 // { number, overview, state }: `number` rises whenever something may be new.
-export function useChanges() {
-  const [seen, setSeen] = useState(() => ({ ...changes }));
+export function useChangeFeed() {
+  const [feed, setFeed] = useState(() => ({ ...changes }));
   useEffect(() => {
-    changes.listeners.add(setSeen);
-    setSeen({ ...changes });
-    return () => changes.listeners.delete(setSeen);
+    changes.listeners.add(setFeed);
+    setFeed({ ...changes });
+    return () => changes.listeners.delete(setFeed);
   }, []);
-  return seen;
+  return feed;
 }
 
-// Asks for something, and again whenever `deps` change or something in the store has; what is shown stays until the new
-// answer is there, and an answer that was overtaken by another question is dropped. A change does not cut short what is
-// being asked: where answers take longer than changes, none would ever arrive. It is asked again behind it.
-//   pace: milliseconds between two questions because of changes, for what is much work to answer
-//   { data, problem, loading, again }
-export function useLoaded(load, deps = [], { live = true, pace = 0 } = {}) {
-  const { number } = useChanges();
-  const [told, setTold] = useState({ data: null, problem: null, loading: true });
-  const [wish, setWish] = useState(0);
+// Loads something, and again whenever `deps` change or something in the store has. The old data stays until the new
+// response is there, and a response that a newer request has overtaken is dropped. A change does not abort a request in
+// flight: where responses take longer than changes, none would ever arrive. Another request follows it.
+//   minIntervalMs: between two requests because of changes, for what is much work for the server
+//   { data, problem, loading, refresh }
+export function useLoader(load, deps = [], { live = true, minIntervalMs = 0 } = {}) {
+  const { number } = useChangeFeed();
+  const [result, setResult] = useState({ data: null, problem: null, loading: true });
+  const [refreshCount, setRefreshCount] = useState(0);
   const token = JSON.stringify(deps);
-  const kept = useRef({ token: null, wish: 0, asking: null, isStale: false, begun: 0, timer: 0 }).current;
-  kept.load = load;
+  const current = useRef({ token: null, refreshCount: 0, controller: null, isStale: false, startedAt: 0, timer: 0 }).current;
+  current.load = load;
 
-  const ask = () => {
-    kept.asking?.abort();
-    clearTimeout(kept.timer);
-    const mine = (kept.asking = new AbortController());
-    kept.isStale = false;
-    kept.begun = Date.now();
-    const end = (next) => {
-      if (mine.signal.aborted) return;
-      kept.asking = null;
-      setTold(next);
-      if (kept.isStale) askLater();
+  const request = () => {
+    current.controller?.abort();
+    clearTimeout(current.timer);
+    const controller = (current.controller = new AbortController());
+    current.isStale = false;
+    current.startedAt = Date.now();
+    const finish = (next) => {
+      if (controller.signal.aborted) return;
+      current.controller = null;
+      setResult(next);
+      if (current.isStale) requestLater();
     };
-    kept.load(mine.signal).then(
-      (data) => end({ data, problem: null, loading: false }),
-      (problem) => end((before) => ({ data: before.data, problem, loading: false })),
+    current.load(controller.signal).then(
+      (data) => finish({ data, problem: null, loading: false }),
+      (problem) => finish((before) => ({ data: before.data, problem, loading: false })),
     );
   };
-  const askLater = () => {
-    clearTimeout(kept.timer);
-    kept.timer = setTimeout(ask, Math.max(0, kept.begun + pace - Date.now()));
+  const requestLater = () => {
+    clearTimeout(current.timer);
+    current.timer = setTimeout(request, Math.max(0, current.startedAt + minIntervalMs - Date.now()));
   };
   useEffect(() => {
-    const isOther = kept.token !== token;
-    const isWished = isOther || kept.wish !== wish;
-    Object.assign(kept, { token, wish });
-    if (isOther) setTold((before) => ({ ...before, loading: true }));
-    if (isWished) ask();
-    else if (kept.asking) kept.isStale = true;
-    else askLater();
-  }, [token, wish, live ? number : 0]);
+    const isNew = current.token !== token;
+    const isForced = isNew || current.refreshCount !== refreshCount;
+    Object.assign(current, { token, refreshCount });
+    if (isNew) setResult((before) => ({ ...before, loading: true }));
+    if (isForced) request();
+    else if (current.controller) current.isStale = true;
+    else requestLater();
+  }, [token, refreshCount, live ? number : 0]);
   useEffect(() => () => {
-    kept.asking?.abort();
-    clearTimeout(kept.timer);
+    current.controller?.abort();
+    clearTimeout(current.timer);
   }, []);
-  const again = useCallback(() => setWish((before) => before + 1), []);
-  return { ...told, again };
+  const refresh = useCallback(() => setRefreshCount((before) => before + 1), []);
+  return { ...result, refresh };
 }
 
 export const useGet = (path, params = {}, options = {}) =>
-  useLoaded((signal) => get(path, params, signal), [path, params], options);
+  useLoader((signal) => get(path, params, signal), [path, params], options);
 
 // The time, which moves on: for "3 s ago".
-export function useNow(every = 1000) {
+export function useNow(intervalMs = 1000) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || setNow(Date.now()), every);
+    const timer = setInterval(() => document.hidden || setNow(Date.now()), intervalMs);
     return () => clearInterval(timer);
-  }, [every]);
+  }, [intervalMs]);
   return now;
 }

@@ -1,6 +1,6 @@
-// Numbers, times and sums of money in words. Pure: tests run it without a browser.
+// Numbers, times, and money as text. Pure: tests run it without a browser.
 
-export function duration(seconds) {
+export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
@@ -14,29 +14,29 @@ export function duration(seconds) {
 }
 
 // How long ago, or in how long; `now` in milliseconds.
-export function ago(at, now = Date.now()) {
+export function formatRelativeTime(at, now = Date.now()) {
   if (!at) return "";
   const seconds = (now - Date.parse(at)) / 1000;
-  const span = (s) => (s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`);
-  if (seconds < -1) return `in ${span(-seconds)}`;
-  return seconds < 1 ? "now" : `${span(seconds)} ago`;
+  const formatDistance = (s) => (s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`);
+  if (seconds < -1) return `in ${formatDistance(-seconds)}`;
+  return seconds < 1 ? "now" : `${formatDistance(seconds)} ago`;
 }
 
-export function clock(at) {
+export function formatTime(at) {
   if (!at) return "";
   return new Date(at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }
 
 // How the answer of a model was cut off; "" if it was not.
-export function cutOff({ finish_reason, refusal, is_continued }) {
+export function describeCutOff({ finish_reason, refusal, is_continued }) {
   if (finish_reason === "length") return `Cut off at the limit of tokens${is_continued ? "; the model was asked to continue" : ""}.`;
   if (finish_reason === "content_filter") return `Cut off by the content filter${refusal ? `: ${refusal}` : "."}`;
   return "";
 }
 
-export const count = (number) => Number(number ?? 0).toLocaleString("en-GB");
+export const formatCount = (number) => Number(number ?? 0).toLocaleString("en-GB");
 
-export function short(number) {
+export function formatShortCount(number) {
   const n = Number(number ?? 0);
   if (n < 1000) return String(n);
   if (n < 1e6) return `${(n / 1e3).toFixed(n < 1e4 ? 1 : 0)}k`;
@@ -44,7 +44,7 @@ export function short(number) {
 }
 
 // Dollars, from a text with a decimal number; as many digits as tell something.
-export function money(text) {
+export function formatMoney(text) {
   if (text === null || text === undefined) return "";
   const dollars = Number(text);
   if (dollars === 0) return "$0";
@@ -52,13 +52,13 @@ export function money(text) {
   return `$${dollars.toFixed(Math.min(6, Math.max(2, 1 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
 }
 
-export function bytes(number) {
+export function formatBytes(number) {
   if (number < 1024) return `${number} B`;
   if (number < 1048576) return `${(number / 1024).toFixed(1)} KiB`;
   return `${(number / 1048576).toFixed(1)} MiB`;
 }
 
-export const plural = (number, word, words = `${word}s`) => `${count(number)} ${Number(number) === 1 ? word : words}`;
+export const pluralize = (number, word, pluralWord = `${word}s`) => `${formatCount(number)} ${Number(number) === 1 ? word : pluralWord}`;
 
 // A value as text: texts as they are, everything else as JSON.
-export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");
+export const formatValue = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");

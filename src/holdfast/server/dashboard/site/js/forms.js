@@ -1,122 +1,122 @@
 // A form for what a JSON schema describes.
 //
-//   const form = useForm(schema, value);            // or useForm(null, value, field) with a field of one's own
+//   const form = useForm(schema, value);            // or useForm(null, value, field) with a custom field
 //   html`<${Form} form=${form} />`
-//   const { ok, value } = form.read();              // what does not fit is then told at its field, and gets the focus
+//   const { ok, value } = form.read();              // shows violations at their fields, and focuses the first
 
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
-import { asText } from "./format.js";
-import { draftOf, faultAt, fieldOf, read } from "./schema.js";
+import { formatValue } from "./format.js";
+import { buildDraft, buildField, findViolationMessage, readDraft } from "./schema.js";
 
-export function useForm(schema, value, given) {
-  const token = given ? null : JSON.stringify(schema);
-  const field = useMemo(() => given ?? fieldOf(schema ?? {}), [given, token]);
-  const [draft, setDraft] = useState(() => draftOf(field, value));
-  const [asked, setAsked] = useState(0); // faults are told when somebody wants to send it, and from then on
-  const known = useRef(field);
-  const fresh = known.current === field ? draft : draftOf(field, value);
+export function useForm(schema, value, customField) {
+  const token = customField ? null : JSON.stringify(schema);
+  const field = useMemo(() => customField ?? buildField(schema ?? {}), [customField, token]);
+  const [draft, setDraft] = useState(() => buildDraft(field, value));
+  const [submitCount, setSubmitCount] = useState(0); // violations are shown from the first attempt to submit on
+  const lastField = useRef(field);
+  const currentDraft = lastField.current === field ? draft : buildDraft(field, value);
   useEffect(() => {
-    if (known.current === field) return;
-    known.current = field;
-    setDraft(draftOf(field, value));
-    setAsked(0);
+    if (lastField.current === field) return;
+    lastField.current = field;
+    setDraft(buildDraft(field, value));
+    setSubmitCount(0);
   }, [field]);
-  const told = read(field, fresh);
+  const result = readDraft(field, currentDraft);
   return {
-    field, draft: fresh, setDraft, asked,
-    faults: asked ? told.faults : [],
+    field, draft: currentDraft, setDraft, submitCount,
+    violations: submitCount ? result.violations : [],
     read() {
-      setAsked((before) => before + 1);
-      return { ok: !told.faults.length, value: told.value };
+      setSubmitCount((before) => before + 1);
+      return { ok: !result.violations.length, value: result.value };
     },
   };
 }
 
 export function Form({ form, disabled = false }) {
-  const place = useRef(null);
+  const element = useRef(null);
   useEffect(() => {
-    if (form.asked) place.current?.querySelector('[aria-invalid="true"], [data-fault]')?.focus();
-  }, [form.asked]);
-  return html`<div class="form" ref=${place}>
-    <${Field} field=${form.field} draft=${form.draft} path=${[]} faults=${form.faults} disabled=${disabled} onChange=${form.setDraft} />
+    if (form.submitCount) element.current?.querySelector('[aria-invalid="true"], [data-fault]')?.focus();
+  }, [form.submitCount]);
+  return html`<div class="form" ref=${element}>
+    <${Field} field=${form.field} draft=${form.draft} path=${[]} violations=${form.violations} disabled=${disabled} onChange=${form.setDraft} />
   </div>`;
 }
 
-function Field(given) {
-  const { field, path, faults } = given;
-  const fault = faultAt(faults, path);
-  if (field.kind === "object") return html`<${ObjectField} ...${given} fault=${fault} />`;
-  if (field.kind === "list") return html`<${ListField} ...${given} fault=${fault} />`;
-  if (field.kind === "boolean" && !field.open) {
-    return html`<div class="field"><label class="line"><${Control} ...${given} fault=${fault} />${labelOf(field, path)}</label><${Below} field=${field} fault=${fault} /></div>`;
+function Field(props) {
+  const { field, path, violations } = props;
+  const error = findViolationMessage(violations, path);
+  if (field.kind === "object") return html`<${ObjectField} ...${props} error=${error} />`;
+  if (field.kind === "list") return html`<${ListField} ...${props} error=${error} />`;
+  if (field.kind === "boolean" && !field.isOpen) {
+    return html`<div class="field"><label class="line"><${Control} ...${props} error=${error} />${formatLabel(field, path)}</label><${FieldNotes} field=${field} error=${error} /></div>`;
   }
   return html`<label class="field">
-    <span>${labelOf(field, path)}${field.required || !path.length ? null : html` <span class="hint">may be left out</span>`}</span>
-    <${Control} ...${given} fault=${fault} />
-    <${Below} field=${field} fault=${fault} />
+    <span>${formatLabel(field, path)}${field.required || !path.length ? null : html` <span class="hint">may be left out</span>`}</span>
+    <${Control} ...${props} error=${error} />
+    <${FieldNotes} field=${field} error=${error} />
   </label>`;
 }
 
-const labelOf = (field, path) => field.label || (path.length ? (typeof path.at(-1) === "number" ? `no. ${path.at(-1) + 1}` : path.at(-1)) : "value");
+const formatLabel = (field, path) => field.label || (path.length ? (typeof path.at(-1) === "number" ? `no. ${path.at(-1) + 1}` : path.at(-1)) : "value");
 
 const HINTS = { json: "As JSON.", any: "JSON, or else a text." };
-function Below({ field, fault }) {
+function FieldNotes({ field, error }) {
   const hint = [field.hint, HINTS[field.kind]].filter(Boolean).join(" ");
-  return html`${hint ? html`<span class="hint">${hint}</span>` : null}${fault ? html`<span class="fault" role="alert">${fault}</span>` : null}`;
+  return html`${hint ? html`<span class="hint">${hint}</span>` : null}${error ? html`<span class="fault" role="alert">${error}</span>` : null}`;
 }
 
 const INPUT_TYPES = { date: "date", email: "email", uri: "url", url: "url" };
-function Control({ field, draft, onChange, fault, disabled }) {
-  const common = { disabled, "aria-required": field.required ? "true" : undefined, "aria-invalid": fault ? "true" : undefined, class: fault ? "invalid" : "" };
-  const type = (event) => onChange(event.target.value);
+function Control({ field, draft, onChange, error, disabled }) {
+  const common = { disabled, "aria-required": field.required ? "true" : undefined, "aria-invalid": error ? "true" : undefined, class: error ? "invalid" : "" };
+  const onType = (event) => onChange(event.target.value);
   switch (field.kind) {
     case "text":
-      return field.long
-        ? html`<textarea ...${common} class="prose ${common.class}" rows="2" value=${draft} onInput=${type}></textarea>`
-        : html`<input ...${common} type=${INPUT_TYPES[field.format] ?? "text"} value=${draft} onInput=${type} />`;
+      return field.isLong
+        ? html`<textarea ...${common} class="prose ${common.class}" rows="2" value=${draft} onInput=${onType}></textarea>`
+        : html`<input ...${common} type=${INPUT_TYPES[field.format] ?? "text"} value=${draft} onInput=${onType} />`;
     case "number":
-      return html`<input ...${common} inputmode=${field.whole ? "numeric" : "decimal"} value=${draft} onInput=${type} />`;
+      return html`<input ...${common} inputmode=${field.isInteger ? "numeric" : "decimal"} value=${draft} onInput=${onType} />`;
     case "boolean":
-      return field.open
+      return field.isOpen
         ? html`<select ...${common} value=${draft === null ? "" : String(draft)} onChange=${(event) => onChange(event.target.value === "" ? null : event.target.value === "true")}>
             <option value="">–</option><option value="true">yes</option><option value="false">no</option>
           </select>`
         : html`<input ...${common} type="checkbox" checked=${draft} onChange=${(event) => onChange(event.target.checked)} />`;
     case "choice":
-      return html`<select ...${common} value=${draft} onChange=${type}>
+      return html`<select ...${common} value=${draft} onChange=${onType}>
         <option value="">–</option>
-        ${field.choices.map((one, index) => html`<option key=${index} value=${String(index)}>${asText(one)}</option>`)}
+        ${field.choices.map((one, index) => html`<option key=${index} value=${String(index)}>${formatValue(one)}</option>`)}
       </select>`;
     case "any":
-      return html`<input ...${common} value=${draft} onInput=${type} spellcheck=${false} autocomplete="off" />`;
+      return html`<input ...${common} value=${draft} onInput=${onType} spellcheck=${false} autocomplete="off" />`;
     default:
-      return html`<textarea ...${common} value=${draft} onInput=${type} spellcheck=${false}></textarea>`;
+      return html`<textarea ...${common} value=${draft} onInput=${onType} spellcheck=${false}></textarea>`;
   }
 }
 
-function ObjectField({ field, draft, path, faults, fault, disabled, onChange }) {
-  const change = (name) => (inner) => onChange({ given: true, fields: { ...draft.fields, [name]: inner } });
-  const inside = draft.given
-    ? field.fields.map(([name, inner]) => html`<${Field} key=${name} field=${inner} draft=${draft.fields[name]} path=${[...path, name]} faults=${faults} disabled=${disabled} onChange=${change(name)} />`)
+function ObjectField({ field, draft, path, violations, error, disabled, onChange }) {
+  const change = (name) => (inner) => onChange({ isIncluded: true, fields: { ...draft.fields, [name]: inner } });
+  const children = draft.isIncluded
+    ? field.fields.map(([name, inner]) => html`<${Field} key=${name} field=${inner} draft=${draft.fields[name]} path=${[...path, name]} violations=${violations} disabled=${disabled} onChange=${change(name)} />`)
     : null;
-  if (!path.length) return html`<div>${inside}<${Below} field=${field} fault=${fault} /></div>`;
+  if (!path.length) return html`<div>${children}<${FieldNotes} field=${field} error=${error} /></div>`;
   return html`<fieldset class="group" disabled=${disabled}>
-    <legend>${labelOf(field, path)}</legend>
-    <${Below} field=${field} fault=${fault} />
-    ${field.optional ? html`<label class="line"><input type="checkbox" checked=${draft.given} onChange=${(event) => onChange({ ...draft, given: event.target.checked })} />fill it in</label>` : null}
-    ${inside}
+    <legend>${formatLabel(field, path)}</legend>
+    <${FieldNotes} field=${field} error=${error} />
+    ${field.optional ? html`<label class="line"><input type="checkbox" checked=${draft.isIncluded} onChange=${(event) => onChange({ ...draft, isIncluded: event.target.checked })} />fill it in</label>` : null}
+    ${children}
   </fieldset>`;
 }
 
-function ListField({ field, draft, path, faults, fault, disabled, onChange }) {
+function ListField({ field, draft, path, violations, error, disabled, onChange }) {
   const change = (index) => (inner) => onChange(draft.map((one, at) => (at === index ? inner : one)));
-  return html`<fieldset class="group" disabled=${disabled} data-fault=${fault || undefined} tabindex=${fault ? "-1" : undefined}>
-    <legend>${labelOf(field, path)}</legend>
-    <${Below} field=${field} fault=${fault} />
+  return html`<fieldset class="group" disabled=${disabled} data-fault=${error || undefined} tabindex=${error ? "-1" : undefined}>
+    <legend>${formatLabel(field, path)}</legend>
+    <${FieldNotes} field=${field} error=${error} />
     ${draft.map((one, index) => html`<div class="item" key=${index}>
-      <${Field} field=${field.item} draft=${one} path=${[...path, index]} faults=${faults} disabled=${disabled} onChange=${change(index)} />
+      <${Field} field=${field.item} draft=${one} path=${[...path, index]} violations=${violations} disabled=${disabled} onChange=${change(index)} />
       <button type="button" aria-label="take out no. ${index + 1}" onClick=${() => onChange(draft.filter((_, at) => at !== index))}>✕</button>
     </div>`)}
-    <button type="button" onClick=${() => onChange([...draft, draftOf(field.item)])}>Add one</button>
+    <button type="button" onClick=${() => onChange([...draft, buildDraft(field.item)])}>Add one</button>
   </fieldset>`;
 }

@@ -1,9 +1,9 @@
-// Where the reader is: behind the #, so that it can be linked to and gone back to, and no server is told of it.
+// The current page: its address is after the #, so that it can be linked to and gone back to, and reaches no server.
 // `#/runs/etl-acme?tab=conversation` is { page: "runs", arg: "etl-acme", query: { tab: "conversation" } }.
 
 import { useEffect, useState } from "./html.js";
 
-export function parse(hash) {
+export function parseHash(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
   const [page, ...rest] = path.split("/");
   let arg = "";
@@ -15,30 +15,30 @@ export function parse(hash) {
   return { page: page || "runs", arg, query: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-export function href(page, arg = "", query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const text = new URLSearchParams(given).toString();
+export function buildHref(page, arg = "", query = {}) {
+  const filled = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(filled).toString();
   return `#/${page}${arg ? `/${encodeURIComponent(arg)}` : ""}${text ? `?${text}` : ""}`;
 }
 
-export function go(page, arg = "", query = {}) {
-  location.hash = href(page, arg, query);
+export function navigate(page, arg = "", query = {}) {
+  location.hash = buildHref(page, arg, query);
 }
 
-// Changes the query of the place where the reader is, without another entry to go back over.
-export function refine(changes) {
-  const { page, arg, query } = parse(location.hash);
-  const merged = { ...query, ...changes };
-  history.replaceState(null, "", href(page, arg, merged));
+// Changes the query of the current page, without another entry in the history.
+export function updateQuery(changes) {
+  const { page, arg, query } = parseHash(location.hash);
+  const updated = { ...query, ...changes };
+  history.replaceState(null, "", buildHref(page, arg, updated));
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
 export function useRoute() {
-  const [route, setRoute] = useState(() => parse(location.hash));
+  const [route, setRoute] = useState(() => parseHash(location.hash));
   useEffect(() => {
-    const look = () => setRoute(parse(location.hash));
-    window.addEventListener("hashchange", look);
-    return () => window.removeEventListener("hashchange", look);
+    const update = () => setRoute(parseHash(location.hash));
+    window.addEventListener("hashchange", update);
+    return () => window.removeEventListener("hashchange", update);
   }, []);
   return route;
 }

@@ -1,60 +1,60 @@
-// What /v1/usage tells, added up for people. Pure: tests run it without a browser.
+// Sums of what /v1/usage returns. Pure: tests run it without a browser.
 // Sums are kept in billionths of a dollar, which are whole numbers: nothing is lost by adding.
 
-export const NANO = 1e9;
-const DAY = 86400000;
+export const NANO_PER_DOLLAR = 1e9;
+const DAY_MS = 86400000;
 
-export const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
+export const toIsoDay = (time) => new Date(time).toISOString().slice(0, 10);
 
 // The days from `since` to `until`, both included.
-export function daysBetween(since, until) {
+export function listDays(since, until) {
   const days = [];
-  for (let at = Date.parse(since); at <= Date.parse(until); at += DAY) days.push(dayOf(at));
+  for (let at = Date.parse(since); at <= Date.parse(until); at += DAY_MS) days.push(toIsoDay(at));
   return days;
 }
 
-export const daysBack = (number, now = Date.now()) => dayOf(now - (number - 1) * DAY);
+export const getRangeStart = (dayCount, now = Date.now()) => toIsoDay(now - (dayCount - 1) * DAY_MS);
 
-const NOTHING = { nano: 0, calls: 0, unpriced: 0, input: 0, output: 0, cached: 0 };
+const NO_USAGE = { nano: 0, calls: 0, unpriced: 0, input: 0, output: 0, cached: 0 };
 
-function added(sum, { usage }) {
+function addUsage(sum, { usage }) {
   return {
     nano: sum.nano + usage.nano_usd, calls: sum.calls + usage.calls, unpriced: sum.unpriced + usage.unpriced,
     input: sum.input + usage.input_tokens, output: sum.output + usage.output_tokens, cached: sum.cached + usage.cached_tokens,
   };
 }
 
-export const total = (items) => items.reduce(added, NOTHING);
+export const sumUsage = (items) => items.reduce(addUsage, NO_USAGE);
 
 // By agent (`workflow`) or by `model`: [{ name, nano, calls, ... }], the most expensive first.
-export function summed(items, by) {
+export function groupUsage(items, by) {
   const sums = new Map();
-  for (const one of items) sums.set(one[by], added(sums.get(one[by]) ?? NOTHING, one));
+  for (const one of items) sums.set(one[by], addUsage(sums.get(one[by]) ?? NO_USAGE, one));
   return [...sums].map(([name, sum]) => ({ name, ...sum })).sort((a, b) => b.nano - a.nano || b.calls - a.calls || (a.name < b.name ? -1 : 1));
 }
 
 // What a chart shows: a bar for each day, of parts in the order of `names`. The cheapest are one part, "others".
 export const OTHERS = "others";
-export function stacked(report, by, most = 7) {
-  const all = summed(report.daily_usage, by).filter((one) => one.nano > 0).map((one) => one.name);
-  const names = all.length > most ? all.slice(0, most - 1) : all;
-  const place = new Map(names.map((name, index) => [name, index]));
+export function buildChart(spending, by, maxParts = 7) {
+  const all = groupUsage(spending.daily_usage, by).filter((one) => one.nano > 0).map((one) => one.name);
+  const names = all.length > maxParts ? all.slice(0, maxParts - 1) : all;
+  const indexByName = new Map(names.map((name, index) => [name, index]));
   const shown = names.length < all.length ? [...names, OTHERS] : names;
-  const days = new Map(daysBetween(report.since, report.until).map((day) => [day, shown.map(() => 0)]));
-  for (const one of report.daily_usage) {
+  const days = new Map(listDays(spending.since, spending.until).map((day) => [day, shown.map(() => 0)]));
+  for (const one of spending.daily_usage) {
     const parts = days.get(one.day);
-    if (parts && one.usage.nano_usd) parts[place.get(one[by]) ?? names.length] += one.usage.nano_usd;
+    if (parts && one.usage.nano_usd) parts[indexByName.get(one[by]) ?? names.length] += one.usage.nano_usd;
   }
   return { names: shown, bars: [...days].map(([day, parts]) => ({ day, parts, nano: parts.reduce((a, b) => a + b, 0) })) };
 }
 
-// Values for the lines behind a chart: round ones, from 0 to above `most`.
-export function steps(most, about = 4) {
-  if (most <= 0) return [0, 1];
-  const rough = most / about;
+// Values for the lines behind a chart: round ones, from 0 to above `max`.
+export function buildGridLines(max, targetCount = 4) {
+  if (max <= 0) return [0, 1];
+  const rough = max / targetCount;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const lines = [];
-  for (let at = 0; at < most + step; at += step) lines.push(at);
+  for (let at = 0; at < max + step; at += step) lines.push(at);
   return lines;
 }

@@ -1,67 +1,67 @@
 // One run: what it did, what it cost, and what to do now.
 
 import { html, useEffect, useState } from "../html.js";
-import { Empty, Note, ProblemNote } from "../parts.js";
-import { href, refine } from "../router.js";
+import { EmptyState, Note, ProblemNote } from "../components.js";
+import { buildHref, updateQuery } from "../router.js";
+import { RunApprovals } from "./run/approvals.js";
 import { Conversation } from "./run/conversation.js";
 import { DIALOGS } from "./run/dialogs.js";
-import { Events } from "./run/events.js";
-import { Tree } from "./run/family.js";
-import { Head } from "./run/head.js";
-import { InAndOut } from "./run/inputs.js";
-import { useStory } from "./run/live.js";
+import { EventList } from "./run/events.js";
+import { RunHeader } from "./run/header.js";
+import { InputOutput } from "./run/input-output.js";
 import { Plan } from "./run/plan.js";
-import { Questions } from "./run/questions.js";
+import { useRunReport } from "./run/report-reader.js";
 import { Tabs } from "./run/tabs.js";
 import { Timeline } from "./run/timeline.js";
+import { RunTree } from "./run/tree-view.js";
 
-export function RunPage({ arg, query, who }) {
-  const { story, problem, answers, flights, events, again } = useStory(arg);
-  const [dialog, setDialog] = useState(null); // { name, record, of: the story that it is about, which may be that of a child }
+export function RunPage({ arg, query, caller }) {
+  const { report, problem, answers, inFlight, eventCount, refresh } = useRunReport(arg);
+  const [dialog, setDialog] = useState(null); // { name, record, target: the report that it is about, which may be that of a child }
   useEffect(() => {
     // "step 5 in the timeline": which row that is, is known here.
-    if (!query.find || !story) return;
-    const found = story.journal.find((one) => String(one.number) === query.find && one.kind !== "timer");
-    refine({ find: null, row: found ? `r${found.seq}` : null });
-  }, [query.find, story === null]);
-  if (!story) {
+    if (!query.find || !report) return;
+    const found = report.journal.find((one) => String(one.number) === query.find && one.kind !== "timer");
+    updateQuery({ find: null, row: found ? `r${found.seq}` : null });
+  }, [query.find, report === null]);
+  if (!report) {
     if (!problem) return html`<p class="faint" role="status">The run is being read.</p>`;
     return problem.status === 404
-      ? html`<header><h1>${arg}</h1></header><${Empty}><p>There is no such run. It may have been deleted, or belong to another namespace.</p><p><a href=${href("runs")}>All runs</a></p><//>`
-      : html`<${ProblemNote} problem=${problem} again=${again} />`;
+      ? html`<header><h1>${arg}</h1></header><${EmptyState}><p>There is no such run. It may have been deleted, or belong to another namespace.</p><p><a href=${buildHref("runs")}>All runs</a></p><//>`
+      : html`<${ProblemNote} problem=${problem} refresh=${refresh} />`;
   }
-  const open = (name, record = null, of = story) => (name === "approve" ? refine({ tab: "questions" }) : setDialog({ name, record, of }));
-  const tabs = tabsOf(story);
+  const openDialog = (name, record = null, target = report) => (name === "approve" ? updateQuery({ tab: "questions" }) : setDialog({ name, record, target }));
+  const tabs = buildTabs(report);
   const tab = tabs.some((one) => one.name === query.tab) ? query.tab : "timeline";
-  const Asked = dialog ? DIALOGS[dialog.name] : null;
+  const ActiveDialog = dialog ? DIALOGS[dialog.name] : null;
   return html`<div class="run-page">
-    <${Head} story=${story} who=${who} open=${open} />
+    <${RunHeader} report=${report} caller=${caller} openDialog=${openDialog} />
     ${problem ? html`<${Note} tone="warn"><span role="status">${problem.message} What is shown may be old.</span><//>` : null}
     <${Tabs} tabs=${tabs} at=${tab} />
     <div id="tab" role="tabpanel" aria-labelledby="tab-${tab}">
-      ${tab === "timeline" ? html`<${Timeline} story=${story} flights=${flights} who=${who} query=${query} open=${open} />` : null}
-      ${tab === "conversation" ? html`<${Conversation} story=${story} answers=${answers} who=${who} />` : null}
-      ${tab === "questions" ? html`<${Questions} story=${story} who=${who} />` : null}
-      ${tab === "plan" ? html`<${Plan} plan=${story.plan} />` : null}
-      ${tab === "tree" ? html`<${Tree} story=${story} />` : null}
-      ${tab === "data" ? html`<${InAndOut} story=${story} />` : null}
-      ${tab === "events" ? html`<${Events} story=${story} events=${events} />` : null}
+      ${tab === "timeline" ? html`<${Timeline} report=${report} inFlight=${inFlight} caller=${caller} query=${query} openDialog=${openDialog} />` : null}
+      ${tab === "conversation" ? html`<${Conversation} report=${report} answers=${answers} caller=${caller} />` : null}
+      ${tab === "questions" ? html`<${RunApprovals} report=${report} caller=${caller} />` : null}
+      ${tab === "plan" ? html`<${Plan} plan=${report.plan} />` : null}
+      ${tab === "tree" ? html`<${RunTree} report=${report} />` : null}
+      ${tab === "data" ? html`<${InputOutput} report=${report} />` : null}
+      ${tab === "events" ? html`<${EventList} report=${report} eventCount=${eventCount} />` : null}
     </div>
-    ${Asked ? html`<${Asked} story=${dialog.of.id === story.id ? story : dialog.of} record=${dialog.record} onClose=${() => setDialog(null)} />` : null}
+    ${ActiveDialog ? html`<${ActiveDialog} report=${dialog.target.id === report.id ? report : dialog.target} record=${dialog.record} onClose=${() => setDialog(null)} />` : null}
   </div>`;
 }
 
-// Those that have something to show.
-function tabsOf(story) {
-  const open = story.approvals.filter((one) => one.state === "open").length;
-  const done = story.plan.filter((one) => one.status === "done").length;
+// Only tabs that have something to show.
+function buildTabs(report) {
+  const openCount = report.approvals.filter((one) => one.state === "open").length;
+  const doneCount = report.plan.filter((one) => one.status === "done").length;
   return [
     { name: "timeline", label: "Timeline" },
-    ...(story.is_agent ? [{ name: "conversation", label: "Conversation" }] : []),
-    ...(story.approvals.length ? [{ name: "questions", label: "Approvals", count: open, tone: "warn" }] : []),
-    ...(story.plan.length ? [{ name: "plan", label: "Plan", count: `${done}/${story.plan.length}` }] : []),
-    ...(story.related_runs.length || story.parent ? [{ name: "tree", label: "Tree", count: story.related_runs.length }] : []),
-    { name: "data", label: "Input & output", count: story.pending_signals.length, tone: "warn" },
+    ...(report.is_agent ? [{ name: "conversation", label: "Conversation" }] : []),
+    ...(report.approvals.length ? [{ name: "questions", label: "Approvals", count: openCount, tone: "warn" }] : []),
+    ...(report.plan.length ? [{ name: "plan", label: "Plan", count: `${doneCount}/${report.plan.length}` }] : []),
+    ...(report.related_runs.length || report.parent ? [{ name: "tree", label: "Tree", count: report.related_runs.length }] : []),
+    { name: "data", label: "Input & output", count: report.pending_signals.length, tone: "warn" },
     { name: "events", label: "Events" },
   ];
 }

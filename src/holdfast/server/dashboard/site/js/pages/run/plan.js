@@ -1,13 +1,13 @@
 // The plan of an agent's run, as the model has written it last.
 
 import { html } from "../../html.js";
-import { Empty } from "../../parts.js";
+import { EmptyState } from "../../components.js";
 
-const STATUSES = { done: ["✓", "done"], working: ["●", "being worked on"], open: ["○", "open"], dropped: ["–", "dropped"] };
+const STATUS_LABELS = { done: ["✓", "done"], working: ["●", "being worked on"], open: ["○", "open"], dropped: ["–", "dropped"] };
 
 export function Plan({ plan }) {
-  if (!plan.length) return html`<${Empty}>This run has written no plan.<//>`;
+  if (!plan.length) return html`<${EmptyState}>This run has written no plan.<//>`;
   return html`<ol class="plan">
-    ${plan.map((one, index) => html`<li key=${index} class=${one.status}><span aria-hidden="true">${STATUSES[one.status][0]}</span> ${one.task} <span class="faint">${STATUSES[one.status][1]}</span></li>`)}
+    ${plan.map((one, index) => html`<li key=${index} class=${one.status}><span aria-hidden="true">${STATUS_LABELS[one.status][0]}</span> ${one.task} <span class="faint">${STATUS_LABELS[one.status][1]}</span></li>`)}
   </ol>`;
 }

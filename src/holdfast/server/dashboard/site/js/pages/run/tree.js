@@ -1,25 +1,25 @@
-// The runs that belong together, as a tree. Pure.
+// The run tree as rows. Pure.
 
-// Each with its depth, those above first; what was started by a run that is not told of stands at the top.
-export function treeOf(family) {
-  const known = new Set(family.items.map((one) => one.id));
-  const below = new Map();
-  for (const one of family.items) {
-    const above = one.parent && known.has(one.parent) && one.id !== family.root ? one.parent : "";
-    below.set(above, [...(below.get(above) ?? []), one]);
+// Each run with its depth, parents first; a run whose parent is not in the tree is at the top.
+export function buildTree(tree) {
+  const known = new Set(tree.items.map((one) => one.id));
+  const childrenByParent = new Map();
+  for (const one of tree.items) {
+    const parent = one.parent && known.has(one.parent) && one.id !== tree.root ? one.parent : "";
+    childrenByParent.set(parent, [...(childrenByParent.get(parent) ?? []), one]);
   }
   const rows = [];
   const add = (one, depth) => {
     rows.push({ ...one, depth });
-    for (const child of below.get(one.id) ?? []) add(child, depth + 1);
+    for (const child of childrenByParent.get(one.id) ?? []) add(child, depth + 1);
   };
-  for (const one of below.get("") ?? []) add(one, 0);
+  for (const one of childrenByParent.get("") ?? []) add(one, 0);
   return rows;
 }
 
-// Everything together: how many are in which state.
-export function statesOf(items) {
-  const counted = {};
-  for (const one of items) counted[one.state] = (counted[one.state] ?? 0) + 1;
-  return counted;
+// How many runs are in which state.
+export function countStates(items) {
+  const counts = {};
+  for (const one of items) counts[one.state] = (counts[one.state] ?? 0) + 1;
+  return counts;
 }

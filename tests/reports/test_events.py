@@ -77,8 +77,8 @@ class Scene:
 
     @contextmanager
     def subscribe(self, run_id: str) -> Any:
-        with self.news.subscribe(run_id) as bell:
-            yield bell
+        with self.news.subscribe(run_id) as subscription:
+            yield subscription
 
     async def read(self, after: str | None = None) -> list[Event]:
         return [event async for event in read_events(self, self.run.id, after, follow=False)]

@@ -106,9 +106,9 @@ async def read_events(
     store = await provider.store()
     run = await find_run(store, run_id)
     reader = EventReader(run, decode_cursor(after, run))
-    with provider.subscribe(run_id) as bell:
+    with provider.subscribe(run_id) as subscription:
         while True:
-            bell.clear()
+            subscription.clear()
             try:
                 feed = await store.get_run_updates(
                     run_id, reader.cursor.seq, reader.cursor.live_event_number, PAGE_SIZE
@@ -116,7 +116,7 @@ async def read_events(
             except StoreUnavailable:
                 if not follow:
                     raise
-                await bell.wait(POLL_INTERVAL_S)  # the store may be back in a moment, and the reader has its place
+                await subscription.wait(POLL_INTERVAL_S)  # the store may return soon, and the reader has its place
                 continue
             if feed is None:
                 raise RunNotFound(f"run {run_id!r} is not in {store.url} any more", run_id)
@@ -128,7 +128,7 @@ async def read_events(
             if reader.cursor.has_ended or not follow:
                 return
             looked = asyncio.get_running_loop().time()
-            await bell.wait(POLL_INTERVAL_S)
+            await subscription.wait(POLL_INTERVAL_S)
             await asyncio.sleep(MIN_POLL_INTERVAL_S - (asyncio.get_running_loop().time() - looked))
 
 

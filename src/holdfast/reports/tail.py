@@ -117,10 +117,10 @@ class SeenEvents:
 
 async def read_tail(provider: StoreProvider, tail_filter: TailFilter, since: float) -> AsyncGenerator[TailEvent]:
     """What has happened since a moment, and whatever happens from now on. It goes on until it is closed."""
-    with provider.subscribe(ALL_RUNS) as bell:
+    with provider.subscribe(ALL_RUNS) as subscription:
         tail = _TailReader(await provider.store(), tail_filter, since)
         while True:
-            bell.clear()
+            subscription.clear()
             try:
                 found = await tail.poll()
             except StoreUnavailable:
@@ -128,7 +128,7 @@ async def read_tail(provider: StoreProvider, tail_filter: TailFilter, since: flo
             for one in found:
                 yield one
             await asyncio.sleep(MIN_POLL_INTERVAL_S)
-            await bell.wait(POLL_INTERVAL_S)
+            await subscription.wait(POLL_INTERVAL_S)
 
 
 class _TrackedRun:

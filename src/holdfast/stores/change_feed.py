@@ -11,7 +11,7 @@ ALL_RUNS = ""
 
 
 class Subscription:
-    """Rings when something may be new of a run."""
+    """Is notified when something about a run may have changed."""
 
     def __init__(self) -> None:
         self._notified = asyncio.Event()
@@ -24,7 +24,7 @@ class Subscription:
             raise self._error
 
     async def wait(self, timeout_s: float) -> bool:
-        """Until it rings, or so many seconds have passed; whether it has rung."""
+        """Wait until it is notified or the time is up. Returns whether it was notified."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._notified.wait()
@@ -38,7 +38,7 @@ class Subscription:
 
 
 class ChangeFeed:
-    """Bells by run id."""
+    """Subscriptions by run id."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[Subscription]] = {}
@@ -48,24 +48,24 @@ class ChangeFeed:
 
     @contextmanager
     def subscribe(self, run_id: str) -> Generator[Subscription]:
-        """A bell that rings whenever something may be new of this run."""
-        bell = Subscription()
-        bells = self._subscriptions.setdefault(run_id, set())
-        bells.add(bell)
+        """A subscription to changes of this run."""
+        subscription = Subscription()
+        subscriptions = self._subscriptions.setdefault(run_id, set())
+        subscriptions.add(subscription)
         try:
-            yield bell
+            yield subscription
         finally:
-            bells.discard(bell)
-            if not bells and self._subscriptions.get(run_id) is bells:
+            subscriptions.discard(subscription)
+            if not subscriptions and self._subscriptions.get(run_id) is subscriptions:
                 del self._subscriptions[run_id]
 
     def notify(self, run_id: str) -> None:
         """There is something new of this run."""
-        for bell in self._subscriptions.get(run_id, ()):
-            bell.notify()
+        for subscription in self._subscriptions.get(run_id, ()):
+            subscription.notify()
 
     def notify_all(self, error: BaseException | None = None) -> None:
         """There may be something new of any run; or, because of this error, never will be."""
-        for bells in self._subscriptions.values():
-            for bell in bells:
-                bell.notify(error)
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.notify(error)

@@ -93,14 +93,14 @@ class DeliveryWatcher:
 
     async def _poll_while_watched(self) -> None:
         """Look as long as there are holders."""
-        with self._tenant.connection.subscribe("deliveries") as bell:
+        with self._tenant.connection.subscribe("deliveries") as subscription:
             while self._watched:
-                bell.clear()
+                subscription.clear()
                 try:
                     await self._poll()
                 except HoldfastError as error:
                     log.warning("it could not be looked which deliveries are over: %s", error)
-                await bell.wait(POLL_INTERVAL_S)
+                await subscription.wait(POLL_INTERVAL_S)
                 await asyncio.sleep(MIN_POLL_GAP_S)
 
     async def _poll(self) -> None:

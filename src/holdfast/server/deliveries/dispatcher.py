@@ -70,20 +70,20 @@ class Dispatcher:
 
     def notify(self, address: str | None = None) -> None:
         """There may be something to take, or a delivery may be over; ``None``: on any address."""
-        for name, bells in self._subscriptions.items():
+        for name, subscriptions in self._subscriptions.items():
             if address in (None, name):
-                for bell in bells:
-                    bell.notify()
+                for subscription in subscriptions:
+                    subscription.notify()
 
     @contextmanager
     def subscribe(self, address: str) -> Generator[Subscription]:
-        """A bell that rings at a nudge of this address, and whenever something is new in the store."""
-        with self._tenant.connection.subscribe(f"address {address}") as bell:
-            self._subscriptions.setdefault(address, set()).add(bell)
+        """A subscription that is notified for this address, and whenever something is new in the store."""
+        with self._tenant.connection.subscribe(f"address {address}") as subscription:
+            self._subscriptions.setdefault(address, set()).add(subscription)
             try:
-                yield bell
+                yield subscription
             finally:
-                self._subscriptions[address].discard(bell)
+                self._subscriptions[address].discard(subscription)
                 if not self._subscriptions[address]:
                     del self._subscriptions[address]
 
@@ -120,16 +120,16 @@ class Dispatcher:
     async def _dispatch(self, address: str) -> None:
         """Look for work as long as somebody waits for it."""
         loop = asyncio.get_running_loop()
-        with self.subscribe(address) as bell:
+        with self.subscribe(address) as subscription:
             while line := self._pending.get(address):
-                bell.clear()
+                subscription.clear()
                 looked = loop.time()
                 try:
                     wait = await self._dispatch_due(address, line)
                 except StoreError as error:
                     log.warning("address %r: the store cannot be asked for work: %s", address, error)
                     wait = POLL_INTERVAL_S
-                await bell.wait(min(wait, POLL_INTERVAL_S))
+                await subscription.wait(min(wait, POLL_INTERVAL_S))
                 await asyncio.sleep(max(0.0, MIN_POLL_GAP_S - (loop.time() - looked)))
             self._pending.pop(address, None)
             self._dispatch_tasks.pop(address, None)

@@ -39,9 +39,10 @@ async def get_run_report(call: Call, id: str, query: RunReportQuery) -> RunRepor
     the `seq` of the last record as `after`.
     """
     after = -1 if query.after is None else query.after
-    story = await read_report(await call.store(), id, after, query.limit, brief=query.values == "brief")
-    call.value_bytes += sum(entry.size for entry in story.journal if not entry.is_truncated) + (story.output_size or 0)
-    return story
+    report = await read_report(await call.store(), id, after, query.limit, brief=query.values == "brief")
+    call.value_bytes += report.output_size or 0
+    call.value_bytes += sum(entry.size for entry in report.journal if not entry.is_truncated)
+    return report
 
 
 @router("GET", "/v1/runs/{id}/records/{seq}", scope=Scope.READ, headers=(VALUES_HEADER,))

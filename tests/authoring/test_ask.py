@@ -181,11 +181,11 @@ async def test_questions_side_by_side_are_answered_in_any_order():
     run = await runner.start(asks_two)
     first, second = run.approvals
     assert first.id != second.id
-    with pytest.raises(UsageError, match="has 2 open questions: say which with id="):
+    with pytest.raises(UsageError, match="has 2 open approvals: choose one with id="):
         await runner.approve(run.run_id)
     await runner.deny(run.run_id, id=second.id)
     assert (await runner.approve(run.run_id, id=first.id)).output == [True, False]
-    with pytest.raises(UsageError, match="asks nothing now"):
+    with pytest.raises(UsageError, match="has no open approval"):
         await runner.approve(run.run_id)
 
 

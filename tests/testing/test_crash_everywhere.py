@@ -259,7 +259,7 @@ def test_code_that_cannot_be_replayed_at_all_is_told_as_such() -> None:
 
 def test_a_workflow_that_waits_for_nobody_is_told() -> None:
     with pytest.raises(
-        UsageError, match=r"waits for signal 'never', and nobody sends it: .*`runner.answer_signal\(name, value"
+        UsageError, match=r"waits for signal 'never', which the test does not send: .*`runner.answer_signal\(name, value"
     ):
         here().crash_everywhere_sync(waiting_for_nobody)
 
@@ -314,7 +314,7 @@ def test_every_schedule_that_is_printed_can_be_read(event: RunEvent, run_id: str
 
 @pytest.mark.parametrize("text", ["", "x", "after step", "during the end", "after step 1;", "step 1"])
 def test_what_is_no_schedule_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no crash point. Write what a failure of crash_everywhere prints"):
+    with pytest.raises(UsageError, match=r"is not a crash point. Write what a failure of crash_everywhere prints"):
         Runner(only=text)
 
 

@@ -97,7 +97,7 @@ def test_the_fixtures_are_listed_with_what_they_are_for(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass", encoding="utf-8")
     listed = run_pytest(tmp_path, "--fixtures").stdout
     assert "holdfast_runner" in listed
-    assert "workflows in memory, in virtual time" in listed
+    assert "workflows in memory and in virtual time" in listed
     assert "holdfast_clock" in listed
 
 

@@ -154,11 +154,11 @@ async def test_a_step_that_is_not_there_is_told_with_those_that_are() -> None:
     steps = (await runner.run(mixed)).steps
     assert [one.number for one in steps] == [2]
     assert steps[-1] is steps[2]
-    with pytest.raises(IndexError, match=r"no step 99; numbers begin with 1, and the steps are: 2 \(charge\)"):
+    with pytest.raises(IndexError, match=r"no step 99; numbers start at 1, and the steps are: 2 \(charge\)"):
         steps[99]
     with pytest.raises(IndexError, match="number 1 is the wait for signal 'go'"):
         steps[1]
-    with pytest.raises(IndexError, match="numbers begin with 1"):
+    with pytest.raises(IndexError, match="numbers start at 1"):
         steps[0]
     assert steps["nothing of this name"] == []
 

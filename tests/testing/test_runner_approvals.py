@@ -35,7 +35,7 @@ def test_a_test_answers_one_question_after_the_other():
         ("Publish?", "ann"), ("Where?", "tester"), ("How long?", "tester")
     ]  # fmt: skip
     assert run.steps[2].name == "approval start"
-    with pytest.raises(IndexError, match=r"number 1 is a question to a person \(see `\.approvals`\)"):
+    with pytest.raises(IndexError, match=r"number 1 is an approval \(see `\.approvals`\)"):
         run.steps[1]
 
 
@@ -73,7 +73,7 @@ def test_who_answers_what_is_not_asked_is_told():
     with pytest.raises(UnknownApproval):
         runner.deny_sync(run.run_id, id="zzz")
     runner.deny_sync(run.run_id)
-    with pytest.raises(UsageError, match="asks nothing now"):
+    with pytest.raises(UsageError, match="has no open approval"):
         runner.deny_sync(run.run_id)
 
 
@@ -100,7 +100,7 @@ def test_a_workflow_that_gives_up_survives_a_crash_everywhere():
 
 def test_a_question_that_is_another_one_on_replay_is_found():
     runner = Runner(max_pairs=0, replay_processes=0)
-    with pytest.raises(UsageError, match=r"say what people answer with `runner\.answer_approval"):
+    with pytest.raises(UsageError, match=r"set the answer with `runner\.answer_approval"):
         runner.crash_everywhere_sync(asks_of_chance)
     runner.answer_approval("Publish?", True)
     with pytest.raises(CrashSafetyError) as found:
@@ -119,7 +119,7 @@ def test_a_process_can_be_made_to_die_around_an_answer(place: str):
     run = runner.resume_sync(run.run_id)
     assert run.output == "denied"
     assert len(run.approvals) == 1
-    with pytest.raises(UsageError, match="an approval is told by its number"):
+    with pytest.raises(UsageError, match="give its number"):
         runner.simulate_crash_after(approval="Publish?")  # type: ignore[arg-type]
 
 

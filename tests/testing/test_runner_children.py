@@ -255,7 +255,7 @@ async def test_a_crash_in_what_a_run_has_left_behind() -> None:
 async def test_a_child_that_is_never_come_to_is_told() -> None:
     runner = Runner()
     runner.simulate_crash_after(child="pakcing")
-    with pytest.raises(UsageError, match=r"never came to .* after child 'pakcing'; .* its children: packing \('order"):
+    with pytest.raises(UsageError, match=r"never reached .* after child 'pakcing'; .* its children: packing \('order"):
         await runner.run(ordering, "tea")
 
 
@@ -279,7 +279,7 @@ def test_every_point_of_the_children_is_tried() -> None:
 
 
 def test_a_child_that_nobody_answers_is_named() -> None:
-    with pytest.raises(UsageError, match=r"run 'approved_order-1:approving-2' waits for signal 'approval', and nobody"):
+    with pytest.raises(UsageError, match=r"run 'approved_order-1:approving-2' waits for signal 'approval', which the test does not send"):
         Runner(replay_processes=0).crash_everywhere_sync(approved_order, "tea")
     runner = Runner(replay_processes=0, max_pairs=10)
     runner.answer_signal("approval", "yes")

@@ -82,7 +82,7 @@ async def test_a_crash_at_a_compensation(moment: str, executions: int, replayed:
 async def test_a_step_of_that_name_is_no_compensation() -> None:
     runner = Runner()
     runner.simulate_crash_after(compensation="bill")
-    with pytest.raises(Exception, match=r"never came to the simulated crash after compensation 'bill'"):
+    with pytest.raises(Exception, match=r"never reached the simulated crash after compensation 'bill'"):
         await runner.run(failing_order, "tea")
 
 

@@ -139,9 +139,9 @@ def test_a_cancelled_run_survives_a_crash_anywhere(which: dict[str, Any]) -> Non
 async def test_a_cancel_that_is_never_come_to_is_told() -> None:
     runner = Runner(replay_processes=0)
     runner.cancel_after(step="pikc")
-    with pytest.raises(UsageError, match="never came to the simulated cancel after step 'pikc'"):
+    with pytest.raises(UsageError, match="never reached the simulated cancel after step 'pikc'"):
         await runner.crash_everywhere(ordering, "tea")
-    with pytest.raises(UsageError, match="never came to the simulated cancel after step 'pikc'; its steps: 1"):
+    with pytest.raises(UsageError, match="never reached the simulated cancel after step 'pikc'; its steps: 1"):
         await runner.run(ordering, "tea")
     with pytest.raises(UsageError, match="cancel_after: name one of step=, signal=, approval=, timer= and child="):
         runner.cancel_after()

@@ -159,7 +159,7 @@ async def test_a_crash_that_is_never_come_to_is_told() -> None:
     runner = Runner()
     runner.simulate_crash_after(step="stoer")
     with pytest.raises(
-        UsageError, match=r"never came to .* after step 'stoer'; its steps: 1 \(fetch\), 2 \(fetch\), 3"
+        UsageError, match=r"never reached .* after step 'stoer'; its steps: 1 \(fetch\), 2 \(fetch\), 3"
     ):
         await runner.run(copying, 1)
 
@@ -169,10 +169,10 @@ async def test_a_crash_that_is_never_come_to_is_told() -> None:
     [
         ({}, "name one of step="),
         ({"step": 1, "timer": 1}, "name one of step="),
-        ({"step": 0}, "numbers begin with 1"),
-        ({"step": True}, "told by its number or its name"),
-        ({"step": 1.5}, "told by its number or its name"),
-        ({"timer": "1 s"}, "told by its number"),
+        ({"step": 0}, "numbers start at 1"),
+        ({"step": True}, "give its number or name"),
+        ({"step": 1.5}, "give its number or name"),
+        ({"timer": "1 s"}, "give its number"),
         ({"step": "fetch", "occurrence": 0}, "occurrence= counts from 1"),
         ({"step": 2, "occurrence": 2}, "occurrence= counts from 1"),
     ],

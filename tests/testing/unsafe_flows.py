@@ -330,7 +330,7 @@ FOUND_ELSEWHERE = {
     bad_set_popped: "depends on the order of a set: `set.pop()`",
     bad_set_in_error: "depends on the order of a set: `', '.join(set(WORDS))`",
     bad_hash: "depends on hashes: `hash()`",
-    bad_cached_chance: "`lucky_number` keeps what it once returned",
+    bad_cached_chance: "`lucky_number` caches earlier results",
     bad_process_number: "looks at its surroundings: `os.getpid()`",
 }
 

@@ -1,18 +1,22 @@
 """Prove in a unit test that a workflow survives crashes.
 
-``Runner`` runs workflows in memory and in virtual time, and lets their process die where a test says, or everywhere
-(``crash_everywhere``); ``ScriptedModel`` answers in place of a model. ``replay_journal`` holds a journal from
-production against the code of today. A pytest plugin brings the fixtures ``holdfast_runner`` and ``holdfast_clock``.
+``Runner`` runs workflows in memory and in virtual time, and crashes their process where a test wants it, or everywhere
+(``crash_everywhere``). ``ScriptedModel`` replaces a model. ``replay_journal`` replays a journal from production with
+today's code. A pytest plugin provides the fixtures ``holdfast_runner`` and ``holdfast_clock``.
 
-From the bottom up: ``traced_execution`` keeps what workflow code asks for; ``virtual_clock``, ``crashable``, ``mocks``
-and ``scripted_model`` stand in for time, for whatever dies with a process, for steps and for models;
-``simulated_process`` is one real engine among them, and ``crash_points`` tells where it dies. ``runner`` is a row of
-processes: a test arranges what happens to them (``runner_setup``), changes runs from outside (``store_provider``), and
-is told how they stand (``result_builder``, ``results``). ``crash_everywhere`` is a row of runners, with addresses
-shaken (``heap_shuffle``) and other Python processes (``subprocess_replay``). What these must not do is in
-``crash_rules``; their findings are told by ``violations`` and explained by ``nondeterminism_causes``, who look at what
-code can reach (``reachable_state``) and at what is written there (``source_scan``). ``journal_replay`` needs none of
-these; the journals that it reads are written by ``services.journal_files``. ``plugin`` is for pytest.
+The modules, from the bottom up:
+
+- ``traced_execution`` records the commands that workflow code issues. ``virtual_clock``, ``crashable``, ``mocks``, and
+  ``scripted_model`` replace time, everything that dies with a process, steps, and models.
+- ``simulated_process`` runs a real engine among them; ``crash_points`` names the points where it can die.
+- ``runner`` runs a sequence of processes. A test sets them up (``runner_setup``) and reads results (``result_builder``,
+  ``results``).
+- ``crash_everywhere`` runs many runners, with shuffled addresses (``heap_shuffle``) and in other Python processes
+  (``subprocess_replay``). ``crash_rules`` has the rules they must keep; ``violations`` reports what broke one, and
+  ``nondeterminism_causes`` explains it from the state that code can reach (``reachable_state``) and from its source
+  (``source_scan``).
+- ``journal_replay`` needs none of these. It reads the files that ``services.journal_files`` writes.
+- ``plugin`` is the pytest plugin.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""``crash_everywhere``: a workflow is run once for every point at which its process can die, and held to the promises.
+"""``crash_everywhere``: runs a workflow once for every point where its process can crash, and checks the promises.
 
-First it runs without a crash: this *reference* tells which events there are, and what the result should be. Then it
-runs once for each *schedule* (one crash at each point, then pairs of them), each time on a store of its own, until it
-has ended. The runs that it starts belong to it: their events are points, too, and they must keep the same rules. Every
-such *trial* must keep these (see ``crash_rules``):
+The first run has no crash. This *reference* shows which events there are and what the result should be. Then the
+workflow runs once for each *schedule* (one crash at each point, then pairs of crashes), each time to its end on a new
+store. Child runs count: their events are crash points, too, and they must keep the same rules. Every such *trial* must
+keep these rules (see ``crash_rules``):
 
-- a recorded step never ran again, and a ``once`` step ran at most once; the same goes for compensations;
-- each process asked for the same commands, with the same encoded arguments, as long as it had seen the same records,
-  and so did the reference; so no call of a workflow has started two runs;
-- the journal can be replayed, and replaying it comes to the same end;
-- the result is that of the reference (unless a crash has left the outcome of a ``once`` step unknown). A run that fails
-  or is cancelled, and is undone, has a result like any other; but one that was cancelled may have failed before;
-- no workflow code caught the exception with which a run leaves memory.
+- A recorded step never runs again, and a ``once`` step runs at most once. The same holds for compensations.
+- Every process issues the same commands as the reference, with the same encoded arguments, as long as both have seen
+  the same records. So no call of a workflow starts two runs.
+- The journal can be replayed, and the replay ends the same way.
+- The result equals the reference's, unless a crash left the outcome of a ``once`` step unknown. A run that fails, or is
+  cancelled and compensated, also has a result; but a cancelled run may have failed before.
+- No workflow code catches the exception with which a run leaves memory.
 
-Last, the reference's journals are replayed in new Python processes, in which the hashes of strings, the addresses of
-objects and the contents of modules are others.
+Finally, the reference's journals are replayed in new Python processes, where string hashes, object addresses, and the
+contents of modules differ.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
 
 MAX_PROCESSES = 20
 MAX_REPLAYS_PER_JOURNAL = 5
-"""How often the same journal is replayed. Most trials leave the same, and each of them has replayed a part of it."""
+"""Most trials leave the same journal, and each of them has already replayed a part of it."""
 
 MAX_SUBPROCESS_JOURNALS = 50
-"""How many journals of one trial are replayed in new processes."""
-
+"""Maximum number of journals of one trial that are replayed in new processes."""
 
 BeforeEach = Callable[[], Awaitable[None] | None]
 AfterEach = Callable[[RunResult], Awaitable[None] | None]
@@ -60,7 +59,7 @@ AfterEach = Callable[[RunResult], Awaitable[None] | None]
 
 @dataclass
 class CrashCheckSettings:
-    """What a runner was told about its checks."""
+    """The runner's settings for ``crash_everywhere``."""
 
     max_pairs: int
     replay_processes: int
@@ -71,7 +70,7 @@ class CrashCheckSettings:
 
 
 class FreshRunner(NamedTuple):
-    """A runner where nothing has happened yet, and its world."""
+    """A runner with an empty store, and its world."""
 
     runner: Runner
     world: World
@@ -79,23 +78,22 @@ class FreshRunner(NamedTuple):
 
 @dataclass(frozen=True)
 class CrashReport:
-    """What ``crash_everywhere`` has tried. It raises if anything was found."""
+    """What ``crash_everywhere`` tried without finding a violation."""
 
     workflow: str
     result: RunResult
-    """The run without a crash."""
+    """The result of the run without a crash."""
     point_count: int
-    """At how many points the process died, one at a time."""
+    """Number of schedules with one crash."""
     pair_count: int
-    """How many schedules with two crashes were tried."""
+    """Number of schedules with two crashes."""
     process_count: int
-    """In how many new Python processes the journal was replayed."""
+    """Number of new Python processes that replayed the journal."""
 
     def __str__(self) -> str:
         return (
             f"workflow {self.workflow!r} survived {self.point_count} single crashes, {self.pair_count} pairs of "
-            "crashes, and "
-            f"replay in {self.process_count} other Python processes"
+            f"crashes, and replay in {self.process_count} other Python processes"
         )
 
 
@@ -127,43 +125,32 @@ class CrashCheck:
             self._cause_finder.add_workflow(get_definition(seen.trace.workflow, seen.trace.version).function)
         self._raise_first_violation(reference, crash_rules.find_forbidden_code)
         points = [tuple(only)] if only is not None else [(point,) for point in _list_crash_points(reference)]
-        # First whatever a crash alone brings out, in the order of the run's life: the first schedule that fails is then
-        # the shortest. A run that differs from the reference may do so without any crash, which is told as such.
+        # Single crashes first, in the order of the run's events, so that the first schedule to fail is the shortest. A
+        # difference from the reference comes later: it may need no crash, and is then reported as such.
         trials = [reference]
         for schedule in points:
             trials.append(trial := await self._run_trial(schedule))
-            self._raise_first_violation(
-                trial,
-                crash_rules.find_repeated_step,
-                crash_rules.find_process_difference,
-                crash_rules.find_swallowed_park,
-            )
+            self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
         self._raise_first_violation(reference, self._find_replay_difference)
         control = replace(await self._run_trial(()), is_control=True)
         for trial in [control, *trials[1:]]:
             self._compare_with_reference(reference, trial)
         doubles = [] if only is not None else _choose_pairs([point for (point,) in points], self._settings.max_pairs)
-        whole = 0
+        complete_count = 0
         for schedule in doubles:
             trial = await self._run_trial(schedule)
-            whole += trial.is_complete
-            self._raise_first_violation(
-                trial,
-                crash_rules.find_repeated_step,
-                crash_rules.find_process_difference,
-                crash_rules.find_swallowed_park,
-            )
+            complete_count += trial.is_complete
+            self._raise_first_violation(trial, *_SINGLE_RUN_RULES)
             self._compare_with_reference(reference, trial)
         processes = await self._replay_in_subprocesses(reference)
         if only is not None and not trials[-1].is_complete:
             raise UsageError(
-                f"the schedule {_format_schedule(only)!r} breaks nothing: the run never came to all of it. Its points "
-                "are: "
-                f"{_format_schedule(_list_crash_points(reference))}"
+                f"the schedule {_format_schedule(only)!r} breaks nothing: the run never reached all of it. Its points "
+                f"are: {_format_schedule(_list_crash_points(reference))}"
             )
-        return CrashReport(self._workflow.name, reference.result, len(points), whole, processes)
+        return CrashReport(self._workflow.name, reference.result, len(points), complete_count, processes)
 
-    # Trying
+    # Trials
 
     async def _run_trial(self, schedule: Sequence[CrashPoint]) -> Trial:
         runner, world = self._make_runner()
@@ -171,26 +158,28 @@ class CrashCheck:
         await _call_each(self._settings.before_each)
         shuffle_heap(len(schedule))
         result = await runner.run(self._workflow, *self._args, **self._kwargs)
-        lives = 1
+        process_count = 1
         while result.has_crashed:
-            lives += 1
-            if lives > MAX_PROCESSES:
+            process_count += 1
+            if process_count > MAX_PROCESSES:
                 raise UsageError(f"run {result.run_id!r} crashed {MAX_PROCESSES} times")
-            shuffle_heap(lives)
-            if await world.store.get_run(result.run_id) is None:  # it died before the run was there
+            shuffle_heap(process_count)
+            if await world.store.get_run(result.run_id) is None:  # the process crashed before it stored the run
                 result = await runner.run(self._workflow, *self._args, **self._kwargs)
             else:
                 result = await runner.resume(result.run_id)
         if not schedule and world.cancel_points:
-            raise UsageError(f"run {result.run_id!r} never came to the simulated cancel {world.cancel_points[0]}")
+            raise UsageError(f"run {result.run_id!r} never reached the simulated cancel {world.cancel_points[0]}")
         trial = await self._collect_trial(world, result, tuple(schedule))
         if result.status == "waiting":
-            # The last of them, if it waits for one that it has started.
-            waits = [seen.journal.run for seen in trial.runs.values() if seen.journal.run.state is RunState.WAITING]
-            how = "say what to send with `runner.answer_signal(name, value)`"
-            if "approval " in waits[-1].waits_for:
-                how = "say what people answer with `runner.answer_approval(question, answer)`"
-            raise UsageError(f"run {waits[-1].id!r} waits for {waits[-1].waits_for}, and nobody sends it: {how}")
+            # A run may wait for its child, so the newest waiting run is the one to report.
+            runs = [seen.journal.run for seen in trial.runs.values()]
+            waiting = next(run for run in reversed(runs) if run.state is RunState.WAITING)
+            advice = "set what to send with `runner.answer_signal(name, value)`"
+            if "approval " in waiting.waits_for:
+                advice = "set the answer with `runner.answer_approval(question, answer)`"
+            reason = f"waits for {waiting.waits_for}, which the test does not send"
+            raise UsageError(f"run {waiting.id!r} {reason}: {advice}")
         await _call_each(self._settings.after_each, result)
         return trial
 
@@ -201,7 +190,7 @@ class CrashCheck:
         }
         return Trial(schedule, result, runs, world.event_log, not (world.crash_points or world.later_crash_points))
 
-    # Judging
+    # Rules
 
     def _raise_first_violation(self, trial: Trial, *checks: Callable[[ObservedRun], Violation | None]) -> None:
         __tracebackhide__ = True
@@ -226,18 +215,14 @@ class CrashCheck:
             self._raise_violation(found[0], trial, found[1])
 
     def _find_replay_difference(self, observed: ObservedRun) -> Violation | None:
-        """The journal that a run has left, once more from the beginning."""
+        """Replay the journal of a finished trial from the beginning."""
         journal = observed.journal
-        left = (
-            journal.run.id,
-            *map(crash_rules.get_visible_fields, journal.records),
-            journal.run.output,
-            journal.run.error,
-        )
-        self._replay_counts[left] += 1
-        if self._replay_counts[left] > MAX_REPLAYS_PER_JOURNAL:
+        records = map(crash_rules.get_visible_fields, journal.records)
+        content = (journal.run.id, *records, journal.run.output, journal.run.error)
+        self._replay_counts[content] += 1
+        if self._replay_counts[content] > MAX_REPLAYS_PER_JOURNAL:
             return None
-        shuffle_heap(self._replay_counts[left])
+        shuffle_heap(self._replay_counts[content])
         now = replay(journal)
         return crash_rules.find_replay_difference(
             observed, now.commands, now.output_bytes, str(now.replay_error or ""), now.difference
@@ -266,6 +251,13 @@ class CrashCheck:
         raise CrashSafetyError.from_violation(self._workflow.name, call, violation, trial.schedule, causes)
 
 
+_SINGLE_RUN_RULES = (
+    crash_rules.find_repeated_step,
+    crash_rules.find_process_difference,
+    crash_rules.find_swallowed_park,
+)
+
+
 async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *args: Any) -> None:
     for call in calls:
         outcome = call(*args)
@@ -274,17 +266,17 @@ async def _call_each(calls: Sequence[Callable[..., Awaitable[None] | None]], *ar
 
 
 def _list_crash_points(reference: Trial) -> list[CrashPoint]:
-    """Every point at which the process of this run could have died, in the order of its life."""
+    """Every point where the process of this run could have crashed, in the order of events."""
     points: list[CrashPoint] = []
     for trace, event in reference.event_log:
         run_id = trace.run_id if trace.parent else ""
         if event.kind in EXECUTED_KINDS:
-            # Where a step begins is not an event of its own; its place in the order does not matter.
+            # The beginning of a step is not an event of its own; its place in the order does not matter.
             points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "during", "after")]
         elif event.kind == "intent":
             points.append(CrashPoint.from_event("before", event, run_id))
         elif event.kind == "start" and run_id:
-            # Before its start there is a point already, in the life of the run that starts it.
+            # The point before its start is already among the events of the run that starts it.
             points.append(CrashPoint.from_event("after", event, run_id))
         else:
             points += [CrashPoint.from_event(moment, event, run_id) for moment in ("before", "after")]
@@ -292,14 +284,14 @@ def _list_crash_points(reference: Trial) -> list[CrashPoint]:
 
 
 def _choose_pairs(points: Sequence[CrashPoint], max_pairs: int) -> list[tuple[CrashPoint, CrashPoint]]:
-    """Pairs of crashes: the same point twice and one after the next first, then others, evenly over all there are."""
-    # What was recorded before a crash is not recorded again after it, nor does a process die after it once more.
+    """Pairs of crashes: first the same point twice and neighboring points, then an even sample of all others."""
+    # A record is written once, so a process cannot crash twice after the same one.
     first = [(point, point) for point in points if point.phase != "after"] + list(pairwise(points))
-    others = [(one, points[at]) for i, one in enumerate(points) for at in range(i + 2, len(points))]
+    others = [(point, points[at]) for i, point in enumerate(points) for at in range(i + 2, len(points))]
     chosen = first[:: max(1, len(first) // max(1, max_pairs))][:max_pairs]
-    room = max_pairs - len(chosen)
-    if room > 0 and others:
-        chosen += others[:: max(1, len(others) // room)][:room]
+    missing_count = max_pairs - len(chosen)
+    if missing_count > 0 and others:
+        chosen += others[:: max(1, len(others) // missing_count)][:missing_count]
     return chosen
 
 

@@ -1,18 +1,16 @@
-"""Where a simulated process dies, in words and as code.
+"""Crash points: where a simulated process dies, in words and as code.
 
-A run's life is a row of *events*: its start is written, a step begins, the intent of a ``once`` step is written, the
-outcome of a step (or a timer, a signal, the deadline) is written, its end is written. A question to a person is written
-when it is asked, and the answer is recorded (an *approval*). That a run takes the new way of a change is written when
-its code asks for it the first time (a *patch*).
+A run is a sequence of *events* that are written to the store: its start, the intent of a ``once`` step, the outcome of
+a step (or a timer, a signal, the deadline), its end. An approval has two events: the request (*question*) and the
+recorded answer (*approval*). The first call of ``patched`` that takes the new path is an event, too (*patch*).
 
-A process can die *before* an event is written, or *after* it was written but before anybody in the process knew. For a
-step there is one more place, *during*: it has run to its end, and its outcome was not written. (Before a step is
-therefore before it begins.) So it is for a compensation, which is a step, and for a child: before it is started, when
-it has ended and the run that waits for it has not written that down, and after. The child's own events are those of its
-own life.
+A process can crash *before* an event is written, or *after* it is written but before the process learns of it. A step
+has one more phase, *during*: its function has returned, and its outcome is not written yet. *Before* a step therefore
+means before it begins. The same holds for compensations, which are steps, and for children: before the child is
+started; when it has ended and its parent has not recorded that; and after. The child's own events belong to the child.
 
-A point belongs to one run. Unless it says which, that is a run that nobody but the test has started; a name, however,
-may be found in any run.
+A point belongs to one run. Without a run id, a number refers to a run that the test started itself, and a name may
+match in any run.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ EventKind = Literal[
 ]  # fmt: skip
 
 EXECUTED_KINDS = ("step", "compensation", "child")
-"""What takes its time between its beginning and its record: it has a *during*."""
+"""Kinds with a duration between their beginning and their record, and so with a *during* phase."""
 
 _UNNUMBERED_KINDS: dict[EventKind, str] = {
     "start": "the start",
@@ -46,12 +44,12 @@ _UNNUMBERED_KINDS: dict[EventKind, str] = {
 
 
 class RunEvent(NamedTuple):
-    """Something in a run's life that is written."""
+    """Something about a run that is written to the store."""
 
     kind: EventKind
     number: int = 0
-    """Which step, timer, signal or child, counted from 1; all but timers together, as ``holdfast show`` counts them.
-    Patches are not counted: a run has one of a name."""
+    """The number of the step, signal, or child, as in ``holdfast show``, or of the timer; numbers start at 1. Patches
+    have no number, because their names are unique in a run."""
     name: str = ""
 
     def __str__(self) -> str:
@@ -64,41 +62,41 @@ class RunEvent(NamedTuple):
 
 
 class EventLocation(NamedTuple):
-    """An event of one run, as far as a point must know it."""
+    """An event of one run, with what a crash point needs to match it."""
 
     event: RunEvent
     run_id: str
     is_child: bool
-    """Another run has started this one."""
+    """Whether another run started this one."""
     occurrence: Callable[[], int]
-    """The how manieth event of its kind and name this is in its run."""
+    """Which occurrence of its kind and name the event is in its run, from 1."""
     numbers: Mapping[str, int]
-    """The numbers of the steps, if the run is one of a class workflow."""
+    """The declared step numbers of a class workflow, by name."""
 
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """A moment at which the process dies."""
+    """A point where the process crashes."""
 
     phase: Phase
     kind: EventKind
     number: int | None = None
-    """``None``: found by name."""
+    """``None``: matched by name."""
     name: str = ""
     occurrence: int = 1
-    """With a name: the how manieth of that name in its run."""
+    """With a name: which occurrence of it in its run."""
     is_declared: bool = False
-    """In the class form, ``number`` is the one that the step was declared with."""
+    """Whether ``number`` is the declared number of a step in a class workflow."""
     run_id: str = ""
-    """The run that it is a point of; empty: see above."""
+    """The run that the point belongs to; empty: see the module's docstring."""
 
     @classmethod
     def from_event(cls, phase: Phase, event: RunEvent, run_id: str = "") -> CrashPoint:
-        """The point at one event of a run that was seen."""
+        """The point at an event of an observed run."""
         return cls(phase, event.kind, event.number, event.name, run_id=run_id)
 
     def matches(self, phase: Phase, location: EventLocation) -> bool:
-        """Whether this is where the process is."""
+        """Whether the process has reached this point."""
         event = location.event
         if (self.phase, self.kind) != (phase, event.kind) or not self._is_in_run(location):
             return False
@@ -126,7 +124,7 @@ class CrashPoint:
 
     @property
     def description(self) -> str:
-        """What has happened when the process dies here."""
+        """A sentence that says when the process dies."""
         if self.kind in _UNNUMBERED_KINDS:
             whose = f"run {self.run_id!r}'s" if self.run_id else "the run's"
             return f"the process dies {self.phase} {whose} {self.kind} is recorded"
@@ -141,39 +139,39 @@ class CrashPoint:
         return f"the process dies {self.phase}{outcome} {subject} {verb} recorded"
 
 
-# As a test says it
+# As written in a test
 
 
 def build_crash_point(
     phase: Phase, targets_by_kind: Mapping[EventKind, Any], occurrence: int, run: str | None, caller: str = ""
 ) -> CrashPoint:
-    """The one point that is named; what is not named is ``None``, or false. Raises ``UsageError``."""
+    """The point for the one target that is neither ``None`` nor false. Raises ``UsageError``."""
     caller = caller or f"simulate_crash_{phase}"
     targets: list[tuple[EventKind, Any]] = [
         pair for pair in targets_by_kind.items() if pair[1] is not None and pair[1] is not False
     ]
     if len(targets) != 1:
-        *most, last = [f"{what}=True" if what in _UNNUMBERED_KINDS else f"{what}=" for what in targets_by_kind]
-        raise UsageError(f"{caller}: name one of {', '.join(most)} and {last}")
-    what, target = targets[0]
+        *others, last = [f"{kind}=True" if kind in _UNNUMBERED_KINDS else f"{kind}=" for kind in targets_by_kind]
+        raise UsageError(f"{caller}: name one of {', '.join(others)} and {last}")
+    kind, target = targets[0]
     if isinstance(target, Step | Workflow):
         target = target.name
     if occurrence < 1 or (occurrence > 1 and not isinstance(target, str)):
         raise UsageError(f"{caller}: occurrence= counts from 1 the steps (or signals) of one name")
     run_id = run or ""
-    if what in _UNNUMBERED_KINDS:
-        return CrashPoint(phase, what, 0, run_id=run_id)
-    if isinstance(target, str) and what not in ("timer", "approval"):
-        return CrashPoint(phase, what, None, target, occurrence, run_id=run_id)
-    if isinstance(target, int) and not isinstance(target, bool) and what != "patch":
+    if kind in _UNNUMBERED_KINDS:
+        return CrashPoint(phase, kind, 0, run_id=run_id)
+    if isinstance(target, str) and kind not in ("timer", "approval"):
+        return CrashPoint(phase, kind, None, target, occurrence, run_id=run_id)
+    if isinstance(target, int) and not isinstance(target, bool) and kind != "patch":
         if target < 1:
-            raise UsageError(f"{caller}: {what}={target!r}, but numbers begin with 1")
-        return CrashPoint(phase, what, target, is_declared=True, run_id=run_id)
-    how = "its number" if what in ("timer", "approval") else "its name" if what == "patch" else "its number or its name"
-    raise UsageError(f"{caller}: {what}={target!r}; {'an' if what == 'approval' else 'a'} {what} is told by {how}")
+            raise UsageError(f"{caller}: {kind}={target!r}, but numbers start at 1")
+        return CrashPoint(phase, kind, target, is_declared=True, run_id=run_id)
+    accepted = "number" if kind in ("timer", "approval") else "name" if kind == "patch" else "number or name"
+    raise UsageError(f"{caller}: {kind}={target!r}: give its {accepted}")
 
 
-# As a failure prints it
+# As printed by a failure
 
 _NUMBERED_KINDS = r"intent of step|step|compensation|child|timer|signal|question|approval"
 _QUOTED_PATTERN = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -189,7 +187,7 @@ _SEPARATOR_PATTERN = re.compile(
     rf"(;\s*)(?=(?:before|during|after) (?:the )?(?:{'|'.join(_UNNUMBERED_KINDS)}|patch ['\"]|(?:{_NUMBERED_KINDS}) "
     r"\d))"
 )
-"""Perhaps between two points: the name of a step, and the id of a run, may have a semicolon in them, too."""
+"""A possible separator of two points: step names and run ids may contain a semicolon, too."""
 
 
 def parse_schedule(text: str) -> list[CrashPoint]:
@@ -201,15 +199,15 @@ def parse_schedule(text: str) -> list[CrashPoint]:
         while (found := _POINT_PATTERN.fullmatch(part.strip())) is None and parts:
             part += parts.popleft() + parts.popleft()
         if parts:
-            parts.popleft()  # what is between this one and the next
+            parts.popleft()  # the separator
         if found is None or (found["moment"] == "during" and found["what"] not in EXECUTED_KINDS):
             raise UsageError(
-                f"{part!r} is no crash point. Write what a failure of crash_everywhere prints, such as "
+                f"{part!r} is not a crash point. Write what a failure of crash_everywhere prints, such as "
                 f"'after step 2; before the end'."
             )
-        what = found["bare"] or ("patch" if found["patch"] else found["what"].partition(" ")[0])
+        kind = found["bare"] or ("patch" if found["patch"] else found["what"].partition(" ")[0])
         name = ast.literal_eval(found["patch"]) if found["patch"] else found["name"] or ""
         number = int(found["number"]) if found["number"] else 0
         run_id = ast.literal_eval(found["run"]) if found["run"] else ""
-        points.append(CrashPoint(found["moment"], what, number, name, run_id=run_id))  # type: ignore[arg-type]
+        points.append(CrashPoint(found["moment"], kind, number, name, run_id=run_id))  # type: ignore[arg-type]
     return points

@@ -1,8 +1,8 @@
-"""The rules that ``crash_everywhere`` holds every trial to.
+"""The rules that ``crash_everywhere`` checks for every trial.
 
-Some look at one run alone, some compare a run with the same run of the reference, the trial without a crash. Each
-returns the first ``Violation`` it finds. A trial is a run with all those that it has started, and every rule goes for
-each of them; only results are compared where it is certain that they must be the same.
+Some rules look at one run, and some compare a run with the same run of the reference, the trial without a crash. Each
+returns the first ``Violation`` it finds. A trial is a run with its descendants, and every rule applies to each of them,
+except that results are compared only where they must be equal.
 """
 
 from __future__ import annotations
@@ -34,53 +34,53 @@ _STEP_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION)
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """One run of a trial, and all that is known of it."""
+    """One run of a trial: its journal and its trace."""
 
     journal: Journal
     trace: RunTrace
 
     @property
     def last_execution(self) -> TracedExecution:
-        """The run as its last process had it."""
+        """The run in its last process."""
         return self.trace.traced_executions[-1]
 
     @property
     def run_suffix(self) -> str:
-        """Words that say which run is meant; none for the one that the test has started."""
+        """Names the run in a message; empty for the run that the test started."""
         return f" of run {self.trace.run_id!r}" if self.trace.parent else ""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run under one schedule, with the runs that it has started."""
+    """A run under one schedule, with its descendants."""
 
     schedule: tuple[CrashPoint, ...]
     result: RunResult
     runs: Mapping[str, ObservedRun]
-    """By id, in the order in which they were created: the first is the one that the test has started."""
+    """By id, in the order of creation: the first is the run that the test started."""
     event_log: Sequence[tuple[RunTrace, RunEvent]]
-    """What was written of all of them, in order."""
+    """The events of all these runs, in order."""
     is_complete: bool = True
-    """Whether it came to all the points of the schedule: after the first crash it may go another way."""
+    """Whether it reached all points of the schedule: after the first crash, the run may take another path."""
     is_control: bool = False
-    """The second run without a crash."""
+    """Whether this is the second run without a crash."""
 
     @property
     def root(self) -> ObservedRun:
-        """The run that the test has started."""
+        """The run that the test started."""
         return self.runs[self.result.run_id]
 
     @property
     def started_runs(self) -> list[ObservedRun]:
-        """The runs that some process has had in memory: what is cancelled before that has done nothing."""
+        """The runs that some process executed; one that is cancelled before that has done nothing."""
         return [seen for seen in self.runs.values() if seen.trace.traced_executions]
 
 
-# One run alone
+# Rules for one run
 
 
 def find_forbidden_code(observed: ObservedRun) -> Violation | None:
-    """The run failed because its code does what no workflow may, or waits for what never comes."""
+    """A run must not fail because its code does something forbidden in workflows, or waits for something impossible."""
     error = _summarize_error(observed.journal.run.error)
     if error is None or error[0] not in _FORBIDDEN_ERRORS:
         return None
@@ -88,19 +88,19 @@ def find_forbidden_code(observed: ObservedRun) -> Violation | None:
 
 
 def find_repeated_step(observed: ObservedRun) -> Violation | None:
-    """What is recorded was carried out again."""
+    """A recorded step must not run again."""
     for event in observed.trace.repeated_events:
         return Violation("ran-again", f"{event}{observed.run_suffix} was recorded, and ran again")
     for position, step in observed.trace.steps.items():
         times = observed.trace.execution_counts[position]
         if step.effect is Effect.ONCE and times > 1:
-            named = f"step {position + 1} ({step.name}){observed.run_suffix}"
-            return Violation("once", f"{named} has effect='once', and ran {times} times")
+            label = f"step {position + 1} ({step.name}){observed.run_suffix}"
+            return Violation("once", f"{label} has effect='once', and ran {times} times")
     return None
 
 
 def find_process_difference(observed: ObservedRun) -> Violation | None:
-    """Each process begins with the same commands as the one before: it has seen all that that one saw."""
+    """Each process must begin with the commands of the one before it, because it sees the same records first."""
     for before, after in pairwise(observed.trace.traced_executions):
         for one, other in zip(before.issued, after.issued, strict=False):
             if one != other:
@@ -112,14 +112,14 @@ def find_process_difference(observed: ObservedRun) -> Violation | None:
 
 
 def find_swallowed_park(observed: ObservedRun) -> Violation | None:
-    """Code has caught the exception with which a run leaves memory."""
-    for life in observed.trace.traced_executions:
-        for waited_at, went_on_at in life.swallowed_parks:
+    """Workflow code must not catch the exception with which a run leaves memory."""
+    for execution in observed.trace.traced_executions:
+        for waited_at, continued_at in execution.swallowed_parks:
             return Violation(
                 "swallowed",
                 f"the run left memory while workflow code waited{f' at {waited_at}' if waited_at else ''}, and the "
-                f"code caught the exception that ends it (RunParked, a BaseException) and went on"
-                f"{f' at {went_on_at}' if went_on_at else ''}",
+                f"code caught the exception that ends it (RunParked, a BaseException) and continued"
+                f"{f' at {continued_at}' if continued_at else ''}",
             )
     return None
 
@@ -127,12 +127,12 @@ def find_swallowed_park(observed: ObservedRun) -> Violation | None:
 def find_replay_difference(
     observed: ObservedRun, commands: Sequence[IssuedCommand], output: bytes | None, replay_error: str, difference: str
 ) -> Violation | None:
-    """The journal that a run has left was replayed, with this outcome."""
+    """A replay of the run's journal, which had this outcome, must not differ from the run."""
     first, second = "in the run", "in a replay of its journal"
     for one, other in zip(observed.last_execution.issued, commands, strict=False):
         if one != other:
             return _build_command_violation(observed, one, other, first, second)
-    if replay_error:  # it broke off there, so that nothing after it can be compared
+    if replay_error:  # the replay stopped there, so there is nothing more to compare
         return Violation("drift", replay_error)
     for one, other in zip_longest(observed.last_execution.issued, commands):
         if one != other:
@@ -143,47 +143,40 @@ def find_replay_difference(
             "result",
             f"the run returned {_format_payload(run.output)}, and a replay of its journal {_format_payload(output)}",
         )
-    return Violation("result", f"a replay of its journal ends otherwise: {difference}") if difference else None
+    return Violation("result", f"a replay of its journal ends differently: {difference}") if difference else None
 
 
-# A run, and the same run of the reference
+# Rules for a run and the same run of the reference
 
 
 def find_command_difference(reference_run: ObservedRun, observed: ObservedRun, *, is_control: bool) -> Violation | None:
-    """As long as both have seen the same records, they ask for the same things."""
-    same = 0
-    for one, other in zip(observed.last_execution.delivered, reference_run.last_execution.delivered, strict=False):
+    """Both runs must issue the same commands as long as they have seen the same records."""
+    before, now = reference_run.last_execution, observed.last_execution
+    equal_count = 0
+    for one, other in zip(now.delivered, before.delivered, strict=False):
         if get_visible_fields(one) != get_visible_fields(other):
             break
-        same += 1
-    mine = [
-        command
-        for command, after in zip(observed.last_execution.issued, observed.last_execution.delivered_counts, strict=True)
-        if after <= same
-    ]
-    theirs = [
-        c
-        for c, after in zip(
-            reference_run.last_execution.issued, reference_run.last_execution.delivered_counts, strict=True
-        )
-        if after <= same
-    ]
-    for at in range(max(len(mine), len(theirs))):
-        one = theirs[at] if at < len(theirs) else None
-        other = mine[at] if at < len(mine) else None
+        equal_count += 1
+    for one, other in zip_longest(_list_commands(before, equal_count), _list_commands(now, equal_count)):
         if one != other:
             return _build_command_violation(observed, one, other, "in the first run", _name_trial(is_control))
     return None
 
 
-# The whole
+def _list_commands(execution: TracedExecution, delivered_count: int) -> list[IssuedCommand]:
+    """The commands that were issued before more than ``delivered_count`` records were delivered."""
+    commands = zip(execution.issued, execution.delivered_counts, strict=True)
+    return [command for command, count in commands if count <= delivered_count]
+
+
+# Rules for a trial
 
 
 def find_result_difference(reference: Trial, trial: Trial) -> tuple[Violation, ObservedRun] | None:
-    """The results, and those of the runs that were left to themselves, are the same.
+    """The results of the run, and of the children that it does not wait for, must equal those of the reference.
 
-    Not those of runs that somebody waits for: if they matter, they show in that one; and one that was cancelled because
-    another was faster may or may not have ended before.
+    The results of awaited children are not compared: if they matter, they show in the result of their parent, and one
+    that was cancelled because another was faster may or may not have ended before.
     """
     if any(
         b"StepOutcomeUnknown" in (record.payload or b"")
@@ -191,7 +184,7 @@ def find_result_difference(reference: Trial, trial: Trial) -> tuple[Violation, O
         for record in seen.journal.records
         if not record.ok
     ):
-        return None  # what a process has left in doubt, another one cannot know
+        return None  # a process cannot know what an unknown outcome was
     for before, seen in _pair_runs(reference, trial):
         one, other = before.journal.run, seen.journal.run
         if _are_cancelled(one, other):
@@ -206,7 +199,7 @@ def find_result_difference(reference: Trial, trial: Trial) -> tuple[Violation, O
 
 
 def _are_cancelled(*runs: Run) -> bool:
-    """Whether all were asked to, and none was successful: a failure of its own may come before the cancel or after."""
+    """Whether all were requested to cancel, and none completed: a failure may come before the cancel or after it."""
     return all(run.cancel_state is not CancelState.NONE and run.state is not RunState.COMPLETED for run in runs)
 
 
@@ -248,19 +241,16 @@ def _explain_result_difference(
                 "step-result",
                 f"{message}. {str(event).capitalize()}{now.run_suffix} {_describe_outcome(old)} in the first run, and "
                 f"{_format_payload(record.payload) if old.ok and record.ok else _describe_outcome(record)} {this}, "
-                "where it ran "
-                f"{'once' if times == 1 else f'{times} times'}",
+                f"where it ran {'once' if times == 1 else f'{times} times'}",
                 step=record.name,
                 execution_count=times,
             )
-    if [_get_order_key(record) for record in observed.journal.records] != [
-        _get_order_key(r) for r in reference_run.journal.records
-    ]:
+    if _list_positions(observed) != _list_positions(reference_run):
         return Violation("order", f"{message}. Outcomes came in another order")
     return Violation("result", message)
 
 
-# Words
+# Messages
 
 
 def _name_trial(is_control: bool) -> str:
@@ -268,12 +258,12 @@ def _name_trial(is_control: bool) -> str:
 
 
 def get_visible_fields(record: Record) -> tuple[Any, ...]:
-    """What the workflow sees of a record."""
+    """The fields of a record that the workflow can observe."""
     return record.kind, record.position, record.name, record.ok, record.payload, record.at
 
 
-def _get_order_key(record: Record) -> tuple[Any, ...]:
-    return record.kind, record.position
+def _list_positions(observed: ObservedRun) -> list[tuple[RecordKind, int]]:
+    return [(record.kind, record.position) for record in observed.journal.records]
 
 
 def _summarize_error(error: bytes | None) -> tuple[str, str] | None:
@@ -306,15 +296,15 @@ def _build_command_violation(
     second_context: str,
 ) -> Violation:
     if one is not None and other is not None and (one.kind, one.name) == (other.kind, other.name):
-        named = f"{_describe_command(one)}{observed.run_suffix}"
+        label = f"{_describe_command(one)}{observed.run_suffix}"
         if one.run_id != other.run_id:
             started = f"was started as run {one.run_id!r} {first_context}, and as run {other.run_id!r} {second_context}"
-            return Violation("started-twice", f"{named} {started}")
+            return Violation("started-twice", f"{label} {started}")
         called = (
             f"was called with {_format_payload(one.arguments)} {first_context}, and with "
             f"{_format_payload(other.arguments)} {second_context}"
         )
-        return Violation("arguments", f"{named} {called}")
+        return Violation("arguments", f"{label} {called}")
     code = f"workflow code{observed.run_suffix}"
     return Violation(
         "commands",
@@ -324,11 +314,9 @@ def _build_command_violation(
 
 
 def _describe_command(command: IssuedCommand | None) -> str:
-    return (
-        "nothing more"
-        if command is None
-        else str(RunEvent(get_event_kind(command.kind), command.position + 1, command.name))
-    )
+    if command is None:
+        return "nothing more"
+    return str(RunEvent(get_event_kind(command.kind), command.position + 1, command.name))
 
 
 def _format_payload(data: bytes | None) -> str:

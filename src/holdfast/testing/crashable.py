@@ -1,8 +1,8 @@
-"""What dies with a simulated process: its hold on the store, and the steps that it has in flight.
+"""What dies with a simulated process: its store calls, and its steps in flight.
 
-A process that dies does not clean up. Cancelling its tasks would run their ``finally`` blocks, and closing its
-coroutines would, too; so from the moment of death nothing of it is ever resumed. A step's coroutine is driven by hand
-(``CrashableAwaitable``), which stops handing it anything; a store call (``CrashableStore``) does not return.
+A process that dies does not clean up. Cancelling its tasks or closing its coroutines would run their ``finally``
+blocks, so from the crash on nothing of it is ever resumed: ``CrashableAwaitable`` drives a step's coroutine by hand and
+stops, and calls to a ``CrashableStore`` do not return.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from holdfast.testing.simulated_process import SimulatedProcess
 
 leaked_coroutines: list[Coroutine[Any, Any, Any]] = []
-"""Steps that were in flight when their process died. Kept for ever: collecting one would run its ``finally`` blocks."""
+"""Steps that were in flight when their process died. Collecting one would run its ``finally`` blocks."""
 
 
 def leak_coroutine(coro: Coroutine[Any, Any, Any]) -> None:
-    """Keep the coroutine for ever."""
+    """Make sure that the coroutine is never collected."""
     leaked_coroutines.append(coro)
     try:
         from ctypes import py_object, pythonapi
     except ImportError:
         return
-    # Python empties its modules when it ends, and the list with them: only a reference that nobody gives back lasts.
+    # Python clears its modules at exit, and the list with them: only an extra reference keeps the coroutine alive.
     pythonapi.Py_IncRef(py_object(coro))
 
 
@@ -58,14 +58,14 @@ class ProcessState:
         self.is_dead = False
 
     async def die(self) -> NoReturn:
-        """Die here."""
+        """Mark the process as dead, and never return."""
         self.is_dead = True
         while True:
             await asyncio.get_running_loop().create_future()
 
 
 class CrashableAwaitable(Awaitable[Any]):
-    """A coroutine that is not resumed any more once its process is dead."""
+    """A coroutine that is never resumed once its process is dead."""
 
     def __init__(self, coro: Coroutine[Any, Any, Any], process_state: ProcessState) -> None:
         self._coro = coro
@@ -95,7 +95,7 @@ class CrashableAwaitable(Awaitable[Any]):
 
 
 class _CrashableObject:
-    """An object of a store that outlives this process: no coroutine of it returns once the process is dead."""
+    """A store, or a part of one, that outlives this process: its coroutines do not return once the process is dead."""
 
     def __init__(self, inner: Any, process_state: ProcessState) -> None:
         self._inner = inner
@@ -115,19 +115,19 @@ class _CrashableObject:
 
 
 class CrashableClaims(_CrashableObject):
-    """The runs that a process takes from such a store."""
+    """The claims of such a store, without isolation: processes die because a test says so, not because of a run."""
 
-    async def claim(self, worker: int, **wanted: Any) -> list[Run]:
-        """Processes die here because a test says so. No run is suspected of it, so none is isolated from others."""
+    async def claim(self, worker: int, **filters: Any) -> list[Run]:
+        """Claim runs, and clear any suspicion against them."""
         if self._process_state.is_dead:
             await self._process_state.die()
-        wanted["suspect_delay_s"] = 0.0
-        claimed = await self._inner.claim(worker, **wanted)
+        filters["suspect_delay_s"] = 0.0
+        claimed = await self._inner.claim(worker, **filters)
         return [replace(run, suspicion=0) for run in claimed]
 
 
 class CrashableStore(_CrashableObject):
-    """One process's way to a store that outlives it."""
+    """One process's view of a store that outlives it."""
 
     url = MemoryStore.url
 
@@ -135,19 +135,19 @@ class CrashableStore(_CrashableObject):
         super().__init__(inner, process_state)
         self._observer = observer
         self.has_polled = False
-        """Whether the engine has looked for work once, and now waits for a change."""
+        """Whether the engine has looked for work, and now waits for a change."""
         for name, attribute in vars(Store).items():
             if isinstance(attribute, Capability) and inner.supports(cast("Capability[Any]", attribute)):
                 setattr(self, name, _CrashableObject(getattr(inner, name), process_state))
         self.claims = CrashableClaims(inner.claims, process_state)
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
-        """Nobody else writes here; whoever lets time pass nudges the engine."""
+        """Wait forever: there are no other writers, and the process wakes the engine when time passes."""
         self.has_polled = True
         return await asyncio.get_running_loop().create_future()
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Carry out the operations, or those before the one at which the process dies."""
+        """Commit the operations, or only those up to the one where the process crashes."""
         if self._process_state.is_dead:
             await self._process_state.die()
         for at, op in enumerate(ops):
@@ -160,16 +160,17 @@ class CrashableStore(_CrashableObject):
         return await self._commit(ops)
 
     def _should_crash_before(self, op: Op) -> bool:
-        witness, event = self._observer, get_event(op)
+        event = get_event(op)
         if isinstance(op, StartRun | AwaitRun) and op.link is not None:
-            # Where a run that another one starts or waits for begins is a place in the life of that other one, too.
+            # Starting a child, or beginning to wait for it, is also a point of the parent.
             name = op.run.workflow if isinstance(op, StartRun) else ""
-            if witness.should_crash("before", op.link.parent_key, RunEvent("child", op.link.position + 1, name)):
+            child_event = RunEvent("child", op.link.position + 1, name)
+            if self._observer.should_crash("before", op.link.parent_key, child_event):
                 return True
         if event is None:
             return False
-        is_outcome = event.kind in EXECUTED_KINDS
-        return witness.should_crash("during" if is_outcome else "before", _get_run_key(op), event, _get_new_run(op))
+        phase = "during" if event.kind in EXECUTED_KINDS else "before"
+        return self._observer.should_crash(phase, _get_run_key(op), event, _get_new_run(op))
 
     def _should_crash_after(self, op: Op) -> bool:
         event = get_event(op)
@@ -177,19 +178,19 @@ class CrashableStore(_CrashableObject):
 
     async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
         answers = await self._inner.commit(ops)
-        asked: list[Op | None] = []
+        reactions: list[Op | None] = []
         for op, answer in zip(ops, answers, strict=True):
             event = get_event(op)
             if event is None:
                 continue
             if isinstance(answer, StartResult):
-                # Who starts a run again that it has started before is answered as it was the first time.
-                if answer.is_new and self._observer.add_run(answer.run):
-                    asked.append(self._observer.on_event(answer.run.key, event))
+                # A start that is repeated gets the same answer as the first time, so the run may be known already.
+                if answer.is_new and self._observer.world.add_run(answer.run):
+                    reactions.append(self._observer.on_event(answer.run.key, event))
             elif answer in (OpStatus.DONE, OpStatus.DONE_NOTIFIED):
-                asked.append(self._observer.on_event(_get_run_key(op), event))
-        if more := [op for op in asked if op is not None]:
-            await self._inner.commit(more)
+                reactions.append(self._observer.on_event(_get_run_key(op), event))
+        if reaction_ops := [op for op in reactions if op is not None]:
+            await self._inner.commit(reaction_ops)
         return answers
 
 
@@ -208,12 +209,12 @@ _EVENT_KINDS: dict[RecordKind, EventKind] = {
 
 
 def get_event_kind(kind: RecordKind) -> EventKind:
-    """What the outcome of such a command is called in a run's life."""
+    """The kind of the event that records the outcome of such a command."""
     return _EVENT_KINDS[kind]
 
 
 def get_event(op: Op) -> RunEvent | None:
-    """What the operation writes about a run's life, if it does."""
+    """The event that the operation writes, if it writes one."""
     match op:
         case AppendRecord(record=record):
             if record.kind in (RecordKind.DEADLINE, RecordKind.CANCEL):
@@ -235,7 +236,7 @@ def get_event(op: Op) -> RunEvent | None:
 
 
 def _get_run_key(op: Op) -> int:
-    """The run that an operation is about; 0 for one that is not there yet."""
+    """The key of the operation's run; 0 for a run that is not stored yet."""
     return op.key if isinstance(op, AppendRecord | SaveAttempt | RequestApproval | FinishRun) else 0
 
 

@@ -1,4 +1,4 @@
-"""Addresses that differ from one run to the next, so that code that orders by ``id()`` shows it."""
+"""Shuffled object addresses, to expose code that depends on the order of ``id()``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cache
 
 MIN_SIZE, MAX_SIZE, SIZE_STEP = 1, 480, 16
 BLOCKS_PER_SIZE = 100
-"""Blocks of each size: enough that what a workflow makes next comes from among them."""
+"""Enough blocks of each size to serve a workflow's next allocations."""
 
 
 def shuffle_heap(seed: int) -> None:
-    """Make the next objects that are allocated lie in another order than the order of their making.
+    """Give the next allocated objects addresses in random order.
 
-    CPython hands out blocks of a size in the reverse of the order in which they were freed, so freeing a heap of them
-    in a random order is enough.
+    CPython reuses blocks of a size in the reverse of the order in which they were freed, so freeing many of them in a
+    random order is enough.
     """
     order = _draw_order(seed % 16)
     for size in range(MIN_SIZE, MAX_SIZE, SIZE_STEP):

@@ -1,21 +1,20 @@
-"""A recorded run against the code of today: does it still do what the journal says it did?
+"""Replays a recorded run with today's code, and checks that the code still does what the journal recorded.
 
-``replay`` does with a journal what a worker does that takes the run over, and no more: the workflow's code runs until
-it is idle, gets one record, and so on. There is no engine, no store and no clock: no step is executed, whatever is
-recorded, and the code sees the time of the records. When the journal is used up, what the code has come to is compared
-with what was recorded:
+``replay`` does what a worker does when it takes over a run: the workflow's code runs until it is idle, gets one record,
+and so on. There is no engine, no store, and no clock. No step is executed, and the code sees the times of the records.
+At the end of the journal, the state of the code is compared with the recorded one:
 
-- a *completed* run must end with the same output, byte for byte;
-- a *failed* run must fail with the same error; but if it failed because the code of that day did not fit its journal
-  (``NonDeterminismError`` and its like), then today's code is there to mend that, and it fits when it can go on;
-- a *cancelled* run must give in to its cancellation, if that is in its journal: a run that was cancelled before anybody
-  had begun it has none;
-- any other run must be able to go on, and the steps that were in flight must be asked for under the same names.
+- A *completed* run must return the same output, byte for byte.
+- A *failed* run must fail with the same error. If it failed because its code did not fit its journal
+  (``NonDeterminismError`` and similar errors), today's code may be the fix, so it only has to be able to continue.
+- A *cancelled* run must end cancelled, if its journal has the cancellation. A run that was cancelled before a worker
+  claimed it has none.
+- Any other run must be able to continue, and must call the steps that were in flight under the same names.
 
-Runs that the workflow has started, and steps that undo others, are records like any: they are neither started nor done.
+Child runs and compensations are records like any others: nothing is started or undone.
 
-Keep the journals of runs from production beside the tests, and ``replay_journal`` says before a deploy what it would do
-to the runs that are under way.
+Keep journals of production runs with your tests, and ``replay_journal`` shows before a deploy what it would do to the
+runs in progress.
 """
 
 from __future__ import annotations
@@ -62,47 +61,47 @@ from holdfast.stores.served_versions import make_served_name
 from holdfast.testing.traced_execution import IssuedCommand, TracedExecution
 
 _INFRASTRUCTURE_ERRORS = (ReplayError, UnreadableRecord, InputError, StoreError)
-"""Errors that ended a run although its own code did not: mended code, or a mended database, lets it go on."""
+"""Errors that ended a run although its own code did not: with fixed code, or a repaired database, it can continue."""
 
 _STEP_KINDS = (RecordKind.STEP, RecordKind.COMPENSATION)
-"""What is carried out as a step."""
+"""Kinds that are executed as steps."""
 
 AnyWorkflow = Workflow[..., Any] | WorkflowDefinition
 ReplayState = Literal["completed", "failed", "cancelled", "waiting"]
 
 
 class JournalMismatch(AssertionError):
-    """Today's code can be replayed with the journal, but comes to another end than the one recorded."""
+    """Today's code fits the journal, but ends differently from what was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Where today's code stands after a journal."""
+    """The outcome of a replay with today's code."""
 
     run_id: str
     workflow: str
     recorded_state: RunState
     """The run's state when it was exported."""
     state: ReplayState
-    """Where the code has come to. Code that does not fit the journal has ``failed``, as it would on a worker."""
+    """The state after the replay. Code that does not fit the journal has ``failed``, as it would on a worker."""
     replayed_count: int
-    """How many records the code has taken; all of the journal, unless there is a ``replay_error``."""
+    """Number of records replayed: the whole journal, unless there is a ``replay_error``."""
     commands: tuple[IssuedCommand, ...]
-    """All that the code asked for, with the arguments of steps as bytes."""
+    """All commands that the code issued, with the arguments of steps as bytes."""
     idempotency_keys: Mapping[int, str]
     """The idempotency key of each step in ``commands``, by position."""
     waits_for: tuple[str, ...] = ()
-    """In words, what it waits for: steps that have no record, signals, other runs, the next timer."""
+    """What the run waits for, in words: steps without a record, signals, other runs, the next timer."""
     output: Any = None
-    """The result, if it has completed."""
+    """The result, if the run completed."""
     output_bytes: bytes | None = None
     """The result as it would be recorded."""
     error: BaseException | None = None
-    """Why it failed."""
+    """Why the run failed."""
     replay_error: HoldfastError | None = None
-    """Why this code cannot go on with this journal: a ``NonDeterminismError`` as a rule."""
+    """Why this code cannot continue with this journal: usually a ``NonDeterminismError``."""
     difference: str = ""
-    """What is not as it was recorded, if there is no ``replay_error``; empty when nothing is."""
+    """How the outcome differs from the recorded one, if there is no ``replay_error``; empty if it does not."""
 
     @property
     def is_match(self) -> bool:
@@ -110,7 +109,7 @@ class ReplayResult:
         return self.replay_error is None and not self.difference
 
     def check(self) -> None:
-        """Raise the ``replay_error``, or ``JournalMismatch``, when it does not fit."""
+        """Raise the ``replay_error``, or ``JournalMismatch``, if there is one."""
         if self.replay_error is not None:
             raise self.replay_error
         if self.difference:
@@ -118,9 +117,9 @@ class ReplayResult:
 
 
 def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> ReplayResult:
-    """Run today's code of a workflow through a journal, and tell what came of it. Nothing is executed or recorded.
+    """Replay a journal with today's code of its workflow. Nothing is executed or recorded.
 
-    Raises ``UnknownWorkflow`` or ``UsageError`` when there is nothing to replay it with.
+    Raises ``UnknownWorkflow`` or ``UsageError`` if there is no workflow to replay it with.
     """
     definition = _find_definition(journal, workflow)
     replay_logging.install_filter()
@@ -141,24 +140,23 @@ def replay(journal: Journal, workflow: AnyWorkflow | None = None) -> ReplayResul
     )
     execution.start()
     try:
-        taken = _deliver_records(execution, journal)
-        return _build_result(execution, journal, definition, taken)
+        return _build_result(execution, journal, definition, _deliver_records(execution, journal))
     finally:
         execution.unload()
 
 
 def replay_journal(path: str | PathLike[str], workflow: AnyWorkflow | None = None) -> ReplayResult:
-    """Replay a journal file in a test: raises when today's code does not fit it.
+    """Replay a journal file in a test, and raise if today's code does not fit it.
 
     Args:
-        path: a file that ``holdfast export`` has written.
-        workflow: the workflow it is a run of; found by its name among those that this process knows unless given.
+        path: a file written by ``holdfast export``.
+        workflow: the run's workflow. Default: the workflow with the recorded name.
 
     Raises:
         NonDeterminismError: the code no longer does what was recorded (with a diff of the two).
-        JournalMismatch: it does, but ends otherwise (an ``AssertionError``).
+        JournalMismatch: it does, but ends differently (an ``AssertionError``).
         UsageError: the file is not a journal.
-        UnknownWorkflow: no workflow of that name is known.
+        UnknownWorkflow: no workflow of that name is defined in this process.
     """
     replayed = replay(Journal.read(path), workflow)
     replayed.check()
@@ -179,7 +177,7 @@ def _find_definition(journal: Journal, workflow: AnyWorkflow | None) -> Workflow
         return found
     definition = workflow.definition if isinstance(workflow, Workflow) else workflow
     if definition.name != name:
-        # Not a detail: a worker finds the code of a run by this name, so the run would wait for ever.
+        # A worker finds the code of a run by this name, so the run would wait forever.
         raise UsageError(
             f"the journal is that of a run of workflow {name!r}, not of {definition.name!r}. If that is what it is "
             f"called now, let it keep its name for the store with `@workflow(name={name!r})`."
@@ -191,13 +189,13 @@ def _find_definition(journal: Journal, workflow: AnyWorkflow | None) -> Workflow
 
 
 def _list_started_positions(journal: Journal) -> list[int]:
-    told = [signal.position for signal in journal.signals if signal.position is not None]
-    return [*(attempt.position for attempt in journal.attempts), *told]
+    signaled = [signal.position for signal in journal.signals if signal.position is not None]
+    return [*(attempt.position for attempt in journal.attempts), *signaled]
 
 
 def _deliver_records(execution: TracedExecution, journal: Journal) -> int:
-    """Hand every record to the code, as the engine's driver does; returns how many of them it took."""
-    taken = 0
+    """Deliver every record as the engine's driver does. Returns how many of them the code accepted."""
+    accepted_count = 0
     _run_turns(execution)
     for at, record in enumerate(journal.records):
         if execution.try_start_compensation(islice(journal.records, at, None)):
@@ -208,11 +206,11 @@ def _deliver_records(execution: TracedExecution, journal: Journal) -> int:
             execution.deliver_after_end(record)
         else:
             execution.deliver(record)
-        taken += execution.fatal_error is None
+        accepted_count += execution.fatal_error is None
         _run_turns(execution)
     if execution.try_start_compensation():
         _run_turns(execution)
-    return taken
+    return accepted_count
 
 
 def _run_turns(execution: TracedExecution) -> None:
@@ -221,16 +219,16 @@ def _run_turns(execution: TracedExecution) -> None:
 
 
 def _build_result(
-    execution: TracedExecution, journal: Journal, definition: WorkflowDefinition, taken_count: int
+    execution: TracedExecution, journal: Journal, definition: WorkflowDefinition, replayed_count: int
 ) -> ReplayResult:
     issued = tuple(execution.issued)
     keys = {
-        one.position: execution.seeded_random.derive_idempotency_key(one.position, one.name)
-        for one in issued
-        if one.kind in _STEP_KINDS
+        command.position: execution.seeded_random.derive_idempotency_key(command.position, command.name)
+        for command in issued
+        if command.kind in _STEP_KINDS
     }
     if execution.fatal_error is not None:
-        return _build_incompatible(journal, execution.fatal_error, taken_count, issued, keys)
+        return _build_incompatible(journal, execution.fatal_error, replayed_count, issued, keys)
     ending = execution.result
     state: ReplayState = "waiting"
     output, data, error = None, None, None
@@ -245,7 +243,7 @@ def _build_result(
         workflow=journal.run.workflow,
         recorded_state=journal.run.state,
         state=state,
-        replayed_count=taken_count,
+        replayed_count=replayed_count,
         commands=issued,
         idempotency_keys=keys,
         waits_for=waits,
@@ -257,7 +255,7 @@ def _build_result(
 
 
 def _classify_failure(ending: ExecutionResult, run_id: str) -> tuple[ReplayState, BaseException | None]:
-    """How the engine would tell an end without a result."""
+    """The state and the error that the engine would record for an end without a result."""
     end = make_run_outcome(ending, run_id)
     if end.state is RunState.CANCELLED:
         return "cancelled", None
@@ -269,7 +267,7 @@ def _classify_failure(ending: ExecutionResult, run_id: str) -> tuple[ReplayState
 def _build_incompatible(
     journal: Journal,
     replay_error: HoldfastError,
-    taken_count: int = 0,
+    replayed_count: int = 0,
     commands: tuple[IssuedCommand, ...] = (),
     idempotency_keys: Mapping[int, str] | None = None,
 ) -> ReplayResult:
@@ -279,7 +277,7 @@ def _build_incompatible(
         run.workflow,
         run.state,
         "failed",
-        taken_count,
+        replayed_count,
         commands,
         idempotency_keys or {},
         error=replay_error,
@@ -309,7 +307,7 @@ def _describe_wait(command: Command) -> str:
 def _describe_difference(
     journal: Journal, state: str, output: bytes | None, error: BaseException | None, waits: Sequence[str]
 ) -> str:
-    """What today's ending has that the recorded one has not; nothing when they agree."""
+    """How today's outcome differs from the recorded one; empty if it does not."""
     run = journal.run
     if run.state is RunState.COMPLETED and (state, output) != ("completed", run.output):
         if state == "completed":
@@ -321,16 +319,17 @@ def _describe_difference(
             return ""
         now = None if error is None else read_error_info(encode_error(error))
         if now is None or not _is_same_type(recorded.type, now.type) or recorded.message != now.message:
-            told = f"{recorded.type}: {recorded.message}"
-            return f"run {run.id!r} is recorded as failed ({told}), but today it {_describe_state(state, error, waits)}"
-    is_told = any(record.kind is RecordKind.CANCEL for record in journal.records)
-    if run.state is RunState.CANCELLED and is_told and state != "cancelled":
+            reason = f"{recorded.type}: {recorded.message}"
+            today = _describe_state(state, error, waits)
+            return f"run {run.id!r} is recorded as failed ({reason}), but today it {today}"
+    has_cancel = any(record.kind is RecordKind.CANCEL for record in journal.records)
+    if run.state is RunState.CANCELLED and has_cancel and state != "cancelled":
         return f"run {run.id!r} is recorded as cancelled, but today it {_describe_state(state, error, waits)}"
     return ""
 
 
 def _describe_lost_step(journal: Journal, commands: Sequence[IssuedCommand]) -> str:
-    """A step that was in flight, and that today's code does not ask for."""
+    """Names a step that was in flight and that today's code does not call; empty if there is none."""
     if journal.run.state.is_terminal:
         return ""
     for attempt in journal.attempts:
@@ -351,9 +350,9 @@ def _is_infrastructure_error(name: str) -> bool:
 
 
 def _is_same_type(one: str, other: str) -> bool:
-    # What a script calls `__main__.Declined` is `app.Declined` for a worker, and for a test.
-    last_parts = one.rpartition(".")[2] == other.rpartition(".")[2]
-    return one == other or (last_parts and "__main__" in (one.partition(".")[0], other.partition(".")[0]))
+    # `__main__.Declined` of a script is `app.Declined` for a worker and for a test.
+    has_same_name = one.rpartition(".")[2] == other.rpartition(".")[2]
+    return one == other or (has_same_name and "__main__" in (one.partition(".")[0], other.partition(".")[0]))
 
 
 def _describe_state(state: str, error: BaseException | None, waits: Sequence[str]) -> str:
@@ -366,7 +365,7 @@ def _describe_state(state: str, error: BaseException | None, waits: Sequence[str
 
 def _format_side_by_side(recorded: bytes | None, today: bytes | None) -> str:
     before, now = _format_value(recorded), _format_value(today)
-    if before == now:  # the short forms do not show it
+    if before == now:  # the short forms do not show the difference
         one, other = recorded or b"", today or b""
         at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
         before, now = (f"…{_excerpt(part, at)}… (from byte {at} on)" for part in (one, other))

@@ -1,4 +1,4 @@
-"""Stand-ins for steps: what a test lets a step return, do or raise."""
+"""Mocks: what a step returns, calls, or raises in a test."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MISSING: Any = object()
 
 
 class MockCall(NamedTuple):
-    """How a mocked step was called."""
+    """The arguments of one call of a mocked step."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
 class Mock:
-    """What takes a step's place. ``calls`` tells how it was called, every attempt by itself."""
+    """Replaces a step's function. ``calls`` has one entry for each attempt."""
 
     def __init__(
         self, name: str, return_value: Any = MISSING, side_effect: Any = MISSING, raises: Any = MISSING
@@ -50,13 +50,13 @@ class Mock:
         )
 
     async def call(self, *args: Any, **kwargs: Any) -> Any:
-        """What the step does now."""
+        """Record the call, and return the next outcome."""
         self.calls.append(MockCall(args, kwargs))
         outcome = self._action(*args, **kwargs)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     def rewind(self) -> None:
-        """Begin from the first outcome again: each run of a series is one on its own."""
+        """Start again with the first outcome, for the next trial."""
         if isinstance(self._action, _OutcomeSequence):
             self._action.index = 0
 

@@ -1,13 +1,14 @@
-"""Why a workflow does not replay: the usual suspects, looked for in the code that ran.
+"""Likely causes of nondeterminism, found in the code that ran.
 
-Three kinds of evidence, from the strongest to the weakest:
+There are three kinds of evidence, from the strongest to the weakest:
 
-- what *changed*: module variables, closures and caches that workflow code can reach are compared before and after;
-- what was *called*: the journal is replayed once more under a profiler, which sees every call that workflow code makes
-  to a clock, to a source of chance, or to ``id()``;
-- what is *written*: loops over sets, ``except BaseException``, assignments to what belongs to a module.
+- State that *changed*: module variables, closures, and caches that workflow code can reach are compared before and
+  after.
+- Functions that were *called*: the journal is replayed under a profiler, which sees every call from workflow code to a
+  clock, to a source of randomness, or to ``id()``.
+- Code that is *written*: loops over sets, ``except BaseException``, assignments to module variables.
 
-None of this decides whether there is a fault. That is known by then; it is only to be named.
+None of this decides whether there is a fault. By then, a rule is broken, and the cause only needs a name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CauseKind = str
 """``state``, ``clock``, ``random``, ``address``, ``hash``, ``environment``, ``set`` or ``catch-all``."""
 
 MAX_CAUSES = 3
-"""How many causes are named."""
+"""Maximum number of causes in a message."""
 
 
 class Cause(NamedTuple):
@@ -42,30 +43,30 @@ class Cause(NamedTuple):
     description: str
     location: str
     evidence: int
-    """3: it changed. 2: it was called. 1: it is written there."""
+    """3: state that changed. 2: a function that was called. 1: code that is written."""
 
 
 _KINDS_WITH_REASON = ("state", "address", "hash", "set")
-"""Kinds of which the subject of the sentence does not tell why they are wrong."""
+"""Kinds whose sentence needs the reason why they are wrong."""
 
 LOCAL_KIND_ORDER = ("state", "clock", "random", "address", "hash", "environment", "set")
 SUBPROCESS_KIND_ORDER = ("set", "hash", "address", "state", "environment", "clock", "random")
 
 
 class CauseFinder:
-    """The suspects of one workflow. Made before it runs for the first time, to know what was there before."""
+    """Finds causes in one workflow. Created before the first run, to know the state before it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._reachable_state = ReachableState(function)
         self._initial_snapshot = self._reachable_state.snapshot()
 
     def add_workflow(self, function: Callable[..., Any]) -> None:
-        """Another workflow belongs to it, as a run has shown; most are known already, by their names in the first."""
+        """Add a workflow that a run has started. Most are already known by their names in the first one."""
         self._reachable_state.add_function(function)
         self._initial_snapshot = {**self._reachable_state.snapshot(), **self._initial_snapshot}
 
     def explain(self, violation: Violation, journal: Journal) -> list[str]:
-        """The likely causes of a violation in this run, in words, the likeliest first."""
+        """The likely causes of a violation in this run, in words, most likely first."""
         if violation.rule == "step-result":
             return [_explain_step(violation)]
         if violation.rule == "order":
@@ -79,18 +80,18 @@ class CauseFinder:
             return ["this is a defect of Holdfast, not of the workflow: please report it."]
         found = self._find_in_source()
         if violation.rule == "swallowed":
-            chosen = [one for one in found if one.kind == "catch-all"]
+            chosen = [cause for cause in found if cause.kind == "catch-all"]
         else:
             found = [*self._find_changed_state(), *_find_calls(journal), *found, *_find_addresses(violation)]
-            found += [Cause("state", what, place, 1) for what, place in self._reachable_state.list_filled_caches()]
+            found += [Cause("state", *cache, 1) for cache in self._reachable_state.list_filled_caches()]
             order = SUBPROCESS_KIND_ORDER if violation.other_process else LOCAL_KIND_ORDER
-            chosen = [one for one in found if one.kind in order]
+            chosen = [cause for cause in found if cause.kind in order]
             if violation.other_process:
-                chosen.sort(key=lambda one: (order.index(one.kind), -one.evidence))
+                chosen.sort(key=lambda cause: (order.index(cause.kind), -cause.evidence))
             else:
-                chosen.sort(key=lambda one: (-one.evidence, order.index(one.kind)))
-        words = list(dict.fromkeys(_describe_cause(one) for one in _keep_strongest(chosen)))[:MAX_CAUSES]
-        return words or [_describe_not_found(violation)]
+                chosen.sort(key=lambda cause: (-cause.evidence, order.index(cause.kind)))
+        descriptions = list(dict.fromkeys(map(_describe_cause, _keep_strongest(chosen))))[:MAX_CAUSES]
+        return descriptions or [_describe_not_found(violation)]
 
     def _find_changed_state(self) -> list[Cause]:
         after = self._reachable_state.snapshot()
@@ -137,16 +138,13 @@ def _find_addresses(violation: Violation) -> list[Cause]:
 
 
 def _keep_strongest(causes: list[Cause]) -> list[Cause]:
-    """One suspect for each thing at each place; what is only written is left out where something stronger is known."""
-    strong = {one.kind for one in causes if one.evidence > 1}
-    seen: set[tuple[str, str]] = set()
-    kept: list[Cause] = []
-    for one in causes:
-        if (one.evidence == 1 and one.kind in strong) or (one.kind, one.location) in seen:
-            continue
-        seen.add((one.kind, one.location))
-        kept.append(one)
-    return kept
+    """One cause for each kind and location. Code that is only written is left out where there is stronger evidence."""
+    strong_kinds = {cause.kind for cause in causes if cause.evidence > 1}
+    strongest: dict[tuple[str, str], Cause] = {}
+    for cause in causes:
+        if cause.evidence > 1 or cause.kind not in strong_kinds:
+            strongest.setdefault((cause.kind, cause.location), cause)
+    return list(strongest.values())
 
 
 def _describe_cause(cause: Cause) -> str:
@@ -160,8 +158,8 @@ def _describe_cause(cause: Cause) -> str:
         "set": "workflow code depends on the order of a set",
         "catch-all": "workflow code catches every BaseException",
     }[cause.kind]
-    place = f" (at {cause.location})" if cause.location else ""
-    return f"{subject}: {cause.description}{place}. {_describe_remedy(cause.kind)}"
+    location = f" (at {cause.location})" if cause.location else ""
+    return f"{subject}: {cause.description}{location}. {_describe_remedy(cause.kind)}"
 
 
 def _describe_remedy(kind: CauseKind) -> str:
@@ -184,7 +182,7 @@ def _explain_step(violation: Violation) -> str:
     )
 
 
-# What was called
+# Calls seen by a profiler
 
 _CLOCK_CALLS = {
     "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns",
@@ -208,7 +206,7 @@ def _find_calls(journal: Journal) -> list[Cause]:
 
 @contextmanager
 def _profile_calls(found: list[Cause]) -> Generator[None]:
-    def look(frame: FrameType, event: str, argument: Any) -> None:
+    def inspect_event(frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call":
             if _is_user_frame(frame):
                 name = _get_name(argument)
@@ -217,8 +215,7 @@ def _profile_calls(found: list[Cause]) -> Generator[None]:
         elif event == "return":
             name, caller = frame.f_code.co_name, frame.f_back
             if isinstance(argument, set | frozenset) and name.isidentifier() and caller and _is_user_frame(caller):
-                place = f"{caller.f_code.co_filename}:{caller.f_lineno} in {caller.f_code.co_name}"
-                found.append(Cause("set", f"`{name}()` returns one", place, 1))
+                found.append(Cause("set", f"`{name}()` returns one", _locate(caller), 1))
         elif event == "call" and frame.f_back is not None and _is_user_frame(frame.f_back):
             module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
             if module in _RANDOM_MODULES and name not in _HARMLESS_RANDOM_CALLS:
@@ -227,8 +224,8 @@ def _profile_calls(found: list[Cause]) -> Generator[None]:
                 found.append(_make_cause("environment", "os.environ", frame.f_back))
 
     before, collects = sys.getprofile(), gc.isenabled()
-    gc.disable()  # a finalizer, or somebody's callback for collections, would be taken for workflow code
-    sys.setprofile(look)
+    gc.disable()  # a finalizer, or a callback of the collector, would look like workflow code
+    sys.setprofile(inspect_event)
     try:
         yield
     finally:
@@ -255,8 +252,11 @@ def _classify_call(name: str) -> CauseKind | None:
 
 def _make_cause(kind: CauseKind, name: str, frame: FrameType) -> Cause:
     shown = name.removeprefix("builtins.").replace("Random.", "random.").replace("posix.", "os.")
-    place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-    return Cause(kind, f"`{shown}`" if shown == "os.environ" else f"`{shown}()`", place, 2)
+    return Cause(kind, f"`{shown}`" if shown == "os.environ" else f"`{shown}()`", _locate(frame), 2)
+
+
+def _locate(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _is_user_frame(frame: FrameType) -> bool:

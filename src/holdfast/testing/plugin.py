@@ -1,8 +1,8 @@
 """The pytest plugin: fixtures for tests of workflows.
 
-It is imported by every pytest run in the environment, so it imports nothing of Holdfast before a test asks for it. The
-fixtures are plain ones: a runner belongs to no event loop, so they work with any plugin for async tests, and without
-one (through ``run_sync`` and its like).
+Every pytest run in the environment imports it, so it imports the rest of Holdfast only when a test uses a fixture. A
+runner is not bound to an event loop, so the fixtures work with any plugin for async tests, and without one through
+``run_sync`` and the other ``..._sync`` methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def holdfast_runner() -> Runner:
-    """A ``holdfast.testing.Runner``: workflows in memory, in virtual time, with crashes where you want them."""
+    """A ``holdfast.testing.Runner``: runs workflows in memory and in virtual time, with crashes where you want them."""
     from holdfast.testing.runner import Runner
 
     return Runner()

@@ -1,4 +1,4 @@
-"""What a workflow's code can reach that outlives a run: variables of modules, of closures, and caches."""
+"""The state that a workflow's code can reach and that outlives a run: module variables, closures, and caches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CACHED_FUNCTION_TYPE: type[Any] = type(functools.lru_cache(lambda: None))
 
 
 class ReachableState:
-    """The functions that a workflow may call, as far as names tell, and the variables that they use.
+    """The functions that a workflow may call, judging by names, and the variables that they use.
 
-    Steps are left out: they may keep whatever they like. Of a class workflow the ``when=`` functions are left, which
-    decide what it does; the rest of its code is steps, or ours. A workflow that it calls is workflow code as well.
+    Steps are excluded, because they may keep state. In a class workflow, only the ``when=`` functions count: they
+    decide what it does, and the rest is steps or library code. Workflows that it calls are included.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -32,7 +32,7 @@ class ReachableState:
         self.add_function(function)
 
     def add_function(self, function: Callable[..., Any]) -> None:
-        """Look into this function, and into what it calls."""
+        """Add this function and the functions it calls."""
         todo: deque[Any] = deque(_get_workflow_functions(function))
         while todo:
             found = inspect.unwrap(todo.popleft())
@@ -41,24 +41,24 @@ class ReachableState:
                 todo.extend(self._scan_function(found))
 
     def list_filled_caches(self) -> Iterator[tuple[str, str]]:
-        """What remembers results from before, in words, and where it is used."""
+        """Caches that hold earlier results: a description and where the cache is used."""
         for name, read in self._variables.items():
             value = read()
             if isinstance(value, _CACHED_FUNCTION_TYPE) and value.cache_info().currsize:
-                yield f"{name} keeps what it once returned", self.locations[name]
+                yield f"{name} caches earlier results", self.locations[name]
 
     def snapshot(self) -> dict[str, str]:
-        """The values of the variables now, in a form that can be compared and shown."""
+        """The current values of the variables, as text that can be compared and shown."""
         return {name: shown for name, read in self._variables.items() if (shown := _format_value(read())) is not None}
 
     def _scan_function(self, function: FunctionType) -> Iterator[Any]:
-        """Note the variables that this function uses; yields the functions among them."""
-        place = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno} in {function.__name__}"
+        """Add the variables that this function uses, and yield the functions among them."""
+        location = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno} in {function.__name__}"
         for name in _list_global_names(function):
             if name in function.__globals__:
-                yield from self._scan_global(f"`{name}`", function.__globals__, name, place, function.__module__)
+                yield from self._scan_global(f"`{name}`", function.__globals__, name, location, function.__module__)
         for name, value in _list_mutable_defaults(function):
-            self._add_variable(f"the default of `{name}`", lambda value=value: value, place)
+            self._add_variable(f"the default of `{name}`", lambda value=value: value, location)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 value = cell.cell_contents
@@ -67,7 +67,7 @@ class ReachableState:
             if isinstance(value, Workflow):
                 yield from _get_workflow_functions(cast("Workflow[..., Any]", value).definition.function)
                 continue
-            self._add_variable(f"`{name}`", lambda cell=cell: cell.cell_contents, place)
+            self._add_variable(f"`{name}`", lambda cell=cell: cell.cell_contents, location)
             if _is_user_function(value, function.__module__):
                 yield value
 
@@ -104,11 +104,11 @@ class ReachableState:
 def _get_workflow_functions(function: Callable[..., Any]) -> list[Any]:
     """The functions that are a workflow's own code."""
     conditions = get_conditions(function)
-    return [function] if conditions is None else [_unwrap_callable(one) for one in conditions]
+    return [function] if conditions is None else list(map(_unwrap_callable, conditions))
 
 
 def _unwrap_callable(function: Any) -> Any:
-    """The function in something that can be called."""
+    """The function behind a callable."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     function = getattr(function, "__func__", function)  # of a bound method
@@ -133,14 +133,14 @@ def _list_mutable_defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _is_user_function(value: Any, module: str) -> bool:
-    """Whether this is a function of the same package: what a library does is not looked into."""
+    """Whether this is a function of the same package: libraries are not inspected."""
     if isinstance(value, _CACHED_FUNCTION_TYPE):
         value = value.__wrapped__
     return isinstance(value, FunctionType) and value.__module__.partition(".")[0] == module.partition(".")[0]
 
 
 def _format_value(value: Any) -> str | None:
-    """A value as text; ``None`` for what cannot be compared by what it shows."""
+    """A value as text; ``None`` if its text does not show whether it changed."""
     if isinstance(value, FunctionType | type | ModuleType | _CACHED_FUNCTION_TYPE):
         return None
     shown: Any = value
@@ -157,5 +157,5 @@ def _format_value(value: Any) -> str | None:
 
 
 def shorten(text: str) -> str:
-    """What a snapshot holds of a value, as it is told."""
+    """A value of a snapshot, short enough for a message."""
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 20]}... ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""From what is recorded of a run, and what was seen of it, to what a test may look at."""
+"""Builds the result that a test sees, from a run's journal and its trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CHILD_KINDS = (RecordKind.CHILD, RecordKind.START)
 
 
 async def build_run_result(world: World, run: Run, *, has_crashed: bool, ancestors: Collection[str] = ()) -> RunResult:
-    """How a run stands, with its children; ``ancestors`` are the runs whose children are being looked at."""
+    """The result of a run and its children. ``ancestors``: the runs whose children are being built."""
     definition = get_definition(run.workflow, run.version)
     trace = world.traces[run.id]
     output: Any = None
@@ -40,7 +40,7 @@ async def build_run_result(world: World, run: Run, *, has_crashed: bool, ancesto
         error = error.__cause__ or error
     [history] = await world.store.get_histories([run.key])
     usages = await world.store.get_usages([run.id])
-    asked = await world.store.list_approvals(ApprovalFilter(run.id, only_open=False))
+    approvals = await world.store.list_approvals(ApprovalFilter(run.id, only_open=False))
     records = {record.position: record for record in history.records if record.kind in _STEP_KINDS}
     return RunResult(
         run_id=run.id,
@@ -54,13 +54,13 @@ async def build_run_result(world: World, run: Run, *, has_crashed: bool, ancesto
         children=await _build_children(world, trace, has_crashed, [*ancestors, run.id]),
         is_paused=run.paused_at is not None and not run.state.is_terminal,
         usage=usages[run.id].used if run.id in usages else Usage(),
-        approvals=[ApprovalInfo.from_row(row) for row in asked],
+        approvals=[ApprovalInfo.from_row(row) for row in approvals],
     )
 
 
 async def _build_children(world: World, trace: RunTrace, has_crashed: bool, ancestors: Collection[str]) -> Children:
     found: dict[int, RunResult] = {}
-    seen = set(ancestors)  # a run may be waited for more than once, and somebody may wait for one of its own ancestors
+    seen = set(ancestors)  # a run may be awaited more than once, and even by its own descendant
     for command in trace.traced_executions[-1].issued if trace.traced_executions else ():
         if command.kind not in _CHILD_KINDS or command.run_id in seen:
             continue
@@ -81,7 +81,7 @@ def _build_steps(trace: RunTrace, records: Mapping[int, Record], definition: Wor
         return Steps([], {}, declared, fan_outs)
     last = trace.traced_executions[-1]
     replayed = {record.position for record in last.delivered[: last.replayed_count] if record.kind in _STEP_KINDS}
-    undone = {
+    compensated = {
         last.compensated_positions[at]
         for at, record in records.items()
         if at in last.compensated_positions and record.ok
@@ -101,7 +101,7 @@ def _build_steps(trace: RunTrace, records: Mapping[int, Record], definition: Wor
             continue
         record = records.get(position)
         if record is not None and (record.kind, record.name) != (command.kind, command.name):
-            record = None  # it is another step's: the code has changed, and the run has failed by that
+            record = None  # it belongs to another step: the run failed because its code has changed
         output, error = _decode_outcome(last, record) if record is not None else (None, None)
         reply = None if record is None else reply_from_record(record)
         steps.append(
@@ -117,7 +117,7 @@ def _build_steps(trace: RunTrace, records: Mapping[int, Record], definition: Wor
                 compensates=number_of(last.issued[last.compensated_positions[position]])
                 if position in last.compensated_positions
                 else None,
-                was_compensated=position in undone,
+                was_compensated=position in compensated,
                 was_repeated=isinstance(output, InvalidAnswer) or isinstance(error, BudgetExceeded),
                 usage=None if reply is None else reply.usage,
             )
@@ -129,7 +129,7 @@ def _describe_command(command: IssuedCommand) -> str:
     if command.kind is RecordKind.SIGNAL:
         return f"the wait for signal {command.name!r}"
     if command.kind is RecordKind.APPROVAL:
-        return "a question to a person (see `.approvals`)"
+        return "an approval (see `.approvals`)"
     return f"a run of workflow {command.name!r} (see `.children`)"
 
 

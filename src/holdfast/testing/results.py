@@ -1,4 +1,4 @@
-"""What a test may look at after a run: how it stands, and what became of each of its steps and of its children."""
+"""Results that a test can inspect: a run's state, its steps, and its children."""
 
 from __future__ import annotations
 
@@ -15,44 +15,43 @@ class StepResult:
     """One step of a run."""
 
     number: int
-    """In a class workflow, the number that it was declared with (0 for a compensation). In a function, its place among
-    the steps, signals and children that the workflow asked for, from 1: the number in ``holdfast show``."""
+    """In a class workflow, the declared number (0 for a compensation). In a function, the position among the steps,
+    signals, and children that the workflow called, from 1: the number in ``holdfast show``."""
     name: str
     output: Any
-    """What it returned, as the workflow saw it; ``None`` while it has no outcome, or when it failed."""
+    """The step's result as the workflow saw it; ``None`` if it has no outcome or failed."""
     error: BaseException | None
-    """What it raised."""
+    """The exception that the step raised."""
     is_recorded: bool
-    """Whether its outcome is in the journal."""
+    """Whether the journal has the step's outcome."""
     was_replayed: bool
-    """Whether the process that had the run last took the outcome from the journal, and did not run the step."""
+    """Whether the last process of the run replayed the outcome from the journal and did not run the step."""
     attempt_count: int
-    """How many attempts the recorded outcome took; 0 while there is none."""
+    """Number of attempts for the recorded outcome; 0 if there is none."""
     execution_count: int
     """How often the step's function (or its mock) was really called, in all processes."""
     compensates: int | None = None
     """For a compensation: the number of the step that it undoes."""
     was_compensated: bool = False
-    """Whether a compensation has undone it, and that is recorded."""
+    """Whether a recorded compensation has undone the step."""
     was_repeated: bool = False
-    """Whether the workflow has asked a model again because of this outcome: the answer did not fit, or the budget was
-    used up."""
-
+    """Whether the workflow called a model again because of this outcome: the answer was invalid, or the budget was
+    exceeded."""
     usage: Usage | None = None
-    """What a model call has used; ``None`` for other steps."""
+    """The usage of a model call; ``None`` for other steps."""
 
     @property
     def is_compensation(self) -> bool:
-        """Whether it is there to undo another one."""
+        """Whether the step compensates another one."""
         return self.compensates is not None
 
 
 class Steps(Collection[StepResult]):
-    """The steps of a run, in the order the workflow called them; at the end, the compensations that undo them.
+    """The steps of a run, in the order of the calls, followed by compensations.
 
-    ``steps[2]`` is the step with number 2 (numbers begin with 1), ``steps["charge"]`` the list of those of that name.
-    In a class workflow, the number of a fan-out stands for all of its items: ``steps[2].output`` is a list. It is no
-    sequence: whatever counts from 0 would be wrong.
+    ``steps[2]`` is the step with number 2 (numbers start at 1), and ``steps["charge"]`` is the list of steps of that
+    name. In a class workflow, the number of a fan-out selects all of its items: ``steps[2].output`` is a list. This is
+    not a ``Sequence``, because its numbers do not start at 0.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class Steps(Collection[StepResult]):
     ) -> None:
         self._steps = list(steps)
         self._other_commands = other_commands
-        """Numbers that belong to something else, in words."""
+        """Descriptions of commands that are not steps, by their numbers."""
         self._declared_names = declared_names or {}
         """In a class workflow: the names of its steps, by their numbers."""
         self._fan_outs = fan_outs
-        """The numbers of those that are called once for each item."""
+        """The numbers of steps that are called once for each item."""
 
     @overload
     def __getitem__(self, key: int) -> StepResult: ...
@@ -87,19 +86,19 @@ class Steps(Collection[StepResult]):
         if key in self._fan_outs and found:
             return _merge_fan_out([step for step in found if not step.was_repeated] or found)
         if found:
-            return found[-1]  # in a class workflow, a model that is asked again is asked under the same number
+            return found[-1]  # in a class workflow, a repeated model call has the same number
         raise IndexError(self._describe_missing(key))
 
     def _describe_missing(self, key: int) -> str:
         if key in self._declared_names:
             reasons = "has no items, was skipped" if key in self._fan_outs else "was skipped"
-            return f"step {key} ({self._declared_names[key]}) was not called: it {reasons}, or is still to come"
+            return f"step {key} ({self._declared_names[key]}) was not called: it {reasons}, or has not been reached"
         named = self._declared_names or {step.number: step.name for step in self._steps}
         known = ", ".join(f"{number} ({name})" for number, name in named.items()) or "none"
         reason = (
             f"number {key} is {self._other_commands[key]}" if key in self._other_commands else f"there is no step {key}"
         )
-        return f"{reason}; numbers begin with 1, and the steps are: {known}"
+        return f"{reason}; numbers start at 1, and the steps are: {known}"
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -118,7 +117,7 @@ class Steps(Collection[StepResult]):
 
 
 def _merge_fan_out(items: Sequence[StepResult]) -> StepResult:
-    """The items of a fan-out as one step."""
+    """Combine the items of a fan-out into one step."""
     return StepResult(
         number=items[0].number,
         name=items[0].name,
@@ -134,10 +133,10 @@ def _merge_fan_out(items: Sequence[StepResult]) -> StepResult:
 
 
 class Children(Collection["RunResult"]):
-    """The runs that a workflow has called or started, in the order of the calls.
+    """The child runs of a run, in the order of the calls.
 
-    As with steps, ``children[2]`` is the one that was called as number 2 (the number in ``holdfast show``; they count
-    with the steps), and ``children["pack"]`` the list of those of the workflow ``pack``.
+    As with steps, ``children[2]`` is the child with number 2 (as in ``holdfast show``, which numbers steps and children
+    together), and ``children["pack"]`` is the list of the runs of workflow ``pack``.
     """
 
     def __init__(self, children: Mapping[int, RunResult]) -> None:
@@ -183,7 +182,7 @@ class Children(Collection["RunResult"]):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run stands after a call of the runner."""
+    """The state of a run after a call of the runner."""
 
     run_id: str
     workflow: str
@@ -195,17 +194,17 @@ class RunResult:
     output: Any
     """The workflow's result; ``None`` unless it is completed."""
     error: BaseException | None
-    """What a failed workflow raised, or why the run was cancelled or is dead."""
+    """The exception of a failed workflow, or why the run is cancelled or dead."""
     waits_for: str
     """What a waiting run waits for, in words."""
     steps: Steps = field(repr=False)
     children: Children = field(repr=False)
-    """The runs that it has called or started."""
+    """The child runs that the workflow called or started."""
     is_paused: bool = False
     usage: Usage = field(default_factory=Usage)
-    """What its model calls have used, and those of the runs that it has started."""
+    """The usage of the model calls of the run and its descendants."""
     approvals: list[ApprovalInfo] = field(default_factory=list["ApprovalInfo"], repr=False)
-    """The questions that it has asked people, in the order in which they were asked, and what has become of them."""
+    """All approvals that the run asked for, oldest first."""
 
     def __repr__(self) -> str:
         if self.status == "completed":
@@ -215,5 +214,5 @@ class RunResult:
             outcome = f": {type(self.error).__name__}: {first_line}"
         else:
             outcome = f" for {self.waits_for}" if self.waits_for else ""
-        more = f"{', paused' if self.is_paused else ''}{', its process crashed' if self.has_crashed else ''}"
-        return f"<run {self.run_id!r} {self.status}{outcome}{more}>"
+        flags = f"{', paused' if self.is_paused else ''}{', its process crashed' if self.has_crashed else ''}"
+        return f"<run {self.run_id!r} {self.status}{outcome}{flags}>"

@@ -1,8 +1,8 @@
-"""``Runner``: workflows in a unit test, in memory, in virtual time, with crashes where the test wants them.
+"""``Runner``: runs workflows in a unit test, in memory and in virtual time, with crashes where the test wants them.
 
-Each call of a runner is a process of its own, from its start to its end: what a run is between two calls is what the
-store holds of it. A runner is therefore bound to no event loop, and every call after the first replays the journal, as
-a process that takes over does.
+Each call of a runner simulates one process from start to end. Between two calls, a run exists only in the store. A
+runner is therefore not bound to an event loop, and every call after the first replays the journal, as a process that
+takes over does.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ if TYPE_CHECKING:
 
 
 class Runner(RunnerSetup):
-    """Runs workflows in memory and in virtual time, and lets their process die where you say.
+    """Runs workflows in memory and in virtual time, and crashes their process where you want it.
 
     Args:
-        model: the model that answers in place of all others, in agents and in ``@llm_step``: a ``ScriptedModel``, or
-            any model object of the pydantic-ai library.
-        max_pairs: how many schedules with two crashes ``crash_everywhere`` tries, in addition to all those with one.
-        replay_processes: in how many new Python processes it replays the journal.
-        compare_results: whether it holds every result against that of the run without a crash.
-        only: let it try only this schedule, as one of its failures printed it.
+        model: replaces every model, in agents and in ``@llm_step``: a ``ScriptedModel``, or any model object of
+            pydantic-ai.
+        max_pairs: maximum number of schedules with two crashes that ``crash_everywhere`` tries, after all schedules
+            with one.
+        replay_processes: number of new Python processes in which ``crash_everywhere`` replays the journal.
+        compare_results: whether ``crash_everywhere`` compares every result with the one of the run without a crash.
+        only: the one schedule that ``crash_everywhere`` tries, as printed by a failure.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Runner(RunnerSetup):
         schedule = None if only is None else parse_schedule(only)
         self._settings = CrashCheckSettings(max_pairs, replay_processes, compare_results, schedule)
         self._is_trial = False
-        """In a trial, a crash that is never come to is no mistake: the code may take another way after the first."""
+        """In a trial, an unreached crash point is not an error: code may take another path after the first crash."""
 
     @property
     def clock(self) -> VirtualClock:
@@ -89,31 +90,31 @@ class Runner(RunnerSetup):
     # Running
 
     async def run(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> RunResult:
-        """Run the workflow until it has ended, its process dies, or it waits for a signal that nobody sends.
+        """Run the workflow until it ends, its process crashes, or it waits for something the test does not provide.
 
-        Time jumps over whatever the run waits for. A crash, and a workflow that fails, raise nothing: look at
-        ``.has_crashed``, ``.status`` and ``.error``. Runs that it has started and that outlive it then get as far as
-        they can without more time passing.
+        Virtual time jumps over all waits. A crash or a failed workflow does not raise: check ``.has_crashed``,
+        ``.status``, and ``.error``. Child runs that outlive the workflow then continue until they need more time to
+        pass.
         """
         return await self._start_run(workflow, args, kwargs, until=None)
 
     async def start(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> RunResult:
-        """Start a run, and let it go as far as it gets without time passing."""
+        """Start a run, and execute it until it needs time to pass."""
         return await self._start_run(workflow, args, kwargs, until=self.clock.now())
 
     async def resume(self, run_id: str) -> RunResult:
-        """Let another process take the run over, and run it as ``run`` does. A paused run stays where it is."""
+        """Let another process take over the run, and run it as ``run`` does. A paused run does not continue."""
         await self._read_run(run_id)
         if await self._has_tree_ended(run_id):
             return await self.result(run_id)
         return await self._resume_run(run_id, until=None)
 
     async def signal(self, run_id: str, name: str, value: Any = None, *, id: str | None = None) -> RunResult:
-        """Send a value into the run, and let it go as far as it gets without time passing.
+        """Send a value into the run, and execute it until it needs time to pass.
 
         With an ``id``, sending it again changes nothing.
         """
-        return await self._change_run(run_id, lambda reach: send_signal(reach, run_id, name, value, id))
+        return await self._change_run(run_id, lambda stores: send_signal(stores, run_id, name, value, id))
 
     async def approve(
         self,
@@ -125,80 +126,81 @@ class Runner(RunnerSetup):
         reason: str = "",
         id: str | None = None,
     ) -> RunResult:
-        """Say yes to the open question of the run, and let it go as far as it gets without time passing.
+        """Approve the open approval of the run, and execute the run until it needs time to pass.
 
         Args:
-            run_id: the run that asks; one that it has started asks for itself.
-            value: the choice, or what is filled into the form, if the question is not answered with yes or no.
-            arguments: for the call of a tool, arguments in place of those that it was called with.
-            by: who answers.
+            run_id: the run that asks. A child run asks under its own id.
+            value: the choice, or the content of the form, for an approval that takes more than yes or no.
+            arguments: for a tool call, arguments that replace those of the call.
+            by: who approves.
             reason: why.
-            id: which question, if several are open: see ``result.approvals``.
+            id: the approval, if several are open: see ``result.approvals``.
         """
-        asked = await self._find_open_approval(run_id, id)
+        approval_id = await self._find_open_approval(run_id, id)
         call = partial(approve, value=value, arguments=arguments, by=by, reason=reason, run_id=run_id)
-        return await self._change_run(run_id, lambda reach: call(reach, asked))
+        return await self._change_run(run_id, lambda stores: call(stores, approval_id))
 
     async def deny(self, run_id: str, *, by: str = DEFAULT_ACTOR, reason: str = "", id: str | None = None) -> RunResult:
-        """Say no to the open question of the run, and let it go as far as it gets without time passing."""
-        asked = await self._find_open_approval(run_id, id)
-        return await self._change_run(run_id, lambda reach: deny(reach, asked, by=by, reason=reason, run_id=run_id))
+        """Deny the open approval of the run, and execute the run until it needs time to pass."""
+        approval_id = await self._find_open_approval(run_id, id)
+        call = partial(deny, by=by, reason=reason, run_id=run_id)
+        return await self._change_run(run_id, lambda stores: call(stores, approval_id))
 
     async def cancel(self, run_id: str) -> RunResult:
-        """Ask for the run to be cancelled, and let it go as far as it gets without time passing.
+        """Request the cancellation of the run, and execute it until it needs time to pass.
 
-        So it is cancelled and undone when this returns, unless that takes time: ``resume`` lets it pass.
+        The run is cancelled and compensated when this returns, unless that needs time to pass: then call ``resume``.
         """
-        return await self._change_run(run_id, lambda reach: cancel_run(reach, run_id))
+        return await self._change_run(run_id, lambda stores: cancel_run(stores, run_id))
 
     async def pause(self, run_id: str) -> RunResult:
-        """Pause the run: whatever is sent to it, and whatever time passes, it does not go on before ``unpause``."""
-        return await self._change_run(run_id, lambda reach: pause_run(reach, run_id))
+        """Pause the run: until ``unpause``, neither signals nor time continue it."""
+        return await self._change_run(run_id, lambda stores: pause_run(stores, run_id))
 
     async def unpause(self, run_id: str) -> RunResult:
-        """Lift a pause, and let the run go as far as it gets without time passing.
+        """End a pause, and execute the run until it needs time to pass.
 
-        This is what ``resume`` of a handle does, and ``holdfast resume``; that of a runner is for crashes.
+        A handle's ``resume`` and ``holdfast resume`` do this; a runner's ``resume`` is for crashes.
         """
-        return await self._change_run(run_id, lambda reach: resume_run(reach, run_id))
+        return await self._change_run(run_id, lambda stores: resume_run(stores, run_id))
 
     async def retry(self, run_id: str, *, run_again: bool = False) -> RunResult:
-        """Let a failed, cancelled or dead run go on from where it went wrong, and run it as ``run`` does.
+        """Retry a failed, cancelled, or dead run from where it failed, and run it as ``run`` does.
 
         With ``run_again``, also if that runs a ``once`` step a second time.
         """
-        return await self._change_run(run_id, lambda reach: retry_run(reach, run_id, run_again=run_again), until=None)
+        call = partial(retry_run, run_id=run_id, run_again=run_again)
+        return await self._change_run(run_id, call, until=None)
 
     async def settle(
         self, run_id: str, step: int | str, output: Any = NOT_GIVEN, *, happened: bool = True
     ) -> RunResult:
-        """Say what came of a ``once`` step that a crash has left unknown, and run the run that failed because of that.
+        """Settle a ``once`` step whose outcome is unknown after a crash, and run the run that failed because of it.
 
         Args:
             run_id: the run.
-            step: its number or its name.
-            output: what it has returned.
-            happened: false: it did not happen, and runs again.
+            step: the step's number or name.
+            output: the step's result.
+            happened: false if the step had no effect, so that it runs again.
         """
-
         await self._read_run(run_id)
         await settle_step(self._world.store, run_id, step, output=output, happened=happened, by=DEFAULT_ACTOR)
         return await self._resume_run(run_id, until=None)
 
     async def set_budget(self, run_id: str, budget: Budget) -> RunResult:
-        """Give the run another budget, and let it go as far as it gets without time passing."""
-        return await self._change_run(run_id, lambda reach: set_budget(reach, run_id, budget))
+        """Change the run's budget, and execute the run until it needs time to pass."""
+        return await self._change_run(run_id, lambda stores: set_budget(stores, run_id, budget))
 
     async def fork(
         self, run_id: str, *, at: int | str | None = None, with_output: Any = NOT_GIVEN, id: str | None = None
     ) -> RunResult:
-        """Make a new run that shares the beginning of this one, up to a step, and run it as ``run`` does.
+        """Fork the run at a step, and run the fork as ``run`` does.
 
         Args:
             run_id: the run to fork.
-            at: the step that it is to do anew: its number or its name. Without one, it shares all that is recorded.
-            with_output: what that step is taken to have returned; it runs again unless given.
-            id: the id of the new run; the old one with ``-fork-1`` and so on unless given.
+            at: the number or name of the first step that the fork executes. Default: the fork shares all records.
+            with_output: the result of that step. Default: the step runs again.
+            id: the id of the fork. Default: the run's id with ``-fork-1``, ``-fork-2``, and so on.
         """
         source = await self._read_run(run_id)
         number = 1
@@ -206,35 +208,35 @@ class Runner(RunnerSetup):
             number += 1
         new_id = id or f"{run_id}-fork-{number}"
         fresh = hashlib.blake2b(f"fork {new_id}".encode(), digest_size=SEED_BYTES).digest()
-        place = self._resolve_step(source, at)
-        run = await fork_run(self._world.store, run_id, at=place, with_output=with_output, new_id=new_id, entropy=fresh)
+        step = self._resolve_step(source, at)
+        run = await fork_run(self._world.store, run_id, at=step, with_output=with_output, new_id=new_id, entropy=fresh)
         self._world.add_run(run)
         return await self._resume_run(new_id, until=None)
 
     async def advance(self, by: Duration) -> None:
-        """Let time pass, and every run do what it does in that time."""
+        """Let time pass, and execute every run meanwhile."""
         until = self.clock.now() + duration_to_seconds(by, "advance by", may_be_zero=True)
         async with SimulatedProcess(self._world) as process:
             await process.drive(until=until, stop=_never_stop)
         self.clock.advance_to(until)
 
     async def result(self, run_id: str) -> RunResult:
-        """How the run stands now."""
+        """The current state of the run."""
         return await self._build_result(run_id, has_crashed=False)
 
     async def events(self, run_id: str, after: str | None = None) -> list[Event]:
-        """What has happened in the run so far, or behind the event with the offset ``after``: see ``Handle.events``."""
+        """The events of the run so far, or those after the offset ``after``: see ``Handle.events``."""
         await self._read_run(run_id)
         return await list_events(self._world.store, run_id, after)
 
     async def crash_everywhere(self, workflow: Workflow[..., Any], /, *args: Any, **kwargs: Any) -> CrashReport:
-        """Run the workflow once for every point at which its process can die, and see that nothing is lost or repeated.
+        """Run the workflow once for every point where it can crash, and check that nothing is lost or repeated.
 
-        Every trial has a store and a clock of its own; mocks and answers are those of this runner. Steps really run,
-        once for each trial: ``before_each`` puts back what they have changed outside. Raises ``CrashSafetyError``, an
-        ``AssertionError`` that tells the shortest schedule that breaks a promise, the cause, and how to reproduce it.
+        Every trial has its own store and clock, and the mocks and answers of this runner. Steps really run in every
+        trial: use ``before_each`` to reset what they change outside. Raises ``CrashSafetyError``, an
+        ``AssertionError`` with the shortest schedule that breaks a promise, the cause, and how to reproduce it.
         """
-        __tracebackhide__ = True  # pytest: the message is the story, not our stack
+        __tracebackhide__ = True  # pytest shows the message, not our stack
         _check_workflow(workflow)
         stop_if_replay_process()
         if self._world.crash_points:
@@ -242,44 +244,42 @@ class Runner(RunnerSetup):
         return await CrashCheck(self._make_trial_runner, self._settings, workflow, args, kwargs).check()
 
     def before_each(self, call: BeforeEach) -> BeforeEach:
-        """Call this before every trial of ``crash_everywhere``, to put back what steps have changed outside."""
+        """Call a function before every trial of ``crash_everywhere``, to reset what steps have changed outside."""
         self._settings.before_each.append(call)
         return call
 
     def after_each(self, call: AfterEach) -> AfterEach:
-        """Call this with the result after every trial of ``crash_everywhere``: to check what must hold outside."""
+        """Call a function with the result of every trial of ``crash_everywhere``, to check what steps did outside."""
         self._settings.after_each.append(call)
         return call
 
-    # Inside
+    # Internals
 
     async def _start_run(
         self, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, until: float | None
     ) -> RunResult:
         _check_workflow(workflow)
         definition, options = workflow.definition, workflow.start_options
-        given = workflow.prepare_start(args, kwargs)
-        inputs = definition.inputs_codec.encode(given.args, given.kwargs)
+        prepared = workflow.prepare_start(args, kwargs)
+        inputs = definition.inputs_codec.encode(prepared.args, prepared.kwargs)
         new = build_new_run(definition.to_spec(), inputs, options, now=self.clock.now(), defaults=definition.defaults)
-        # Nothing of chance: a run of the same test has the same id, the same keys and the same random numbers.
+        # Nothing is random: a run has the same id, keys, and random numbers each time the test runs.
         number = 1 + sum(not trace.parent for trace in self._world.traces.values())
         while f"{definition.name}-{number}" in self._world.traces:
-            number += 1  # a test has given this id to a run itself
+            number += 1  # the test gave this id to another run
         seed = hashlib.blake2b(f"{definition.name} {number}".encode(), digest_size=16).digest()
         new = replace(new, seed=seed, id=f"{definition.name}-{number}" if new.has_generated_id else new.id)
-        if given.bind_run is not None:
-            given.bind_run(new.id)
+        if prepared.bind_run is not None:
+            prepared.bind_run(new.id)
         run_id = new.id
         async with SimulatedProcess(self._world) as process:
             starting = process.engine.loop.create_task(process.engine.start(new, join_orphan=False))
             await process.wait_until_idle()
             if starting.done():
-                run_id = resolve_start(
-                    starting.result(), new
-                ).id  # another one, if this start joins it by its dedup key
+                run_id = resolve_start(starting.result(), new).id  # differs if the start joined a run by its dedup key
                 await self._drive(process, run_id, until)
             else:
-                starting.cancel()  # it died before it knew
+                starting.cancel()  # the process crashed before the answer
         if await self._world.store.get_run(run_id) is None:
             return RunResult(run_id, new.workflow, "pending", True, None, None, "", Steps([], {}), Children({}))
         return await self._build_final_result(run_id, process)
@@ -291,18 +291,18 @@ class Runner(RunnerSetup):
 
     async def _drive(self, process: SimulatedProcess, run_id: str, until: float | None) -> None:
         await process.drive(until=until, stop=partial(self._has_ended, run_id))
-        eldest = self._world.find_root(run_id)
-        if not process.state.is_dead and await self._has_ended(run_id) and not await self._has_tree_ended(eldest):
-            # Who waited for it goes on, and so does what it has left behind, for which nobody waits. In a trial it
-            # matters all the same how that ends.
+        root = self._world.find_root(run_id)
+        if not process.state.is_dead and await self._has_ended(run_id) and not await self._has_tree_ended(root):
+            # Runs that waited for this one continue, and so do children it did not wait for. A trial also checks how
+            # those end, so it lets time pass for them.
             until = None if self._is_trial else self.clock.now()
-            await process.drive(until=until, stop=partial(self._has_tree_ended, eldest))
+            await process.drive(until=until, stop=partial(self._has_tree_ended, root))
 
     async def _change_run(
         self, run_id: str, change: Callable[[StoreProvider], Awaitable[object]], *, until: float | None = MISSING
     ) -> RunResult:
-        """Change a run from outside, and let it go on; without time passing unless told otherwise."""
-        await self._read_run(run_id)  # who is not there is told with those that are
+        """Change a run from outside, then drive it. Default for ``until``: no time passes."""
+        await self._read_run(run_id)  # for an unknown id, its error lists the runs of this runner
         await change(self._store_provider)
         return await self._resume_run(run_id, until=self.clock.now() if until is MISSING else until)
 
@@ -311,19 +311,20 @@ class Runner(RunnerSetup):
         return OpenStoreProvider(self._world.store)
 
     async def _find_open_approval(self, run_id: str, id: str | None) -> str:
-        """The question that is meant: the only one of the run that is open, unless it is named."""
+        """``id``, or the id of the only open approval of the run."""
         await self._read_run(run_id)
-        asked = await list_approvals(self._store_provider, run_id)
         if id is not None:
             return id
-        if len(asked) != 1:
-            open_ones = ", ".join(f"{one.id} ({one.question!r})" for one in asked)
-            told = f"has {len(asked)} open questions: say which with id=: {open_ones}" if asked else "asks nothing now"
-            raise UsageError(f"run {run_id!r} {told}")
-        return asked[0].id
+        approvals = await list_approvals(self._store_provider, run_id)
+        if not approvals:
+            raise UsageError(f"run {run_id!r} has no open approval")
+        if len(approvals) > 1:
+            known = ", ".join(f"{approval.id} ({approval.question!r})" for approval in approvals)
+            raise UsageError(f"run {run_id!r} has {len(approvals)} open approvals: choose one with id=: {known}")
+        return approvals[0].id
 
     def _resolve_step(self, run: Run, at: int | str | None) -> int | str | None:
-        """What the store must be told: it counts steps as they were called, not as a class declares them."""
+        """The step as the store knows it, which numbers steps by call and not as a class declares them."""
         numbers = get_definition(run.workflow, run.version).step_numbers
         if not numbers or not isinstance(at, int):
             return at
@@ -334,7 +335,7 @@ class Runner(RunnerSetup):
         raise UsageError(f"fork: workflow {run.workflow!r} has no step {at}; its steps are: {known}")
 
     def _make_trial_runner(self) -> FreshRunner:
-        """A runner with the mocks and answers of this one, where nothing has happened yet."""
+        """A runner with the mocks and answers of this one, and an empty store."""
         runner = Runner(model=self._world.model)
         runner._is_trial = True
         runner._world.mocks, runner._world.signal_answers = self._world.mocks, self._world.signal_answers
@@ -351,33 +352,29 @@ class Runner(RunnerSetup):
         return result
 
     async def _check_points_used(self, run_id: str) -> None:
-        """A crash, or a cancel, that a run which is over never came to is a mistake."""
-        if (self._world.crash_points or self._world.cancel_points) and await self._has_tree_ended(run_id):
-            what, points = (
-                ("crash", self._world.crash_points)
-                if self._world.crash_points
-                else ("cancel", self._world.cancel_points)
-            )
-            raise UsageError(_describe_unreached(f"{what} {points.pop(0)}", await self.result(run_id)))
+        """Raise if a run has ended without reaching a crash or a cancel that the test asked for."""
+        for action, points in (("crash", self._world.crash_points), ("cancel", self._world.cancel_points)):
+            if points and await self._has_tree_ended(run_id):
+                raise UsageError(_describe_unreached(f"{action} {points.pop(0)}", await self.result(run_id)))
 
     async def _has_ended(self, run_id: str) -> bool:
         return (await self._read_run(run_id)).state.is_terminal
 
     async def _has_tree_ended(self, run_id: str) -> bool:
-        """Whether the run has ended, and all that it has started."""
+        """Whether the run and all its descendants have ended."""
         return all([await self._has_ended(trace.run_id) for trace in self._world.list_run_tree(run_id)])
 
     async def _read_run(self, run_id: str) -> Run:
         run = await self._world.store.get_run(run_id)
         if run is None:
-            known = ", ".join(repr(one) for one in self._world.traces) or "none"
+            known = ", ".join(map(repr, self._world.traces)) or "none"
             raise RunNotFound(f"this runner has no run {run_id!r} (runs: {known})", run_id)
         return run
 
     async def _build_result(self, run_id: str, *, has_crashed: bool) -> RunResult:
         return await build_run_result(self._world, await self._read_run(run_id), has_crashed=has_crashed)
 
-    # The same, for tests without an event loop
+    # For tests without an event loop
 
     _run_sync = staticmethod(run_sync)
 
@@ -410,7 +407,7 @@ def _describe_unreached(subject: str, result: RunResult) -> str:
     steps = ", ".join(dict.fromkeys(named)) or "none"
     children = ", ".join(f"{child.workflow} ({child.run_id!r})" for child in result.children)
     return (
-        f"run {result.run_id!r} is {result.status}, and never came to the simulated {subject}; its steps: {steps}"
+        f"run {result.run_id!r} is {result.status}, and never reached the simulated {subject}; its steps: {steps}"
         f"{f'; its children: {children}' if children else ''}"
     )
 

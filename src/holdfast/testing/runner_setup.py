@@ -1,4 +1,4 @@
-"""What a test arranges before it runs a workflow: mocks, answers of the world, and where the process dies."""
+"""What a test sets up before it runs a workflow: mocks, answers, and the points where the process crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyWorkflow = Workflow[..., Any] | int | str
 
 
 class RunnerSetup:
-    """A world in which something is going to happen."""
+    """Sets up the world that a runner's processes share."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -29,26 +29,27 @@ class RunnerSetup:
         side_effect: Any = MISSING,
         raises: Any = MISSING,
     ) -> Mock:
-        """Let a step return this value, call this function (or take these outcomes one by one), or raise this.
+        """Replace a step's function: return a value, call a function (or use the next outcome of a list), or raise.
 
-        The step's retries and its recording stay as they are. Returns the mock, whose ``calls`` tell how it was called.
+        The step's retries and its recording do not change. Returns the mock, whose ``calls`` has the arguments of each
+        call.
         """
         if not isinstance(step, Step | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"mock takes a step or the name of one, not {step!r}: put @step on it")
         name = step.name if isinstance(step, Step) else step
-        made = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)
-        return made
+        mock = self._world.mocks[name] = Mock(name, return_value, side_effect, raises)
+        return mock
 
     def answer_signal(self, signal: str, *values: Any) -> None:
-        """Whenever a run waits for this signal, send it the next of these values."""
+        """Send the next of these values whenever a run waits for this signal."""
         self._world.signal_answers[signal] = list(values)
 
     def answer_approval(self, question: str, *answers: Any) -> None:
-        """Whenever a run asks this question, give it the next of these answers.
+        """Give the next of these answers whenever a run asks for this approval.
 
-        ``True`` is yes and ``False`` is no; anything else is the choice, or what is filled into the form. ``None``:
-        nobody answers. For the call of a tool, ``question`` may be the tool's name, and an answer the arguments in
-        place of those that it was called with.
+        ``True`` approves, ``False`` denies, and ``None`` leaves the approval open. Any other value is the choice, or
+        the content of the form. For a tool call, ``question`` may be the tool's name, and an answer may be a dictionary
+        of arguments that replace those of the call.
         """
         self._world.approval_answers[question] = list(answers)
 
@@ -63,9 +64,9 @@ class RunnerSetup:
         child: AnyWorkflow | None = None,
         run: str | None = None,
     ) -> None:
-        """Ask for the run to be cancelled as soon as the step's outcome (or the signal, the timer) is recorded.
+        """Request the cancellation of the run as soon as the step's outcome (or the signal, the timer) is recorded.
 
-        What is meant is told as for ``simulate_crash_after``. In ``crash_everywhere`` this is done in every trial.
+        The arguments select the point as in ``simulate_crash_after``. ``crash_everywhere`` does this in every trial.
         """
         given: dict[EventKind, Any] = {
             "step": step,
@@ -91,15 +92,15 @@ class RunnerSetup:
         end: bool = False,
         run: str | None = None,
     ) -> None:
-        """Let the process die before the step begins (or before the signal, the timer or the run's end is recorded).
+        """Crash the process before the step begins (or before the signal, the timer, or the run's end is recorded).
 
-        A step is named by its number (from 1), or by itself or its name and which ``occurrence`` of it is meant. In a
-        class workflow the number is the declared one; for a fan-out it means the first item. So are a compensation, and
-        a child by its workflow: before a child is before it is started. A patch is told by its name: before one is when
-        the code has asked for it, and nothing of that is recorded.
+        Select a step by its number (from 1), or by the step or its name, with ``occurrence`` for a later call. In a
+        class workflow, the number is the declared one; for a fan-out, it selects the first item. Compensations are
+        selected the same way, and children by their workflow: before a child means before it is started. A patch is
+        selected by its name: before it means that the code has called ``patched`` and nothing is recorded yet.
 
-        A name is looked for in every run; anything else is meant of the runs that the test has started itself. With
-        ``run``, it is meant of the run with that id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
+        A name is looked up in every run; everything else refers to the runs that the test starts itself. ``run``
+        selects another run by its id: ``simulate_crash_after(step=1, run="order-1:pack-2")``.
         """
         given: dict[EventKind, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
         given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
@@ -114,7 +115,7 @@ class RunnerSetup:
         child: AnyWorkflow | None = None,
         run: str | None = None,
     ) -> None:
-        """Let the process die when the step has run (or the child has ended), before its outcome is recorded."""
+        """Crash the process after the step has run (or the child has ended), before its outcome is recorded."""
         given: dict[EventKind, Any] = {"step": step, "compensation": compensation, "child": child}
         self._world.crash_points.append(build_crash_point("during", given, occurrence, run))
 
@@ -133,7 +134,7 @@ class RunnerSetup:
         end: bool = False,
         run: str | None = None,
     ) -> None:
-        """Let the process die when the step's outcome (or the signal, the timer, the run's end) has been recorded."""
+        """Crash the process right after the step's outcome (or the signal, the timer, the run's end) is recorded."""
         given: dict[EventKind, Any] = {"step": step, "signal": signal, "approval": approval, "timer": timer}
         given |= {"compensation": compensation, "child": child, "patch": patch, "cancel": cancel, "end": end}
         self._world.crash_points.append(build_crash_point("after", given, occurrence, run))

@@ -1,11 +1,11 @@
-"""A model that answers by a script: for tests, demos and examples that are the same every time.
+"""A model that follows a script, for tests, demos, and examples that are the same every time.
 
-Which turn of the script is next is told by the conversation alone: as many answers of a model as it holds, so many
-turns are over; where it was compacted, the summary tells for how many answers it stands. So the script goes on where it
-was in another process and after a crash, and one model may serve any number of conversations at once.
+The conversation alone determines the next turn of the script: it is the number of model answers so far, plus one. The
+summary of a compacted conversation says how many answers it replaces. So the script continues after a crash and in
+another process, and one model can serve any number of conversations at once.
 
-The ``@llm_step``s of a run share the script: each takes the next turn, in the order in which the workflow calls them. A
-function that is the last turn answers all further ones.
+The ``@llm_step``s of a run share the script: each takes the next turn, in the order in which the workflow calls them.
+If the last turn is a function, it answers all further calls.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from holdfast.agents.models.summaries import count_answers, count_kept, is_summa
 from holdfast.errors import UsageError
 
 DEFAULT_SUMMARY = "This is a summary of what was said."
-"""What a model says when it is asked for one, unless a test tells otherwise."""
+"""The default answer to a request for a summary."""
 
 _RESPONSE_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-"""When every answer was given, so that the same script makes the same journal."""
+"""The time of every answer, so that the same script produces the same journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model calls a tool: see ``call``."""
+    """A tool call by the model: see ``call``."""
 
     tool: str
     arguments: dict[str, Any] | str
@@ -56,15 +56,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class StructuredAnswer:
-    """The model gives its structured answer: see ``answer``."""
+    """A structured answer of the model: see ``answer``."""
 
     value: Any
 
 
 def call(tool: str, raw: str | None = None, /, **arguments: Any) -> ToolCall:
-    """Let the model call this tool with these arguments.
+    """A turn in which the model calls this tool with these arguments.
 
-    With ``raw`` in place of them, the arguments are this very text: for a model that sends broken JSON.
+    ``raw`` replaces the arguments with a text, for a model that sends broken JSON.
     """
     if raw is not None and arguments:
         raise UsageError(f"call({tool!r}): give the arguments by name, or as one text, not both")
@@ -72,61 +72,67 @@ def call(tool: str, raw: str | None = None, /, **arguments: Any) -> ToolCall:
 
 
 def answer(*value: Any, **fields: Any) -> StructuredAnswer:
-    """Let the model give a structured answer, as the agent's ``output_type`` has it: a value, or the fields of one."""
+    """A turn in which the model gives a structured answer for the agent's ``output_type``: a value, or its fields."""
     if len(value) > 1 or bool(value) == bool(fields):
         raise UsageError("answer: give one value, as in answer(42), or the fields of one, as in answer(city='Paris')")
     return StructuredAnswer(_to_plain(value[0] if value else fields))
 
 
 TurnPart = str | ToolCall | StructuredAnswer | ModelResponsePart
-"""A piece of an answer."""
+"""A part of an answer."""
 
 Turn = TurnPart | Sequence[TurnPart] | ModelResponse | BaseException
-"""What the model does when it is asked: it says something, or the call fails."""
+"""One answer of the model, or an exception that the call raises."""
 
 TurnFunction = (
     Callable[[list[ModelMessage]], Turn | Awaitable[Turn]]
     | Callable[[list[ModelMessage], ModelRequestParameters], Turn | Awaitable[Turn]]
 )
-"""Decides when it is asked, from the conversation and from what the model is offered."""
+"""Computes a turn from the conversation and, with two parameters, from the request parameters."""
 
 UsageFunction = Callable[[Sequence[ModelMessage], ModelResponse], tuple[int, int]]
 
 
 class ScriptedCall(NamedTuple):
-    """What a scripted model was asked once."""
+    """One call of a scripted model."""
 
     turn: int
-    """Which turn of the script it took, from 1; 0: it was asked for a summary of the conversation."""
+    """The turn of the script, from 1; 0 for a request to summarize the conversation."""
     message_count: int
-    """How many messages it was sent."""
+    """Number of messages in the request."""
     tool_names: list[str]
-    """The tools that it was offered; not the one for the answer."""
+    """The tools offered to the model, without the one for the answer."""
     instructions: str
     last_message: ModelMessage
     """The newest message."""
 
 
 class ScriptedModel(Model[None]):
-    """A model of the model library that answers by a script.
+    """A pydantic-ai model that follows a script.
 
     Give it to an agent, to ``@llm_step``, or to ``Runner(model=...)``::
 
         ScriptedModel([call("web_search", query="entanglement"), "Two particles share one state."])
 
-    A turn is a text; ``call("tool", argument=...)``; ``answer(...)``, for an agent with an ``output_type``; a list of
-    these; an exception, which the call raises however often it is repeated; or a function that returns one of all
-    these, async or not, from the messages so far (and, if it takes two arguments, the library's
-    ``ModelRequestParameters``). A fault that passes is ``lambda _: fault if current_step().attempt == 1 else "text"``.
+    A turn is one of these:
+
+    - a text;
+    - ``call("tool", argument=...)``;
+    - ``answer(...)``, for an agent with an ``output_type``;
+    - a list of these;
+    - an exception, which every attempt of the call raises;
+    - a sync or async function that returns one of these. It gets the messages so far and, if it takes two arguments,
+      pydantic-ai's ``ModelRequestParameters``. For a fault that passes, write
+      ``lambda _: fault if current_step().attempt == 1 else "text"``.
 
     Args:
         script: the turns of a conversation.
-        name: the model's name; a name that ``genai-prices`` knows, with its provider, gives answers a price.
+        name: the model's name. With a name and provider that ``genai-prices`` knows, answers have a cost.
         provider: the provider's name.
-        summary: what it does when it is asked to summarise a conversation that became too long: a turn, too.
-        usage: input and output tokens of every call, or a function of the messages and the answer that tells them; a
-            token for every four characters unless given.
-        word_delay: the wait before each word of an answer that is requested as a stream.
+        summary: the turn for a request to summarize a conversation that became too long.
+        usage: input and output tokens of every call, or a function of the messages and the answer that returns them.
+            Default: one token for every four characters.
+        word_delay: the delay before each word of a streamed answer.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class ScriptedModel(Model[None]):
             raise UsageError(f"ScriptedModel takes a list of turns, not {script!r}")
         self.script = script
         self.calls: list[ScriptedCall] = []
-        """What it was asked in this process, in order."""
+        """The calls in this process, in order."""
         self._name = name
         self._system = provider
         self._summary = summary
@@ -169,12 +175,10 @@ class ScriptedModel(Model[None]):
     ) -> ModelResponse:
         """Take the next turn of the script."""
         _, offered = self.prepare_request(model_settings, model_request_parameters)
-        number, before = (
-            (0, 0) if is_summary_request(messages) else (1 + count_answers(messages), self._count_earlier_turns())
-        )
-        number += before
+        earlier_count = 0 if is_summary_request(messages) else self._count_earlier_turns()
+        number = 0 if is_summary_request(messages) else 1 + count_answers(messages) + earlier_count
         self.calls.append(_record_call(number, messages, offered))
-        if number > len(self.script) and not (before and callable(self.script[-1])):
+        if number > len(self.script) and not (earlier_count and callable(self.script[-1])):
             raise UsageError(
                 f"the scripted model {self._name!r} was asked for turn {number} of a conversation, and its script has "
                 f"{len(self.script)}. The newest message: {_describe_message(messages[-1])}"
@@ -199,18 +203,18 @@ class ScriptedModel(Model[None]):
         model_request_parameters: ModelRequestParameters,
         run_context: Any = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        """The same, word by word."""
+        """Take the next turn of the script, streamed word by word."""
         response = await self.request(messages, model_settings, model_request_parameters)
         yield _ScriptedStream(model_request_parameters, response, self._word_delay_s)
 
     def _count_earlier_turns(self) -> int:
-        """How many turns of the script earlier ``@llm_step``s of the run have taken."""
-        before = prior_calls.get()
-        if before is None:
+        """Number of turns that earlier ``@llm_step``s of the run have taken."""
+        prior = prior_calls.get()
+        if prior is None:
             return 0
         if model_override.get() is self:
-            return before.run_count
-        return before.model_count if before.model is self else 0
+            return prior.run_count
+        return prior.model_count if prior.model is self else 0
 
     def _count_tokens(self, messages: Sequence[ModelMessage], response: ModelResponse) -> tuple[int, int]:
         if callable(self._usage):
@@ -222,17 +226,17 @@ class ScriptedModel(Model[None]):
 
 @dataclass
 class _ScriptedStream(StreamedResponse):
-    """An answer, word by word."""
+    """An answer, streamed word by word."""
 
     response: ModelResponse
     word_delay_s: float
 
     def get(self) -> ModelResponse:
-        """The whole answer, as it is without a stream."""
+        """The whole answer."""
         return self.response
 
     async def close_stream(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no connection to close."""
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         for index, part in enumerate(self.response.parts):
@@ -257,12 +261,12 @@ class _ScriptedStream(StreamedResponse):
 
     @property
     def provider_url(self) -> str | None:
-        """It has no address."""
+        """``None``: a script has no URL."""
         return None
 
     @property
     def timestamp(self) -> datetime:
-        """When the answer was given."""
+        """The time of the answer."""
         return self.response.timestamp
 
 
@@ -277,9 +281,9 @@ def _record_call(turn: int, messages: list[ModelMessage], offered: ModelRequestP
 async def _call_turn_function(
     function: TurnFunction, messages: list[ModelMessage], offered: ModelRequestParameters
 ) -> Turn:
-    given = (messages, offered)[: len(inspect.signature(function).parameters)]
-    decided = cast(Callable[..., Any], function)(*given)
-    return await decided if inspect.isawaitable(decided) else decided
+    arguments = (messages, offered)[: len(inspect.signature(function).parameters)]
+    turn = cast(Callable[..., Any], function)(*arguments)
+    return await turn if inspect.isawaitable(turn) else turn
 
 
 def _build_response(number: int, turn: TurnPart | Sequence[TurnPart], offered: ModelRequestParameters) -> ModelResponse:
@@ -289,9 +293,10 @@ def _build_response(number: int, turn: TurnPart | Sequence[TurnPart], offered: M
         if isinstance(piece, str):
             parts.append(TextPart(piece))
         elif isinstance(piece, ToolCall | StructuredAnswer):
-            made = piece if isinstance(piece, ToolCall) else _to_tool_call(piece, offered)
-            calls = 1 + sum(isinstance(part, ToolCallPart) for part in parts)
-            parts.append(ToolCallPart(made.tool, made.arguments, tool_call_id=f"call_{number}_{calls}"))
+            tool_call = piece if isinstance(piece, ToolCall) else _to_tool_call(piece, offered)
+            call_number = 1 + sum(isinstance(part, ToolCallPart) for part in parts)
+            id = f"call_{number}_{call_number}"
+            parts.append(ToolCallPart(tool_call.tool, tool_call.arguments, tool_call_id=id))
         else:
             parts.append(piece)
     finish = "tool_call" if any(isinstance(part, ToolCallPart) for part in parts) else "stop"
@@ -299,10 +304,11 @@ def _build_response(number: int, turn: TurnPart | Sequence[TurnPart], offered: M
 
 
 def _to_tool_call(answer: StructuredAnswer, offered: ModelRequestParameters) -> ToolCall:
-    """A structured answer is the call of a tool that stands for it; what is no object is wrapped in one."""
+    """A structured answer is a call of the output tool; a value that is not an object is wrapped in one."""
     if not offered.output_tools:
         raise UsageError(
-            f"the script has answer({answer.value!r}), but a text is wanted: who asks has no `output_type`, or `str`"
+            f"the script has answer({answer.value!r}), but the agent or step wants text: its `output_type` is missing, "
+            f"or `str`"
         )
     tool = offered.output_tools[0]
     key = tool.outer_typed_dict_key
@@ -314,8 +320,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def _count_input_tokens(messages: Sequence[ModelMessage]) -> int:
-    """What all of the messages come to; an earlier answer tells it of those before it."""
-    older = 1 + count_kept(messages)  # an answer from before a compaction tells it of what is not there any more
+    """The tokens of all messages. The usage of an earlier answer covers the messages before it."""
+    older = 1 + count_kept(messages)  # the usage of an answer before a compaction covers messages that are gone
     tokens = 0
     for index in reversed(range(len(messages))):
         message = messages[index]
@@ -337,8 +343,8 @@ def _count_characters(part: Any) -> int:
 
 
 def _describe_message(message: ModelMessage) -> str:
-    said: list[str] = []
+    descriptions: list[str] = []
     for part in message.parts:
         text = str(getattr(part, "content", part))
-        said.append(f"{part.part_kind} {text if len(text) <= 200 else f'{text[:200]}…'!r}")
-    return ", ".join(said)
+        descriptions.append(f"{part.part_kind} {text if len(text) <= 200 else f'{text[:200]}…'!r}")
+    return ", ".join(descriptions)

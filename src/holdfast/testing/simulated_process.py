@@ -1,8 +1,8 @@
-"""A simulated process: one real engine on the store in memory, with a life that can end at any point.
+"""A simulated process: one real engine on the memory store, which can die at any point.
 
-The engine, its writer, drivers and steps are those of production. What differs is injected: time is virtual, the store
-is reached through ``CrashableStore``, every attempt of a step passes ``_around_step``, and each run in memory is a
-``TracedExecution``. Several processes follow one another on the same ``World``, which is what outlives them.
+The engine, its writer, drivers, and steps are those of production. The differences are injected: time is virtual, the
+store is a ``CrashableStore``, every attempt of a step passes through ``_around_step``, and each run in memory is a
+``TracedExecution``. Processes follow one another on the same ``World``, which outlives them.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 UNLIMITED_LEASE_S = 1e9
-"""A lease that no test uses up."""
+"""A lease that does not expire in a test."""
 
 IDLE_TURNS = 3
-"""Turns of the loop without anything under way after which nothing is taken to happen by itself."""
+"""After so many turns of the loop with nothing in progress, the process counts as idle."""
 
 MAX_TIME_JUMPS = 100_000
 MAX_VIRTUAL_S = 100 * 365 * 86400.0
-"""How often, and how far, time jumps for a run that does not end: then it is taken to go on for ever."""
+"""The number of jumps in time, and their sum, after which a run counts as endless."""
 
 MAX_BUSY_TURNS = 300
-"""Turns after which a step that is still busy is waited for in small naps."""
+"""After so many turns of the loop, the wait for a busy step sleeps between turns."""
 
 DEFAULT_ACTOR = "tester"
-"""Who answers the approvals of runs in a test; default of ``by``."""
+"""Who answers approvals in a test, by default."""
 
 
 class RunTrace:
-    """What is known of one run over all the processes that had it."""
+    """What all processes together did with one run."""
 
     def __init__(self, run_id: str, workflow: str, version: str, parent: str) -> None:
         self.run_id = run_id
@@ -67,48 +67,48 @@ class RunTrace:
         self.parent = parent
         """The id of the run that started it; empty if the test did."""
         self.traced_executions: list[TracedExecution] = []
-        """The run as each process had it in memory."""
+        """The execution of the run in each process."""
         self.execution_counts: Counter[int] = Counter()
-        """How often the step at a position was begun."""
+        """How often the step at a position was started."""
         self.steps: dict[int, StepDefinition] = {}
         self.events: list[RunEvent] = []
-        """What was written, in order."""
+        """The events that were written, in order."""
         self.repeated_events: list[RunEvent] = []
-        """Steps that were begun although their outcome was recorded."""
+        """Steps that were started although their outcome was recorded."""
         self.answer_counts: Counter[str] = Counter()
-        """How many signals of a name were sent by ``World.answers``, and how often a question was answered."""
+        """How many of the ``World``'s answers were used, by the name of the signal or the question."""
         self.handled_approval_ids: set[str] = set()
-        """The ids of the questions that were answered by ``World.people``, or left open."""
+        """The approvals that were answered by ``World.approval_answers``, or left open."""
 
 
 class World:
-    """What outlives the processes of a test."""
+    """Everything that outlives the processes of a test."""
 
     def __init__(self, model: Model | None = None) -> None:
         self.model = model
-        """What answers in place of all models."""
+        """Replaces all models."""
         self.clock = VirtualClock()
         self.store = MemoryStore(clock=self.clock.now)
         self.mocks: dict[str, Mock] = {}
         self.signal_answers: dict[str, list[Any]] = {}
         """Values for runs that wait for a signal, by its name."""
         self.approval_answers: dict[str, list[Any]] = {}
-        """Answers to questions, by their text, or by the tool that is to be called."""
+        """Answers to approvals, by their question or their tool."""
         self.crash_points: list[CrashPoint] = []
-        """Where the next process may die; each point is used once."""
+        """Where the next process crashes; each point is used once."""
         self.later_crash_points: deque[CrashPoint] = deque()
-        """Points to be armed one after the other, each after a death."""
+        """Points that become active one by one, each after a crash."""
         self.cancel_points: list[CrashPoint] = []
-        """After what somebody asks for the run to be cancelled; each point is used once."""
+        """The events after which the run is requested to cancel; each point is used once."""
         self.traces: dict[str, RunTrace] = {}
-        """What is known of each run, by its id, in the order in which they were created."""
+        """The traces of all runs by id, in the order of creation."""
         self.run_ids: dict[int, str] = {}
         """Run ids by key."""
         self.event_log: list[tuple[RunTrace, RunEvent]] = []
-        """What was written of all runs, in order."""
+        """The events of all runs, in order."""
 
     def add_run(self, run: Run) -> bool:
-        """There is a new run; false when that is known."""
+        """Add a new run. Returns false if it is already known."""
         if run.key in self.run_ids:
             return False
         self.run_ids[run.key] = run.id
@@ -116,13 +116,13 @@ class World:
         return True
 
     def find_root(self, run_id: str) -> str:
-        """The run that the test has started itself, and that this one comes from."""
+        """The oldest ancestor of the run, which the test started itself."""
         while parent := self.traces[run_id].parent:
             run_id = parent
         return run_id
 
     def list_run_tree(self, run_id: str) -> list[RunTrace]:
-        """The run, the runs that it has started, those that they have started, and so on, as they were created."""
+        """The run and its descendants, in the order of creation."""
         found = {run_id}
         for trace in self.traces.values():
             if trace.parent in found:
@@ -147,7 +147,7 @@ class SimulatedProcess:
             step_interceptor=self._around_step,
             fire_schedules=False,  # a test starts what it wants to see
         )
-        # Failures are what such tests are about, and a check of all crashes has hundreds of deaths.
+        # These tests are about failures, and `crash_everywhere` has hundreds of them: log them at DEBUG only.
         self.engine.run_log = RunLog(is_encrypted=False, max_level=logging.DEBUG)
 
     async def __aenter__(self) -> SimulatedProcess:
@@ -158,30 +158,30 @@ class SimulatedProcess:
         if self.state.is_dead:
             await self._clean_up_crashed()
             return
-        if error is not None:  # the test's own time-out, perhaps: a step may be busy for ever
+        if error is not None:  # the test's own timeout, perhaps: a step may be busy forever
             await self.engine.close()
             return
         self.engine.park_idle()
         await self.wait_until_idle()
-        if self.state.is_dead:  # it died while it was writing that the run waits
+        if self.state.is_dead:  # it died while it parked the run
             await self._clean_up_crashed()
         else:
             await self.engine.close()
 
     async def _clean_up_crashed(self) -> None:
-        """Nothing of it goes on; others can tell that it is dead."""
+        """Stop everything that is left of the process, and let others see that it is dead."""
         tasks = self.engine.simulate_crash()
         if tasks:
             await asyncio.wait(tasks)
-        await self.engine.thread_pool.join()  # a thread cannot be stopped: what it does, it did before it died
+        await self.engine.thread_pool.join()  # a thread cannot be stopped: its work counts as done before the crash
         self.world.store.simulate_worker_death(self.engine.worker_id)
         if self.world.later_crash_points:
             self.world.crash_points.append(self.world.later_crash_points.popleft())
 
     async def drive(self, *, until: float | None, stop: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Let runs go on until ``stop`` says so, or nothing more happens before ``until`` (``None``: ever).
+        """Execute runs until ``stop`` returns true or nothing more is due by ``until`` (``None``: at any time).
 
-        Time jumps from one thing that is due to the next.
+        Time jumps from one due time to the next.
         """
         idle_turns, jumps, began = 0, 0, self.world.clock.now()
         while True:
@@ -199,19 +199,19 @@ class SimulatedProcess:
             if until is None and (jumps > MAX_TIME_JUMPS or due > began + MAX_VIRTUAL_S):
                 raise UsageError(
                     f"a run has waited {jumps} times, until {datetime.fromtimestamp(due, UTC):%Y-%m-%d %H:%M}, and has "
-                    f"not ended. If it goes on for ever, use `start` and `advance` in place of `run` and `resume`."
+                    f"not ended. If it never ends, use `start` and `advance` instead of `run` and `resume`."
                 )
             self.world.clock.advance_to(due)
             self.engine.wake()
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is under way but what waits for time to pass, or for a signal."""
-        calm = turns = 0
-        while calm < IDLE_TURNS and not self.state.is_dead:
+        """Wait until everything in progress waits for time to pass or for a signal."""
+        idle_turns = turns = 0
+        while idle_turns < IDLE_TURNS and not self.state.is_dead:
             await asyncio.sleep(0 if turns < MAX_BUSY_TURNS else 0.001)
             turns += 1
-            busy = not self._store.has_polled or self.engine.in_flight_count > self.world.clock.sleeper_count
-            calm = 0 if busy else calm + 1
+            is_busy = not self._store.has_polled or self.engine.in_flight_count > self.world.clock.sleeper_count
+            idle_turns = 0 if is_busy else idle_turns + 1
 
     async def _find_next_due(self) -> float | None:
         alarm = self.world.clock.get_next_due()
@@ -220,7 +220,7 @@ class SimulatedProcess:
         return min(times, default=None)
 
     async def _send_prepared_answers(self) -> bool:
-        """Send each run the signals that it waits for and that the test has prepared; true when there were any."""
+        """Send each run the signals and answers that the test has set up. Returns whether there were any."""
         sent = False
         for trace in self.world.traces.values():
             if not trace.traced_executions or trace.traced_executions[-1].loop.is_closing:
@@ -244,8 +244,8 @@ class SimulatedProcess:
         return sent
 
     async def _answer_approval(self, trace: RunTrace, call: ApprovalCall) -> bool:
-        question = call.request
-        key = next((one for one in self.world.approval_answers if _is_same_question(one, question)), None)
+        request = call.request
+        key = next((key for key in self.world.approval_answers if _is_same_question(key, request)), None)
         if (
             key is None
             or call.id in trace.handled_approval_ids
@@ -262,12 +262,12 @@ class SimulatedProcess:
             return False
         if answer is False:
             return await deny(provider, call.id, by=DEFAULT_ACTOR)
-        if question.tool:
+        if request.tool:
             return await approve(provider, call.id, arguments=None if answer is True else answer, by=DEFAULT_ACTOR)
-        is_plain = not (question.choices or question.form_schema)
+        is_plain = not (request.choices or request.form_schema)
         return await approve(provider, call.id, None if is_plain and answer is True else answer, by=DEFAULT_ACTOR)
 
-    # What the engine calls
+    # Called by the engine
 
     def _make_execution(self, run_id: str, *args: Any, **kwargs: Any) -> TracedExecution:
         execution = TracedExecution(run_id, *args, **kwargs)
@@ -293,25 +293,21 @@ class SimulatedProcess:
             proceed() if mock is None else mock.call(*step.call.args, **step.call.kwargs), self.state
         )
 
-    # What the store calls (see `mortal.Witness`)
+    # Called by the store
 
     def should_crash(self, phase: Phase, key: int, event: RunEvent, new: NewRun | None = None) -> bool:
-        """Whether the process is to die here; the point is used up by that."""
+        """Whether the process crashes here, which uses up the crash point."""
         if not self.world.crash_points:
             return False
-        place = self._locate_event(key, event, new)
+        location = self._locate_event(key, event, new)
         for point in self.world.crash_points:
-            if point.matches(phase, place):
+            if point.matches(phase, location):
                 self.world.crash_points.remove(point)
                 return True
         return False
 
-    def add_run(self, run: Run) -> bool:
-        """There is a new run; false when that is known."""
-        return self.world.add_run(run)
-
     def on_event(self, key: int, event: RunEvent) -> Op | None:
-        """The event is in the store; returns what somebody asks for because of that."""
+        """Log an event that was written. Returns the cancel request that the test wants after it, if any."""
         trace = self.world.traces[self.world.run_ids[key]]
         trace.events.append(event)
         self.world.event_log.append((trace, event))
@@ -333,16 +329,16 @@ class SimulatedProcess:
 
 
 def _is_same_question(key: str, question: ApprovalRequest) -> bool:
-    """Whether this is what is asked. When it is asked again, what was wrong with the answer follows the text."""
+    """Whether ``key`` names this approval. When a run asks again, the text continues with what was wrong before."""
     return key in (question.question, question.tool) or question.question.startswith(f"{key}\n\n")
 
 
 def _count_occurrence(trace: RunTrace, event: RunEvent) -> int:
-    """The how manieth step (or signal, or child) of its name this is, in the order of the calls."""
-    if not trace.traced_executions or event.kind == "patch":  # of which a run has one
+    """Which occurrence of its name the step (or signal, or child) is, in the order of the calls."""
+    if not trace.traced_executions or event.kind == "patch":  # patches occur once
         return 1
-    what = "step" if event.kind == "intent" else event.kind
+    kind = "step" if event.kind == "intent" else event.kind
     return sum(
-        get_event_kind(command.kind) == what and command.name == event.name and command.position < event.number
+        get_event_kind(command.kind) == kind and command.name == event.name and command.position < event.number
         for command in trace.traced_executions[-1].issued
     )

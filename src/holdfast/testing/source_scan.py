@@ -1,6 +1,6 @@
-"""What is written in workflow code that does not replay, found in the source of its functions.
+"""Nondeterministic code, found in the source of workflow functions.
 
-``holdfast check`` reads files in the same way; here there are function objects, which know what their names mean.
+``holdfast check`` reads files in the same way. Here there are function objects, so names can be resolved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.checking.syntax_checks import SyntaxChecker
 
 
 class Finding(NamedTuple):
-    """Something that is written in a function."""
+    """A problem in a function's source."""
 
     kind: str
     description: str
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 def scan_source(function: FunctionType) -> list[Finding]:
-    """The findings in a function's source; none where there is no source."""
+    """The findings in a function's source; none if it has no source."""
     try:
         tree, first = _parse_lambda(function) if function.__name__ == "<lambda>" else _parse_function(function)
     except (OSError, TypeError, SyntaxError, IndentationError):
@@ -47,17 +47,17 @@ def _parse_function(function: FunctionType) -> tuple[ast.Module, int]:
 
 
 def _parse_lambda(function: FunctionType) -> tuple[ast.Module, int]:
-    """The same for a ``lambda``, whose lines alone are seldom whole: as a rule it is an argument of a decorator."""
+    """The same for a ``lambda``. Its lines alone rarely parse: it is usually an argument of a decorator."""
     lines, _ = inspect.findsource(function)
     line = function.__code__.co_firstlineno
     found = [
         node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda) and node.lineno == line
     ]
-    return ast.Module([ast.Expr(one) for one in found], []), 1
+    return ast.Module([ast.Expr(node) for node in found], []), 1
 
 
 def _walk_scopes(node: ast.AST, scope: Scope, scopes: ScopeTree) -> Iterator[tuple[ast.AST, Scope]]:
-    """All nodes, each with its scope; the functions inside the function, too, since nothing else reads them."""
+    """All nodes with their scopes, including nested functions, which nothing else scans."""
     yield node, scope
     inside = scopes.scopes_by_node.get(node, scope)
     for child in ast.iter_child_nodes(node):
@@ -65,22 +65,22 @@ def _walk_scopes(node: ast.AST, scope: Scope, scopes: ScopeTree) -> Iterator[tup
 
 
 class _FunctionNames:
-    """What a function object tells of the names that its code does not bind."""
+    """Resolves names that a function's code does not bind."""
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
 
     def is_outside_run(self, name: str, scope: Scope) -> bool:
-        """Whether a name belongs to its module, or to a function around it."""
+        """Whether a name belongs to the module or to an enclosing function."""
         owner = scope.find_owner(name)
         if owner is not None and owner.parent is not None:
             return False
         return name in self._function.__globals__ or name in self._function.__code__.co_freevars
 
     def is_container(self, name: str, scope: Scope) -> bool:
-        """Something has gone wrong already: whatever may be one is a suspect."""
+        """Always true: a rule is already broken, so anything that may be a container is a candidate."""
         return True
 
     def is_set(self, node: ast.expr, scope: Scope) -> bool:
-        """Whether a variable of its module is a set."""
+        """Whether the node names a set in the module."""
         return isinstance(node, ast.Name) and isinstance(self._function.__globals__.get(node.id), set | frozenset)

@@ -1,7 +1,7 @@
-"""Replay in new Python processes, where hashes, addresses and the contents of modules are others.
+"""Replay in new Python processes, where hashes, addresses, and the contents of modules differ.
 
 Such a process imports the modules that define the workflows (under the same names, from the same files), replays the
-journals that it is handed, and writes down what the code asked for. Nothing is executed.
+journals in its request, and writes the commands that the code issued to a file. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class SubprocessReplay:
-    """What the code of one run did in another process."""
+    """The replay of one run in another process."""
 
     issued: tuple[IssuedCommand, ...]
     output: bytes | None
@@ -41,7 +41,7 @@ class SubprocessReplay:
 
 @dataclass(frozen=True)
 class ReplayProcessResult:
-    """A process that has replayed."""
+    """The replays of one process."""
 
     description: str
     replays: Mapping[str, SubprocessReplay]
@@ -49,9 +49,9 @@ class ReplayProcessResult:
 
 
 def replay_in_subprocesses(journals: Sequence[Journal], count: int) -> list[ReplayProcessResult]:
-    """Replay the journals in ``count`` new processes. Fewer come back, with a warning, where that cannot be done.
+    """Replay the journals in ``count`` new processes. Warns, and returns fewer results, where that is impossible.
 
-    The first journal is the one that matters: where its workflow cannot be found, none is replayed.
+    If a new process cannot import the workflow of the first journal, nothing is replayed.
     """
     if count <= 0:
         return []
@@ -79,7 +79,7 @@ def replay_in_subprocesses(journals: Sequence[Journal], count: int) -> list[Repl
 
 
 def _hash_seeds(count: int) -> list[int]:
-    """Seeds for the hashes of strings that are not this process's own."""
+    """Hash seeds that differ from this process's own."""
     own = os.environ.get("PYTHONHASHSEED", "")
     return [seed for seed in range(1, count + 2) if str(seed) != own][:count]
 
@@ -104,13 +104,13 @@ class _ReplayProcess:
             "journals": [journal.dumps() for journal in journals],
             "answer": str(self._answer_path),
         }
-        asked = folder / f"request-{seed}.json"
-        asked.write_text(json.dumps(request), encoding="utf-8")
+        request_path = folder / f"request-{seed}.json"
+        request_path.write_text(json.dumps(request), encoding="utf-8")
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        # Our own package comes first: whatever the test runs with is what the new process must run with.
+        # With the test's own path, so that the new process imports the same Holdfast.
         start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main(sys.argv[1])"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", start, str(asked)],
+            [sys.executable, "-c", start, str(request_path)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -119,25 +119,23 @@ class _ReplayProcess:
 
     def wait_for_result(self) -> ReplayProcessResult | None:
         try:
-            _, complaints = self._process.communicate(timeout=TIMEOUT_S)
+            _, stderr = self._process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.stop()
             _warn_not_replayed(self._workflow, f"the process did not end within {TIMEOUT_S:g} s")
             return None
         if not self._answer_path.exists():
-            said = complaints.decode("utf-8", "replace").strip().splitlines()
-            _warn_not_replayed(
-                self._workflow, f"its module cannot be imported there: {said[-1] if said else 'it says nothing'}"
-            )
+            lines = stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"]
+            _warn_not_replayed(self._workflow, f"its module cannot be imported there: {lines[-1]}")
             return None
         answer = json.loads(self._answer_path.read_text(encoding="utf-8"))
         return ReplayProcessResult(
             f"a new Python process (PYTHONHASHSEED={self._seed})",
-            {run_id: _replay_from_json(told) for run_id, told in answer.items()},
+            {run_id: _replay_from_json(data) for run_id, data in answer.items()},
         )
 
     def stop(self) -> None:
-        """See to it that nothing is left of the process, whatever became of the others."""
+        """Kill the process if it still runs, and close its pipe."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
@@ -161,20 +159,20 @@ def _replay_from_json(data: dict[str, Any]) -> SubprocessReplay:
 
 
 class _ImportFinished(BaseException):
-    """A script without ``if __name__ == "__main__"`` has come to where its parent is: what is needed is defined."""
+    """Ends the import of a script without ``if __name__ == "__main__"`` where it calls ``crash_everywhere``."""
 
 
 _is_replay_process = False
 
 
 def stop_if_replay_process() -> None:
-    """Called where a check begins: such a process is there to replay, and must not begin a check of its own."""
+    """Called by ``crash_everywhere``: a process that replays must not start a check of its own."""
     if _is_replay_process:
         raise _ImportFinished
 
 
 def main(request_file: str) -> None:
-    """Replay what the request says, and write the answer."""
+    """Replay the journals of the request, and write the answer."""
     global _is_replay_process
     _is_replay_process = True
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
@@ -192,8 +190,8 @@ def main(request_file: str) -> None:
         seen = replay(journal)
         answer[journal.run.id] = {
             "issued": [
-                [one.kind.value, one.position, one.name, _encode_base64(one.arguments), one.run_id]
-                for one in seen.commands
+                [command.kind.value, command.position, command.name, _encode_base64(command.arguments), command.run_id]
+                for command in seen.commands
             ],
             "output": _encode_base64(seen.output_bytes),
             "fault": "" if seen.replay_error is None else str(seen.replay_error),
@@ -203,9 +201,9 @@ def main(request_file: str) -> None:
 
 
 def _import_module(name: str, file: str) -> None:
-    """Load the module under its own name, from its own file."""
+    """Import the module under its name from its file."""
     if name == "__main__":
-        name = "__mp_main__"  # as multiprocessing does it: the part under `if __name__ == "__main__"` does not run
+        name = "__mp_main__"  # like multiprocessing, so that code under `if __name__ == "__main__"` does not run
     elif (found := _find_spec(name)) is not None and found.origin and os.path.samefile(found.origin, file):
         importlib.import_module(name)
         return

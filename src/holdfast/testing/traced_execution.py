@@ -1,8 +1,8 @@
-"""What workflow code asked for, kept while it asks.
+"""An execution that records the commands its workflow code issues.
 
-The engine does not keep the arguments of a step (the journal grows by outcomes alone), so a step that is called with
-other arguments on replay than it was recorded with goes unnoticed in production. ``TracedExecution`` keeps them, as
-bytes, at the moment of the call: the argument may be changed afterwards. Of a child it keeps the inputs, and its id.
+The journal has no arguments of steps, so production does not notice a step that gets other arguments on replay.
+``TracedExecution`` encodes the arguments at the moment of the call, because the objects may change afterwards. For a
+child, it records the inputs and the run id.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ class IssuedCommand(NamedTuple):
     position: int
     name: str
     arguments: bytes | None
-    """The encoded arguments of the call of a step or of a workflow, or the question that is asked; ``None`` for
-    anything else."""
+    """The encoded arguments of a step or of a child, or the approval request; ``None`` for other commands."""
     run_id: str = ""
-    """The run that the command starts, or waits for."""
+    """The run that the command starts or waits for."""
 
 
 class SwallowedPark(NamedTuple):
-    """Code that caught ``RunParked`` when its run left memory, and did not let it pass."""
+    """Code that caught ``RunParked`` when its run left memory, and did not raise it again."""
 
     waited_at: str = ""
-    """Where it stood, if it then returned."""
+    """Where the code waited, if it then returned."""
     continued_at: str = ""
-    """Where it asked for something more, if it did."""
+    """Where the code issued another command, if it did."""
 
 
 class TracedExecution(Execution):
-    """A run in memory that keeps every command it issues, and every record it is given."""
+    """A run in memory that remembers every command it issues and every record delivered to it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,20 +56,20 @@ class TracedExecution(Execution):
         self._main = lambda: self._trace_main(main())
         self.issued: list[IssuedCommand] = []
         self.delivered_counts: list[int] = []
-        """How many records had been delivered when each command was issued."""
+        """For each command: the number of records delivered before it."""
         self.swallowed_parks: list[SwallowedPark] = []
         self.step_definitions: dict[int, StepDefinition] = {}
         """The steps that were called, by position; compensations are steps."""
         self.compensated_positions: dict[int, int] = {}
-        """The position of the step that each compensation undoes, by its own."""
+        """The positions of compensated steps, by the positions of their compensations."""
         self._compensated_position = 0
         self._compensations.pop_step = partial(self._note_compensated, self._compensations.pop_step)
         self.delivered: list[Record] = []
         self.replayed_count = 0
-        """How many of the delivered records came from the journal."""
+        """Number of delivered records that came from the journal."""
 
     def issue(self, kind: RecordKind, name: str, call: Any) -> asyncio.Future[Outcome]:
-        """Keep the command, and issue it."""
+        """Remember the command, and issue it."""
         if not self.loop.is_closing:
             arguments, run_id, position = None, "", self.next_position
             if isinstance(call, StepCall):
@@ -92,23 +91,22 @@ class TracedExecution(Execution):
         return record, call
 
     def deliver(self, record: Record, value: Any = UNDECODED) -> None:
-        """Keep the record, and deliver it."""
+        """Remember the record, and deliver it."""
         self.delivered.append(record)
         self.replayed_count += self.loop.is_replaying
         super().deliver(record, value)
 
     def unload(self) -> None:
-        """Leave memory, and notice who does not let that happen."""
-        places = {number: locate_await(task.get_coro()) for number, task in self.loop.live_tasks.items()}
-        self._main_location = places.get(next(iter(places), 0), "")
+        """Leave memory, and notice code that prevents that."""
+        locations = {number: locate_await(task.get_coro()) for number, task in self.loop.live_tasks.items()}
+        self._main_location = locations.get(next(iter(locations), 0), "")
         self._watch_for_swallowed_park()
         with warnings.catch_warnings():
-            # A task that goes on for ever is told of as a fault of the workflow, not in passing.
+            # A task that never ends is reported as a violation, so the loop need not warn about it.
             warnings.simplefilter("ignore", ResourceWarning)
             super().unload()
-        self.swallowed_parks += [
-            SwallowedPark(place) for number in self.loop.swallowed_task_numbers if (place := places.get(number))
-        ]
+        swallowed = (locations.get(number) for number in self.loop.swallowed_task_numbers)
+        self.swallowed_parks += [SwallowedPark(location) for location in swallowed if location]
         self.swallowed_parks = list(dict.fromkeys(self.swallowed_parks))
 
     async def _trace_main(self, main: Coroutine[Any, Any, Any]) -> Any:
@@ -118,10 +116,11 @@ class TracedExecution(Execution):
         return value
 
     def _watch_for_swallowed_park(self) -> None:
-        """From now on, whoever asks for something new has caught ``RunParked``, unless it is still being handled.
+        """From now on, code that issues a command has caught ``RunParked``, unless the exception is being handled.
 
-        It is in a ``finally`` block, and in the ``__aexit__`` of a task group, which may ask for what they like. Once
-        the workflow's own code has ended (another exception took the place of ours), only the core asks.
+        It is being handled in a ``finally`` block and in the ``__aexit__`` of a task group, which may issue commands.
+        After the workflow's own code has ended (when another exception replaced ``RunParked``), only the core issues
+        commands.
         """
         for name in ("refuse_command", "create_future", "create_task"):
             method = getattr(self.loop, name)
@@ -129,13 +128,13 @@ class TracedExecution(Execution):
 
     def _call_while_leaving(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.loop.is_closing and not self._has_code_ended and not _is_handling_park(sys.exception()):
-            place = locate_user_code(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-            self.swallowed_parks.append(SwallowedPark(continued_at=place))
+            location = locate_user_code(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            self.swallowed_parks.append(SwallowedPark(continued_at=location))
         return method(*args, **kwargs)
 
 
 def _is_handling_park(error: BaseException | None) -> bool:
-    """Whether ``RunParked`` is being handled, or was when this error came in its place."""
+    """Whether ``RunParked`` is being handled, or was when this error replaced it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, RunParked):
@@ -151,17 +150,16 @@ _codecs: dict[Callable[..., Any], InputsCodec | None] = {}
 def encode_arguments(call: StepCall) -> bytes:
     """The arguments of a step's call as bytes that can be compared.
 
-    An argument that cannot be encoded (a step may be handed a live client: nothing of it is recorded) stands as its
-    type alone.
+    An argument that cannot be encoded, such as a live client, is represented by its type.
     """
     step, args, kwargs = call
-    if isinstance(step.function, partial):  # made for this one call, with arguments that a model has sent
+    if isinstance(step.function, partial):  # made for this call, with arguments from a model
         return _encode_each(step, args, kwargs)
     if step.function not in _codecs:
         signature = inspect.signature(step.function)
         try:
             _codecs[step.function] = InputsCodec(step.name, signature, resolve_hints(step.function))
-        except DefinitionError:  # a parameter that is declared as a live client
+        except DefinitionError:  # a parameter is declared as a live client
             _codecs[step.function] = None
     codec = _codecs[step.function]
     try:
@@ -171,11 +169,11 @@ def encode_arguments(call: StepCall) -> bytes:
 
 
 def _encode_each(step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    anything = codec_for(Any)
+    codec = codec_for(Any)
     parts: list[bytes] = []
     for name, value in [*((str(at), value) for at, value in enumerate(args)), *sorted(kwargs.items())]:
         try:
-            encoded = anything.encode(value, f"argument {name} of step {step.name!r}")
+            encoded = codec.encode(value, f"argument {name} of step {step.name!r}")
         except CodecError:
             encoded = f"<{type(value).__qualname__}>".encode()
         parts.append(name.encode() + b"=" + encoded)

@@ -1,4 +1,4 @@
-"""What ``crash_everywhere`` finds, and how it is told."""
+"""Violations that ``crash_everywhere`` finds, and the error that reports one."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Violation:
     rule: Rule
     message: str
     step: str = ""
-    """The step it is about, if it is about one."""
+    """The step that broke the rule, if it was a step."""
     execution_count: int = 0
     is_without_crash: bool = False
-    """It needs no crash: the workflow was only run twice."""
+    """Whether it needs no crash: running the workflow twice is enough."""
     other_process: str = ""
-    """The process in which it showed, if it was another than that of the test."""
+    """The process where it happened, if that was not the test's own."""
 
 
 class CrashSafetyError(AssertionError):
-    """A workflow does not survive a crash. The message tells the schedule, the rule it breaks, and the cause."""
+    """A workflow does not survive a crash. The message has the schedule, the broken rule, and the cause."""
 
     schedule: tuple[CrashPoint, ...] = ()
     violation: Violation
     causes: tuple[str, ...] = ()
     reproduction: str = ""
-    """A line of code that does it again."""
+    """A line of code that reproduces it."""
 
     @classmethod
     def from_violation(
@@ -64,7 +64,7 @@ class CrashSafetyError(AssertionError):
         elif schedule:
             when = "; then ".join(point.description for point in schedule) + "; another takes over"
         elif violation.rule == "swallowed":
-            when = "the process stops in good order"
+            when = "the process shuts down cleanly"
         elif violation.is_without_crash:
             when = "no crash at all: the workflow was run twice"
         else:
@@ -80,12 +80,8 @@ class CrashSafetyError(AssertionError):
             lines += _format_entry("or" if at else "Cause", cause)
         lines += ["", *_format_entry("Reproduce", reproduce)]
         error = cls("\n".join(lines))
-        error.schedule, error.violation, error.causes, error.reproduction = (
-            schedule,
-            violation,
-            tuple(causes),
-            reproduce,
-        )
+        error.schedule, error.violation = schedule, violation
+        error.causes, error.reproduction = tuple(causes), reproduce
         return error
 
 
@@ -95,4 +91,4 @@ def _format_entry(label: str, text: str) -> list[str]:
 
 
 class CrashSafetyWarning(UserWarning):
-    """A part of ``crash_everywhere`` could not be done."""
+    """A check of ``crash_everywhere`` was skipped."""

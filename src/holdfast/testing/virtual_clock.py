@@ -1,4 +1,4 @@
-"""Time that stands still until it is moved, for tests."""
+"""A clock for tests: time moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from holdfast.admission.durations import Duration, duration_to_seconds
 
 START_TIMESTAMP = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
-"""When virtual time begins: the same in every test, so that nothing depends on the day it runs."""
+"""The start of virtual time: the same in every test, so that nothing depends on the date."""
 
 
 class _ScheduledCall:
@@ -34,9 +34,9 @@ class _ScheduledCall:
 
 
 class VirtualClock:
-    """The clock of a ``Runner``: workflow timers, time-outs and retry pauses take no time at all.
+    """The clock of a ``Runner``: workflow timers, timeouts, and retry delays take no real time.
 
-    What a step itself does (``asyncio.sleep`` in a step, a network call) takes the time that it takes.
+    The code of a step runs in real time (``asyncio.sleep`` in a step, a network call).
     """
 
     def __init__(self, start: float = START_TIMESTAMP) -> None:
@@ -44,7 +44,7 @@ class VirtualClock:
         self._scheduled_calls: list[tuple[float, int, _ScheduledCall]] = []
         self._count = itertools.count()
         self.sleeper_count = 0
-        """How many callers of ``sleep`` wait for time to pass."""
+        """Number of callers of ``sleep`` that wait for time to pass."""
 
     @property
     def datetime(self) -> datetime:
@@ -52,57 +52,57 @@ class VirtualClock:
         return datetime.fromtimestamp(self._now, UTC)
 
     def advance(self, by: Duration) -> None:
-        """Let time pass at once. Runs that were waiting for it continue with the runner's next call."""
+        """Move time forward. Runs that wait for it continue with the runner's next call."""
         self.advance_to(self._now + duration_to_seconds(by, "advance by", may_be_zero=True))
 
     def advance_to(self, timestamp: float) -> None:
-        """Let it be ``timestamp``, and ring the alarms that are due; time never goes back."""
+        """Set the time, and make the calls that are due. Time never moves backward."""
         self._now = max(self._now, timestamp)
         while self._scheduled_calls and self._scheduled_calls[0][0] <= self._now:
             heapq.heappop(self._scheduled_calls)[2].fire()
 
     def get_next_due(self) -> float | None:
-        """When somebody wants to be woken next."""
+        """The time of the next scheduled call."""
         while self._scheduled_calls and self._scheduled_calls[0][2].is_cancelled:
             heapq.heappop(self._scheduled_calls)
         return self._scheduled_calls[0][0] if self._scheduled_calls else None
 
-    # What the engine asks (see `engine.clock.Clock`)
+    # Used by the engine (see `engine.clock.Clock`)
 
     def now(self) -> float:
         """Seconds since 1970."""
         return self._now
 
     def monotonic(self) -> float:
-        """Real time: what the heartbeat's thread measures by."""
+        """Real time, for the heartbeat thread."""
         return time.monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> _ScheduledCall:
-        """Call back when it is ``when``."""
-        alarm = _ScheduledCall(callback)
-        heapq.heappush(self._scheduled_calls, (when, next(self._count), alarm))
+        """Schedule a call."""
+        call = _ScheduledCall(callback)
+        heapq.heappush(self._scheduled_calls, (when, next(self._count), call))
         self.advance_to(self._now)  # it may be due already
-        return alarm
+        return call
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass: until somebody moves it."""
+        """Wait until the clock has moved this far."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
             if not future.done():
-                self.sleeper_count -= 1  # here and not below: from now on its caller is busy
+                self.sleeper_count -= 1  # here and not below, because the caller is busy from now on
                 future.set_result(None)
 
-        alarm = self.call_at(self._now + seconds, wake)
+        call = self.call_at(self._now + seconds, wake)
         self.sleeper_count += 1
         try:
             await future
         except BaseException:
             if future.cancelled() or not future.done():
                 self.sleeper_count -= 1
-            alarm.cancel()
+            call.cancel()
             raise
 
     def draw_random(self) -> float:
-        """For jitter: always the same."""
+        """The same jitter every time."""
         return 0.5

@@ -259,7 +259,7 @@ def test_code_that_cannot_be_replayed_at_all_is_told_as_such() -> None:
 
 def test_a_workflow_that_waits_for_nobody_is_told() -> None:
     with pytest.raises(
-        UsageError, match=r"waits for signal 'never', which the test does not send: .*`runner.answer_signal\(name, value"
+        UsageError, match=r"waits for signal 'never', which the test does not send: .*`runner.answer_signal"
     ):
         here().crash_everywhere_sync(waiting_for_nobody)
 

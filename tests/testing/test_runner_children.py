@@ -279,7 +279,8 @@ def test_every_point_of_the_children_is_tried() -> None:
 
 
 def test_a_child_that_nobody_answers_is_named() -> None:
-    with pytest.raises(UsageError, match=r"run 'approved_order-1:approving-2' waits for signal 'approval', which the test does not send"):
+    waiting = r"run 'approved_order-1:approving-2' waits for signal 'approval', which the test does not send"
+    with pytest.raises(UsageError, match=waiting):
         Runner(replay_processes=0).crash_everywhere_sync(approved_order, "tea")
     runner = Runner(replay_processes=0, max_pairs=10)
     runner.answer_signal("approval", "yes")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app_processes import HERE, App, World
-from ledger import STEP, Journal, Moment, check_crash, check_end
+from ledger import STEP, Journal, Snapshot, check_crash, check_end
 from provider_server import ProviderServer, Script, count_calls
 
 import holdfast
@@ -52,10 +52,10 @@ class ForkServer:
         paths = [str(Path(holdfast.__file__).parents[1]), str(HERE)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")}
         environment["PYTHONPATH"] = os.pathsep.join(paths)
-        self._complaints = folder / "fork-server.err"
+        self._stderr_path = folder / "fork-server.err"
         self._provider = ProviderServer({"warm-up": [{"text": "warm"}]}, folder / "warm-up.ledger")
         self._provider.__enter__()
-        with self._complaints.open("wb") as err:
+        with self._stderr_path.open("wb") as err:
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "apps" / "agent_app.py")],
                 env={**environment, **self._provider.address.environment},
@@ -64,9 +64,9 @@ class ForkServer:
                 stderr=err,
             )
         self.ready = False
-        self.born: dict[int, int] = {}
+        self.forked_pids: dict[int, int] = {}
         """The pids by the numbers of the orders."""
-        self.died: dict[int, int] = {}
+        self.exit_codes: dict[int, int] = {}
         """The exit codes by pid."""
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -74,14 +74,14 @@ class ForkServer:
 
     def fork(self, order: Mapping[str, Any]) -> int:
         """The pid of a new process."""
-        wait_until_sync(lambda: self.ready, "the fork server is ready", describe=self._complaints.read_text)
+        wait_until_sync(lambda: self.ready, "the fork server is ready", describe=self._stderr_path.read_text)
         assert self._process.stdin is not None
         with self._lock:
             number = next(self._numbers)
             self._process.stdin.write(f"{json.dumps({**order, 'number': number})}\n".encode())
             self._process.stdin.flush()
-        wait_until_sync(lambda: number in self.born, "a process is forked", describe=self._complaints.read_text)
-        return self.born[number]
+        wait_until_sync(lambda: number in self.forked_pids, "a process is forked", describe=self._stderr_path.read_text)
+        return self.forked_pids[number]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -96,15 +96,15 @@ class ForkServer:
                 case {"ready": _}:
                     self.ready = True
                 case {"order": number, "born": pid}:
-                    self.died.pop(pid, None)  # numbers of processes are used again
-                    self.born[number] = pid
+                    self.exit_codes.pop(pid, None)  # numbers of processes are used again
+                    self.forked_pids[number] = pid
                 case {"died": pid, "status": status}:
-                    self.died[pid] = status
+                    self.exit_codes[pid] = status
                 case other:
                     raise AssertionError(f"the fork server said {other}")
 
 
-class Life(App):
+class AgentProcess(App):
     """One forked process."""
 
     def __init__(self, forks: ForkServer, name: str, main: str, environment: dict[str, str], folder: Path) -> None:
@@ -118,12 +118,12 @@ class Life(App):
 
     @property
     def exit_code(self) -> int | None:
-        return self._forks.died.get(self.pid)
+        return self._forks.exit_codes.get(self.pid)
 
     def kill(self) -> float:
         at = time.time()
         self.send(signal.SIGKILL)
-        self.dies()
+        self.wait_for_kill()
         return at
 
     def ended(self) -> int:
@@ -134,7 +134,7 @@ class Life(App):
 
     def result(self) -> dict[str, Any]:
         """What it returned, once it has ended in good order."""
-        return self.answers()[-1]
+        return self.read_answers()[-1]
 
     def clean_up(self) -> None:
         if self.exit_code is None:
@@ -143,14 +143,14 @@ class Life(App):
             self.ended()
 
 
-class Asked(NamedTuple):
+class AgentTurn(NamedTuple):
     """One turn of one agent."""
 
     agent: str
     turn: int
 
 
-class Scene(World):
+class AgentWorld(World):
     """A world with a provider of its own."""
 
     def __init__(self, folder: Path, forks: ForkServer, script: Script) -> None:
@@ -160,7 +160,7 @@ class Scene(World):
         self.provider = ProviderServer(self.script, folder / "provider.ledger")
         self._forks = forks
 
-    def __enter__(self) -> Scene:
+    def __enter__(self) -> AgentWorld:
         self.provider.__enter__()
         return self
 
@@ -168,7 +168,7 @@ class Scene(World):
         self.clean_up()
         self.provider.__exit__()
 
-    def live(self, main: str, **settings: object) -> Life:
+    def fork(self, main: str, **settings: object) -> AgentProcess:
         """Fork a process; ``settings`` go into its environment."""
         environment = {
             "HOLDFAST_URL": self.url,
@@ -177,30 +177,30 @@ class Scene(World):
             **self.provider.address.environment,
             **{name: str(value) for name, value in settings.items()},
         }
-        life = Life(self._forks, f"{len(self.apps) + 1}-{main}", main, environment, self.folder)
-        self.apps.append(life)
-        return life
+        process = AgentProcess(self._forks, f"{len(self.apps) + 1}-{main}", main, environment, self.folder)
+        self.apps.append(process)
+        return process
 
-    def serve(self, agent: str, **settings: object) -> Life:
+    def serve(self, agent: str, **settings: object) -> AgentProcess:
         """Fork a worker for this agent (its name in ``agent_flows``), and wait until runs can be started."""
-        life = self.live("worker", AGENT=agent, **settings)
+        process = self.fork("worker", AGENT=agent, **settings)
 
-        def serves() -> bool:
-            assert life.exit_code is None, str(life)
-            if life.pid not in self.live_workers().values():
+        def is_serving() -> bool:
+            assert process.exit_code is None, str(process)
+            if process.pid not in self.live_workers().values():
                 return False
             with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
                 return connection.execute("SELECT count(*) FROM workflows").fetchone()[0] > 0
 
-        wait_until_sync(serves, f"{life.name} serves", describe=self.describe)
-        return life
+        wait_until_sync(is_serving, f"{process.name} serves", describe=self.describe)
+        return process
 
     # The provider
 
     def hold(self, agent: str, turn: int, **after: int) -> None:
         """Let the provider be silent about this turn, until it is released; ``after`` so many events of a stream."""
-        place = self.folder / f"{agent}-{turn}"
-        self.script[agent][turn]["hold"] = {"touch": f"{place}-held", "until": f"{place}-released", **after}
+        path = self.folder / f"{agent}-{turn}"
+        self.script[agent][turn]["hold"] = {"touch": f"{path}-held", "until": f"{path}-released", **after}
 
     def wait_until_held(self, agent: str, turn: int) -> None:
         held = self.folder / f"{agent}-{turn}-held"
@@ -209,12 +209,12 @@ class Scene(World):
     def release(self, agent: str, turn: int) -> None:
         (self.folder / f"{agent}-{turn}-released").touch()
 
-    def asked(self) -> Counter[Asked]:
+    def count_turns(self) -> Counter[AgentTurn]:
         """How often each turn has been asked for."""
         counted = count_calls(self.provider.address.ledger)
-        return Counter({Asked(*asked): times for asked, times in counted.items()})
+        return Counter({AgentTurn(*asked): times for asked, times in counted.items()})
 
-    def settle(self) -> None:
+    def wait_for_provider(self) -> None:
         """Wait until all is in the provider's ledger that a dead process has sent."""
         # Connections are taken in the order in which they came: when ours has been answered, all were taken.
         with closing(socket.create_connection(("127.0.0.1", self.provider.address.port))) as connection:
@@ -235,11 +235,11 @@ class Scene(World):
             f"JOIN (SELECT {sums} FROM spending WHERE model != '')"
         )
         with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as connection:
-            told = [int(total) for total in connection.execute(query).fetchone()]
-        assert told[:3] == told[3:], "what was used is counted by run and by day"
-        return told[:3]
+            totals = [int(total) for total in connection.execute(query).fetchone()]
+        assert totals[:3] == totals[3:], "what was used is counted by run and by day"
+        return totals[:3]
 
-    def expected_usage(self, recorded: Iterable[Asked]) -> list[int]:
+    def expected_usage(self, recorded: Iterable[AgentTurn]) -> list[int]:
         """What these turns use, by the script."""
         used = [self.script[agent][turn]["usage"] for agent, turn in recorded]
         return [len(used), sum(one["input"] for one in used), sum(one["output"] for one in used)]
@@ -249,58 +249,58 @@ class Scene(World):
         return f"provider:\n{calls}\n{super().describe()}"
 
 
-def recorded_turns(journals: Mapping[str, Journal]) -> Counter[Asked]:
+def recorded_turns(journals: Mapping[str, Journal]) -> Counter[AgentTurn]:
     """The turns of which the journals have the answer. Several runs of one agent are taken to be one session."""
     scripts = {MODEL_CALL: "", COMPACTION: "~summary"}
     answers: Counter[str] = Counter()
     for journal in journals.values():
-        for record in journal.of_kind(STEP):
+        for record in journal.list_records(STEP):
             agent, _, name = record.name.rpartition(": ")  # in a workflow of another name, a step says whose it is
             if name in scripts and record.ok:
                 answers[f"{agent or journal.workflow}{scripts[name]}"] += 1
-    return Counter(Asked(agent, turn) for agent, turns in answers.items() for turn in range(turns))
+    return Counter(AgentTurn(agent, turn) for agent, turns in answers.items() for turn in range(turns))
 
 
-class Deaths:
+class CrashLog:
     """The deaths on the way of runs to their end, each with what was in flight.
 
     Each agent of the scene's script has one run, or several in one session.
     """
 
-    def __init__(self, scene: Scene, *, at_once: int) -> None:
-        self.scene = scene
-        self.at_once = at_once
+    def __init__(self, world: AgentWorld, *, max_in_flight: int) -> None:
+        self.world = world
+        self.max_in_flight = max_in_flight
         """How many steps may be in flight together."""
         self.pids: list[int] = []
-        self.moments: list[Moment] = []
-        self.lost: Counter[Asked] = Counter()
+        self.moments: list[Snapshot] = []
+        self.lost: Counter[AgentTurn] = Counter()
         """The turns that were asked for in vain, because nobody lived to record the answer."""
 
-    def note(self, life: Life) -> Counter[Asked]:
+    def record_crash(self, process: AgentProcess) -> Counter[AgentTurn]:
         """A process has died, and nobody lives: hold the journals against what happened. The turns in flight."""
-        self.scene.settle()
-        moment, asked = self.scene.moment(), self.scene.asked()
+        self.world.wait_for_provider()
+        moment, asked = self.world.snapshot(), self.world.count_turns()
         recorded = recorded_turns(moment.journals)
         assert not (recorded + self.lost) - asked, f"recorded, and not asked for: {recorded} {asked}"
         in_flight = asked - recorded - self.lost
         agents = [turn.agent for turn in in_flight.elements()]
         assert len(set(agents)) == len(agents), f"one agent had two calls in flight: {in_flight}"
         if moment.journals:
-            assert self.scene.usage() == self.scene.expected_usage(recorded.elements()), "the store counts otherwise"
-        self.pids.append(life.pid)
+            assert self.world.usage() == self.world.expected_usage(recorded.elements()), "the store counts otherwise"
+        self.pids.append(process.pid)
         self.moments.append(moment)
         self.lost += in_flight
         return in_flight
 
-    def check_end(self) -> Moment:
+    def check_end(self) -> Snapshot:
         """All runs have ended: every turn and every effect happened once, and again only if it was in flight."""
-        end = self.scene.moment()
+        end = self.world.snapshot()
         recorded = recorded_turns(end.journals)
-        turns = [Asked(agent, turn) for agent, script in self.scene.script.items() for turn in range(len(script))]
+        turns = [AgentTurn(agent, turn) for agent, script in self.world.script.items() for turn in range(len(script))]
         assert recorded == Counter(turns)
-        assert self.scene.asked() == recorded + self.lost
-        assert self.scene.usage() == self.scene.expected_usage(turns)
+        assert self.world.count_turns() == recorded + self.lost
+        assert self.world.usage() == self.world.expected_usage(turns)
         for before, after in itertools.pairwise([*self.moments, end]):
-            check_crash(before, after, at_once=self.at_once)
+            check_crash(before, after, max_in_flight=self.max_in_flight)
         check_end(end, killed=self.pids, silent=["session", "new messages"])
         return end

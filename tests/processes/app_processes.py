@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ledger import ENDED, Journal, Line, Moment, read_journals, read_ledger, read_workers
+from ledger import ENDED, Journal, LedgerLine, Snapshot, read_journals, read_ledger, read_workers
 
 import forked_python
 import holdfast
@@ -29,7 +29,7 @@ TIMEOUT_S = 60.0
 """How long a test waits for something that takes a fraction of a second on a quiet machine."""
 
 
-def _library(command: list[str], environment: dict[str, str]) -> tuple[str, ...]:
+def _choose_imports(command: list[str], environment: dict[str, str]) -> tuple[str, ...]:
     """What a process needs of the library."""
     if environment.get("HOLDFAST_URL", "").startswith("postgresql:"):
         return forked_python.POSTGRES
@@ -46,7 +46,7 @@ class App:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = forked_python.start(
                 command,
-                library=_library(command, environment),
+                library=_choose_imports(command, environment),
                 env=environment,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -56,12 +56,12 @@ class App:
         self.pid = self._process.pid
 
     @property
-    def said(self) -> list[str]:
+    def stdout_lines(self) -> list[str]:
         """Complete lines on its standard output so far."""
         return [line.strip() for line in self._out.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     @property
-    def complaints(self) -> str:
+    def stderr_messages(self) -> str:
         """What it wrote to stderr, but for the log of its runs: a line for each retry, failure, takeover and death."""
         lines = self.stderr_text.splitlines(keepends=True)
         return "".join(line for line in lines if ":holdfast.runs:" not in line)
@@ -76,14 +76,14 @@ class App:
         """How it ended (minus the number of the signal that killed it), or ``None`` while it lives."""
         return self._process.poll()
 
-    def says(self, word: str) -> App:
+    def wait_for_output(self, word: str) -> App:
         """Wait until it has written this line."""
 
-        def spoken() -> bool:
-            assert word in self.said or self.exit_code is None, f"{self} ended without saying {word!r}"
-            return word in self.said
+        def has_line() -> bool:
+            assert word in self.stdout_lines or self.exit_code is None, f"{self} ended without saying {word!r}"
+            return word in self.stdout_lines
 
-        wait_until_sync(spoken, f"{self.name} says {word!r}", describe=lambda: self)
+        wait_until_sync(has_line, f"{self.name} says {word!r}", describe=lambda: self)
         return self
 
     def send(self, number: signal.Signals) -> None:
@@ -103,15 +103,15 @@ class App:
         assert self.exit_code == 0, f"{self} ended with {self.exit_code}"
         return self
 
-    def dies(self) -> App:
+    def wait_for_kill(self) -> App:
         """Wait until it has been killed, by itself or by somebody."""
         wait_until_sync(lambda: self.exit_code is not None, f"{self.name} dies", describe=lambda: self)
         assert self.exit_code == -signal.SIGKILL, f"{self} ended with {self.exit_code}"
         return self
 
-    def answers(self) -> list[Any]:
+    def read_answers(self) -> list[Any]:
         """Wait until it has ended in good order; returns what it said, each line read as JSON."""
-        return [json.loads(line) for line in self.ends().said if line != "ready"]
+        return [json.loads(line) for line in self.ends().stdout_lines if line != "ready"]
 
     def clean_up(self) -> None:
         """Nothing of it is left after the test."""
@@ -120,7 +120,7 @@ class App:
             self._process.wait()
 
     def __str__(self) -> str:
-        said = f" stdout: {self.said}\n stderr: {self.stderr_text[-3000:]}"
+        said = f" stdout: {self.stdout_lines}\n stderr: {self.stderr_text[-3000:]}"
         return f"[{self.name} pid={self.pid} exit={self.exit_code}\n{said}]"
 
 
@@ -153,7 +153,7 @@ class World:
 
     def worker(self, **settings: object) -> App:
         """Start a worker, and wait until it serves."""
-        return self.spawn("worker.py", **settings).says("ready")
+        return self.spawn("worker.py", **settings).wait_for_output("ready")
 
     def open_gate(self, name: str) -> None:
         """Let the steps through that wait at this gate."""
@@ -170,7 +170,7 @@ class World:
 
     # What happened
 
-    def lines(self, step: str = "", phase: str = "", *, run: str = "", pid: int = 0) -> list[Line]:
+    def lines(self, step: str = "", phase: str = "", *, run: str = "", pid: int = 0) -> list[LedgerLine]:
         """The ledger, or those lines of it that match."""
         return [
             line
@@ -181,15 +181,15 @@ class World:
             and (not pid or line.pid == pid)
         ]
 
-    def wait_for_line(self, step: str, phase: str, *, run: str = "", pid: int = 0) -> Line:
+    def wait_for_line(self, step: str, phase: str, *, run: str = "", pid: int = 0) -> LedgerLine:
         """Wait until the ledger has such a line; returns the first."""
         what = f"{step} {phase} of run {run or 'any'} in process {pid or 'any'}"
         return wait_until_sync(lambda: self.lines(step, phase, run=run, pid=pid), what, describe=self.describe)[0]
 
-    def moment(self) -> Moment:
+    def snapshot(self) -> Snapshot:
         """Ledger and journals as they stand."""
         pids = {number: pid for number, (pid, _) in self.workers().items()}
-        return Moment(read_ledger(self.folder / "ledger"), self.journals(), pids)
+        return Snapshot(read_ledger(self.folder / "ledger"), self.journals(), pids)
 
     def journals(self) -> dict[str, Journal]:
         """All runs as the store has them."""
@@ -206,11 +206,11 @@ class World:
     def wait_for_run(self, run_id: str, condition: Callable[[Journal], object], what: str) -> Journal:
         """Wait until the run is in the store, and ``condition`` holds for it."""
 
-        def holds() -> Journal | None:
+        def find_run() -> Journal | None:
             journal = self.journals().get(run_id)
             return journal if journal is not None and condition(journal) else None
 
-        return wait_until_sync(holds, f"run {run_id}: {what}", describe=self.describe)
+        return wait_until_sync(find_run, f"run {run_id}: {what}", describe=self.describe)
 
     def wait_for_end(self, run_id: str, state: str = "completed") -> Journal:
         """Wait until the run has ended, in this state."""
@@ -245,7 +245,9 @@ def begin_drain(app: App) -> None:
     """Send SIGTERM, and wait until the app drains."""
     app.send(signal.SIGTERM)
     wait_until_sync(
-        lambda: "stopping: " in app.complaints or app.exit_code is not None, f"{app.name} drains", describe=lambda: app
+        lambda: "stopping: " in app.stderr_messages or app.exit_code is not None,
+        f"{app.name} drains",
+        describe=lambda: app,
     )
 
 

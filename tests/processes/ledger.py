@@ -10,7 +10,7 @@ before the step goes on. The journal says what the runs believe; the ledger says
   that died with it in flight;
 - records that were there before a crash are there after it, byte for byte.
 
-Apps use the writing half (``effect``, ``note``), tests the reading half.
+Apps use the writing half (``effect``, ``write_line``), tests the reading half.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDED = ("completed", "failed", "cancelled", "dead")
 # Writing, in the apps
 
 
-class Line(NamedTuple):
+class LedgerLine(NamedTuple):
     """One thing that happened."""
 
     step: str
@@ -52,12 +52,14 @@ class Line(NamedTuple):
     label: str
 
 
-def note(phase: str, label: str = "") -> None:
+def write_line(phase: str, label: str = "") -> None:
     """Append a line about the current step, and return when it is on disk."""
     from holdfast import current_step
 
     step = current_step()
-    line = Line(step.name, step.run_id, step.idempotency_key, phase, step.attempt, os.getpid(), time.time(), label)
+    line = LedgerLine(
+        step.name, step.run_id, step.idempotency_key, phase, step.attempt, os.getpid(), time.time(), label
+    )
     descriptor = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, f"{json.dumps(line)}\n".encode())
@@ -71,29 +73,29 @@ def effect(label: str = "") -> Iterator[None]:
     """What a step does to the world, from its start to its end, however it ends."""
     from holdfast.errors import FenceLost
 
-    note("start", label)
+    write_line("start", label)
     try:
         yield
     except (asyncio.CancelledError, FenceLost):
-        note("stopped", label)
+        write_line("stopped", label)
         raise
     except BaseException:
-        note("fail", label)
+        write_line("fail", label)
         raise
-    note("finish", label)
+    write_line("finish", label)
 
 
 # Reading, in the tests
 
 
-def read_ledger(path: Path) -> list[Line]:
+def read_ledger(path: Path) -> list[LedgerLine]:
     """All lines so far; one that is being written at this moment is left out."""
     if not path.exists():
         return []
-    return [Line(*json.loads(line)) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [LedgerLine(*json.loads(line)) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-class Recorded(NamedTuple):
+class RecordRow(NamedTuple):
     """One record of a journal."""
 
     seq: int
@@ -108,7 +110,7 @@ class Recorded(NamedTuple):
     epoch: int
 
 
-class Noted(NamedTuple):
+class AttemptRow(NamedTuple):
     """What the store knows of a step without an outcome."""
 
     attempt: int
@@ -129,30 +131,30 @@ class Journal:
     output: Any
     error: str
     seed: bytes
-    records: tuple[Recorded, ...]
-    attempts: dict[int, Noted]
+    records: tuple[RecordRow, ...]
+    attempts: dict[int, AttemptRow]
     signals: tuple[str, ...]
     """Names of signals that nobody has consumed."""
 
-    def key_of(self, position: int, name: str) -> str:
+    def derive_key(self, position: int, name: str) -> str:
         """The idempotency key of a step: a promise to the outside world, so pinned here."""
         # A fork's seed is a chain, of which the last link is its own.
         return hashlib.blake2b(f"step:{position}:{name}".encode(), key=self.seed[-16:], digest_size=16).hexdigest()
 
     @property
-    def steps(self) -> dict[str, Recorded]:
+    def steps(self) -> dict[str, RecordRow]:
         """The recorded steps and compensations by their key; those that work on memory write no ledger."""
         done = [record for record in self.records if record.kind in (STEP, COMPENSATION)]
         done = [record for record in done if not record.name.startswith("memory.")]
-        return {self.key_of(record.position, record.name): record for record in done}
+        return {self.derive_key(record.position, record.name): record for record in done}
 
-    def of_kind(self, kind: int) -> list[Recorded]:
+    def list_records(self, kind: int) -> list[RecordRow]:
         """The records of one kind."""
         return [record for record in self.records if record.kind == kind]
 
 
 RUNS = "SELECT key, id, workflow, state, delivery_count, epoch, wake_at, output, error, seed FROM runs ORDER BY key"
-RECORDS = "SELECT {} FROM records WHERE run = ? ORDER BY seq".format(", ".join(Recorded._fields))
+RECORDS = "SELECT {} FROM records WHERE run = ? ORDER BY seq".format(", ".join(RecordRow._fields))
 ATTEMPTS = "SELECT position, attempt, intent, progress FROM attempts WHERE run = ?"
 SIGNALS = "SELECT name FROM signals WHERE run = ? ORDER BY id"
 
@@ -168,8 +170,8 @@ def read_journals(database: Path) -> dict[str, Journal]:
                 output=None if output is None else json.loads(output),
                 error="" if error is None else json.loads(error)["message"],
                 seed=seed,
-                records=tuple(Recorded(*r[:4], r[4] == 1, *r[5:]) for r in connection.execute(RECORDS, (key,))),
-                attempts={r[0]: Noted(r[1], r[2] == 1, r[3]) for r in connection.execute(ATTEMPTS, (key,))},
+                records=tuple(RecordRow(*r[:4], r[4] == 1, *r[5:]) for r in connection.execute(RECORDS, (key,))),
+                attempts={r[0]: AttemptRow(r[1], r[2] == 1, r[3]) for r in connection.execute(ATTEMPTS, (key,))},
                 signals=tuple(r[0] for r in connection.execute(SIGNALS, (key,))),
             )
     return found
@@ -198,25 +200,25 @@ def _connect(database: Path) -> sqlite3.Connection:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """Ledger and journals together, read while nobody writes."""
 
-    lines: list[Line]
+    lines: list[LedgerLine]
     journals: dict[str, Journal]
     pids: dict[int, int]
     """The process of every worker there ever was."""
 
     @classmethod
-    def read(cls, folder: Path) -> Moment:
+    def read(cls, folder: Path) -> Snapshot:
         """What there is in a folder with ``runs.db`` and ``ledger``."""
         database = folder / "runs.db"
         pids = {number: pid for number, (pid, _) in read_workers(database).items()}
         return cls(read_ledger(folder / "ledger"), read_journals(database), pids)
 
-    def without(self, run_id: str) -> Moment:
+    def without_run(self, run_id: str) -> Snapshot:
         """The same without one of the runs."""
         lines = [line for line in self.lines if line.run != run_id]
-        return Moment(lines, {id: journal for id, journal in self.journals.items() if id != run_id}, self.pids)
+        return Snapshot(lines, {id: journal for id, journal in self.journals.items() if id != run_id}, self.pids)
 
     def in_flight(self) -> set[str]:
         """Keys of the steps that have begun and have no record."""
@@ -224,14 +226,14 @@ class Moment:
         return {line.key for line in self.lines} - recorded
 
 
-def check_crash(before: Moment, after: Moment, *, at_once: int = 1) -> None:
+def check_crash(before: Snapshot, after: Snapshot, *, max_in_flight: int = 1) -> None:
     """Hold what came after a crash against what there was at the crash.
 
     ``at_once`` is how many steps the runs may have had in flight together when they were killed.
     """
     seen = len(before.lines)
     assert after.lines[:seen] == before.lines, "the ledger was rewritten"
-    assert len(before.in_flight()) <= at_once, f"in flight: {before.in_flight()} in {before.lines}"
+    assert len(before.in_flight()) <= max_in_flight, f"in flight: {before.in_flight()} in {before.lines}"
     later = after.lines[seen:]
     for run_id, was in before.journals.items():
         now = after.journals[run_id]
@@ -245,11 +247,11 @@ def check_crash(before: Moment, after: Moment, *, at_once: int = 1) -> None:
 def _open_positions(journal: Journal, steps: dict[str, str]) -> list[tuple[str, int]]:
     """The positions of those steps, given as key and name, that belong to this run."""
     names = set(steps.values())
-    positions = {journal.key_of(position, name): position for position in range(500) for name in names}
+    positions = {journal.derive_key(position, name): position for position in range(500) for name in names}
     return [(key, positions[key]) for key in steps if key in positions]
 
 
-def _check_next_attempt(noted: Noted | None, later: Sequence[Line]) -> None:
+def _check_next_attempt(noted: AttemptRow | None, later: Sequence[LedgerLine]) -> None:
     """What the store knew of a step at the crash decides whether and how it goes on."""
     if noted is not None and noted.intent:
         raise AssertionError(f"its intent was recorded, so nobody may start it again: {later}")
@@ -258,14 +260,14 @@ def _check_next_attempt(noted: Noted | None, later: Sequence[Line]) -> None:
     assert (first.phase, first.attempt) == ("start", expected), f"next after {noted} is {expected}: {later}"
 
 
-def check_end(end: Moment, *, killed: Sequence[int] = (), silent: Collection[str] = ()) -> None:
+def check_end(end: Snapshot, *, killed: Sequence[int] = (), silent: Collection[str] = ()) -> None:
     """Hold the ledger against the journals of runs that have all ended.
 
     ``killed`` are the processes that died, or were made to let go, with a step in flight; ``silent`` are steps that do
     nothing to the world.
     """
     known: set[str] = set()
-    by_key: dict[str, list[Line]] = {}
+    by_key: dict[str, list[LedgerLine]] = {}
     for line in end.lines:
         by_key.setdefault(line.key, []).append(line)
     for journal in end.journals.values():
@@ -277,8 +279,8 @@ def check_end(end: Moment, *, killed: Sequence[int] = (), silent: Collection[str
             known.add(key)
             lines = by_key.get(key, [])
             _check_step(f"run {journal.id}: {record} {lines}", record, lines, end.pids.get(record.worker, 0), killed)
-    strange = [line for line in end.lines if line.key not in known]
-    assert not strange, f"effects of which no journal knows: {strange}"
+    unknown_lines = [line for line in end.lines if line.key not in known]
+    assert not unknown_lines, f"effects of which no journal knows: {unknown_lines}"
 
 
 def _check_shape(journal: Journal) -> None:
@@ -290,7 +292,7 @@ def _check_shape(journal: Journal) -> None:
     assert epochs == sorted(epochs), f"run {journal.id}: an older lease wrote after a newer one: {journal.records}"
 
 
-def _check_step(where: str, record: Recorded, lines: list[Line], recorder: int, killed: Sequence[int]) -> None:
+def _check_step(where: str, record: RecordRow, lines: list[LedgerLine], recorder: int, killed: Sequence[int]) -> None:
     """One recorded step: ended once where it was recorded.
 
     Elsewhere it was begun only in processes that died, or that gave the run away between two attempts.
@@ -312,8 +314,8 @@ def _check_step(where: str, record: Recorded, lines: list[Line], recorder: int, 
     assert own, f"recorded by a process that has not carried it out: {where}"
     last, after = lines[own[-1]], lines[own[-1] + 1 :]
     # What was in flight in a process that had to let go may come to its end there, before it hears of that.
-    went_on = [line for line in after if line.pid not in killed or line.phase == "start"]
-    assert not went_on, f"somebody went on with it after it was recorded: {where}"
+    continued = [line for line in after if line.pid not in killed or line.phase == "start"]
+    assert not continued, f"somebody went on with it after it was recorded: {where}"
     assert last.phase == ("finish" if record.ok else "fail"), f"recorded otherwise than it ended: {where}"
     assert last.attempt == record.attempts, f"the journal counts attempts otherwise: {where}"
     for pid in {line.pid for line in lines}:

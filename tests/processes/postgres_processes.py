@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from app_processes import TIMEOUT_S, World
-from ledger import ATTEMPTS, RECORDS, RUNS, SIGNALS, Journal, Noted, Recorded
+from ledger import ATTEMPTS, RECORDS, RUNS, SIGNALS, AttemptRow, Journal, RecordRow
 from postgres_pooler import exactly, receive
 from psycopg.conninfo import conninfo_to_dict
 
@@ -118,8 +118,8 @@ def _journals(connection: psycopg.Connection[Any], where: str, values: Sequence[
             output=None if output is None else json.loads(output),
             error="" if error is None else json.loads(error)["message"],
             seed=seed,
-            records=tuple(Recorded(*r[:4], r[4] == 1, *r[5:]) for r in records[key]),
-            attempts={r[0]: Noted(r[1], r[2] == 1, r[3]) for r in attempts[key]},
+            records=tuple(RecordRow(*r[:4], r[4] == 1, *r[5:]) for r in records[key]),
+            attempts={r[0]: AttemptRow(r[1], r[2] == 1, r[3]) for r in attempts[key]},
             signals=tuple(r[0] for r in signals[key]),
         )
         for key, id, *row, output, error, seed in runs
@@ -130,7 +130,7 @@ def _journals(connection: psycopg.Connection[Any], where: str, values: Sequence[
 
 
 @dataclass
-class Cut:
+class CutPoint:
     """What is to happen to the next statement of a sort, on whichever connection it comes along."""
 
     statement: str
@@ -161,21 +161,21 @@ class Proxy:
         )
         self.passed: Counter[str] = Counter()
         """How often each statement has been carried out."""
-        self.last = Cut("", "before")
+        self.last = CutPoint("", "before")
         """What it was told to do last."""
-        self._cut: Cut | None = None
+        self._cut: CutPoint | None = None
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self, statement: str, moment: str, *, seconds: float = TIMEOUT_S, skip: int = 0) -> Cut:
+    def cut(self, statement: str, moment: str, *, seconds: float = TIMEOUT_S, skip: int = 0) -> CutPoint:
         """Do this to the next statement that contains this text."""
-        self._cut = self.last = Cut(statement, moment, seconds, skip)
+        self._cut = self.last = CutPoint(statement, moment, seconds, skip)
         return self.last
 
     def cut_all(self) -> None:
         """Hang up on everybody."""
         for each in list(self._open):
-            _hang_up(each)
+            _close_socket(each)
 
     def close(self) -> None:
         """Hang up, for good."""
@@ -196,20 +196,20 @@ class Proxy:
             client.close()
             return
         self._open |= {client, server}
-        answers = Answers(server, client)
+        answers = AnswerRelay(server, client)
         with suppress(OSError):
-            self._listen_in(client, server, answers)
-        _hang_up(client)
-        _hang_up(server)
+            self._relay_requests(client, server, answers)
+        _close_socket(client)
+        _close_socket(server)
         answers.join()
         self._open -= {client, server}
         client.close()
         server.close()
 
-    def _listen_in(self, client: socket.socket, server: socket.socket, answers: Answers) -> None:
+    def _relay_requests(self, client: socket.socket, server: socket.socket, answers: AnswerRelay) -> None:
         """Pass on what the client sends, message by message."""
         texts: dict[bytes, str] = {}
-        waiting: Cut | None = None
+        waiting: CutPoint | None = None
         (size,) = struct.unpack("!i", exactly(client, 4))
         server.sendall(struct.pack("!i", size) + exactly(client, size - 4))
         while True:
@@ -225,26 +225,26 @@ class Proxy:
             cut = None
             if text:
                 self.passed[text] += 1
-                cut = self._struck(text)
+                cut = self._find_cut(text)
             if cut is not None:
                 cut.begun.set()
-            if cut is not None and cut.moment == "before":
+            if cut is not None and cut.snapshot == "before":
                 cut.done.set()
                 return
-            if cut is not None and cut.moment == "after":
+            if cut is not None and cut.snapshot == "after":
                 answers.withhold()
-            if cut is not None and cut.moment == "stall":
+            if cut is not None and cut.snapshot == "stall":
                 cut.go_on.wait(cut.seconds)
                 cut.done.set()
             server.sendall(kind + struct.pack("!i", len(body) + 4) + body)
-            if cut is not None and cut.moment == "after":
+            if cut is not None and cut.snapshot == "after":
                 waiting = cut
             if waiting is not None and kind in (b"S", b"Q"):
                 answers.wait()  # it is done, and nobody is told
                 waiting.done.set()
                 return
 
-    def _struck(self, text: str) -> Cut | None:
+    def _find_cut(self, text: str) -> CutPoint | None:
         cut = self._cut
         if cut is None or cut.statement not in text:
             return None
@@ -255,7 +255,7 @@ class Proxy:
         return cut
 
 
-class Answers(threading.Thread):
+class AnswerRelay(threading.Thread):
     """Passes on what the server says, as long as the client is to hear it."""
 
     def __init__(self, server: socket.socket, client: socket.socket) -> None:
@@ -283,9 +283,9 @@ class Answers(threading.Thread):
                 elif said[-6:-1] == b"Z\0\0\0\5":  # ready for what comes next
                     self._complete.set()
         self._complete.set()
-        _hang_up(self._client)
+        _close_socket(self._client)
 
 
-def _hang_up(one: socket.socket) -> None:
+def _close_socket(one: socket.socket) -> None:
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)

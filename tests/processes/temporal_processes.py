@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from agent_processes import ForkServer, Life, Scene
+from agent_processes import AgentProcess, AgentWorld, ForkServer
 from app_processes import TIMEOUT_S, App, World
-from ledger import COMPENSATION, STEP, Journal, Line, Moment, Noted, Recorded
+from ledger import COMPENSATION, STEP, AttemptRow, Journal, LedgerLine, RecordRow, Snapshot
 from provider_server import Script
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -41,7 +41,7 @@ STATES = {
 """``failed`` is either that or ``dead``, which the failure itself says."""
 
 
-class Histories:
+class TemporalHistories:
     """What Temporal has written down, read by somebody who waits for the server if he must."""
 
     def __init__(self, url: str) -> None:
@@ -144,7 +144,7 @@ async def _journal(client: TemporalClient, execution: WorkflowExecution) -> Jour
         seed=bytes.fromhex(head.get("seed", "")),
         records=tuple(records),
         attempts={
-            int(one.activity_id) - 1: _noted(_plain(one.heartbeat_details.payloads[0]))
+            int(one.activity_id) - 1: _read_attempt(_plain(one.heartbeat_details.payloads[0]))
             for one in pending
             if one.heartbeat_details.payloads
         },
@@ -152,47 +152,47 @@ async def _journal(client: TemporalClient, execution: WorkflowExecution) -> Jour
     )
 
 
-def _noted(details: dict[str, Any]) -> Noted:
+def _read_attempt(details: dict[str, Any]) -> AttemptRow:
     """What a heartbeat has told."""
     progress = details["progress"]
-    return Noted(details["failure_count"], False, None if progress is None else progress.encode())
+    return AttemptRow(details["failure_count"], False, None if progress is None else progress.encode())
 
 
-def _records(events: list[HistoryEvent]) -> list[Recorded]:
+def _records(events: list[HistoryEvent]) -> list[RecordRow]:
     """The outcomes of steps, in the order of the history. A worker's number is its pid."""
     scheduled: dict[int, Any] = {}
     started: dict[int, Any] = {}
-    records: list[Recorded] = []
+    records: list[RecordRow] = []
     for event in events:
         kind = event.event_type
         if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled[event.event_id] = event.activity_task_scheduled_event_attributes
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
-            told = event.activity_task_started_event_attributes
-            started[told.scheduled_event_id] = told
+            attributes = event.activity_task_started_event_attributes
+            started[attributes.scheduled_event_id] = attributes
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
-            told = event.activity_task_completed_event_attributes
-            records.append(_record(len(records), event, told, scheduled, started, ok=True))
+            attributes = event.activity_task_completed_event_attributes
+            records.append(_record(len(records), event, attributes, scheduled, started, ok=True))
         elif kind in (EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED, EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT):
             is_failed = kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED
-            told = (
+            attributes = (
                 event.activity_task_failed_event_attributes
                 if is_failed
                 else event.activity_task_timed_out_event_attributes
             )
-            records.append(_record(len(records), event, told, scheduled, started, ok=False))
+            records.append(_record(len(records), event, attributes, scheduled, started, ok=False))
     return records
 
 
 def _record(
-    seq: int, event: HistoryEvent, told: Any, scheduled: dict[int, Any], started: dict[int, Any], *, ok: bool
-) -> Recorded:
-    asked, begun = scheduled[told.scheduled_event_id], started[told.scheduled_event_id]
+    seq: int, event: HistoryEvent, attributes: Any, scheduled: dict[int, Any], started: dict[int, Any], *, ok: bool
+) -> RecordRow:
+    asked, begun = scheduled[attributes.scheduled_event_id], started[attributes.scheduled_event_id]
     undoes = any("holdfast-kind" in payload.metadata for payload in asked.input.payloads)
-    payload = told.result.payloads[0].data if ok and told.result.payloads else None
-    if not ok and told.failure.HasField("timeout_failure_info"):
+    payload = attributes.result.payloads[0].data if ok and attributes.result.payloads else None
+    if not ok and attributes.failure.HasField("timeout_failure_info"):
         payload = b"timed out"
-    return Recorded(
+    return RecordRow(
         seq=seq,
         kind=COMPENSATION if undoes else STEP,
         position=int(asked.activity_id) - 1,
@@ -210,16 +210,16 @@ def _plain(payload: Payload) -> Any:
     return json.loads(payload.data or b"null")
 
 
-class OnTemporal(World):
+class TemporalWorldBase(World):
     """What a world on a server has in common with one that has agents as well."""
 
-    histories: Histories
+    histories: TemporalHistories
 
     def move(self, url: str) -> None:
         """Have the runs there."""
         self.url = url
         self.client = Client(url)
-        self.histories = Histories(url)
+        self.histories = TemporalHistories(url)
 
     def journals(self) -> dict[str, Journal]:
         return self.histories.journals()
@@ -250,7 +250,7 @@ class OnTemporal(World):
         self.histories.close()
 
 
-class TemporalWorld(OnTemporal):
+class TemporalWorld(TemporalWorldBase):
     """A world on a server. Its workers are forked from a process that has imported everything."""
 
     lease = 5.0
@@ -268,16 +268,16 @@ class TemporalWorld(OnTemporal):
 
     def workers_for(self, workflows: str, count: int, **settings: object) -> list[App]:
         """Start so many of them, side by side."""
-        lives = [self.fork(workflows, **settings) for _ in range(count)]
-        return [life.says("ready") for life in lives]
+        processes = [self.fork(workflows, **settings) for _ in range(count)]
+        return [process.wait_for_output("ready") for process in processes]
 
     def fork(self, workflows: str, **settings: object) -> App:
         """Start a worker for these workflows."""
-        told = {"LEASE": self.lease, "WORKFLOWS": workflows, **settings, **self.places}
-        environment = {name: str(value) for name, value in told.items()}
-        life = Life(self._forks, f"{len(self.apps) + 1}-servant", "servant", environment, self.folder)
-        self.apps.append(life)
-        return life
+        variables = {"LEASE": self.lease, "WORKFLOWS": workflows, **settings, **self.places}
+        environment = {name: str(value) for name, value in variables.items()}
+        process = AgentProcess(self._forks, f"{len(self.apps) + 1}-servant", "servant", environment, self.folder)
+        self.apps.append(process)
+        return process
 
     @property
     def places(self) -> dict[str, str]:
@@ -285,15 +285,15 @@ class TemporalWorld(OnTemporal):
         return {"HOLDFAST_URL": self.url, "LEDGER": str(self.folder / "ledger"), "GATES": str(self.folder)}
 
 
-class TemporalScene(OnTemporal, Scene):
+class TemporalAgentWorld(TemporalWorldBase, AgentWorld):
     """A world on a server, with a model provider of its own."""
 
     def __init__(self, folder: Path, forks: ForkServer, script: Script, url: str) -> None:
-        Scene.__init__(self, folder, forks, script)
+        AgentWorld.__init__(self, folder, forks, script)
         self.move(url)
 
 
-def check_repeats(before: Moment, end: Moment) -> None:
+def check_repeats(before: Snapshot, end: Snapshot) -> None:
     """What was recorded before a crash is still so, and nobody has done it again; others may have been at work."""
     later = end.lines[len(before.lines) :]
     for run_id, was in before.journals.items():
@@ -303,12 +303,12 @@ def check_repeats(before: Moment, end: Moment) -> None:
         assert not again, f"run {run_id}: recorded before the crash, and carried out again: {again}"
 
 
-def check_steps(end: Moment, *, killed: Collection[int] = ()) -> None:
+def check_steps(end: Snapshot, *, killed: Collection[int] = ()) -> None:
     """Hold the ledger against the histories of runs that have all ended.
 
     ``killed`` are the processes that died, or were made to let go, with a step in flight.
     """
-    by_key: dict[str, list[Line]] = {}
+    by_key: dict[str, list[LedgerLine]] = {}
     for line in end.lines:
         by_key.setdefault(line.key, []).append(line)
     known: set[str] = set()
@@ -320,11 +320,11 @@ def check_steps(end: Moment, *, killed: Collection[int] = ()) -> None:
             known.add(key)
             lines = by_key.get(key, [])
             _check_step(f"run {journal.id}: {record} {lines}", record, lines, killed)
-    strange = [line for line in end.lines if line.key not in known]
-    assert not strange, f"effects of which no history knows: {strange}"
+    unknown_lines = [line for line in end.lines if line.key not in known]
+    assert not unknown_lines, f"effects of which no history knows: {unknown_lines}"
 
 
-def _check_step(where: str, record: Recorded, lines: list[Line], killed: Collection[int]) -> None:
+def _check_step(where: str, record: RecordRow, lines: list[LedgerLine], killed: Collection[int]) -> None:
     begun = [line for line in lines if line.phase == "start"]
     assert len(begun) <= record.attempts, f"begun more often than Temporal has handed it out: {where}"
     if record.payload == b"timed out":
@@ -332,9 +332,9 @@ def _check_step(where: str, record: Recorded, lines: list[Line], killed: Collect
         return
     assert lines, f"recorded, and never carried out: {where}"
     outcome = "finish" if record.ok else "fail"
-    told = [line for line in lines if line.pid == record.worker]
-    assert told, f"recorded by a process that has not carried it out: {where}"
-    assert told[-1].phase == outcome, f"recorded otherwise than it ended: {where}"
-    assert [line.phase for line in told].count("finish") == record.ok, f"not once: {where}"
+    own = [line for line in lines if line.pid == record.worker]
+    assert own, f"recorded by a process that has not carried it out: {where}"
+    assert own[-1].phase == outcome, f"recorded otherwise than it ended: {where}"
+    assert [line.phase for line in own].count("finish") == record.ok, f"not once: {where}"
     for pid in {line.pid for line in lines}:
         assert pid == record.worker or pid in killed, f"begun by process {pid}, which did not die: {where}"

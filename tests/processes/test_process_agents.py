@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
+from agent_processes import RUN, AgentTurn, AgentWorld, CrashLog, ForkServer, call, turn
 from ledger import STEP, read_journals
 
 from waits import wait_until_sync
@@ -61,41 +61,41 @@ IN_FLIGHT = 5
 class Play:
     """The family is killed, once or more often, and another process takes over each time."""
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.deaths = Deaths(scene, at_once=IN_FLIGHT)
+    def __init__(self, world: AgentWorld) -> None:
+        self.world = world
+        self.crash_log = CrashLog(world, max_in_flight=IN_FLIGHT)
 
     def next_process(self) -> str:
         """Another worker finds the run; if its start was not recorded, only the program itself can begin it again."""
-        return "peer" if read_journals(self.scene.database) else "program"
+        return "peer" if read_journals(self.world.database) else "program"
 
     def kill_at(self, point: str) -> bool:
         """Whether a process came to this point, and was killed there."""
         if point.startswith("held"):
             _, agent, number = point.split(":")
             return self._kill_while_held(agent, int(number))
-        life = self.scene.live(self.next_process(), HOLDFAST_TEST_KILL=point)
-        if life.ended() == 0:
+        process = self.world.fork(self.next_process(), HOLDFAST_TEST_KILL=point)
+        if process.ended() == 0:
             return False
-        self.deaths.note(life)
+        self.crash_log.record_crash(process)
         return True
 
     def _kill_while_held(self, agent: str, number: int) -> bool:
         """Kill a process while the provider is silent."""
-        self.scene.hold(agent, number)
-        life = self.scene.live(self.next_process())
-        self.scene.wait_until_held(agent, number)
-        life.kill()
-        assert self.deaths.note(life)[Asked(agent, number)] == 1
-        self.scene.release(agent, number)
+        self.world.hold(agent, number)
+        process = self.world.fork(self.next_process())
+        self.world.wait_until_held(agent, number)
+        process.kill()
+        assert self.crash_log.record_crash(process)[AgentTurn(agent, number)] == 1
+        self.world.release(agent, number)
         return True
 
-    def go_on_to_the_end(self) -> None:
+    def run_to_end(self) -> None:
         """The last process brings the right answer, and all that there is agrees."""
-        result = self.scene.live(self.next_process()).result()
-        assert result == {"output": "All: checked: 5.", "usage": self.scene.usage()}
-        end = self.deaths.check_end()
-        said = [one.answered for one in self.scene.provider.address.calls if (one.agent, one.turn) == CHECK]
+        result = self.world.fork(self.next_process()).result()
+        assert result == {"output": "All: checked: 5.", "usage": self.world.usage()}
+        end = self.crash_log.check_end()
+        said = [one.answered for one in self.world.provider.address.calls if (one.agent, one.turn) == CHECK]
         assert said[-1] is not None
         assert said[-1]["text"] == "Let me check: scouted: south seen, written: ink seen, west seen."
         assert sorted(journal.workflow for journal in end.journals.values()) == sorted(FAMILY)
@@ -103,20 +103,20 @@ class Play:
 
 def play(folder: Path, forks: ForkServer, *points: str) -> list[str]:
     """Kill the family at these points, one after the other; returns those that were reached."""
-    with Scene(folder / "-".join(points).replace(":", "-"), forks, FAMILY) as scene:
-        played = Play(scene)
+    with AgentWorld(folder / "-".join(points).replace(":", "-"), forks, FAMILY) as world:
+        played = Play(world)
         try:
             reached = [point for point in points if played.kill_at(point)]
-            played.go_on_to_the_end()
+            played.run_to_end()
         except AssertionError as error:
-            raise AssertionError(f"killed at {points}: {error}\n{scene.describe()}") from error
+            raise AssertionError(f"killed at {points}: {error}\n{world.describe()}") from error
     return reached
 
 
-def play_all(folder: Path, forks: ForkServer, scenes: list[tuple[str, ...]]) -> Counter[str]:
+def play_all(folder: Path, forks: ForkServer, worlds: list[tuple[str, ...]]) -> Counter[str]:
     """Play scenes side by side; returns how often each place was reached."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        played = pool.map(lambda points: play(folder, forks, *points), scenes)
+        played = pool.map(lambda points: play(folder, forks, *points), worlds)
         return Counter(point.partition(":")[0] for reached in played for point in reached)
 
 
@@ -133,7 +133,7 @@ COMMITS = 36
 def test_an_agent_killed_at_any_point_goes_on_and_repeats_nothing_that_was_recorded(
     folder: Path, agent_forks: ForkServer
 ):
-    scenes = [
+    worlds = [
         *((point,) for point in TURNS),
         *numbered("before-commit", range(1, COMMITS)),
         *numbered("after-commit", range(1, COMMITS, 2)),
@@ -142,7 +142,7 @@ def test_an_agent_killed_at_any_point_goes_on_and_repeats_nothing_that_was_recor
         *numbered("after-half_way", range(1, 8)),
         *numbered("after-half_way_plain", range(1, 4)),
     ]
-    reached = play_all(folder, agent_forks, scenes)
+    reached = play_all(folder, agent_forks, worlds)
     assert [reached[place] for place in ("held", "before-request", "after-request")] == [12, 4, 4]
     assert [reached[place] for place in ("after-half_way", "after-half_way_plain")] == [7, 3]
     # Outcomes of one moment may share a commit.
@@ -157,8 +157,8 @@ def test_an_agent_whose_processes_are_killed_again_and_again_goes_on_each_time(f
     places = [f"{moment}-{place}" for moment in ("before", "after") for place in ("commit", "request", "change")]
     later = [f"{place}:{number}" for place in places for number in (1, 2, 3)]
     # Twice, and not more often: the third death without a new record would be taken for the run's own fault.
-    scenes = [(point, draw.choice(later)) for point in TURNS]
-    reached = play_all(folder, agent_forks, scenes)
+    worlds = [(point, draw.choice(later)) for point in TURNS]
+    reached = play_all(folder, agent_forks, worlds)
     assert reached["held"] == len(TURNS)
     assert reached.total() >= 1.5 * len(TURNS), "some come to their end before they are struck a second time"
 
@@ -173,15 +173,15 @@ def test_a_once_tool_killed_in_flight_happens_once_and_the_model_is_told(
     folder: Path, agent_forks: ForkServer, point: str
 ):
     script = {"killed-payer": [turn("", call("pay", amount=5)), turn("{results}")]}
-    with Scene(folder, agent_forks, script) as scene:
-        deaths = Deaths(scene, at_once=1)
-        life = scene.live("program", AGENT="payer", HOLDFAST_TEST_KILL=point).dies()
-        deaths.note(life)
-        [before] = [moment.journals[RUN] for moment in deaths.moments]
-        result = scene.live("peer").result()
-        deaths.check_end()
+    with AgentWorld(folder, agent_forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
+        process = world.fork("program", AGENT="payer", HOLDFAST_TEST_KILL=point).wait_for_kill()
+        crash_log.record_crash(process)
+        [before] = [moment.journals[RUN] for moment in crash_log.moments]
+        result = world.fork("peer").result()
+        crash_log.check_end()
 
-        begun = scene.lines("pay", "start")
+        begun = world.lines("pay", "start")
         in_doubt = any(noted.intent for noted in before.attempts.values())
         assert in_doubt == (point != "before-commit:3"), "what is struck there is the commit of the intent"
         if in_doubt:
@@ -189,7 +189,7 @@ def test_a_once_tool_killed_in_flight_happens_once_and_the_model_is_told(
             assert len(begun) == (point not in ("before-change:1", "after-commit:3"))
         else:
             assert (result["output"], len(begun)) == ("paid 5", 1)
-        assert scene.asked() == {Asked("killed-payer", 0): 1, Asked("killed-payer", 1): 1}
+        assert world.count_turns() == {AgentTurn("killed-payer", 0): 1, AgentTurn("killed-payer", 1): 1}
 
 
 # Sessions
@@ -210,24 +210,24 @@ def test_the_second_run_of_a_session_killed_anywhere_goes_on_with_the_whole_conv
             turn("You are Ada: {results}"),
         ]
     }
-    with Scene(folder, agent_forks, script) as scene:
-        deaths = Deaths(scene, at_once=1)
+    with AgentWorld(folder, agent_forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
         if point.startswith("held"):
             number = int(point[-1])
-            scene.hold("killed-talker", number)
-            life = scene.live("session", AGENT="talker")
-            scene.wait_until_held("killed-talker", number)
-            life.kill()
-            scene.release("killed-talker", number)
+            world.hold("killed-talker", number)
+            process = world.fork("session", AGENT="talker")
+            world.wait_until_held("killed-talker", number)
+            process.kill()
+            world.release("killed-talker", number)
         else:
-            life = scene.live("session", AGENT="talker", HOLDFAST_TEST_KILL=point).dies()
-        deaths.note(life)
-        assert scene.journal("first").state == "completed"
+            process = world.fork("session", AGENT="talker", HOLDFAST_TEST_KILL=point).wait_for_kill()
+        crash_log.record_crash(process)
+        assert world.journal("first").state == "completed"
 
-        result = scene.live("session", AGENT="talker").result()
+        result = world.fork("session", AGENT="talker").result()
         assert result == {"outputs": ["Hello Ada: door seen", "You are Ada: book seen"], "messages": 8}
         # The provider counts the answers in what it is sent: the turns of the second run are the third and the fourth.
-        deaths.check_end()
+        crash_log.check_end()
 
 
 # Deps
@@ -246,48 +246,48 @@ def test_a_run_that_another_process_takes_over_is_handed_the_deps_of_that_proces
         ],
         "killed-asker": [turn("", call("ask_who")), turn("", call("ask_who")), turn("asked")],
     }
-    with Scene(folder, agent_forks, script) as scene:
-        deaths = Deaths(scene, at_once=1)
-        scene.hold("killed-asker", 1)
+    with AgentWorld(folder, agent_forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
+        world.hold("killed-asker", 1)
         if first == "program":
-            life = scene.live("program", AGENT="asking_chief", DEPS="one")
+            process = world.fork("program", AGENT="asking_chief", DEPS="one")
         else:
-            life = scene.serve("asking_chief", DEPS="one")
-            scene.client.options(id=RUN).start_sync("killed-asking-chief", "Go.")
-        scene.wait_until_held("killed-asker", 1)
-        life.kill()
-        deaths.note(life)
-        scene.release("killed-asker", 1)
+            process = world.serve("asking_chief", DEPS="one")
+            world.client.options(id=RUN).start_sync("killed-asking-chief", "Go.")
+        world.wait_until_held("killed-asker", 1)
+        process.kill()
+        crash_log.record_crash(process)
+        world.release("killed-asker", 1)
 
         if second == "program":
-            scene.live("program", AGENT="asking_chief", DEPS="two")
+            world.fork("program", AGENT="asking_chief", DEPS="two")
         else:
-            scene.serve("asking_chief", DEPS="two")
-        assert scene.wait_for_end(RUN).output["output"] == "two"
-        assert [line.label for line in scene.lines("ask_who", "finish")] == ["one", "one", "two", "two"]
-        deaths.check_end()
+            world.serve("asking_chief", DEPS="two")
+        assert world.wait_for_end(RUN).output["output"] == "two"
+        assert [line.label for line in world.lines("ask_who", "finish")] == ["one", "one", "two", "two"]
+        crash_log.check_end()
 
 
 # SIGTERM
 
 
 def test_a_worker_told_to_stop_lets_the_model_call_in_flight_end_and_records_it(folder: Path, agent_forks: ForkServer):
-    with Scene(folder, agent_forks, FAMILY) as scene:
-        scene.hold("killed-scout", 1)
-        leaver = scene.serve("chief")
-        scene.client.options(id=RUN).start_sync("killed-chief", "Go.")
-        scene.wait_until_held("killed-scout", 1)
+    with AgentWorld(folder, agent_forks, FAMILY) as world:
+        world.hold("killed-scout", 1)
+        leaver = world.serve("chief")
+        world.client.options(id=RUN).start_sync("killed-chief", "Go.")
+        world.wait_until_held("killed-scout", 1)
         leaver.send(signal.SIGTERM)
-        wait_until_sync(lambda: "stopping: " in leaver.complaints, "it drains", describe=lambda: leaver)
-        scene.release("killed-scout", 1)
+        wait_until_sync(lambda: "stopping: " in leaver.stderr_messages, "it drains", describe=lambda: leaver)
+        world.release("killed-scout", 1)
         leaver.ends()
-        moment = scene.moment()
+        moment = world.snapshot()
         scout = next(journal for journal in moment.journals.values() if journal.workflow == "killed-scout")
-        assert [record.name for record in scout.of_kind(STEP)].count("model call") == 2, "the answer was recorded"
-        assert scene.asked()[Asked("killed-scout", 2)] == 0, "and nothing was begun after it"
+        assert [record.name for record in scout.list_records(STEP)].count("model call") == 2, "the answer was recorded"
+        assert world.count_turns()[AgentTurn("killed-scout", 2)] == 0, "and nothing was begun after it"
         assert not moment.in_flight()
 
-        scene.serve("chief")
-        assert scene.wait_for_end(RUN).output["output"] == "All: checked: 5."
-        Deaths(scene, at_once=IN_FLIGHT).check_end()
-        assert {journal.deliveries for journal in scene.moment().journals.values()} == {0}
+        world.serve("chief")
+        assert world.wait_for_end(RUN).output["output"] == "All: checked: 5."
+        CrashLog(world, max_in_flight=IN_FLIGHT).check_end()
+        assert {journal.deliveries for journal in world.snapshot().journals.values()} == {0}

@@ -32,7 +32,7 @@ def command(world: World, *args: str) -> subprocess.Popen[str]:
     )
 
 
-def said(process: subprocess.Popen[str]) -> tuple[int, object]:
+def read_stdout(process: subprocess.Popen[str]) -> tuple[int, object]:
     """Its exit code, and what it told as JSON."""
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert out, err
@@ -44,7 +44,7 @@ def named(journal: Journal, name: str) -> int:
     return sum(record.name == name for record in journal.records)
 
 
-def told(world: World) -> Counter[str]:
+def read_notices(world: World) -> Counter[str]:
     """What people were told, to the end."""
     return Counter(line.label for line in world.lines("approval notification", "finish"))
 
@@ -53,10 +53,10 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
     first = world.worker()
     run = world.client.start_sync("painting", "x")
     world.wait_for_run(run, lambda journal: named(journal, "approval notification"), "has told people")
-    before = world.moment()
+    before = world.snapshot()
     first.kill()
 
-    code, listed = said(command(world, "approvals"))
+    code, listed = read_stdout(command(world, "approvals"))
     assert code == 0
     [asked] = listed  # type: ignore[misc]
     assert (asked["question"], asked["choices"], asked["run_id"]) == (
@@ -64,7 +64,7 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
     )  # fmt: skip
     answers = [command(world, "approve", asked["id"], colour, "--by", by) for colour, by in
                (("red", "ann"), ("blue", "bob"))]  # fmt: skip
-    (ann, by_ann), (bob, by_bob) = [said(one) for one in answers]
+    (ann, by_ann), (bob, by_bob) = [read_stdout(one) for one in answers]
     assert sorted([ann, bob]) == [0, 1]
     winner, loser, colour = ("ann", by_bob, "red") if ann == 0 else ("bob", by_ann, "blue")
     assert loser["error"]["type"] == "ApprovalClosed"  # type: ignore[index]
@@ -74,8 +74,8 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
     journal = world.wait_for_end(run)
     assert journal.output == f"painted {colour}"
     assert [line.label for line in world.lines("paint", "start")] == [colour]
-    assert told(world) == {"requested ann 0": 1}
-    assert len(journal.of_kind(RecordKind.APPROVAL)) == 1
+    assert read_notices(world) == {"requested ann 0": 1}
+    assert len(journal.list_records(RecordKind.APPROVAL)) == 1
     assert not journal.signals
     [closed] = world.client.approvals_sync(all=True)
     assert (closed.id, closed.answered_by, closed.requested_at) == (
@@ -83,8 +83,8 @@ def test_two_people_answer_at_once_while_nobody_lives_and_the_answer_of_one_is_c
         winner,
         datetime.fromisoformat(asked["requested_at"]),
     )
-    check_crash(before, world.moment(), at_once=0)
-    check_end(world.moment(), killed=[first.pid], silent=SILENT)
+    check_crash(before, world.snapshot(), max_in_flight=0)
+    check_end(world.snapshot(), killed=[first.pid], silent=SILENT)
 
 
 def test_reminders_go_on_over_deaths_and_each_is_sent_once(world: World):
@@ -95,12 +95,12 @@ def test_reminders_go_on_over_deaths_and_each_is_sent_once(world: World):
         wait_until_sync(
             lambda label=label: [one for one in world.lines() if one.label == label], label, describe=world.describe
         )
-        before = world.moment()
+        before = world.snapshot()
         victim.kill()
         world.open_gate(label)
         victim = world.worker()
-        wait_until_sync(lambda label=label: told(world)[label], f"{label} is sent", describe=world.describe)
-        check_crash(before, world.moment())
+        wait_until_sync(lambda label=label: read_notices(world)[label], f"{label} is sent", describe=world.describe)
+        check_crash(before, world.snapshot())
     [asked] = world.client.approvals_sync()
     assert asked.reminder_count in (2, 3)
     assert world.client.approve_sync(asked.id, by="ann")
@@ -124,17 +124,17 @@ def test_passing_a_question_on_and_giving_up_happen_once_over_deaths(world: Worl
     assert asked.assignee == "bob"
     victims.append(world.worker())
     world.wait_for_line("give_up", "start", run=run)
-    before = world.moment()
+    before = world.snapshot()
     victims[-1].kill()
     world.open_gate("x")
     world.worker()
     journal = world.wait_for_end(run)
     assert journal.output == "gave x up"
-    assert told(world) == {"requested ann 0": 1, "escalated bob 1": 1}
+    assert read_notices(world) == {"requested ann 0": 1, "escalated bob 1": 1}
     assert named(journal, "approval timeout") == 1
-    assert not journal.of_kind(RecordKind.APPROVAL)
+    assert not journal.list_records(RecordKind.APPROVAL)
     with pytest.raises(ApprovalClosed):
         world.client.approve_sync(asked.id)
     assert Counter(line.phase for line in world.lines("give_up")) == {"start": 2, "finish": 1}
-    check_crash(before, world.moment())
-    check_end(world.moment(), killed=[one.pid for one in victims], silent=SILENT)
+    check_crash(before, world.snapshot())
+    check_end(world.snapshot(), killed=[one.pid for one in victims], silent=SILENT)

@@ -51,7 +51,7 @@ def test_runs_killed_on_sqlite_are_completed_on_postgres_and_nothing_is_repeated
     after = there.journals()
     for run_id, was in before.items():
         assert after[run_id].records[: len(was.records)] == was.records
-        recorded = {was.key_of(record.position, record.name) for record in was.records}
+        recorded = {was.derive_key(record.position, record.name) for record in was.records}
         for key in recorded:  # what was recorded has happened once, before the move
             assert [line.pid for line in there.lines() if line.key == key and line.phase == "finish"] in (
                 [],
@@ -74,7 +74,7 @@ def test_old_runs_are_deleted_while_workers_go_on(world: World):
     for run_id in old:
         world.wait_for_end(run_id)
     world.wait_for_line("hold", "start", run="child-y")
-    ended = world.moment().without(held)
+    ended = world.snapshot().without_run(held)
     check_end(
         type(ended)(
             [line for line in ended.lines if line.run in old],

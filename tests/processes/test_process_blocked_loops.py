@@ -15,19 +15,19 @@ ON_POSTGRES = ("test_the_runs_of_a_blocked_worker_are_taken_over_and_it_is_fence
 """What always runs on PostgreSQL, too."""
 
 
-def complains(world: World, app: App, words: str) -> None:
-    wait_until_sync(lambda: words in app.complaints, f"{app.name} logs {words!r}", describe=world.describe)
+def has_complained(world: World, app: App, words: str) -> None:
+    wait_until_sync(lambda: words in app.stderr_messages, f"{app.name} logs {words!r}", describe=world.describe)
 
 
 def test_it_is_logged_where_a_step_blocks_the_event_loop(world: World):
     worker = world.worker()
     run = world.client.start_sync("stalling", "x", "sleep")
-    complains(world, worker, f"step 'stall' of run '{run}' has blocked the event loop")
-    complains(world, worker, "flows.py")
-    complains(world, worker, "in stall")
+    has_complained(world, worker, f"step 'stall' of run '{run}' has blocked the event loop")
+    has_complained(world, worker, "flows.py")
+    has_complained(world, worker, "in stall")
     world.open_gate("x")
     world.wait_for_end(run)
-    complains(world, worker, "the event loop runs again")
+    has_complained(world, worker, "the event loop runs again")
 
 
 def test_the_runs_of_a_blocked_worker_are_taken_over_and_it_is_fenced_when_it_comes_back(world: World):
@@ -39,18 +39,18 @@ def test_the_runs_of_a_blocked_worker_are_taken_over_and_it_is_fenced_when_it_co
     heir = world.worker(LEASE=1, MAX_BLOCKED=1000)
     world.wait_for_line("hold", "start", run=held, pid=heir.pid)
     world.wait_for_line("stall", "start", run=run, pid=heir.pid)
-    complains(world, blocked, "no longer renews its lease")
+    has_complained(world, blocked, "no longer renews its lease")
     for gate in "xy":
         world.open_gate(gate)
     for name in (held, run):
         assert world.wait_for_end(name).epoch == 2
-    complains(world, blocked, "was declared dead")
+    has_complained(world, blocked, "was declared dead")
     other = world.client.start_sync("shared", "z")
     world.wait_for_end(other)
     for app in (blocked, heir):
         app.send(signal.SIGTERM)
         app.ends()
-    check_end(world.moment(), killed=[blocked.pid])
+    check_end(world.snapshot(), killed=[blocked.pid])
 
 
 def test_a_once_step_that_blocks_its_worker_past_the_bound_has_an_unknown_outcome(world: World):
@@ -89,7 +89,7 @@ def test_a_process_that_does_nothing_else_ends_when_it_is_blocked_past_the_bound
     world.wait_for_line("stall", "start", run=run, pid=worker.pid)
     wait_until_sync(lambda: worker.exit_code is not None, "the worker ends", describe=world.describe)
     assert worker.exit_code == 1
-    assert "blocked the event loop of this process for too long" in worker.complaints
+    assert "blocked the event loop of this process for too long" in worker.stderr_messages
     world.open_gate("x")
     world.worker()
     world.wait_for_end(run)
@@ -105,7 +105,7 @@ def test_sigterm_ends_a_process_whose_event_loop_is_blocked_after_the_grace(worl
     wait_until_sync(lambda: worker.exit_code is not None, "the worker ends", describe=world.describe)
     assert worker.exit_code == 1
     assert 1.0 <= time.monotonic() - told < 20
-    assert "the event loop is blocked" in worker.complaints
+    assert "the event loop is blocked" in worker.stderr_messages
     heir = world.worker()
     world.wait_for_line("stall", "start", run=run, pid=heir.pid)
     world.open_gate("x")
@@ -121,7 +121,7 @@ def test_sigterm_ends_a_process_in_which_no_thread_can_run(world: World, signals
         time.sleep(0.3)  # two signals that arrive together are one
     wait_until_sync(lambda: worker.exit_code is not None, "the worker ends", describe=world.describe)
     assert worker.exit_code == 1
-    assert "in stall" in worker.complaints
+    assert "in stall" in worker.stderr_messages
 
 
 def test_a_second_sigterm_ends_a_blocked_process_at_once(world: World):

@@ -18,7 +18,7 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
     chance = random.Random(7)
     workers = {app.pid: app for app in [world.spawn("worker.py") for _ in range(7)]}
     for worker in workers.values():
-        worker.says("ready")
+        worker.wait_for_output("ready")
     runs = [world.client.start_sync("mixed", f"{n}") for n in range(8)]
     killed: list[int] = []
     for strike in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]:
@@ -30,20 +30,20 @@ def test_runs_of_all_sorts_come_through_one_death_after_the_other(world: World):
         if strike is signal.SIGKILL:
             killed.append(victim.pid)
         assert victim.exit_code == (-signal.SIGKILL if strike is signal.SIGKILL else 0), str(victim)
-        assert "ERROR" not in victim.complaints, str(victim)
+        assert "ERROR" not in victim.stderr_messages, str(victim)
     for n, run in enumerate(runs):
         world.open_gate(f"{n}")
         ended = world.wait_for_end(run)
         assert ended.output == sum(record.name == "is_over" for record in ended.records) - 1
-    check_end(world.moment(), killed=killed)
+    check_end(world.snapshot(), killed=killed)
     (survivor,) = workers.values()
-    assert survivor.complaints == "", str(survivor)
+    assert survivor.stderr_messages == "", str(survivor)
 
 
 def holders(world: World) -> set[int]:
     """The processes that hold runs and have recorded something for them; 0 stands for runs that nobody went on with."""
-    now = world.moment()
-    under_way = [run for run in now.journals.values() if run.state == "running" and run.records]
-    going_on = [run.records[-1] for run in under_way if run.records[-1].epoch == run.epoch]
-    missing = {0} if len(going_on) < len(now.journals) else set()
-    return {now.pids[record.worker] for record in going_on} | missing
+    now = world.snapshot()
+    list_in_progress = [run for run in now.journals.values() if run.state == "running" and run.records]
+    is_progressing = [run.records[-1] for run in list_in_progress if run.records[-1].epoch == run.epoch]
+    missing = {0} if len(is_progressing) < len(now.journals) else set()
+    return {now.pids[record.worker] for record in is_progressing} | missing

@@ -37,7 +37,7 @@ def test_what_is_due_is_decided_by_the_databases_clock(pg_world: PgWorld, ahead:
         assert began - 1 < at < time.time() + 1
     direction = "ahead of" if ahead > 0 else "behind"
     warning = f"the clock of this machine is {abs(ahead):.1f} s {direction} the clock of postgresql://"
-    assert worker.complaints.count(warning) == 1, str(worker)
+    assert worker.stderr_messages.count(warning) == 1, str(worker)
 
 
 def test_workers_whose_clocks_disagree_hand_runs_to_each_other(pg_world: PgWorld):

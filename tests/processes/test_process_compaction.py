@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from agent_processes import COMPACTION, MODEL_CALL, RUN, Asked, Deaths, ForkServer, Scene, call, turn
+from agent_processes import COMPACTION, MODEL_CALL, RUN, AgentTurn, AgentWorld, CrashLog, ForkServer, call, turn
 from ledger import STEP
 
 from holdfast import Runtime
@@ -55,20 +55,20 @@ def points(nth: int) -> list[str]:
     ]
 
 
-def go(scene: Scene, deaths: Deaths, point: str, main: str) -> None:
+def go(world: AgentWorld, crash_log: CrashLog, point: str, main: str) -> None:
     """A process comes to this point, and is killed there."""
     if point.startswith("held"):
         _, agent, number = point.split(":")
-        scene.hold(agent, int(number))
-        life = scene.live(main, AGENT="long_talker", PATIENCE=PATIENCE)
-        scene.wait_until_held(agent, int(number))
-        life.kill()
-        assert deaths.note(life)[Asked(agent, int(number))] == 1
-        scene.release(agent, int(number))
+        world.hold(agent, int(number))
+        process = world.fork(main, AGENT="long_talker", PATIENCE=PATIENCE)
+        world.wait_until_held(agent, int(number))
+        process.kill()
+        assert crash_log.record_crash(process)[AgentTurn(agent, int(number))] == 1
+        world.release(agent, int(number))
         return
-    life = scene.live(main, AGENT="long_talker", PATIENCE=PATIENCE, HOLDFAST_TEST_KILL=point)
-    assert life.ended() != 0, f"it never came to {point}"
-    deaths.note(life)
+    process = world.fork(main, AGENT="long_talker", PATIENCE=PATIENCE, HOLDFAST_TEST_KILL=point)
+    assert process.ended() != 0, f"it never came to {point}"
+    crash_log.record_crash(process)
 
 
 async def rebuilt(url: str) -> Conversation:
@@ -79,19 +79,21 @@ async def rebuilt(url: str) -> Conversation:
 
 @pytest.mark.timeout(300)
 def test_a_long_conversation_killed_at_every_point_of_its_compactions_goes_on(folder: Path, agent_forks: ForkServer):
-    with Scene(folder, agent_forks, SCRIPT) as scene:
-        deaths = Deaths(scene, at_once=1)
-        go(scene, deaths, points(1)[0], "program")
+    with AgentWorld(folder, agent_forks, SCRIPT) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
+        go(world, crash_log, points(1)[0], "program")
         for point in [*points(1)[1:], *points(2)]:
-            go(scene, deaths, point, "peer")
-        result = scene.live("peer", PATIENCE=PATIENCE).result()
-        assert result == {"output": "All seen, the last: p198 seen", "usage": scene.usage()}
-        end = deaths.check_end()
-        conversation = asyncio.run(rebuilt(scene.url))
-    assert len(deaths.pids) == 10
-    assert deaths.lost == Counter([Asked(SUMMARY, 0), Asked(SUMMARY, 1), *(Asked(AGENT, number) for number in FULL)])
+            go(world, crash_log, point, "peer")
+        result = world.fork("peer", PATIENCE=PATIENCE).result()
+        assert result == {"output": "All seen, the last: p198 seen", "usage": world.usage()}
+        end = crash_log.check_end()
+        conversation = asyncio.run(rebuilt(world.url))
+    assert len(crash_log.pids) == 10
+    assert crash_log.lost == Counter(
+        [AgentTurn(SUMMARY, 0), AgentTurn(SUMMARY, 1), *(AgentTurn(AGENT, number) for number in FULL)]
+    )
 
-    steps = [(record.name, record.ok) for record in end.journals[RUN].of_kind(STEP)]
+    steps = [(record.name, record.ok) for record in end.journals[RUN].list_records(STEP)]
     full = [at for at, step in enumerate(steps) if step == (MODEL_CALL, False)]
     assert full == [2 * FULL[0], 2 * FULL[1] + 2]
     assert all(steps[at + 1 : at + 3] == [(COMPACTION, True), (MODEL_CALL, True)] for at in full)

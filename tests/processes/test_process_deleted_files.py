@@ -34,7 +34,7 @@ def test_workers_whose_wal_was_deleted_stop_writing_and_lose_nothing(world: Worl
         world.database.with_name(f"{world.database.name}{suffix}").unlink()
     for worker in workers:  # also the one that has nothing to do
         wait_until_sync(
-            lambda worker=worker: "-wal was deleted" in worker.complaints,
+            lambda worker=worker: "-wal was deleted" in worker.stderr_messages,
             f"{worker.name} notices",
             describe=lambda worker=worker: worker,
         )
@@ -52,4 +52,4 @@ def test_workers_whose_wal_was_deleted_stop_writing_and_lose_nothing(world: Worl
     assert [record.name for record in journal.steps.values()].count("hold") == 2
     first = [line for line in world.lines("hold", "start", run=run) if line.label == "x-1"]
     assert len(first) == 1, "what was recorded in the deleted file is not repeated"
-    check_end(world.moment(), killed=[holder.pid])
+    check_end(world.snapshot(), killed=[holder.pid])

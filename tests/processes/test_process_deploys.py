@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from app_processes import World
-from ledger import PATCH, STEP, Journal, Moment, check_crash, check_end
+from ledger import PATCH, STEP, Journal, Snapshot, check_crash, check_end
 
 RUN = "the-run"
 ON_POSTGRES = ("test_a_rolled_back_deploy_leaves_no_run_waiting_for_the_new_name_of_a_signal",)
@@ -16,15 +16,15 @@ ON_POSTGRES = ("test_a_rolled_back_deploy_leaves_no_run_waiting_for_the_new_name
 
 
 def kill_everywhere(world: World, code: str) -> list[dict[str, Any]]:
-    points = world.spawn("kill_everywhere.py", "kill", "repriced", CODE=code).answers()
+    points = world.spawn("kill_everywhere.py", "kill", "repriced", CODE=code).read_answers()
     return [point for point in points if point["status"] == -signal.SIGKILL]
 
 
-def has_been_there(journal: Journal | None) -> bool:
+def has_visited_gate(journal: Journal | None) -> bool:
     """Whether old code has begun to pay, as far as the store knows."""
     if journal is None:
         return False
-    positions = [record.position for record in journal.of_kind(STEP)]
+    positions = [record.position for record in journal.list_records(STEP)]
     return any(position >= 1 for position in (*positions, *journal.attempts))
 
 
@@ -34,21 +34,21 @@ def test_a_run_that_is_killed_at_any_commit_and_goes_on_with_new_code_pays_in_on
 ):
     killed = kill_everywhere(world, begun_with)
     assert len(killed) >= 12
-    before = {Path(point["folder"]): Moment.read(Path(point["folder"])) for point in killed}
+    before = {Path(point["folder"]): Snapshot.read(Path(point["folder"])) for point in killed}
     pids = {Path(point["folder"]): point["pid"] for point in killed}
     arguments = [word for folder in before for word in (str(folder), "again")]
-    reports = world.spawn("kill_everywhere.py", "recover", "repriced", *arguments, CODE="new").answers()
+    reports = world.spawn("kill_everywhere.py", "recover", "repriced", *arguments, CODE="new").read_answers()
     ways: set[tuple[str, str]] = set()
     for report in reports:
         folder = Path(report["folder"])
         assert report["status"] == 0, f"{folder.name}: {world.apps[-1]}"
-        after = Moment.read(folder)
+        after = Snapshot.read(folder)
         check_crash(before[folder], after)
         check_end(after, killed=[pids[folder]])
 
         was, journal = before[folder].journals.get(RUN), after.journals[RUN]
-        new_way = begun_with == "new" or not has_been_there(was)
-        assert [record.name for record in journal.of_kind(PATCH)] == ["in cents"] * new_way, folder.name
+        new_way = begun_with == "new" or not has_visited_gate(was)
+        assert [record.name for record in journal.list_records(PATCH)] == ["in cents"] * new_way, folder.name
         paid = [line.step for line in after.lines if line.step.startswith("pay") and line.phase == "start"]
         assert paid in ([], ["pay_cents" if new_way else "pay"]), folder.name
         in_doubt = was is not None and any(noted.intent for noted in was.attempts.values())
@@ -84,4 +84,4 @@ def test_a_rolled_back_deploy_leaves_no_run_waiting_for_the_new_name_of_a_signal
     assert not ended.signals
     assert ended.deliveries == 0
     assert [line.pid for line in world.lines("call", "finish", run=run)] == [old.pid, rolled_back.pid]
-    check_end(world.moment(), killed=[new.pid] if stopped_by is signal.SIGKILL else [])
+    check_end(world.snapshot(), killed=[new.pid] if stopped_by is signal.SIGKILL else [])

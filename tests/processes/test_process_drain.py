@@ -37,7 +37,7 @@ def test_a_worker_told_to_stop_finishes_its_step_and_hands_the_run_over(world: W
 
     world.open_gate("x-2")
     assert world.wait_for_end(run).deliveries == 0
-    check_end(world.moment())
+    check_end(world.snapshot())
 
 
 def test_a_second_sigterm_hands_over_at_once_and_counts_no_delivery(world: World):
@@ -54,7 +54,7 @@ def test_a_second_sigterm_hands_over_at_once_and_counts_no_delivery(world: World
     world.open_gate("x-1")
     world.open_gate("x-2")
     world.wait_for_end(run)
-    check_end(world.moment(), killed=[leaver.pid])
+    check_end(world.snapshot(), killed=[leaver.pid])
 
 
 def test_a_step_that_outlasts_the_grace_is_handed_over_unfinished_and_counts_no_delivery(world: World):
@@ -102,17 +102,17 @@ def test_a_worker_told_to_stop_while_it_takes_another_run_finishes_its_step_and_
     run = world.client.start_sync("relay", "x")
     world.wait_for_line("hold", "start", run=run, pid=leaver.pid)
     other = world.client.start_sync("shared", "y")
-    wait_until_sync(lambda: "stopping: " in leaver.complaints, "the worker drains", describe=world.describe)
+    wait_until_sync(lambda: "stopping: " in leaver.stderr_messages, "the worker drains", describe=world.describe)
     world.wait_for_run(other, lambda journal: journal.state == "running", "is taken")
     world.open_gate("x-1")
     leaver.ends()
     assert not world.lines(run=other), "a worker that stops begins nothing new"
-    assert {(journal.state, journal.deliveries) for journal in world.moment().journals.values()} == {("pending", 0)}
+    assert {(journal.state, journal.deliveries) for journal in world.snapshot().journals.values()} == {("pending", 0)}
     world.worker()
     world.open_gate("x-2")
     for each in (run, other):
         world.wait_for_end(each)
-    check_end(world.moment())
+    check_end(world.snapshot())
 
 
 def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_and_ends(world: World):
@@ -122,7 +122,7 @@ def test_a_script_that_ends_while_a_signal_is_on_its_way_to_the_store_writes_it_
     world.worker()
     world.open_gate("x")
     assert world.wait_for_end("letters-x").output == ["x", "the last word"]
-    check_end(world.moment(), killed=[world.apps[0].pid])
+    check_end(world.snapshot(), killed=[world.apps[0].pid])
 
 
 def test_a_script_that_ends_while_an_outcome_is_on_its_way_to_the_store_does_not_lose_it(world: World):
@@ -133,4 +133,4 @@ def test_a_script_that_ends_while_an_outcome_is_on_its_way_to_the_store_does_not
     world.worker()
     world.open_gate("x")
     world.wait_for_end("held-x")
-    check_end(world.moment())
+    check_end(world.snapshot())

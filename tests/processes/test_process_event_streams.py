@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent_processes import RUN, Asked, Deaths, ForkServer, Life, Scene, call, turn
+from agent_processes import RUN, AgentProcess, AgentTurn, AgentWorld, CrashLog, ForkServer, call, turn
 
 from holdfast import Client
 from waits import wait_until_sync
@@ -34,17 +34,17 @@ HALF_WAY = 8
 class Reading:
     """What readers, one after the other, have written down."""
 
-    def __init__(self, scene: Scene, name: str = "notes") -> None:
-        self.scene = scene
-        self._notes = scene.folder / name
+    def __init__(self, world: AgentWorld, name: str = "notes") -> None:
+        self.world = world
+        self._notes = world.folder / name
 
     @property
     def events(self) -> list[dict[str, Any]]:
         lines = self._notes.read_text().splitlines(keepends=True) if self._notes.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def begin(self) -> Life:
-        return self.scene.live("reader", NOTES=self._notes)
+    def begin(self) -> AgentProcess:
+        return self.world.fork("reader", NOTES=self._notes)
 
     def wait_for(self, kind: str, step: int | None, times: int = 1) -> None:
         """Until so many such events are written down."""
@@ -53,7 +53,7 @@ class Reading:
             return sum((one["kind"], one["step"]) == (kind, step) for one in self.events) >= times
 
         wait_until_sync(
-            there, f"{kind} of step {step} is read", describe=lambda: f"{self.events}\n{self.scene.describe()}"
+            there, f"{kind} of step {step} is read", describe=lambda: f"{self.events}\n{self.world.describe()}"
         )
 
     def texts(self) -> dict[int, str]:
@@ -83,7 +83,7 @@ class Reading:
         kinds = Counter(event["kind"] for event in events)
         assert (kinds["answered"], kinds["step"], kinds["ended"]) == (3, 3, 1)
         assert events[-1]["kind"] == "ended"
-        late = Reading(self.scene, "late")
+        late = Reading(self.world, "late")
         late.begin().ends()
         assert list(late.texts().values()) == SAID
         assert durable(late.events) == durable(events)
@@ -102,23 +102,23 @@ def durable(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_a_reader_that_is_killed_goes_on_where_it_was_and_one_that_comes_late_is_told_all(
     folder: Path, agent_forks: ForkServer
 ):
-    with Scene(folder / "reader", agent_forks, TALK) as scene:
-        scene.hold(TALKER, 0, after=HALF_WAY)
-        scene.hold(TALKER, 2, after=HALF_WAY)
-        reading = Reading(scene)
+    with AgentWorld(folder / "reader", agent_forks, TALK) as world:
+        world.hold(TALKER, 0, after=HALF_WAY)
+        world.hold(TALKER, 2, after=HALF_WAY)
+        reading = Reading(world)
         reader = reading.begin()
-        program = scene.live("program", AGENT="talker")
+        program = world.fork("program", AGENT="talker")
         reading.wait_for("text", 1)
         reader.kill()  # in the middle of an answer that still comes
-        scene.release(TALKER, 0)
-        scene.wait_until_held(TALKER, 2)
+        world.release(TALKER, 0)
+        world.wait_until_held(TALKER, 2)
         reader = reading.begin()  # that answer is recorded by now
         reading.wait_for("text", 6)
         reader.kill()
         reader = reading.begin()
         reader.kill()  # perhaps before it has read anything
         reader = reading.begin()
-        scene.release(TALKER, 2)
+        world.release(TALKER, 2)
         reader.ends()
         assert program.result()["output"] == SAID[-1]
         assert "retracted" not in {event["kind"] for event in reading.events}
@@ -128,17 +128,17 @@ def test_a_reader_that_is_killed_goes_on_where_it_was_and_one_that_comes_late_is
 def test_what_a_killed_worker_has_told_is_taken_back_and_only_what_was_in_flight_is_paid_again(
     folder: Path, agent_forks: ForkServer
 ):
-    with Scene(folder / "worker", agent_forks, TALK) as scene:
-        scene.hold(TALKER, 2, after=HALF_WAY)
-        deaths = Deaths(scene, at_once=2)
-        reading = Reading(scene)
+    with AgentWorld(folder / "worker", agent_forks, TALK) as world:
+        world.hold(TALKER, 2, after=HALF_WAY)
+        crash_log = CrashLog(world, max_in_flight=2)
+        reading = Reading(world)
         reader = reading.begin()
-        program = scene.live("program", AGENT="talker")
+        program = world.fork("program", AGENT="talker")
         reading.wait_for("text", 6)
         program.kill()
-        assert deaths.note(program) == {Asked(TALKER, 2): 1}
-        scene.release(TALKER, 2)
-        peer = scene.live("peer", AGENT="talker")
+        assert crash_log.record_crash(program) == {AgentTurn(TALKER, 2): 1}
+        world.release(TALKER, 2)
+        peer = world.fork("peer", AGENT="talker")
         assert peer.result()["output"] == SAID[-1]
         reader.ends()
         told = [event for event in reading.events if event["step"] == 6]
@@ -150,6 +150,6 @@ def test_what_a_killed_worker_has_told_is_taken_back_and_only_what_was_in_flight
         assert partial.endswith(SAID[-1])
         assert SAID[-1].startswith(partial.removesuffix(SAID[-1]))
         reading.check()
-        deaths.check_end()
-        assert scene.asked() == {Asked(TALKER, 0): 1, Asked(TALKER, 1): 1, Asked(TALKER, 2): 2}
-        assert Client(scene.url).usage_sync(RUN).input_tokens == 101 + 103 + 107
+        crash_log.check_end()
+        assert world.count_turns() == {AgentTurn(TALKER, 0): 1, AgentTurn(TALKER, 1): 1, AgentTurn(TALKER, 2): 2}
+        assert Client(world.url).usage_sync(RUN).input_tokens == 101 + 103 + 107

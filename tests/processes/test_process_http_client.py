@@ -29,7 +29,7 @@ class Site:
         self.serve()
 
     def serve(self) -> None:
-        self.server: App = self.world.spawn("http_server.py", PORT=self.port).says("ready")
+        self.server: App = self.world.spawn("http_server.py", PORT=self.port).wait_for_output("ready")
 
 
 def in_background(call: Callable[..., Any], *arguments: Any) -> Future[Any]:

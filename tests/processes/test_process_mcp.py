@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent_processes import RUN, ForkServer, Scene, call, turn
+from agent_processes import RUN, AgentWorld, ForkServer, call, turn
 from mcp_ledger import is_alive, ledger
 
 from waits import wait_until_sync
@@ -25,8 +25,8 @@ HELD = ("look", "put", "book")
 def test_a_worker_killed_while_mcp_tools_run_is_followed_by_one_that_repeats_what_may_be_repeated(
     folder: Path, agent_forks: ForkServer
 ):
-    with Scene(folder, agent_forks, SCRIPT) as scene:
-        desk = scene.folder / "desk"
+    with AgentWorld(folder, agent_forks, SCRIPT) as world:
+        desk = world.folder / "desk"
         desk.mkdir()
         (desk / "held.hold").touch()
 
@@ -36,17 +36,17 @@ def test_a_worker_killed_while_mcp_tools_run_is_followed_by_one_that_repeats_wha
         def pids() -> list[int]:
             return [one["pid"] for one in ledger(desk) if one["tool"] == "start"]
 
-        life = scene.live("program", AGENT="clerk")
-        wait_until_sync(lambda: len(calls()) == len(HELD), "all three calls are in flight", describe=scene.describe)
+        process = world.fork("program", AGENT="clerk")
+        wait_until_sync(lambda: len(calls()) == len(HELD), "all three calls are in flight", describe=world.describe)
         [first] = pids()
-        life.kill()
+        process.kill()
         wait_until_sync(
             lambda: not is_alive(first), "the server of a killed worker ends by itself", describe=lambda: ledger(desk)
         )
         (desk / "held.hold").unlink()
 
-        worker = scene.serve("clerk")
-        output = scene.wait_for_end(RUN).output["output"]
+        worker = world.serve("clerk")
+        output = world.wait_for_end(RUN).output["output"]
         [_, second] = pids()
         assert "look: held, put: held, " in output
         assert "The process stopped while the tool 'book' ran; it may or may not have happened" in output
@@ -59,10 +59,10 @@ def test_a_worker_killed_while_mcp_tools_run_is_followed_by_one_that_repeats_wha
         asked = Counter((one["tool"], one["pid"]) for one in ledger(desk))
         assert (asked["tools/list", first], asked["tools/list", second]) == (3, 0)
         assert (asked["add", first], asked["add", second]) == (1, 0)
-        assert set(scene.asked().values()) == {1}
+        assert set(world.count_turns().values()) == {1}
 
         worker.send(signal.SIGTERM)
         worker.ends()
         assert not is_alive(second), "a worker that stops in good order takes its servers along"
-        assert "Traceback" not in worker.complaints
-        assert "Task was destroyed" not in worker.complaints
+        assert "Traceback" not in worker.stderr_messages
+        assert "Task was destroyed" not in worker.stderr_messages

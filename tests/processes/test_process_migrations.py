@@ -43,8 +43,8 @@ def test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why(world: Worl
     migrate(world, compatible_from=NEWER)
     ends(world, old)
     assert old.exit_code == 1
-    assert "SchemaTooNew" in old.complaints.splitlines()[-1]
-    assert "a newer Holdfast has migrated it. Upgrade this one" in old.complaints
+    assert "SchemaTooNew" in old.stderr_messages.splitlines()[-1]
+    assert "a newer Holdfast has migrated it. Upgrade this one" in old.stderr_messages
     assert world.lines("hold", "stopped", run=run), "its step was told to stop"
     assert len(world.journal(run).records) == 1
 
@@ -53,7 +53,7 @@ def test_a_worker_that_is_too_old_for_a_migration_stops_and_says_why(world: Worl
     world.open_gate("x")
     assert world.wait_for_end(run).output == ["x before", "x", "x after"]
     assert [line.pid for line in world.lines("hold", "finish", run=run)] == [new.pid]
-    check_end(world.moment(), killed=[old.pid])
+    check_end(world.snapshot(), killed=[old.pid])
 
 
 def test_a_worker_goes_on_after_a_migration_that_only_adds(world: World):

@@ -21,7 +21,7 @@ NEIGHBORS = 10
     [("returns", 0), ("awaits", 0), ("raises", 1), ("exits", 7), ("in a thread", 0), ("in a task", 0)],
 )
 def test_a_forked_child_ends_and_touches_nothing_of_its_parent(world: World, how: str, exit_code: int):
-    worker = world.spawn("forking_worker.py").says("ready")
+    worker = world.spawn("forking_worker.py").wait_for_output("ready")
     neighbors = [world.client.start_sync("neighbor", number) for number in range(NEIGHBORS)]
     for run in neighbors:
         world.wait_for_line("hold", "start", run=run)
@@ -35,25 +35,25 @@ def test_a_forked_child_ends_and_touches_nothing_of_its_parent(world: World, how
     worker.send(signal.SIGTERM)
     worker.ends()
     if how == "raises":
-        assert "ValueError: from the child" in worker.complaints
+        assert "ValueError: from the child" in worker.stderr_messages
     if how in ("returns", "awaits"):
-        assert "it ends here. End it with os._exit()" in worker.complaints
+        assert "it ends here. End it with os._exit()" in worker.stderr_messages
 
 
 def test_a_signal_to_a_forked_child_ends_the_child_and_not_its_parent(world: World):
-    worker = world.spawn("forking_worker.py").says("ready")
+    worker = world.spawn("forking_worker.py").wait_for_output("ready")
     forked = world.client.start_sync("forks", "works")
     [child] = wait_until_sync(lambda: children_of(worker.pid), "the child is there", describe=world.describe)
     os.kill(child, signal.SIGTERM)
     assert world.wait_for_end(forked).output == -signal.SIGTERM
     assert worker.exit_code is None
-    assert "stopping" not in worker.complaints
+    assert "stopping" not in worker.stderr_messages
     worker.send(signal.SIGTERM)
     worker.ends()
 
 
 def test_a_child_of_multiprocessing_may_use_a_runtime_of_its_own(world: World):
-    worker = world.spawn("forking_worker.py").says("ready")
+    worker = world.spawn("forking_worker.py").wait_for_output("ready")
     forked = world.client.start_sync("forks", "multiprocessing")
     assert world.wait_for_end(forked).output == ["32 characters", 0]
     assert len(world.lines("", "child")) == 1

@@ -39,13 +39,13 @@ def small_disk(folder: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def be_away(server: Server) -> None:
+def take_down(server: Server) -> None:
     server.control("stop", "-m", "immediate")
     time.sleep(OUTAGE)
     server.control("start")
 
 
-def stand_still(server: Server) -> None:
+def suspend_server(server: Server) -> None:
     """All connections and locks stay, and everything that was asked is answered at once when it goes on."""
     processes = [server.process, *server.process.children()]
     for process in processes:
@@ -55,13 +55,13 @@ def stand_still(server: Server) -> None:
         process.resume()
 
 
-@pytest.mark.parametrize("outage", [be_away, stand_still])
+@pytest.mark.parametrize("outage", [take_down, suspend_server])
 def test_a_server_that_is_away_for_longer_than_the_lease_costs_no_worker_its_runs(
     folder: Path, server: Server, outage: Callable[[Server], None]
 ):
     world = PgWorld(folder, server.url)
     try:
-        come_through(world, two_busy_workers(world), lambda: outage(server))
+        survive_outage(world, two_busy_workers(world), lambda: outage(server))
     finally:
         world.clean_up()
 
@@ -77,14 +77,14 @@ def test_a_disk_that_is_full_for_longer_than_the_lease_costs_no_worker_its_runs(
         def outage() -> None:
             fill(small_disk / "ballast")
             wait_until_sync(
-                lambda: all("could not be renewed" in one.complaints for one in workers),
+                lambda: all("could not be renewed" in one.stderr_messages for one in workers),
                 "full",
                 describe=world.describe,
             )
             time.sleep(OUTAGE)
             (small_disk / "ballast").unlink()
 
-        come_through(world, workers, outage)
+        survive_outage(world, workers, outage)
     finally:
         world.clean_up()
 
@@ -101,7 +101,7 @@ def two_busy_workers(world: World) -> list[App]:
     return workers
 
 
-def come_through(world: World, workers: list[App], outage: Callable[[], None]) -> None:
+def survive_outage(world: World, workers: list[App], outage: Callable[[], None]) -> None:
     """After the outage every worker is the one that it was, and every step ends where it began."""
     before = world.live_workers()
     assert sorted(before.values()) == sorted(worker.pid for worker in workers)
@@ -118,7 +118,7 @@ def come_through(world: World, workers: list[App], outage: Callable[[], None]) -
             assert len(world.lines(step, phase)) == RUNS, f"{step} {phase}"
     assert world.live_workers() == before
     for worker in workers:
-        assert "Traceback" not in worker.complaints, str(worker)
+        assert "Traceback" not in worker.stderr_messages, str(worker)
 
 
 def fill(ballast: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent_processes import RUN, Asked, ForkServer, Scene, call, turn
+from agent_processes import RUN, AgentTurn, AgentWorld, ForkServer, call, turn
 
 from holdfast import Client
 
@@ -31,18 +31,20 @@ SCRIPT = {
 
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_plan_outlives_the_process_that_wrote_it(folder: Path, agent_forks: ForkServer, number: int):
-    with Scene(folder, agent_forks, SCRIPT) as scene:
-        scene.hold(AGENT, number)
-        life = scene.live("program", AGENT="planner")
-        scene.wait_until_held(AGENT, number)
-        life.kill()
-        left = Client(scene.url).plan_sync(RUN)
+    with AgentWorld(folder, agent_forks, SCRIPT) as world:
+        world.hold(AGENT, number)
+        process = world.fork("program", AGENT="planner")
+        world.wait_until_held(AGENT, number)
+        process.kill()
+        left = Client(world.url).plan_sync(RUN)
         wanted = ["working", "open"] if number < 4 else ["done", "working"]
-        assert [item.status for item in left] == wanted, scene.describe()
-        scene.release(AGENT, number)
+        assert [item.status for item in left] == wanted, world.describe()
+        world.release(AGENT, number)
 
-        assert scene.live("peer").result()["output"] == "All is told.", scene.describe()
-        assert Client(scene.url).plan_sync(RUN).done_count == 2
-        assert scene.asked() == {Asked(AGENT, at): 2 if at == number else 1 for at in range(7)}, scene.describe()
-        assert len(scene.lines("load_skill", "start")) == 1, scene.describe()
-        assert len(scene.lines("look", "start")) == 1, scene.describe()
+        assert world.fork("peer").result()["output"] == "All is told.", world.describe()
+        assert Client(world.url).plan_sync(RUN).done_count == 2
+        assert world.count_turns() == {AgentTurn(AGENT, at): 2 if at == number else 1 for at in range(7)}, (
+            world.describe()
+        )
+        assert len(world.lines("load_skill", "start")) == 1, world.describe()
+        assert len(world.lines("look", "start")) == 1, world.describe()

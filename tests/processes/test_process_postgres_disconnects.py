@@ -42,18 +42,18 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_commit_loses_and_doubles_no
             assert world.wait_for_end(run).output == [f"{name} before", name, f"{name} after"]
             assert cut.done.wait(TIMEOUT_S), f"{name}: nothing was cut, of {proxy.passed}"
     assert worker.exit_code is None
-    check_end(world.moment())
+    check_end(world.snapshot())
 
 
 def test_records_that_arrive_when_the_run_is_anothers_change_nothing(pg_world: PgWorld, proxy: Proxy):
     world = pg_world
-    zombie, peer, run = stopped_in_a_commit(world, proxy, "append")
+    zombie, peer, run = stop_during_commit(world, proxy, "append")
     ended = world.wait_for_end(run)
     proxy.last.go_on.set()
     assert proxy.last.done.wait(TIMEOUT_S)
-    come_back(world, zombie)
+    reconnect_zombie(world, zombie)
     assert world.journal(run) == ended, "the zombie changed the run"
-    end = world.moment()
+    end = world.snapshot()
     assert [end.pids[record.worker] for record in ended.records] == [zombie.pid, zombie.pid, peer.pid]
     assert [line.pid for line in world.lines("call", "finish") if line.label == "x after"] == [zombie.pid, peer.pid]
     check_end(end, killed=[zombie.pid])
@@ -61,7 +61,7 @@ def test_records_that_arrive_when_the_run_is_anothers_change_nothing(pg_world: P
 
 def test_a_takeover_waits_for_a_batch_that_has_locked_the_run(pg_world: PgWorld, proxy: Proxy):
     world = pg_world
-    zombie, peer, run = stopped_in_a_commit(world, proxy, "batch")
+    zombie, peer, run = stop_during_commit(world, proxy, "batch")
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     wait_until_sync(lambda: world.tables.ask(waiting), "the peer waits for the run", describe=world.describe)
     assert world.journal(run).epoch == 1
@@ -69,8 +69,8 @@ def test_a_takeover_waits_for_a_batch_that_has_locked_the_run(pg_world: PgWorld,
     assert world.wait_for_end(other).output == peer.pid, "only what needs the run has to wait"
     proxy.last.go_on.set()
     ended = world.wait_for_end(run)
-    come_back(world, zombie)
-    end = world.moment()
+    reconnect_zombie(world, zombie)
+    end = world.snapshot()
     recorders = [end.pids[record.worker] for record in ended.records]
     if recorders[1] == zombie.pid:
         assert not world.lines("hold", "start", pid=peer.pid), "it was recorded in time, and begun again"
@@ -80,7 +80,7 @@ def test_a_takeover_waits_for_a_batch_that_has_locked_the_run(pg_world: PgWorld,
     check_end(end, killed=[zombie.pid])
 
 
-def stopped_in_a_commit(world: PgWorld, proxy: Proxy, sort: str) -> tuple[App, App, str]:
+def stop_during_commit(world: PgWorld, proxy: Proxy, sort: str) -> tuple[App, App, str]:
     """A worker that is stopped with a commit on its way to the server, one that is not, and the run."""
     zombie = world.worker(HOLDFAST_URL=proxy.url, LEASE=1.0)
     run = world.client.start_sync("held", "x")
@@ -97,13 +97,15 @@ def stopped_in_a_commit(world: PgWorld, proxy: Proxy, sort: str) -> tuple[App, A
     return zombie, peer, run
 
 
-def come_back(world: PgWorld, zombie: App) -> None:
+def reconnect_zombie(world: PgWorld, zombie: App) -> None:
     """Let a stopped worker go on that was taken for dead, and wait until it knows."""
     wait_until_sync(
         lambda: zombie.pid not in world.live_workers().values(), "the zombie is buried", describe=world.describe
     )
     zombie.send(signal.SIGCONT)
-    wait_until_sync(lambda: "registers anew" in zombie.complaints, "the zombie comes back", describe=world.describe)
+    wait_until_sync(
+        lambda: "registers anew" in zombie.stderr_messages, "the zombie comes back", describe=world.describe
+    )
 
 
 WHATEVER = ("COMMIT", "FOR SHARE", "BEGIN", "lease_expires_at =", "pg_notify", "LISTEN", "SELECT")
@@ -141,6 +143,6 @@ def test_connections_that_are_cut_again_and_again_under_load_lose_and_double_not
         assert "unknown" not in world.wait_for_end(run).output
     assert world.wait_for_end(letters).output == ["x", *(f"{number}" for number in range(14))]
     assert worker.exit_code is None
-    assert "Traceback" not in worker.complaints, str(worker)
-    check_end(world.moment())
+    assert "Traceback" not in worker.stderr_messages, str(worker)
+    check_end(world.snapshot())
     assert all(journal.deliveries == 0 for journal in world.journals().values())

@@ -24,7 +24,7 @@ QUIET = 3.0
 """Seconds for which an idle worker is watched."""
 
 
-def killed_in_a_row(world: PgWorld, lease: float, kills: int, **settings: object) -> list[float]:
+def kill_in_sequence(world: PgWorld, lease: float, kills: int, **settings: object) -> list[float]:
     """Kill one worker after the other, with a step in flight; returns how long it took the next one to go on."""
     delays: list[float] = []
     victims: list[int] = []
@@ -33,26 +33,26 @@ def killed_in_a_row(world: PgWorld, lease: float, kills: int, **settings: object
         run = world.client.start_sync("held", f"{number}")
         world.wait_for_line("hold", "start", run=run, pid=victim.pid)
         peer = world.worker(LEASE=lease, **settings)
-        before = world.moment()
+        before = world.snapshot()
         killed_at = victim.kill()
         victims.append(victim.pid)
         delays.append(world.wait_for_line("hold", "start", run=run, pid=peer.pid).at - killed_at)
         world.open_gate(f"{number}")
         assert world.wait_for_end(run).deliveries <= 1
-        check_crash(before, world.moment())
+        check_crash(before, world.snapshot())
         victim = peer
-    check_end(world.moment(), killed=victims)
+    check_end(world.snapshot(), killed=victims)
     return delays
 
 
 def test_the_runs_of_a_killed_worker_go_on_long_before_its_lease_ends(pg_world: PgWorld):
-    delays = killed_in_a_row(pg_world, LEASE, KILLS)
+    delays = kill_in_sequence(pg_world, LEASE, KILLS)
     print(f"\nSIGKILL to the next worker's first step: {', '.join(f'{delay:.2f}' for delay in delays)} s")
     assert statistics.median(delays) < SOON, delays
 
 
 def check_behind_pooler(world: PgWorld, url: str) -> None:
-    (delay,) = killed_in_a_row(world, SHORT_LEASE, 1, HOLDFAST_URL=url)
+    (delay,) = kill_in_sequence(world, SHORT_LEASE, 1, HOLDFAST_URL=url)
     # The lease was renewed up to a third of it before the kill.
     assert SHORT_LEASE / 2 < delay < SHORT_LEASE + SOON
 

@@ -35,10 +35,10 @@ def restarted(folder: Path, server: Server) -> Iterator[PgWorld]:
 
 
 def test_a_server_that_is_restarted_again_and_again_loses_and_doubles_nothing(restarted: PgWorld, server: Server):
-    come_through_restarts(restarted, server, RESTARTS)
+    survive_restarts(restarted, server, RESTARTS)
 
 
-def come_through_restarts(world: PgWorld, server: Server, restarts: int) -> None:
+def survive_restarts(world: PgWorld, server: Server, restarts: int) -> None:
     """Restart the server so many times under load, and hold what came of it against the ledger."""
     workers = [world.worker(LEASE=LEASE) for _ in range(2)]
     mixed = [world.client.start_sync("mixed", f"{n}") for n in range(4)]
@@ -46,24 +46,24 @@ def come_through_restarts(world: PgWorld, server: Server, restarts: int) -> None
     world.open_gate("x")
     for number in range(restarts):
         for run in mixed:
-            going_on(world, run)
+            is_progressing(world, run)
         restart = threading.Thread(target=server.restart)
         restart.start()
         send(world, letters, f"{number}")
         restart.join()
     for n, run in enumerate(mixed):
-        going_on(world, run)
+        is_progressing(world, run)
         world.open_gate(f"{n}")
         ended = world.wait_for_end(run)
         assert ended.deliveries == 0
         assert ended.output == sum(record.name == "is_over" for record in ended.records) - 1
     ended = world.wait_for_end(letters)
     assert ended.output == ["x", *(f"{number}" for number in range(restarts))]
-    assert len(ended.of_kind(SIGNAL)) == restarts
-    check_end(world.moment())
+    assert len(ended.list_records(SIGNAL)) == restarts
+    check_end(world.snapshot())
     for worker in workers:
         assert worker.exit_code is None
-        assert "Traceback" not in worker.complaints, str(worker)
+        assert "Traceback" not in worker.stderr_messages, str(worker)
     assert set(world.live_workers().values()) == {worker.pid for worker in workers}
 
 
@@ -71,14 +71,14 @@ def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(restart
     world = restarted
     server.control("stop", "-m", "immediate")
     worker = world.spawn("worker.py")
-    wait_until_sync(lambda: "waiting for the store: " in worker.complaints, "it says so", describe=lambda: worker)
+    wait_until_sync(lambda: "waiting for the store: " in worker.stderr_messages, "it says so", describe=lambda: worker)
     server.control("start")
-    worker.says("ready")
+    worker.wait_for_output("ready")
     run = world.client.start_sync("shared", "x")
     assert world.wait_for_end(run).output == worker.pid
 
 
-def going_on(world: PgWorld, run: str) -> None:
+def is_progressing(world: PgWorld, run: str) -> None:
     """Wait until something more is recorded for a run."""
     seen = len(world.journal(run).records)
     world.wait_for_run(run, lambda journal: len(journal.records) > seen + 3, "goes on")

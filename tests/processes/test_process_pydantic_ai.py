@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from agent_processes import RUN, Asked, Deaths, ForkServer, Scene, call, turn
+from agent_processes import RUN, AgentTurn, AgentWorld, CrashLog, ForkServer, call, turn
 from ledger import read_journals
 
 from waits import wait_until_sync
@@ -63,32 +63,32 @@ POINTS = [
 def play(folder: Path, forks: ForkServer, main: str, point: str) -> bool:
     """Kill an agent at one point, and let another process go on; whether the point was reached."""
     script, output = SITUATIONS[main]
-    with Scene(folder / f"{main}-{point.replace(':', '-')}", forks, script) as scene:
-        deaths = Deaths(scene, at_once=2)
+    with AgentWorld(folder / f"{main}-{point.replace(':', '-')}", forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=2)
         try:
             if point.startswith("held"):
                 _, agent, number = point.split(":")
-                scene.hold(agent, int(number))
-                life = scene.live(main, RUN_ID=RUN)
-                scene.wait_until_held(agent, int(number))
-                life.kill()
-                scene.release(agent, int(number))
-                assert deaths.note(life)[Asked(agent, int(number))] == 1
+                world.hold(agent, int(number))
+                process = world.fork(main, RUN_ID=RUN)
+                world.wait_until_held(agent, int(number))
+                process.kill()
+                world.release(agent, int(number))
+                assert crash_log.record_crash(process)[AgentTurn(agent, int(number))] == 1
             else:
-                life = scene.live(main, RUN_ID=RUN, HOLDFAST_TEST_KILL=point)
-                if life.ended() == 0:
+                process = world.fork(main, RUN_ID=RUN, HOLDFAST_TEST_KILL=point)
+                if process.ended() == 0:
                     return False
-                deaths.note(life)
+                crash_log.record_crash(process)
             # Another worker finds the run; if its start was not recorded, only the program itself can begin it again.
-            last = scene.live("peer" if read_journals(scene.database) else main, RUN_ID=RUN)
-            assert last.result() == {"output": output, "usage": scene.usage()}
-            deaths.check_end()
-            asked = scene.asked()
-            again = scene.live(main, RUN_ID=RUN).result()
+            last = world.fork("peer" if read_journals(world.database) else main, RUN_ID=RUN)
+            assert last.result() == {"output": output, "usage": world.usage()}
+            crash_log.check_end()
+            asked = world.count_turns()
+            again = world.fork(main, RUN_ID=RUN).result()
             assert again["output"] == output
-            assert scene.asked() == asked, "the recorded result is read"
+            assert world.count_turns() == asked, "the recorded result is read"
         except AssertionError as error:
-            raise AssertionError(f"{main} killed at {point}: {error}\n{scene.describe()}") from error
+            raise AssertionError(f"{main} killed at {point}: {error}\n{world.describe()}") from error
     return True
 
 
@@ -118,35 +118,35 @@ def test_an_agent_of_the_library_killed_at_any_point_goes_on_and_repeats_nothing
 def test_a_script_without_ids_that_is_killed_and_started_again_pays_once(
     folder: Path, agent_forks: ForkServer, point: str
 ) -> None:
-    with Scene(folder, agent_forks, OWN) as scene:
-        deaths = Deaths(scene, at_once=2)
-        deaths.note(scene.live("library", HOLDFAST_TEST_KILL=point).dies())
-        assert scene.live("library").result()["output"] == SITUATIONS["library"][1]
-        deaths.check_end()
-        assert len(read_journals(scene.database)) == 1
+    with AgentWorld(folder, agent_forks, OWN) as world:
+        crash_log = CrashLog(world, max_in_flight=2)
+        crash_log.record_crash(world.fork("library", HOLDFAST_TEST_KILL=point).wait_for_kill())
+        assert world.fork("library").result()["output"] == SITUATIONS["library"][1]
+        crash_log.check_end()
+        assert len(read_journals(world.database)) == 1
 
 
 def test_a_script_that_is_started_again_brings_its_deps_to_the_run_that_it_goes_on_with(
     folder: Path, agent_forks: ForkServer
 ) -> None:
     script = {"library-asker": [turn("", call("ask_who")), turn("{results}")]}
-    with Scene(folder, agent_forks, script) as scene:
-        deaths = Deaths(scene, at_once=1)
-        first = scene.live("library", AGENT="asker", DEPS="first", HOLDFAST_TEST_KILL="after-library_request:1")
-        deaths.note(first.dies())
-        assert scene.live("library", AGENT="asker", DEPS="second").result()["output"] == "second"
-        deaths.check_end()
-        assert len(read_journals(scene.database)) == 1
+    with AgentWorld(folder, agent_forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
+        first = world.fork("library", AGENT="asker", DEPS="first", HOLDFAST_TEST_KILL="after-library_request:1")
+        crash_log.record_crash(first.wait_for_kill())
+        assert world.fork("library", AGENT="asker", DEPS="second").result()["output"] == "second"
+        crash_log.check_end()
+        assert len(read_journals(world.database)) == 1
 
 
 def test_a_script_that_is_started_again_brings_what_cannot_be_recorded(folder: Path, agent_forks: ForkServer) -> None:
-    with Scene(folder, agent_forks, SCOUTING) as scene:
-        deaths = Deaths(scene, at_once=2)
-        first = scene.live("library", AGENT="scout", BOUND="yes", HOLDFAST_TEST_KILL="after-library_request:2")
-        deaths.note(first.dies())
-        assert scene.live("library", AGENT="scout", BOUND="yes").result()["output"] == SCOUTED
-        deaths.check_end()
-        assert len(read_journals(scene.database)) == 1
+    with AgentWorld(folder, agent_forks, SCOUTING) as world:
+        crash_log = CrashLog(world, max_in_flight=2)
+        first = world.fork("library", AGENT="scout", BOUND="yes", HOLDFAST_TEST_KILL="after-library_request:2")
+        crash_log.record_crash(first.wait_for_kill())
+        assert world.fork("library", AGENT="scout", BOUND="yes").result()["output"] == SCOUTED
+        crash_log.check_end()
+        assert len(read_journals(world.database)) == 1
 
 
 @pytest.mark.parametrize("point", ["after-half_way:1", "after-change:1"])
@@ -154,52 +154,58 @@ def test_a_once_tool_of_the_library_killed_in_flight_happens_once(
     folder: Path, agent_forks: ForkServer, point: str
 ) -> None:
     script = {"library-payer": [turn("", call("pay", amount=5)), turn("{results}")]}
-    with Scene(folder, agent_forks, script) as scene:
-        deaths = Deaths(scene, at_once=1)
-        deaths.note(scene.live("library", AGENT="payer", RUN_ID=RUN, HOLDFAST_TEST_KILL=point).dies())
-        assert "may or may not have happened" in scene.live("peer").result()["output"]
-        assert len(scene.lines("pay", "start")) == 1
+    with AgentWorld(folder, agent_forks, script) as world:
+        crash_log = CrashLog(world, max_in_flight=1)
+        crash_log.record_crash(
+            world.fork("library", AGENT="payer", RUN_ID=RUN, HOLDFAST_TEST_KILL=point).wait_for_kill()
+        )
+        assert "may or may not have happened" in world.fork("peer").result()["output"]
+        assert len(world.lines("pay", "start")) == 1
 
 
 def test_a_stream_killed_in_the_middle_of_an_answer_is_finished_by_another_process(
     folder: Path, agent_forks: ForkServer
 ) -> None:
-    with Scene(folder, agent_forks, SCOUTING) as scene:
-        deaths = Deaths(scene, at_once=2)
-        scene.hold(SCOUT, 1, after=HALF_WAY)
-        life = scene.live("library_stream", AGENT="scout")
-        wait_until_sync(lambda: life.said, "the first words arrive while the model is silent", describe=scene.describe)
-        scene.wait_until_held(SCOUT, 1)
-        heard = "".join(json.loads(line)["heard"] for line in life.said)
+    with AgentWorld(folder, agent_forks, SCOUTING) as world:
+        crash_log = CrashLog(world, max_in_flight=2)
+        world.hold(SCOUT, 1, after=HALF_WAY)
+        process = world.fork("library_stream", AGENT="scout")
+        wait_until_sync(
+            lambda: process.stdout_lines, "the first words arrive while the model is silent", describe=world.describe
+        )
+        world.wait_until_held(SCOUT, 1)
+        heard = "".join(json.loads(line)["heard"] for line in process.stdout_lines)
         assert SCOUTED.startswith(heard)
         assert heard != SCOUTED
-        life.kill()
-        scene.release(SCOUT, 1)
-        assert deaths.note(life) == {Asked(SCOUT, 1): 1}
-        assert scene.live("peer").result() == {"output": SCOUTED, "usage": scene.usage()}
-        deaths.check_end()
-        asked = scene.asked()
-        assert scene.live("library_stream", AGENT="scout").result() == {"output": SCOUTED}
-        assert scene.asked() == asked, "the recorded result is streamed"
+        process.kill()
+        world.release(SCOUT, 1)
+        assert crash_log.record_crash(process) == {AgentTurn(SCOUT, 1): 1}
+        assert world.fork("peer").result() == {"output": SCOUTED, "usage": world.usage()}
+        crash_log.check_end()
+        asked = world.count_turns()
+        assert world.fork("library_stream", AGENT="scout").result() == {"output": SCOUTED}
+        assert world.count_turns() == asked, "the recorded result is streamed"
 
 
 @pytest.mark.parametrize("node", ["UserPromptNode", "ModelRequestNode", "CallToolsNode"])
 def test_an_iteration_killed_at_a_node_is_finished_by_another_process(
     folder: Path, agent_forks: ForkServer, node: str
 ) -> None:
-    with Scene(folder, agent_forks, SCOUTING) as scene:
-        deaths = Deaths(scene, at_once=2)
-        life = scene.live("library_iter", AGENT="scout", STAY_AT=node)
+    with AgentWorld(folder, agent_forks, SCOUTING) as world:
+        crash_log = CrashLog(world, max_in_flight=2)
+        process = world.fork("library_iter", AGENT="scout", STAY_AT=node)
         wait_until_sync(
-            lambda: json.dumps({"node": node}) in life.said, "the node is handed out", describe=scene.describe
+            lambda: json.dumps({"node": node}) in process.stdout_lines,
+            "the node is handed out",
+            describe=world.describe,
         )
-        assert scene.lines("look", "start") == [], "no tool is called before the caller asks for it"
-        life.kill()
-        deaths.note(life)
-        assert scene.live("peer").result()["output"] == SCOUTED
-        deaths.check_end()
-        assert len(scene.lines("look", "start")) == 1
-        again = scene.live("library_iter", AGENT="scout")
+        assert world.lines("look", "start") == [], "no tool is called before the caller asks for it"
+        process.kill()
+        crash_log.record_crash(process)
+        assert world.fork("peer").result()["output"] == SCOUTED
+        crash_log.check_end()
+        assert len(world.lines("look", "start")) == 1
+        again = world.fork("library_iter", AGENT="scout")
         assert again.result() == {"output": SCOUTED}
-        kinds = [one.get("node") for one in again.answers()]
+        kinds = [one.get("node") for one in again.read_answers()]
         assert kinds[:-1] == ["UserPromptNode", *["ModelRequestNode", "CallToolsNode"] * 2, "End"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from app_processes import World
-from ledger import Line, check_end
+from ledger import LedgerLine, check_end
 
 from waits import wait_until_sync
 
@@ -37,7 +37,7 @@ def test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_k
     claims = world.folder / "claims"
     workers = [world.spawn("limited_worker.py", CLAIMS=claims) for _ in range(4)]
     for worker in workers:
-        worker.says("ready")
+        worker.wait_for_output("ready")
     runs = [world.client.start_sync("visits", CUSTOMERS[n % len(CUSTOMERS)], n) for n in range(VISITS)]
     runs += [world.client.start_sync("calls", n) for n in range(CALLS)]
     killed: dict[int, float] = {}
@@ -55,12 +55,12 @@ def test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_k
             world.spawn("limited_worker.py", CLAIMS=claims)
     for run in runs:
         world.wait_for_end(run)
-    check_end(world.moment(), killed=list(killed))
+    check_end(world.snapshot(), killed=list(killed))
 
-    spans = list(under_way(world.lines("visit"), killed))
-    assert most_at_once(spans) == PLACES, spans
+    spans = list(list_in_progress(world.lines("visit"), killed))
+    assert count_max_overlap(spans) == PLACES, spans
     for customer in set(CUSTOMERS):
-        assert most_at_once([span for span in spans if span.customer == customer]) == 1, customer
+        assert count_max_overlap([span for span in spans if span.customer == customer]) == 1, customer
     begun = [json.loads(line) for line in claims.read_text().splitlines()]
     given = Counter(run for _, _, several in begun for run in several)
     assert set(given.values()) == {1}, "a run begins once"
@@ -69,7 +69,7 @@ def test_no_more_is_under_way_or_begun_than_the_limits_allow_while_workers_are_k
     told = {queue.name: (queue.running_count, queue.waiting_count) for queue in world.client.queues.list_sync()}
     assert told == {"calls": (0, 0), "visits": (0, 0)}
     for worker in world.apps:
-        assert "Traceback" not in worker.complaints, worker
+        assert "Traceback" not in worker.stderr_messages, worker
 
 
 def shortest_window(begun: Sequence[tuple[float, float, list[str]]]) -> float:
@@ -87,9 +87,9 @@ def left(world: World) -> int:
     return VISITS - len({line.run for line in world.lines("visit", "finish")})
 
 
-def under_way(lines: Sequence[Line], killed: dict[int, float]) -> Iterator[Span]:
+def list_in_progress(lines: Sequence[LedgerLine], killed: dict[int, float]) -> Iterator[Span]:
     """From when to when each step was under way; in a killed process at most until it was gone."""
-    begun: dict[tuple[int, str], Line] = {}
+    begun: dict[tuple[int, str], LedgerLine] = {}
     last = {line.pid: line.at for line in lines}
     for line in lines:
         if line.phase == "start":
@@ -100,7 +100,7 @@ def under_way(lines: Sequence[Line], killed: dict[int, float]) -> Iterator[Span]
         yield Span(line.at, max(killed[pid], last[pid]), line.label)
 
 
-def most_at_once(spans: Sequence[Span]) -> int:
+def count_max_overlap(spans: Sequence[Span]) -> int:
     changes = sorted([(span.begins, 1) for span in spans] + [(span.ends, -1) for span in spans])
     now = most = 0
     for _, change in changes:

@@ -20,17 +20,17 @@ def test_a_worker_killed_while_a_run_is_undone_is_followed_by_one_that_goes_on_u
         "x-1",
         describe=world.describe,
     )
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     world.open_gate("undo-x-1")
     world.open_gate("undo-x-0")
     world.worker()
     journal = world.wait_for_end(run, "failed")
-    check_crash(before, world.moment())
-    check_end(world.moment(), killed=[victim.pid])
+    check_crash(before, world.snapshot())
+    check_end(world.snapshot(), killed=[victim.pid])
     began = [line.label for line in world.lines("release", "start")]
     assert began == ["x-2", "x-1", "x-1", "x-0"]
-    assert [record.name for record in journal.of_kind(COMPENSATION)] == ["release"] * 3
+    assert [record.name for record in journal.list_records(COMPENSATION)] == ["release"] * 3
     assert journal.error == "x is refused"
     assert Counter(line.label for line in world.lines("acquire", "start")) == {"x-0": 1, "x-1": 1, "x-2": 1}
 
@@ -40,16 +40,16 @@ def test_a_worker_killed_with_parent_and_child_is_followed_by_one_that_goes_on_w
     run = world.client.start_sync("parent", "x")
     world.wait_for_line("hold", "start", run="child-x")
     peer = world.worker()
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     world.wait_for_line("hold", "start", run="child-x", pid=peer.pid)
     world.open_gate("x")
     journal = world.wait_for_end(run)
     assert journal.output == ["x before", "x", "x after"]
-    check_crash(before, world.moment())
-    check_end(world.moment(), killed=[victim.pid])
-    assert sorted(world.moment().journals) == ["child-x", "parent-x"]
-    assert [record.name for record in journal.of_kind(CHILD)] == ["child"]
+    check_crash(before, world.snapshot())
+    check_end(world.snapshot(), killed=[victim.pid])
+    assert sorted(world.snapshot().journals) == ["child-x", "parent-x"]
+    assert [record.name for record in journal.list_records(CHILD)] == ["child"]
 
 
 def test_the_end_of_a_child_in_another_process_reaches_a_parent_whose_worker_died(world: World):
@@ -62,7 +62,7 @@ def test_the_end_of_a_child_in_another_process_reaches_a_parent_whose_worker_die
     world.wait_for_end("child-x")
     world.worker(WORKFLOWS="parent")
     assert world.wait_for_end(run).output == ["x before", "x", "x after"]
-    check_end(world.moment(), killed=[victim.pid])
+    check_end(world.snapshot(), killed=[victim.pid])
 
 
 def test_a_worker_killed_while_it_cancels_is_followed_by_one_that_goes_on_cancelling(world: World):
@@ -75,7 +75,7 @@ def test_a_worker_killed_while_it_cancels_is_followed_by_one_that_goes_on_cancel
         "the clean-up begins",
         describe=world.describe,
     )
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     world.open_gate("x-clean")
     world.open_gate("undo-x-0")
@@ -85,7 +85,7 @@ def test_a_worker_killed_while_it_cancels_is_followed_by_one_that_goes_on_cancel
         CANCEL,
         COMPENSATION,
     ]
-    after = world.moment()
+    after = world.snapshot()
     interrupted = [line.phase for line in after.lines if line.label == "x"]
     assert interrupted == ["start", "stopped"], "what was cancelled is not begun again"
     assert not [line for line in after.lines[len(before.lines) :] if line.step == "acquire"]
@@ -115,16 +115,16 @@ def test_a_fork_whose_maker_and_first_worker_died_shares_what_was_recorded(world
     world.apps[0].send(signal.SIGTERM)
     world.apps[0].ends()
     world.close_gate("x")
-    world.spawn("fork_and_die.py", run, "hold", "forked").dies()
+    world.spawn("fork_and_die.py", run, "hold", "forked").wait_for_kill()
     victim = world.worker()
     world.wait_for_line("hold", "start", run="forked")
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     world.open_gate("x")
     world.worker()
     journal = world.wait_for_end("forked")
     assert journal.output == ["x first", "x second", "x"]
-    check_crash(before, world.moment())
+    check_crash(before, world.snapshot())
     assert [line for line in world.lines("call") if line.run == "forked"] == [], "the beginning is shared, not repeated"
     assert len(world.lines("hold", "finish", run="forked")) == 1
     assert world.lines("hold", "finish", run="forked")[0].key != world.lines("hold", "finish", run=run)[0].key
@@ -135,13 +135,13 @@ def test_of_a_cancel_and_an_end_that_come_together_one_wins_and_the_other_is_tol
     runs = [world.client.start_sync("short", f"x-{number}") for number in range(12)]
     for run in runs:
         world.wait_for_line("hold", "start", run=run)
-    cancellers = [world.spawn("cancel_runs.py", *order).says("ready") for order in (runs, runs[::-1])]
+    cancellers = [world.spawn("cancel_runs.py", *order).wait_for_output("ready") for order in (runs, runs[::-1])]
     world.open_gate("cancel")
     for number in range(len(runs)):
         world.open_gate(f"x-{number}")
     told: dict[str, list[str]] = {}
     for canceller in cancellers:
-        for run, word in canceller.answers():
+        for run, word in canceller.read_answers():
             told.setdefault(run, []).append(word)
     for run in runs:
         journal = world.wait_for_run(run, lambda journal: journal.state in ("completed", "cancelled"), "ends")
@@ -202,15 +202,15 @@ def test_a_payment_of_unknown_outcome_that_a_person_settles_happens_once_and_sta
     assert "may or may not have happened" in (world.wait_for_end(run, "failed").error or "")
     world.client.settle_sync(run, 1, "paid by hand", by="ada")
     world.wait_for_run(run, lambda journal: journal.state == "waiting", "has gone on, to where it waits")
-    before = world.moment()
+    before = world.snapshot()
     second.kill()
     world.open_gate("x")  # of the payment, if anybody made it again
     world.worker()
     world.client.signal_sync(run, "go", "on")
     journal = world.wait_for_end(run)
     assert journal.output == ["paid by hand", "on"]
-    check_crash(before, world.moment())
-    check_end(world.moment(), killed=[victim.pid, second.pid])
+    check_crash(before, world.snapshot())
+    check_end(world.snapshot(), killed=[victim.pid, second.pid])
     assert [line.phase for line in world.lines("pay_slowly")] == ["start"]
     assert [(record.ok, record.payload, record.attempts) for record in journal.records[:1]] == [
         (True, b'"paid by hand"', 0)

@@ -18,7 +18,7 @@ SECONDS = 7
 def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
     workers = [world.spawn("schedule_worker.py") for _ in range(4)]
     for worker in workers:
-        worker.says("ready")
+        worker.wait_for_output("ready")
     first = int(time.time()) + 1
     killed: list[int] = []
     for number, worker in enumerate(workers[:3], 1):
@@ -49,7 +49,7 @@ def test_every_tick_starts_one_run_while_workers_are_killed(world: World):
     [schedule] = world.client.schedules.list_sync()
     assert (schedule.is_declared_in_code, schedule.is_announced) == (True, True)
     for worker in world.apps:
-        assert "Traceback" not in worker.complaints, worker
+        assert "Traceback" not in worker.stderr_messages, worker
 
 
 def sleep_until(at: float) -> None:

@@ -42,12 +42,13 @@ class Site:
         self.servers.append(server)
 
         def listens() -> re.Match[str] | None:
-            assert server.exit_code is None, server.complaints
+            assert server.exit_code is None, server.stderr_messages
             return re.search(
-                r"on http://127\.0\.0\.1:(\d+) \(pid \d+\)\nevery request needs an API key", server.complaints
+                r"on http://127\.0\.0\.1:(\d+) \(pid \d+\)\nevery request needs an API key",
+                server.stderr_messages,
             )
 
-        self.port = int(wait_until_sync(listens, "the server listens", describe=lambda: server.complaints)[1])
+        self.port = int(wait_until_sync(listens, "the server listens", describe=lambda: server.stderr_messages)[1])
         return server
 
     def http(self) -> httpx2.Client:
@@ -85,9 +86,9 @@ def test_a_server_told_to_stop_lets_go_of_whoever_waits_and_leaves_in_good_order
     server.ends()
     assert time.monotonic() - began < 5
     assert polled in ([204], [503])
-    assert server.complaints.endswith("holdfast has stopped\n")
-    assert "Traceback" not in server.complaints
-    assert "WARNING" not in server.complaints
+    assert server.stderr_messages.endswith("holdfast has stopped\n")
+    assert "Traceback" not in server.stderr_messages
+    assert "WARNING" not in server.stderr_messages
 
 
 def test_a_second_signal_stops_a_server_on_the_spot(site: Site):
@@ -102,7 +103,7 @@ def test_a_second_signal_stops_a_server_on_the_spot(site: Site):
                 site.http().get("/v1/health")
         assert server.exit_code is None
         server.send(signal.SIGTERM)
-        wait_until_sync(lambda: server.exit_code is not None, "it stops", describe=lambda: server.complaints)
+        wait_until_sync(lambda: server.exit_code is not None, "it stops", describe=lambda: server.stderr_messages)
     assert server.exit_code == 1
 
 

@@ -26,7 +26,7 @@ def test_a_peer_goes_on_with_the_runs_of_a_killed_worker_within_a_second(world: 
         for run in runs:
             world.wait_for_line("hold", "start", run=run, pid=victim.pid)
         peer = world.worker()
-        before = world.moment()
+        before = world.snapshot()
         killed_at = victim.kill()
         victims.append(victim.pid)
         lines = [world.wait_for_line("hold", "start", run=run, pid=peer.pid) for run in runs]
@@ -35,9 +35,9 @@ def test_a_peer_goes_on_with_the_runs_of_a_killed_worker_within_a_second(world: 
             world.open_gate(f"{number}-{n}")
         for run in runs:
             world.wait_for_end(run)
-        check_crash(before, world.moment(), at_once=3)
+        check_crash(before, world.snapshot(), max_in_flight=3)
         victim = peer
-    check_end(world.moment(), killed=victims)
+    check_end(world.snapshot(), killed=victims)
     assert statistics.median(delays) < 1.0, delays
 
 
@@ -56,7 +56,7 @@ def test_children_that_a_step_left_behind_do_not_keep_its_dead_worker_alive(worl
         assert line.at - killed_at < 3.0
         world.open_gate("x")
         world.wait_for_end(run)
-        check_end(world.moment(), killed=[victim.pid])
+        check_end(world.snapshot(), killed=[victim.pid])
     finally:
         for pid in orphans:
             os.kill(pid, signal.SIGKILL)
@@ -74,12 +74,12 @@ def test_a_client_that_waits_gets_its_result_although_the_worker_died(world: Wor
     victim = world.worker()
     run = world.client.start_sync("held", "x")
     world.wait_for_line("hold", "start", run=run, pid=victim.pid)
-    waiting = world.spawn("wait_for_run.py", run).says("ready")
+    waiting = world.spawn("wait_for_run.py", run).wait_for_output("ready")
     victim.kill()
     world.worker()
     world.open_gate("x")
-    assert waiting.answers() == [["x before", "x", "x after"]]
-    assert waiting.complaints == ""
+    assert waiting.read_answers() == [["x before", "x", "x after"]]
+    assert waiting.stderr_messages == ""
 
 
 @pytest.mark.parametrize("how", ["in memory", "parked"])
@@ -90,18 +90,18 @@ def test_a_timer_that_was_set_before_the_crash_fires_at_its_time_and_not_later(w
     set_at = world.wait_for_run(run, lambda journal: journal.records, "has its first record").records[0].at
     if how == "parked":
         world.wait_for_run(run, lambda journal: journal.state == "waiting", "is parked")
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     peer = world.worker()
     ready_at = time.time()
     # The second worker parks it (again), unless it is so slow that the timer is due by then.
     parked = world.wait_for_run(run, lambda journal: journal.state in ("waiting", *ENDED), "is parked or over")
     assert parked.state in ENDED or parked.wake_at == pytest.approx(set_at + seconds, abs=0.001)
-    (timer,) = world.wait_for_end(run).of_kind(TIMER)
-    assert world.moment().pids[timer.worker] == peer.pid
+    (timer,) = world.wait_for_end(run).list_records(TIMER)
+    assert world.snapshot().pids[timer.worker] == peer.pid
     assert set_at + seconds <= timer.at < max(set_at + seconds, ready_at) + 1.5
-    check_crash(before, world.moment(), at_once=0)
-    check_end(world.moment())
+    check_crash(before, world.snapshot(), max_in_flight=0)
+    check_end(world.snapshot())
 
 
 def test_a_timer_that_came_due_while_no_worker_lived_fires_as_soon_as_one_does(world: World):
@@ -109,11 +109,11 @@ def test_a_timer_that_came_due_while_no_worker_lived_fires_as_soon_as_one_does(w
     run = world.client.start_sync("alarm", "x", 1.0)
     set_at = world.wait_for_run(run, lambda journal: journal.records, "has its first record").records[0].at
     victim.kill()
-    assert not world.journal(run).of_kind(TIMER)
+    assert not world.journal(run).list_records(TIMER)
     wait_until_sync(lambda: time.time() > set_at + 1.0, "the timer is due", describe=world.describe)
     peer = world.worker()
     ready_at = time.time()
-    (timer,) = world.wait_for_end(run).of_kind(TIMER)
-    assert world.moment().pids[timer.worker] == peer.pid
+    (timer,) = world.wait_for_end(run).list_records(TIMER)
+    assert world.snapshot().pids[timer.worker] == peer.pid
     assert set_at + 1.0 <= timer.at < ready_at + 0.8
-    check_end(world.moment())
+    check_end(world.snapshot())

@@ -7,7 +7,7 @@ import signal
 import psutil
 import pytest
 from app_processes import App, begin_drain, retry_run
-from ledger import Journal, Line, check_crash
+from ledger import Journal, LedgerLine, check_crash
 from temporal_processes import TemporalWorld, check_repeats, check_steps
 
 from holdfast import RunDead
@@ -26,7 +26,7 @@ def noted(journal: Journal, position: int) -> bytes | None:
     return journal.attempts[position].progress if position in journal.attempts else None
 
 
-def phases(lines: list[Line]) -> list[str]:
+def phases(lines: list[LedgerLine]) -> list[str]:
     return [line.phase for line in lines]
 
 
@@ -50,7 +50,7 @@ def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(t
     )
     world.wait_for_run(crunched, lambda journal: noted(journal, 1) == b"98000", "tells how far it is")
     world.wait_for_run(signalled, lambda journal: journal.records, "waits for a signal")
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
 
     world.worker(names)
@@ -68,8 +68,8 @@ def test_what_a_killed_worker_had_in_flight_is_done_once_more_and_nothing_else(t
         signalled: ["before", "one", "after 0", "two", "after 1"],
     }
     assert {run: world.wait_for_end(run).output for run in expected} == expected
-    end = world.moment()
-    check_crash(before, end, at_once=6)
+    end = world.snapshot()
+    check_crash(before, end, max_in_flight=6)
     check_steps(end, killed=[victim.pid])
     assert phases(world.lines("pay_slowly")) == ["start", "start"], "what may happen once is not begun again"
     assert [line.attempt for line in world.lines("stumble", "start")] == [1, 2, 2, 3, 4], "a death is no failure"
@@ -93,7 +93,9 @@ def test_a_worker_with_other_code_does_nothing_in_the_name_of_a_step_and_that_co
     victim.kill()
     other = world.worker("deployed", CODE="new")
     wait_until_sync(
-        lambda: "cannot be found again" in other.complaints, "it finds another step there", describe=world.describe
+        lambda: "cannot be found again" in other.stderr_messages,
+        "it finds another step there",
+        describe=world.describe,
     )
     other.kill()
     world.open_gate("x")
@@ -141,7 +143,7 @@ def test_a_step_that_blocks_its_worker_past_the_bound_is_handed_to_another(tempo
     world.wait_for_run(run, lambda journal: journal.deliveries > 4, "is handed out again and again")
     heir = world.worker("stalling", MAX_BLOCKED=1000)
     world.wait_for_line("stall", "start", run=run, pid=heir.pid)
-    assert f"step 'stall' of run '{run}' has blocked the event loop" in blocked.complaints
+    assert f"step 'stall' of run '{run}' has blocked the event loop" in blocked.stderr_messages
     world.open_gate("x")
     assert world.wait_for_end(run).output == ["x before", "x", "x after"]
 
@@ -161,13 +163,13 @@ def test_the_runs_of_a_worker_that_falls_are_finished_by_the_other_on_its_task_q
         "that is known",
         describe=world.describe,
     )
-    before = world.moment()
+    before = world.snapshot()
     victim.kill()
     for name in names:
         world.open_gate(name)
     for run, name in zip(runs, names, strict=True):
         assert world.wait_for_end(run).output == [f"{name} 1", f"{name} 2", name, f"{name} 4", f"{name} 5"]
-    end = world.moment()
+    end = world.snapshot()
     check_repeats(before, end)
     check_steps(end, killed=[victim.pid])
     # The other one has never had these runs: it has found out from the history what it was to do.
@@ -259,7 +261,7 @@ def test_what_a_worker_does_that_was_stopped_for_too_long_changes_nothing(tempor
     late = world.client.start_sync("relay", "z")
     for run, step in zip((*stuck, late), ("hold", "hold_plain", "hold"), strict=True):
         world.wait_for_line(step, "start", run=run, pid=zombie.pid)
-    before = world.moment()
+    before = world.snapshot()
     stop(zombie)
     peer = world.worker(names)
     for run, step in zip((*stuck, late), ("hold", "hold_plain", "hold"), strict=True):
@@ -277,8 +279,8 @@ def test_what_a_worker_does_that_was_stopped_for_too_long_changes_nothing(tempor
         world.open_gate(gate)
     for run in (*stuck, late):
         world.wait_for_end(run)
-    end = world.moment()
-    check_crash(before, end, at_once=3)
+    end = world.snapshot()
+    check_crash(before, end, max_in_flight=3)
     check_steps(end, killed=[zombie.pid])
     for run, step in zip(stuck, ("hold", "hold_plain"), strict=True):
         assert phases(world.lines(step, run=run, pid=zombie.pid)) == ["start", "stopped"]
@@ -315,7 +317,7 @@ def test_a_run_that_is_cancelled_stops_its_step_in_whatever_process_that_is(temp
         )
         assert phases(world.lines(run=run)) == ["start", "finish", "start", "start", "stopped"]
     for heir in heirs:
-        assert "Traceback" not in heir.complaints, str(heir)
+        assert "Traceback" not in heir.stderr_messages, str(heir)
 
 
 def test_what_is_not_to_be_tried_again_is_not(temporal_world: TemporalWorld):

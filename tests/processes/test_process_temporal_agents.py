@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_processes import RUN, Asked, ForkServer, call, turn
-from temporal_processes import TemporalScene, check_repeats
+from agent_processes import RUN, AgentTurn, ForkServer, call, turn
+from temporal_processes import TemporalAgentWorld, check_repeats
 
 import temporal_server
 
@@ -37,42 +37,46 @@ FAMILY = {
     "killed-checker": [turn("", call("count", things="words")), turn("checked: {results}")],
 }
 PAYER = {"killed-slow-payer": [turn("", call("pay_at_gate", amount=5)), turn("{results}")]}
-LAST = Asked("killed-chief", 2)
+LAST = AgentTurn("killed-chief", 2)
 
 
 @pytest.fixture
-def scene(folder: Path, agent_forks: ForkServer) -> Iterator[TemporalScene]:
-    with TemporalScene(folder, agent_forks, FAMILY | PAYER, temporal_server.fresh_url()) as scene:
-        yield scene
+def world(folder: Path, agent_forks: ForkServer) -> Iterator[TemporalAgentWorld]:
+    with TemporalAgentWorld(folder, agent_forks, FAMILY | PAYER, temporal_server.fresh_url()) as world:
+        yield world
 
 
-def test_an_orchestrator_killed_at_its_last_step_goes_on_there_and_its_caller_gets_the_result(scene: TemporalScene):
-    scene.hold(*LAST)
-    victim = scene.live("servant", WORKFLOWS=AGENTS).says("ready")
-    caller = scene.live("caller", AGENT="killed-chief", RUN_ID=RUN)
-    payer = scene.live("caller", AGENT="killed-slow-payer", RUN_ID="the-payment")
-    scene.wait_for_line("pay_at_gate", "start")
-    scene.wait_until_held(*LAST)
-    before, asked = scene.moment(), scene.asked()
-    everything = Counter(Asked(agent, turn) for agent, turns in FAMILY.items() for turn in range(len(turns)))
-    assert asked == everything + Counter([Asked("killed-slow-payer", 0)])
+def test_an_orchestrator_killed_at_its_last_step_goes_on_there_and_its_caller_gets_the_result(
+    world: TemporalAgentWorld,
+):
+    world.hold(*LAST)
+    victim = world.fork("servant", WORKFLOWS=AGENTS).wait_for_output("ready")
+    caller = world.fork("caller", AGENT="killed-chief", RUN_ID=RUN)
+    payer = world.fork("caller", AGENT="killed-slow-payer", RUN_ID="the-payment")
+    world.wait_for_line("pay_at_gate", "start")
+    world.wait_until_held(*LAST)
+    before, asked = world.snapshot(), world.count_turns()
+    everything = Counter(AgentTurn(agent, turn) for agent, turns in FAMILY.items() for turn in range(len(turns)))
+    assert asked == everything + Counter([AgentTurn("killed-slow-payer", 0)])
 
     victim.kill()
     died = time.monotonic()
-    scene.release(*LAST)
-    scene.live("servant", WORKFLOWS=AGENTS)
+    world.release(*LAST)
+    world.fork("servant", WORKFLOWS=AGENTS)
     assert caller.result()["output"] == "All: scouted: east seen, 5, ink seen, checked: 5."
     took = time.monotonic() - died
     assert took < PROMISED, f"it took {took:.1f} s"
     # What may happen once has happened once, or not at all: the model is told that nobody knows.
     assert "may or may not have happened" in payer.result()["output"]
 
-    asked_again = scene.asked() - asked
-    assert asked_again == Counter([LAST, Asked("killed-slow-payer", 1)]), "only what was in flight is asked for again"
-    end = scene.moment()
+    asked_again = world.count_turns() - asked
+    assert asked_again == Counter([LAST, AgentTurn("killed-slow-payer", 1)]), (
+        "only what was in flight is asked for again"
+    )
+    end = world.snapshot()
     later = end.lines[len(before.lines) :]
     assert {line.step for line in later} == {"model call"}, "no tool is called again"
-    assert len(scene.lines("pay_at_gate", "start")) == 1
+    assert len(world.lines("pay_at_gate", "start")) == 1
     check_repeats(before, end)
     assert {journal.workflow for journal in end.journals.values()} == {*FAMILY, *PAYER}
     assert {journal.state for journal in end.journals.values()} == {"completed"}

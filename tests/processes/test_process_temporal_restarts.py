@@ -38,7 +38,7 @@ def test_runs_come_through_the_death_of_the_server_and_finished_steps_are_not_re
     held = world.client.start_sync("held", "x")
     letters = world.client.start_sync("letters", "post", 1)
     busy = [world.client.start_sync("busy", f"{number}", 40) for number in range(3)]
-    waiting = [world.spawn("wait_for_run.py", run).says("ready") for run in (held, letters)]
+    waiting = [world.spawn("wait_for_run.py", run).wait_for_output("ready") for run in (held, letters)]
     world.open_gate("post")
     world.wait_for_line("hold", "start", run=held)
     world.wait_for_line("hold", "finish", run=letters)
@@ -55,8 +55,8 @@ def test_runs_come_through_the_death_of_the_server_and_finished_steps_are_not_re
     world.client.signal_sync(letters, "letter", "hello")
     assert world.wait_for_end(held).output == ["x before", "x", "x after"]
     assert world.wait_for_end(letters).output == ["post", "hello"]
-    assert [app.answers()[-1] for app in waiting] == [["x before", "x", "x after"], ["post", "hello"]]
-    end = world.moment()
+    assert [app.read_answers()[-1] for app in waiting] == [["x before", "x", "x after"], ["post", "hello"]]
+    end = world.snapshot()
     check_steps(end)
     begun = Counter(line.key for line in end.lines if line.phase == "start")
     assert set(begun.values()) == {1}, "an outcome is told when there is a server again"
@@ -70,12 +70,14 @@ def test_what_the_sdk_says_meanwhile_is_not_among_what_a_program_prints(
     world = restarted
     world.worker("held")
     run = world.client.start_sync("held", "x")
-    waiting = world.spawn("wait_for_run.py", run).says("ready")
+    waiting = world.spawn("wait_for_run.py", run).wait_for_output("ready")
     server.kill()
     wait_until_sync(
-        lambda: "temporalio_client::retry" in waiting.complaints, "the SDK tries again", describe=lambda: waiting
+        lambda: "temporalio_client::retry" in waiting.stderr_messages,
+        "the SDK tries again",
+        describe=lambda: waiting,
     )
-    assert waiting.said == ["ready"]
+    assert waiting.stdout_lines == ["ready"]
 
 
 def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(
@@ -84,8 +86,8 @@ def test_a_worker_that_starts_while_there_is_no_server_says_so_and_waits(
     world = restarted
     server.kill()
     worker = world.fork("shared")
-    wait_until_sync(lambda: "waiting for the store: " in worker.complaints, "it says so", describe=lambda: worker)
+    wait_until_sync(lambda: "waiting for the store: " in worker.stderr_messages, "it says so", describe=lambda: worker)
     server.start()
-    worker.says("ready")
+    worker.wait_for_output("ready")
     run = world.client.start_sync("shared", "x")
     assert world.wait_for_end(run).output == worker.pid

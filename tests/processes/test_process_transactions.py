@@ -53,7 +53,7 @@ def calls(world: World) -> Counter[str]:
 @pytest.mark.parametrize("flow", ["paying", "paying_async"])
 def test_a_process_killed_at_any_point_leaves_each_row_exactly_once(world: World, flow: str):
     make_table(world)
-    told = world.spawn("transaction_app.py", "die", flow, *CALLS).ends().said
+    told = world.spawn("transaction_app.py", "die", flow, *CALLS).ends().stdout_lines
     results = [json.loads(line) for line in told if line != "ready"]
     names = ["first", "second", "third"] if flow == "paying" else ["first"]
     for point in CALLS:
@@ -72,10 +72,10 @@ def test_processes_that_are_killed_at_any_moment_leave_each_row_exactly_once(wor
     draw = random.Random(7)
     runs = [f"run-{n}" for n in range(20)]
     for _ in range(4):
-        app = world.spawn("transaction_app.py", "stay", *runs).says("ready")
+        app = world.spawn("transaction_app.py", "stay", *runs).wait_for_output("ready")
         time.sleep(draw.uniform(0.0, 0.15))
         app.kill()
-    [result] = world.spawn("transaction_app.py", "run", *runs).answers()
+    [result] = world.spawn("transaction_app.py", "run", *runs).read_answers()
     names = ["first", "second", "third"]
     assert result == [names] * len(runs)
     assert paid(world) == {(run, name): 1 for run in runs for name in names}
@@ -90,7 +90,7 @@ def test_a_connection_that_is_cut_at_the_commit_leaves_the_row_exactly_once(
     proxy = Proxy(pg_world.url)
     try:
         cut = proxy.cut("RESET ROLE; WITH held", moment)
-        [result] = pg_world.spawn("transaction_app.py", "run", "run-0", HOLDFAST_URL=proxy.url).answers()
+        [result] = pg_world.spawn("transaction_app.py", "run", "run-0", HOLDFAST_URL=proxy.url).read_answers()
         assert cut.done.is_set()
     finally:
         proxy.close()

@@ -23,7 +23,7 @@ EACH = 60
 
 
 def deploy(world: World, code: str) -> App:
-    return world.spawn("rolling_deploy_worker.py", CODE=code).says("ready")
+    return world.spawn("rolling_deploy_worker.py", CODE=code).wait_for_output("ready")
 
 
 def ask(world: World, doing: Callable[[Client], Awaitable[T]]) -> T:
@@ -91,7 +91,7 @@ def test_in_a_rolling_deploy_every_run_is_executed_by_its_own_version_and_none_i
     assert ends(world, left) == {("new way", "new end")}, "it had not been at the place that was changed"
     assert {line.pid for line in world.lines("call") if line.run in late and line.label == "new end"} == {both.pid}
 
-    check_end(world.moment())
+    check_end(world.snapshot())
     started = Counter((line.run, line.label) for line in world.lines("call", "start"))
     assert set(started.values()) == {1}, "no step ran twice"
     assert len(started) == 2 * (begun + len(left))

@@ -15,7 +15,7 @@ ON_POSTGRES = ("test_one_bad_run_ends_dead_and_ten_innocent_ones_beside_it_compl
 
 def check_all_but(world: World, dead: str) -> None:
     """The invariant, for all runs but the dead one."""
-    check_end(world.moment().without(dead), killed=[app.pid for app in world.apps if app.exit_code == -9])
+    check_end(world.snapshot().without_run(dead), killed=[app.pid for app in world.apps if app.exit_code == -9])
 
 
 def test_a_step_that_kills_its_process_three_times_makes_its_run_dead_until_a_person_retries_it(world: World):
@@ -38,7 +38,7 @@ def test_a_step_that_kills_its_process_three_times_makes_its_run_dead_until_a_pe
     ended = world.wait_for_end(run)
     assert (ended.deliveries, ended.output) == (0, ["x before", "x", "x", "x after"])
     assert ended.records[:1] == dead.records
-    check_end(world.moment(), killed=fallen)
+    check_end(world.snapshot(), killed=fallen)
 
 
 def test_a_death_is_forgotten_with_the_next_record(world: World):
@@ -52,18 +52,18 @@ def test_a_death_is_forgotten_with_the_next_record(world: World):
     assert [line.pid for line in world.lines("die", "start", run=run)] == [fallen.pid, survivor.pid]
     world.open_gate("x")
     assert world.wait_for_end(run).deliveries == 0
-    check_end(world.moment(), killed=[fallen.pid])
+    check_end(world.snapshot(), killed=[fallen.pid])
 
 
 def test_deaths_are_counted_while_nothing_new_is_recorded(world: World):
     victim = world.worker()
     run = world.client.start_sync("held", "x")
-    for deaths in (1, 2):
+    for crash_log in (1, 2):
         world.wait_for_line("hold", "start", run=run, pid=victim.pid)
         victim.kill()
         victim = world.worker()
         world.wait_for_line("hold", "start", run=run, pid=victim.pid)
-        assert world.journal(run).deliveries == deaths
+        assert world.journal(run).deliveries == crash_log
     world.open_gate("x")
     assert world.wait_for_end(run).deliveries == 0
 

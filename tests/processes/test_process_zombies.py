@@ -59,7 +59,7 @@ def test_a_worker_stopped_past_its_lease_stops_its_step_drops_the_run_and_works_
     peer = world.worker()
     world.open_gate("x")
     stop(world, zombie)
-    before = world.moment()
+    before = world.snapshot()
 
     ended = world.wait_for_end(run)
     assert [line.pid for line in world.lines(step, "finish", run=run)] == [peer.pid]
@@ -68,7 +68,7 @@ def test_a_worker_stopped_past_its_lease_stops_its_step_drops_the_run_and_works_
     wait_until_registered_anew(world, zombie, numbers)
     assert not world.lines(step, "finish", run=run, pid=zombie.pid)
     assert world.journal(run) == ended, "the zombie changed the run"
-    check_crash(before, world.moment())
+    check_crash(before, world.snapshot())
 
     peer.kill()
     other = world.client.start_sync("shared", "y")
@@ -83,7 +83,7 @@ def test_an_outcome_that_a_stopped_worker_was_about_to_write_changes_nothing_aft
     world.wait_for_line("hold", "start", run=run)
     world.open_gate("x")
     wait_until_stopped(zombie)
-    before = world.moment()
+    before = world.snapshot()
     assert before.lines[-1].phase == "finish", "the effect has happened, and is not recorded"
 
     # The peer holds the run, and has written nothing for it yet: only the fence is in the zombie's way.
@@ -98,7 +98,7 @@ def test_an_outcome_that_a_stopped_worker_was_about_to_write_changes_nothing_aft
 
     world.open_gate("x")
     ended = world.wait_for_end(run)
-    end = world.moment()
+    end = world.snapshot()
     assert [end.pids[record.worker] for record in ended.records] == [zombie.pid, peer.pid, peer.pid]
     check_crash(before, end)
     check_end(end, killed=[zombie.pid])
@@ -110,7 +110,7 @@ def test_a_worker_that_comes_back_after_its_commit_does_not_begin_the_next_step(
     zombie = world.worker(LEASE=LEASE, HOLDFAST_TEST_STOP="after-commit:1")
     run = world.client.start_sync("held", "x")
     wait_until_stopped(zombie)
-    before = world.moment()
+    before = world.snapshot()
     assert len(before.journals[run].records) == 1
     world.open_gate("x")
     world.worker()
@@ -119,7 +119,7 @@ def test_a_worker_that_comes_back_after_its_commit_does_not_begin_the_next_step(
     ended = world.wait_for_end(run)
     zombie.send(signal.SIGCONT)
     wait_until_registered_anew(world, zombie, numbers)
-    end = world.moment()
+    end = world.snapshot()
     assert end.journals[run] == ended
     check_crash(before, end)
     check_end(end)
@@ -136,7 +136,7 @@ def test_a_worker_that_takes_long_to_register_anew_does_so_once(world: World):
     )
     zombie.send(signal.SIGCONT)
     wait_until_registered_anew(world, zombie, numbers)
-    assert zombie.complaints.count("registers anew") == 1
+    assert zombie.stderr_messages.count("registers anew") == 1
     peer.kill()
     run = world.client.start_sync("shared", "x")
     assert world.wait_for_end(run).output == zombie.pid

@@ -1,4 +1,4 @@
-"""How long the soak lasts, which strikes it makes, and where its files are."""
+"""How long the soak lasts, which faults it makes, and where its files are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ collect_ignore_glob = ["test_*"] if sys.platform == "win32" else []
 SECONDS, SECONDS_ON_POSTGRES, SEED = 10.0, 6.0, 7
 """Unless others are asked for."""
 AROUND = 180.0
-"""Seconds for what comes before and after the strikes, on a slow machine."""
+"""Seconds for what comes before and after the faults, on a slow machine."""
 MEMORY = Path("/dev/shm")
 PER_SECOND = 2_000_000
 """More bytes than the journals and the ledger of a second take."""
@@ -25,8 +25,8 @@ PER_SECOND = 2_000_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("soak")
-    group.addoption("--soak-seconds", type=float, help="how long the soak strikes its workers")
-    group.addoption("--soak-seed", type=int, default=SEED, help="which strikes it makes, and when")
+    group.addoption("--soak-seconds", type=float, help="how long the soak faults its workers")
+    group.addoption("--soak-seed", type=int, default=SEED, help="which faults it makes, and when")
 
 
 # Pytest asks a conftest for options only if its folder was named on the command line: else there are the defaults.

@@ -1,14 +1,14 @@
-"""Holds the journals of the soak against its ledger while it goes on.
+"""Compares the journals of the soak with its ledger while it runs.
 
-A run is looked at when it has ended and every worker that was stopped meanwhile has had time to go on; then all that
-was kept of it is dropped. So the memory that this takes depends on how many runs there are at a time, not on how long
-it lasts. The rules are those of ``ledger.check_end``, made for workers that come back:
+A run is checked when it has ended and every worker that was stopped meanwhile has had time to resume. Then it is
+forgotten, so memory depends on the number of concurrent runs and not on the duration. The rules are those of
+``ledger.check_end``, adapted to workers that come back:
 
-- every run ends as its workflow is meant to, with the right result, which is also what its client was told;
-- a step begins again only if the worker that began it was declared dead, or handed over in a hurry, with it in flight:
-  never after its outcome was recorded, and never in a worker that left in good order;
-- a ``once`` step begins at most once, whatever happens;
-- signals are consumed once each and in order, journals have no gaps, and epochs never fall.
+- Every run ends as its workflow should, with the right result, and its client got the same result.
+- A step starts again only if the worker that started it was declared dead, or handed over in a hurry, with the step in
+  flight: never after its outcome was recorded, and never if the worker shut down cleanly.
+- A ``once`` step starts at most once.
+- Signals are consumed once each and in order, journals have no gaps, and epochs never fall.
 """
 
 from __future__ import annotations
@@ -21,94 +21,94 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from ledger import Journal, Line, Recorded, _check_shape
+from ledger import Journal, LedgerLine, RecordRow, _check_shape
 from soak_expectations import check_pauses, check_result, check_signals
 from soak_reader import StoreReader, Tail, WorkerRow
-from soak_workers import Crew, Strike
+from soak_workers import Fault, WorkerFleet
 
-SETTLE = 4.5
-"""A run is looked at so many seconds after it ended: longer than anybody is stopped."""
-LONGEST = 45.0
-"""Seconds in which a run ends, strikes or not; on a quiet machine the longest take about three."""
-SAMPLE = 10_000
-SKEW = 0.05
-"""Seconds: on Postgres records have the time of the database, which workers know to within a round trip."""
-LATE = 0.05
-"""Seconds after SIGCONT in which a worker may begin a step that it was about to begin at SIGSTOP.
+CHECK_DELAY_S = 4.5
+"""A run is checked this long after it ended, which is longer than any worker is stopped."""
+MAX_RUN_S = 45.0
+"""Every run ends within this time; on a quiet machine the longest take about three seconds."""
+SAMPLE_SIZE = 10_000
+MAX_SKEW_S = 0.05
+"""On Postgres, records have the database's time, which workers know to within a round trip."""
+MAX_LATE_S = 0.05
+"""After SIGCONT, a worker may start a step within this time that it was about to start at SIGSTOP.
 
-It looks at its lease before it begins anything, but it can be stopped between the look and the deed: the effect itself
-would have to know the fence for that never to happen. How often it does is counted.
+It checks its lease before it starts a step, but it can be stopped between the check and the start. Only an effect that
+checks the fence itself could prevent that. The checker counts how often it happens.
 """
 ONCE = ("pay_once",)
 ENDS = ("finish", "fail", "stopped")
 
 
-class Watched:
-    """What is known of a run that has not been checked yet."""
+class OpenRun:
+    """A run that has not been checked yet."""
 
-    __slots__ = ("began", "ended", "lines", "told")
+    __slots__ = ("began", "ended", "lines", "reported")
 
     def __init__(self) -> None:
         self.began = time.time()
         self.ended = 0.0
-        self.lines: list[Line] = []
-        self.told: tuple[str, Any] | None = None
-        """How its client saw it end."""
+        self.lines: list[LedgerLine] = []
+        self.reported: tuple[str, Any] | None = None
+        """The state and result that its client got."""
 
 
 class Sample:
-    """As many numbers as fit, drawn evenly from all that there were."""
+    """An even sample of numbers, of limited size."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._kept: list[float] = []
+        self._values: list[float] = []
         self._chance = random.Random(0)
 
     def add(self, value: float) -> None:
         self.count += 1
-        if len(self._kept) < SAMPLE:
-            self._kept.append(value)
-        elif (place := self._chance.randrange(self.count)) < SAMPLE:
-            self._kept[place] = value
+        if len(self._values) < SAMPLE_SIZE:
+            self._values.append(value)
+        elif (index := self._chance.randrange(self.count)) < SAMPLE_SIZE:
+            self._values[index] = value
 
     def at(self, share: float) -> float:
-        """The value below which this share of them lies."""
-        return sorted(self._kept)[int(share * (len(self._kept) - 1))] if self._kept else 0.0
+        """The quantile of this share."""
+        return sorted(self._values)[int(share * (len(self._values) - 1))] if self._values else 0.0
 
 
 class Checker:
     """Follows the ledger, the starter and the store."""
 
-    def __init__(self, folder: Path, crew: Crew, store: StoreReader) -> None:
+    def __init__(self, folder: Path, fleet: WorkerFleet, store: StoreReader) -> None:
         self.store = store
         self.counts: Counter[str] = Counter()
-        """Runs, steps and outcomes of ``once`` steps by kind; what was seen at all."""
+        """What the checker saw: runs, steps, and outcomes of ``once`` steps by kind."""
         self.takeovers: dict[str, Sample] = {kind: Sample() for kind in ("kill", "stop", "hurry")}
-        """Seconds from the strike until somebody else began the step that was in flight."""
+        """Seconds from the fault until another worker started the step that was in flight."""
         self.retried: list[str] = []
-        """Runs found dead since the last look, which a person would let go on."""
+        """Runs found dead since the last poll, which an operator would retry."""
         self.late: deque[str] = deque(maxlen=20)
-        """Steps that a stopped worker was about to begin, and began when somebody else had the run."""
+        """Steps that a stopped worker was about to start, and started when another worker had the run."""
         self.unprovoked: deque[str] = deque(maxlen=20)
-        """Workers that lost their lease although nobody had struck them: the machine was too busy for them."""
-        self._crew = crew
+        """Workers that lost their lease without a fault, because the machine was too busy."""
+        self._fleet = fleet
         self._ledger, self._starts = Tail(folder / "ledger"), Tail(folder / "starts")
-        self._watched: dict[str, Watched] = {}
+        self._open_runs: dict[str, OpenRun] = {}
         self._workers: dict[int, WorkerRow] = {}
         self._by_pid: dict[int, list[int]] = {}
         self._first = 1
 
     # Following
 
-    def look(self) -> None:
-        """Take in what has happened, and check the runs that are ripe."""
+    def poll(self) -> None:
+        """Read what has happened, and check the runs that ended long enough ago."""
         lines = self._ledger.read()  # before the starts: a run is announced before any of its steps begins
         for what, run, *rest in self._starts.read():
-            self._hear(what, run, rest)
+            self._handle_start(what, run, rest)
         for fields in lines:
-            self._note(Line(*fields))
-        open_runs = [run for run, watched in self._watched.items() if not watched.ended]
-        states = self.store.ended(open_runs)
+            self._add_line(LedgerLine(*fields))
+        open_runs = [run for run, open_run in self._open_runs.items() if not open_run.ended]
+        states = self.store.list_ended(open_runs)
         self._read_workers()  # after the runs: the workers that had a hand in these are there
         now = time.time()
         for run, state in states:
@@ -116,23 +116,23 @@ class Checker:
                 self._check_death(self.store.journals([run])[run])
                 self.retried.append(run)
             else:
-                self._watched[run].ended = now
-        self._check_ripe(now - SETTLE)
-        self._check_patience(now)
+                self._open_runs[run].ended = now
+        self._check_ended_runs(now - CHECK_DELAY_S)
+        self._check_durations(now)
 
-    def _hear(self, what: str, run: str, rest: list[Any]) -> None:
+    def _handle_start(self, what: str, run: str, rest: list[Any]) -> None:
         if what == "begin":
-            assert run not in self._watched, f"{run} was begun twice"
-            self._watched[run] = Watched()
+            assert run not in self._open_runs, f"{run} was begun twice"
+            self._open_runs[run] = OpenRun()
         elif what == "ended":
-            watched = self._watched.get(run)
-            assert watched is not None, f"run {run}: its client was told of its end long after it"
-            watched.told = (rest[0], rest[1])
+            open_run = self._open_runs.get(run)
+            assert open_run is not None, f"run {run}: its client was told of its end long after it"
+            open_run.reported = (rest[0], rest[1])
 
-    def _note(self, line: Line) -> None:
-        watched = self._watched.get(line.run)
-        if watched is not None:
-            watched.lines.append(line)
+    def _add_line(self, line: LedgerLine) -> None:
+        open_run = self._open_runs.get(line.run)
+        if open_run is not None:
+            open_run.lines.append(line)
         else:
             assert line.phase in ENDS, f"run {line.run} had ended, and more was done for it: {line}"
 
@@ -143,31 +143,33 @@ class Checker:
             if known is None:
                 self._by_pid.setdefault(row.pid, []).append(row.id)
             if row.state == "dead" and (known is None or known.state != "dead"):
-                self._check_burial(row)
+                self._check_dead_worker(row)
 
-    def _check_burial(self, row: WorkerRow) -> None:
-        member = self._crew.process_of(row.pid, row.started_at)
-        if not any(strike.kind in ("kill", "stop") and strike.end >= row.started_at for strike in member.strikes):
+    def _check_dead_worker(self, row: WorkerRow) -> None:
+        process = self._fleet.get_process(row.pid, row.started_at)
+        if not any(fault.kind in ("kill", "stop") and fault.end >= row.started_at for fault in process.faults):
             self.counts["unprovoked"] += 1
-            self.unprovoked.append(f"{time.time():.2f}: {row} {member.app}")
+            self.unprovoked.append(f"{time.time():.2f}: {row} {process.app}")
 
-    def _check_ripe(self, before: float) -> None:
-        ripe = [run for run, watched in self._watched.items() if watched.ended and watched.ended < before]
-        ripe = [run for run in ripe if self._watched[run].told or not run.startswith("child-")]  # it is told of later
-        for run, journal in self.store.journals(ripe).items():
-            watched = self._watched.pop(run)
+    def _check_ended_runs(self, before: float) -> None:
+        ended_runs = [run for run, open_run in self._open_runs.items() if open_run.ended and open_run.ended < before]
+        ended_runs = [
+            run for run in ended_runs if self._open_runs[run].reported or not run.startswith("child-")
+        ]  # it is told of later
+        for run, journal in self.store.journals(ended_runs).items():
+            open_run = self._open_runs.pop(run)
             try:
-                self._check_run(journal, watched)
+                self._check_run(journal, open_run)
             except AssertionError as error:
-                raise AssertionError(f"{error}\n{self.describe(journal, watched)}") from None
-        oldest = min((watched.began for watched in self._watched.values()), default=time.time())
-        self._crew.forget(oldest)
+                raise AssertionError(f"{error}\n{self.describe(journal, open_run)}") from None
+        oldest = min((open_run.began for open_run in self._open_runs.values()), default=time.time())
+        self._fleet.forget(oldest)
         self._forget_workers(oldest)
 
     def _forget_workers(self, oldest: float) -> None:
-        """Drop the workers that cannot have had a hand in a run that is still to be checked."""
+        """Forget the workers that cannot have executed a run that is still to be checked."""
         while (row := self._workers.get(self._first)) is not None and row.state != "live":
-            if self._crew.is_known(row.pid, row.started_at) or row.started_at > oldest:
+            if self._fleet.is_known(row.pid, row.started_at) or row.started_at > oldest:
                 return
             del self._workers[row.id]
             self._by_pid[row.pid].remove(row.id)
@@ -175,28 +177,30 @@ class Checker:
                 del self._by_pid[row.pid]
             self._first += 1
 
-    def _check_patience(self, now: float) -> None:
-        late = [run for run, watched in self._watched.items() if not watched.ended and now - watched.began > LONGEST]
-        assert not late, f"not ended after {LONGEST} s:\n{self.explain(late)}"
+    def _check_durations(self, now: float) -> None:
+        late = [
+            run for run, open_run in self._open_runs.items() if not open_run.ended and now - open_run.began > MAX_RUN_S
+        ]
+        assert not late, f"not ended after {MAX_RUN_S} s:\n{self.explain(late)}"
 
     @property
     def open(self) -> int:
-        """How many runs have not ended, or their clients have not heard of it."""
-        return sum(not watched.ended or watched.told is None for watched in self._watched.values())
+        """Number of runs that have not ended, or whose clients do not know it yet."""
+        return sum(not open_run.ended or open_run.reported is None for open_run in self._open_runs.values())
 
     def explain_open(self) -> str:
-        """What keeps those from ending."""
-        return self.explain([run for run, watched in self._watched.items() if not watched.ended])
+        """Details of the runs that have not ended."""
+        return self.explain([run for run, open_run in self._open_runs.items() if not open_run.ended])
 
     def finish(self) -> None:
-        """Everybody has ended: check what is left."""
-        self.look()
-        self._check_ripe(time.time() + 1)
-        assert not self._watched, self.explain(list(self._watched))
+        """Check the remaining runs, after all processes have ended."""
+        self.poll()
+        self._check_ended_runs(time.time() + 1)
+        assert not self._open_runs, self.explain(list(self._open_runs))
 
     # One run
 
-    def _check_run(self, journal: Journal, watched: Watched) -> None:
+    def _check_run(self, journal: Journal, open_run: OpenRun) -> None:
         check_result(journal)
         _check_shape(journal)
         check_signals(journal)
@@ -204,12 +208,12 @@ class Checker:
         last = journal.records[-1]
         assert journal.epoch >= last.epoch, "its epoch has fallen below that of its last record"
         assert not journal.attempts, f"it ended, and left the attempts {journal.attempts}"
-        assert watched.told is not None, "it ended, and its client was not told"
-        state, result = watched.told
+        assert open_run.reported is not None, "it ended, and its client was not told"
+        state, result = open_run.reported
         assert state == journal.state, f"its client was told that it {state}"
         assert state == "failed" or result == journal.output, f"its client was told {result}"
-        by_key: dict[str, list[Line]] = {}
-        for line in watched.lines:
+        by_key: dict[str, list[LedgerLine]] = {}
+        for line in open_run.lines:
             by_key.setdefault(line.key, []).append(line)
         for key, record in journal.steps.items():
             self._check_step(record, sorted(by_key.pop(key, []), key=lambda line: line.at))
@@ -218,7 +222,7 @@ class Checker:
         self.counts["taken over"] += any(record.epoch != journal.records[0].epoch for record in journal.records)
         self.counts["signals"] += len([record for record in journal.records if record.name == "letter"])
 
-    def _check_step(self, record: Recorded, lines: list[Line]) -> None:
+    def _check_step(self, record: RecordRow, lines: list[LedgerLine]) -> None:
         self.counts["steps"] += 1
         starts = [line for line in lines if line.phase == "start"]
         assert record.name not in ONCE or len(starts) <= 1, f"a `once` step was begun more than once: {starts}"
@@ -226,110 +230,112 @@ class Checker:
         self.counts["late"] += len(late)
         self.late.extend(f"{line} recorded {record.at}" for line in late)
         starts = [line for line in starts if line not in late]
-        makers = [self._maker(line) for line in starts]
-        recorded_at = record.at + SKEW
+        workers = [self._find_worker(line) for line in starts]
+        recorded_at = record.at + MAX_SKEW_S
         again = [line for line in starts if line.at > recorded_at]
         assert not again, f"recorded at {record.at}, and begun again: {again}"
         if record.name in ONCE and not record.ok:
-            self._check_unknown(record, starts, makers)
+            self._check_unknown(record, starts, workers)
             return
         assert starts, f"recorded, and never carried out: {record}"
-        assert makers[-1].id == record.worker, f"recorded by worker {record.worker}, and last begun by {makers[-1]}"
+        assert workers[-1].id == record.worker, f"recorded by worker {record.worker}, and last begun by {workers[-1]}"
         assert starts[-1].attempt == record.attempts, f"the journal counts {record.attempts} attempts: {starts}"
         wanted = "finish" if record.ok else "fail"
         assert any(line.phase == wanted and starts[-1].at <= line.at <= recorded_at for line in lines), (
             f"recorded as {wanted} at {record.at}, and it did not end so: {lines}"
         )
-        self._check_sessions(starts, makers, {(line.pid, line.attempt) for line in lines if line.phase == "fail"})
-        self.counts["begun again"] += len({maker.id for maker in makers}) - 1
+        self._check_sessions(starts, workers, {(line.pid, line.attempt) for line in lines if line.phase == "fail"})
+        self.counts["begun again"] += len({worker.id for worker in workers}) - 1
 
-    def _check_unknown(self, record: Recorded, starts: list[Line], makers: list[WorkerRow]) -> None:
+    def _check_unknown(self, record: RecordRow, starts: list[LedgerLine], workers: list[WorkerRow]) -> None:
         assert b"StepOutcomeUnknown" in (record.payload or b""), f"{record}"
         assert record.epoch > 1, f"nobody else has had the run, so its outcome cannot be unknown: {record}"
-        for maker in makers:
-            assert maker.id != record.worker, f"its outcome is known to the worker that began it: {starts}"
-            self._excuse(maker, starts[0])
+        for worker in workers:
+            assert worker.id != record.worker, f"its outcome is known to the worker that began it: {starts}"
+            self._explain_missing_outcome(worker, starts[0])
         self.counts["unknown"] += 1
 
-    def _check_sessions(self, starts: list[Line], makers: list[WorkerRow], failed: Container[tuple[int, int]]) -> None:
+    def _check_sessions(
+        self, starts: list[LedgerLine], workers: list[WorkerRow], failed: Container[tuple[int, int]]
+    ) -> None:
         """Workers had the step one after the other, and each made its attempts in order.
 
         All but the last were hit, or were told to stop and handed the run over between two attempts.
         """
-        begun = list(zip(starts, makers, strict=True))
-        for place, ((line, maker), (after, successor)) in enumerate(itertools.pairwise(begun), 1):
-            if maker.id == successor.id:
-                assert after.attempt == line.attempt + 1, f"an attempt was made twice by worker {maker}: {starts}"
+        begun = list(zip(starts, workers, strict=True))
+        for index, ((line, worker), (after, successor)) in enumerate(itertools.pairwise(begun), 1):
+            if worker.id == successor.id:
+                assert after.attempt == line.attempt + 1, f"an attempt was made twice by worker {worker}: {starts}"
                 continue
-            if (line.pid, line.attempt) in failed and after.attempt == line.attempt + 1 and maker.state == "retired":
+            if (line.pid, line.attempt) in failed and after.attempt == line.attempt + 1 and worker.state == "retired":
                 continue
-            strike = self._excuse(maker, line)
-            assert maker.id not in [other.id for other in makers[place:]], f"worker {maker} came back: {starts}"
-            if strike is not None and strike.kind in self.takeovers and after.at > strike.at:
-                self.takeovers[strike.kind].add(after.at - strike.at)
+            fault = self._explain_missing_outcome(worker, line)
+            assert worker.id not in [other.id for other in workers[index:]], f"worker {worker} came back: {starts}"
+            if fault is not None and fault.kind in self.takeovers and after.at > fault.at:
+                self.takeovers[fault.kind].add(after.at - fault.at)
 
-    def _excuse(self, maker: WorkerRow, line: Line) -> Strike | None:
-        """Why a step that this worker began had no outcome from it; the strike, if it was one."""
-        member = self._crew.process_of(maker.pid, maker.started_at)
-        strike = next((strike for strike in member.strikes if strike.end >= line.at), None)
-        hurried = strike is not None and strike.kind == "hurry"
-        assert maker.state == "dead" or hurried, f"{maker} left a step in good order, with no outcome: {line} {strike}"
-        return strike
+    def _explain_missing_outcome(self, worker: WorkerRow, line: LedgerLine) -> Fault | None:
+        """Why a step that this worker began had no outcome from it; the fault, if it was one."""
+        process = self._fleet.get_process(worker.pid, worker.started_at)
+        fault = next((fault for fault in process.faults if fault.end >= line.at), None)
+        hurried = fault is not None and fault.kind == "hurry"
+        assert worker.state == "dead" or hurried, f"{worker} left a step in good order, with no outcome: {line} {fault}"
+        return fault
 
-    def _maker(self, line: Line) -> WorkerRow:
+    def _find_worker(self, line: LedgerLine) -> WorkerRow:
         """The worker that its process was at this time."""
         rows = [self._workers[number] for number in self._by_pid.get(line.pid, ())]
         rows = [row for row in rows if row.started_at <= line.at]
         assert rows, f"begun by a process that was no worker: {line}"
         return rows[-1]
 
-    def _is_late(self, line: Line, record: Recorded, starts: list[Line]) -> bool:
+    def _is_late(self, line: LedgerLine, record: RecordRow, starts: list[LedgerLine]) -> bool:
         """Whether this step was about to begin when its worker was stopped, and somebody else had it meanwhile.
 
         It may also have come back in time, and have been struck again before anybody else had the step.
         """
-        maker = self._maker(line)
-        strikes = self._crew.process_of(maker.pid, maker.started_at).strikes
-        just_went_on = any(s.kind == "stop" and 0 <= line.at - s.end < LATE for s in strikes)
+        worker = self._find_worker(line)
+        faults = self._fleet.get_process(worker.pid, worker.started_at).faults
+        just_went_on = any(s.kind == "stop" and 0 <= line.at - s.end < MAX_LATE_S for s in faults)
         taken_over_at = min(
-            (o.at for o in starts if o.at > line.at and self._maker(o).id != maker.id), default=record.at
+            (o.at for o in starts if o.at > line.at and self._find_worker(o).id != worker.id), default=record.at
         )
-        again = any(line.at < s.at <= taken_over_at for s in strikes)
-        return just_went_on and not again and maker.id != record.worker
+        again = any(line.at < s.at <= taken_over_at for s in faults)
+        return just_went_on and not again and worker.id != record.worker
 
     def _check_death(self, journal: Journal) -> None:
         """A run is dead only if three of its workers were struck since its last record."""
         since = journal.records[-1].at if journal.records else 0.0
-        strikes = [strike for strike in self._crew.recent if strike.kind == "stop" and strike.end > since]
-        strikes += [strike for strike in self._crew.recent if strike.kind == "kill" and strike.at > since]
-        deaths = len(strikes) + self.counts["unprovoked"]
+        faults = [fault for fault in self._fleet.recent_faults if fault.kind == "stop" and fault.end > since]
+        faults += [fault for fault in self._fleet.recent_faults if fault.kind == "kill" and fault.at > since]
+        crash_log = len(faults) + self.counts["unprovoked"]
         assert journal.deliveries == 3, f"dead after {journal.deliveries} deliveries: {journal}"
-        assert deaths >= 3, f"dead after {deaths} strikes since its last record: {journal} {strikes}"
+        assert crash_log >= 3, f"dead after {crash_log} faults since its last record: {journal} {faults}"
         self.counts["dead"] += 1
 
     # In words
 
-    def describe(self, journal: Journal, watched: Watched) -> str:
+    def describe(self, journal: Journal, open_run: OpenRun) -> str:
         """All that there is to see of a run."""
-        lines = [f"  {line} by {self._maker(line)}" for line in watched.lines]
+        lines = [f"  {line} by {self._find_worker(line)}" for line in open_run.lines]
         records = [f"  {record}" for record in journal.records]
-        strikes = [f"  {strike}" for strike in self._strikes_of({line.pid for line in watched.lines})]
+        faults = [f"  {fault}" for fault in self._list_faults({line.pid for line in open_run.lines})]
         head = f"run {journal.id}: {journal.state}, epoch {journal.epoch}, deliveries {journal.deliveries}"
-        makers = {self._maker(line) for line in watched.lines} | {
+        workers = {self._find_worker(line) for line in open_run.lines} | {
             self._workers[record.worker] for record in journal.records
         }
-        said = [str(app) for app in {self._crew.process_of(maker.pid, maker.started_at).app for maker in makers}]
-        return "\n".join([head, "journal:", *records, "ledger:", *lines, "strikes on its workers:", *strikes, *said])
+        said = [str(app) for app in {self._fleet.get_process(worker.pid, worker.started_at).app for worker in workers}]
+        return "\n".join([head, "journal:", *records, "ledger:", *lines, "faults of its workers:", *faults, *said])
 
     def explain(self, runs: list[str]) -> str:
         """Why runs have not ended, as far as can be seen from outside."""
         rows = {row.id: row for row in self.store.workers(1)}
         parts = [f"{len(runs)} runs, of which:"]
         journals = self.store.journals(runs[:5])
-        for held in self.store.held(journals):
+        for held in self.store.list_runs(journals):
             owner = rows.get(held.owner or 0)
-            parts += [f"{held} held by {owner}", self.describe(journals[held.id], self._watched[held.id])]
-        return "\n".join([*parts, "workers:", self._crew.stacks()])
+            parts += [f"{held} held by {owner}", self.describe(journals[held.id], self._open_runs[held.id])]
+        return "\n".join([*parts, "workers:", self._fleet.dump_stacks()])
 
-    def _strikes_of(self, pids: set[int]) -> list[Strike]:
-        return [strike for strike in self._crew.recent if strike.pid in pids]
+    def _list_faults(self, pids: set[int]) -> list[Fault]:
+        return [fault for fault in self._fleet.recent_faults if fault.pid in pids]

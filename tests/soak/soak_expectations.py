@@ -62,7 +62,7 @@ def _result(flow: str, n: int) -> Any:
 def check_signals(journal: Journal) -> None:
     """Every signal was consumed once, in the order of sending, and none is left over."""
     expected = list(range(LETTERS)) if flow_of(journal.id)[0] == "letters" else []
-    consumed = [json.loads(record.payload or b"null") for record in journal.of_kind(SIGNAL)]
+    consumed = [json.loads(record.payload or b"null") for record in journal.list_records(SIGNAL)]
     assert consumed == expected, f"run {journal.id} consumed the signals {consumed}, not {expected}"
     assert not journal.signals, f"run {journal.id} ended and left signals: {journal.signals}"
 
@@ -71,7 +71,7 @@ def check_pauses(journal: Journal) -> None:
     """No timer went off early: each is counted from the record before it."""
     flow, n = flow_of(journal.id)
     expected = [0.05 + n % 5 * 0.05, 1.2 + n % 4 * 0.3] if flow == "timers" else []
-    timers = journal.of_kind(TIMER)
+    timers = journal.list_records(TIMER)
     assert len(timers) == len(expected), f"run {journal.id} has the timers {timers}"
     for timer, seconds in zip(timers, expected, strict=True):
         before = journal.records[timer.seq - 1]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ledger import ATTEMPTS, ENDED, RECORDS, RUNS, SIGNALS, Journal, Noted, Recorded
+from ledger import ATTEMPTS, ENDED, RECORDS, RUNS, SIGNALS, AttemptRow, Journal, RecordRow
 from postgres_processes import Database
 
 
@@ -43,7 +43,7 @@ class WorkerRow(NamedTuple):
     started_at: float
 
 
-class Held(NamedTuple):
+class RunRow(NamedTuple):
     """A run that has not ended, as the store has it."""
 
     id: str
@@ -55,7 +55,7 @@ class Held(NamedTuple):
 
 
 ONE_RUN = RUNS.replace("ORDER BY key", "WHERE id = ?")
-THESE = "WHERE id IN (SELECT value FROM json_each(?))"
+ID_FILTER = "WHERE id IN (SELECT value FROM json_each(?))"
 
 
 class StoreReader(Protocol):
@@ -63,11 +63,11 @@ class StoreReader(Protocol):
 
     def close(self) -> None: ...
 
-    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+    def list_ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
         """Those of these runs that have ended, with their state."""
         ...
 
-    def held(self, runs: Iterable[str]) -> list[Held]:
+    def list_runs(self, runs: Iterable[str]) -> list[RunRow]:
         """What the store knows of these runs."""
         ...
 
@@ -89,13 +89,13 @@ class PgReader:
     def close(self) -> None:
         self._tables.close()
 
-    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+    def list_ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
         query = "SELECT id, state FROM runs WHERE id = ANY(?::text[]) AND state = ANY(?::text[])"
         return [(id, state) for id, state in self._tables.ask(query, list(runs), list(ENDED))]
 
-    def held(self, runs: Iterable[str]) -> list[Held]:
-        query = f"SELECT {', '.join(Held._fields)} FROM runs WHERE id = ANY(?::text[])"
-        return [Held(*row) for row in self._tables.ask(query, list(runs))]
+    def list_runs(self, runs: Iterable[str]) -> list[RunRow]:
+        query = f"SELECT {', '.join(RunRow._fields)} FROM runs WHERE id = ANY(?::text[])"
+        return [RunRow(*row) for row in self._tables.ask(query, list(runs))]
 
     def journals(self, runs: Iterable[str]) -> dict[str, Journal]:
         return self._tables.journals("WHERE id = ANY(?::text[])", list(runs))
@@ -114,13 +114,13 @@ class SqliteReader:
     def close(self) -> None:
         self._connection.close()
 
-    def ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
-        query = f"SELECT id, state FROM runs {THESE} AND state IN (SELECT value FROM json_each(?))"
+    def list_ended(self, runs: Iterable[str]) -> list[tuple[str, str]]:
+        query = f"SELECT id, state FROM runs {ID_FILTER} AND state IN (SELECT value FROM json_each(?))"
         return self._connection.execute(query, (json.dumps(list(runs)), json.dumps(ENDED))).fetchall()
 
-    def held(self, runs: Iterable[str]) -> list[Held]:
-        query = f"SELECT {', '.join(Held._fields)} FROM runs {THESE}"
-        return [Held(*row) for row in self._connection.execute(query, (json.dumps(list(runs)),))]
+    def list_runs(self, runs: Iterable[str]) -> list[RunRow]:
+        query = f"SELECT {', '.join(RunRow._fields)} FROM runs {ID_FILTER}"
+        return [RunRow(*row) for row in self._connection.execute(query, (json.dumps(list(runs)),))]
 
     def journals(self, runs: Iterable[str]) -> dict[str, Journal]:
         return {run: self._journal(run) for run in runs}
@@ -135,8 +135,8 @@ class SqliteReader:
                 output=None if output is None else json.loads(output),
                 error="" if error is None else json.loads(error)["message"],
                 seed=seed,
-                records=tuple(Recorded(*r[:4], r[4] == 1, *r[5:]) for r in connection.execute(RECORDS, (key,))),
-                attempts={r[0]: Noted(r[1], r[2] == 1, r[3]) for r in connection.execute(ATTEMPTS, (key,))},
+                records=tuple(RecordRow(*r[:4], r[4] == 1, *r[5:]) for r in connection.execute(RECORDS, (key,))),
+                attempts={r[0]: AttemptRow(r[1], r[2] == 1, r[3]) for r in connection.execute(ATTEMPTS, (key,))},
                 signals=tuple(r[0] for r in connection.execute(SIGNALS, (key,))),
             )
         finally:

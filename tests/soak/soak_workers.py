@@ -1,8 +1,8 @@
-"""The workers of the soak, and what strikes them: who is struck, how, and when follows from the seed.
+"""The workers of the soak and their faults. The seed decides which worker is hit, how, and when.
 
-``kill`` is SIGKILL. ``stop`` is SIGSTOP, and SIGCONT when the lease has passed and somebody else holds the runs.
-``term`` is SIGTERM: the worker ends what is in flight and hands the rest over. ``hurry`` is SIGTERM twice: it
-hands over at once. Whoever ends is replaced.
+``kill`` is SIGKILL. ``stop`` is SIGSTOP, with SIGCONT after the lease has expired and another worker holds the runs.
+``term`` is SIGTERM: the worker finishes its steps in flight and hands over the rest. ``hurry`` is SIGTERM twice: it
+hands over at once. A worker that ends is replaced.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from test_process_zombies import stop
 
 from waits import wait_until_sync
 
-WORKERS = 4
+WORKER_COUNT = 4
 LEASE = 1.5
 GRACE = 10.0
-"""Seconds that steps in flight get after SIGTERM: more than any of them takes."""
-LEAVING = GRACE + 10.0
-"""After so many seconds, a worker that was told to stop hangs."""
-AT_LEAST = 2
-"""So many workers are always left to go on with the runs of one that is struck."""
+"""Grace period after SIGTERM: longer than any step."""
+MAX_SHUTDOWN_S = GRACE + 10.0
+"""A worker that takes longer to end after SIGTERM hangs."""
+MIN_WORKERS = 2
+"""At least as many workers stay available to take over runs."""
 KINDS = ("kill", "stop", "term", "hurry")
-BAG = ("kill", "kill", "kill", "stop", "stop", "term", "term", "hurry")
-"""The strikes come in this proportion, in an order that the seed decides."""
-HELD_UP = 0.4
-"""A stop that takes longer hit a worker that held the write lock: it was let go on, and stopped again."""
-SETTLED = 0.2
-"""A worker that has just said that it is ready has its signal handlers after so many seconds."""
+FAULT_MIX = ("kill", "kill", "kill", "stop", "stop", "term", "term", "hurry")
+"""Faults have this proportion, in an order that the seed decides."""
+LOCK_STOP_S = 0.4
+"""A stop that takes longer hit a worker that held the write lock, which was resumed and stopped again."""
+READY_DELAY_S = 0.2
+"""A worker has installed its signal handlers this long after it is ready."""
 
 
-class Strike(NamedTuple):
-    """Something that was done to a worker."""
+class Fault(NamedTuple):
+    """A signal that was sent to a worker."""
 
     kind: str
     pid: int
     at: float
     end: float
-    """When a stopped worker goes on; the others never do."""
+    """When a stopped worker is resumed; infinity for other kinds."""
 
 
 @dataclass
-class Member:
+class WorkerProcess:
     """One worker process."""
 
     app: App
-    born: float
+    started_at: float
     ready_at: float = 0.0
-    strikes: list[Strike] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     @property
-    def last(self) -> Strike | None:
-        """What was done to it last."""
-        return self.strikes[-1] if self.strikes else None
+    def last(self) -> Fault | None:
+        """Its latest fault."""
+        return self.faults[-1] if self.faults else None
 
     @property
     def is_stopped(self) -> bool:
@@ -72,165 +72,172 @@ class Member:
         return self.last is not None and self.last.kind != "stop"
 
 
-def blows(chance: random.Random) -> Iterator[tuple[float, str]]:
-    """For ever: how many seconds after the last one, and what."""
+def draw_faults(rng: random.Random) -> Iterator[tuple[float, str]]:
+    """An endless series of faults: the delay after the previous one, and the kind."""
     while True:
-        bag = list(BAG)
-        chance.shuffle(bag)
+        bag = list(FAULT_MIX)
+        rng.shuffle(bag)
         for kind in bag:
-            yield chance.uniform(0.3, 1.0), kind
+            yield rng.uniform(0.3, 1.0), kind
 
 
-class Crew:
-    """A handful of workers, as many at the end as at the beginning."""
+class WorkerFleet:
+    """A constant number of workers."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.made: Counter[str] = Counter()
-        self.recent: deque[Strike] = deque(maxlen=300)
-        self.in_the_way = 0
-        """How often a worker was stopped while it held SQLite's write lock, so that nobody could renew a lease."""
-        self.leaving: deque[float] = deque(maxlen=10_000)
-        """How long those took to leave that were told to."""
-        self._chance = random.Random(seed)
-        self._blows = blows(self._chance)
-        self._members: dict[int, Member] = {}
-        self._gone: deque[Member] = deque()
-        self._stopped: list[Member] = []
+        self.fault_counts: Counter[str] = Counter()
+        self.recent_faults: deque[Fault] = deque(maxlen=300)
+        self.lock_stop_count = 0
+        """How often a worker was stopped while it held SQLite's write lock, which kept others from renewing leases."""
+        self.shutdown_durations: deque[float] = deque(maxlen=10_000)
+        """Seconds from SIGTERM to the end of the process."""
+        self._random = random.Random(seed)
+        self._faults = draw_faults(self._random)
+        self._workers: dict[int, WorkerProcess] = {}
+        self._ended: deque[WorkerProcess] = deque()
+        self._stopped: list[WorkerProcess] = []
         self._next = (0.0, "")
-        for _ in range(WORKERS):
-            self._hire()
+        for _ in range(WORKER_COUNT):
+            self._start_worker()
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         served = " ".join(WORKFLOWS)
         app = self.world.spawn("soak_worker.py", LEASE=LEASE, GRACE=GRACE, WORKFLOWS=served, LETTERS=LETTERS)
-        self._members[app.pid] = Member(app, time.time())
+        self._workers[app.pid] = WorkerProcess(app, time.time())
 
-    def begin(self) -> None:
-        """The first strike comes a moment from now."""
-        delay, kind = next(self._blows)
+    def schedule_first_fault(self) -> None:
+        """Start injecting faults."""
+        delay, kind = next(self._faults)
         self._next = (time.time() + delay, kind)
 
-    # One turn of the soak
+    # Polling
 
-    def turn(self, *, striking: bool) -> None:
-        """See who has ended, who is to go on, and who is struck next."""
+    def poll(self, *, inject_faults: bool) -> None:
+        """Replace workers that ended, resume stopped ones, and inject the next fault."""
         now = time.time()
-        for member in list(self._members.values()):
-            self._look_at(member, now, replace=True)
-        for member in [member for member in self._stopped if not member.is_stopped or not striking]:
-            self._let_go_on(member)
+        for worker in list(self._workers.values()):
+            self._check_worker(worker, now, replace=True)
+        for worker in [worker for worker in self._stopped if not worker.is_stopped or not inject_faults]:
+            self._resume(worker)
         at, kind = self._next
-        if striking and now >= at and (victim := self._victim(kind, now)) is not None:
-            self._strike(victim, kind)
-            delay, kind = next(self._blows)
+        if inject_faults and now >= at and (chosen := self._choose_worker(kind, now)) is not None:
+            self._inject_fault(chosen, kind)
+            delay, kind = next(self._faults)
             self._next = (time.time() + delay, kind)
 
-    def _victim(self, kind: str, now: float) -> Member | None:
+    def _choose_worker(self, kind: str, now: float) -> WorkerProcess | None:
         able = [
-            member
-            for member in self._members.values()
-            if member.ready_at and now - member.ready_at > SETTLED and not member.is_leaving and not member.is_stopped
+            worker
+            for worker in self._workers.values()
+            if worker.ready_at
+            and now - worker.ready_at > READY_DELAY_S
+            and not worker.is_leaving
+            and not worker.is_stopped
         ]
-        return self._chance.choice(able) if len(able) > AT_LEAST else None
+        return self._random.choice(able) if len(able) > MIN_WORKERS else None
 
-    def _strike(self, member: Member, kind: str) -> None:
+    def _inject_fault(self, worker: WorkerProcess, kind: str) -> None:
         at, end = time.time(), math.inf
         match kind:
             case "kill":
-                member.app.send(signal.SIGKILL)
+                worker.app.send(signal.SIGKILL)
             case "stop":
-                stop(self.world, member.app)
-                self.in_the_way += time.time() - at > HELD_UP
+                stop(self.world, worker.app)
+                self.lock_stop_count += time.time() - at > LOCK_STOP_S
                 at = time.time()
-                end = at + LEASE + self._chance.uniform(0.5, 2.0)
-                self._stopped.append(member)
+                end = at + LEASE + self._random.uniform(0.5, 2.0)
+                self._stopped.append(worker)
             case _:
-                member.app.send(signal.SIGTERM)
+                worker.app.send(signal.SIGTERM)
         if kind == "hurry":
             time.sleep(0.02)  # two at once would be one
-            member.app.send(signal.SIGTERM)
-        strike = Strike(kind, member.app.pid, at, end)
-        member.strikes.append(strike)
-        self.recent.append(strike)
-        self.made[kind] += 1
+            worker.app.send(signal.SIGTERM)
+        fault = Fault(kind, worker.app.pid, at, end)
+        worker.faults.append(fault)
+        self.recent_faults.append(fault)
+        self.fault_counts[kind] += 1
 
-    def _let_go_on(self, member: Member) -> None:
-        last = member.strikes.pop()
-        member.strikes.append(last._replace(end=time.time()))
-        self._stopped.remove(member)
-        member.app.send(signal.SIGCONT)
+    def _resume(self, worker: WorkerProcess) -> None:
+        last = worker.faults.pop()
+        worker.faults.append(last._replace(end=time.time()))
+        self._stopped.remove(worker)
+        worker.app.send(signal.SIGCONT)
 
-    def _look_at(self, member: Member, now: float, *, replace: bool) -> None:
-        app, last = member.app, member.last
+    def _check_worker(self, worker: WorkerProcess, now: float, *, replace: bool) -> None:
+        app, last = worker.app, worker.last
         code = app.exit_code
         if code is None:
-            if not member.ready_at and "ready" in app.said:
-                member.ready_at = now
-            if member.is_leaving and last is not None and now - last.at > LEAVING:
-                raise AssertionError(f"told to stop {now - last.at:.1f} s ago, and still there: {self.stacks(member)}")
+            if not worker.ready_at and "ready" in app.stdout_lines:
+                worker.ready_at = now
+            if worker.is_leaving and last is not None and now - last.at > MAX_SHUTDOWN_S:
+                raise AssertionError(
+                    f"told to stop {now - last.at:.1f} s ago, and still there: {self.dump_stacks(worker)}"
+                )
             return
         kind = "" if last is None else last.kind
         expected = {"kill": -signal.SIGKILL, "term": 0, "hurry": 0}.get(kind)
         assert code == expected, f"a worker ended with {code} after {kind or 'nothing'}: {app}"
-        assert "ERROR" not in app.complaints, f"{app}"
-        assert "Traceback" not in app.complaints, f"{app}"
+        assert "ERROR" not in app.stderr_messages, f"{app}"
+        assert "Traceback" not in app.stderr_messages, f"{app}"
         if code == 0 and last is not None:
-            self.leaving.append(now - last.at)
-        del self._members[app.pid]
-        self._gone.append(member)
+            self.shutdown_durations.append(now - last.at)
+        del self._workers[app.pid]
+        self._ended.append(worker)
         if replace:
-            self._hire()
+            self._start_worker()
 
     # The end
 
-    def dismiss(self) -> None:
-        """Tell everybody to stop, and wait until they have."""
-        wait_until_sync(self._is_complete, "the last workers are there", describe=self.stacks)
-        time.sleep(SETTLED)
+    def shut_down(self) -> None:
+        """Stop all workers, and wait until they have ended."""
+        wait_until_sync(self._is_ready, "the last workers are there", describe=self.dump_stacks)
+        time.sleep(READY_DELAY_S)
         now = time.time()
-        for member in self._members.values():
-            member.app.send(signal.SIGTERM)
-            member.strikes.append(Strike("term", member.app.pid, now, math.inf))
-        while self._members:
-            for member in list(self._members.values()):
-                self._look_at(member, time.time(), replace=False)
+        for worker in self._workers.values():
+            worker.app.send(signal.SIGTERM)
+            worker.faults.append(Fault("term", worker.app.pid, now, math.inf))
+        while self._workers:
+            for worker in list(self._workers.values()):
+                self._check_worker(worker, time.time(), replace=False)
             time.sleep(0.01)
 
-    def _is_complete(self) -> bool:
-        for member in list(self._members.values()):
-            self._look_at(member, time.time(), replace=True)
-        return all(member.ready_at for member in self._members.values())
+    def _is_ready(self) -> bool:
+        for worker in list(self._workers.values()):
+            self._check_worker(worker, time.time(), replace=True)
+        return all(worker.ready_at for worker in self._workers.values())
 
-    # Who was struck
+    # Looking up processes
 
-    def process_of(self, pid: int, at: float) -> Member:
-        """The process that had this number then."""
+    def get_process(self, pid: int, at: float) -> WorkerProcess:
+        """The process that had this pid then."""
         found = self._find(pid, at)
         assert found is not None, f"there was no worker process {pid} at {at}"
         return found
 
     def is_known(self, pid: int, at: float) -> bool:
-        """Whether the process that had this number then has not been forgotten."""
+        """Whether the fleet still knows the process that had this pid then."""
         return self._find(pid, at) is not None
 
-    def _find(self, pid: int, at: float) -> Member | None:
-        living = self._members.get(pid)
-        if living is not None and living.born <= at:
+    def _find(self, pid: int, at: float) -> WorkerProcess | None:
+        living = self._workers.get(pid)
+        if living is not None and living.started_at <= at:
             return living
-        return next((member for member in reversed(self._gone) if member.app.pid == pid and member.born <= at), None)
+        return next(
+            (worker for worker in reversed(self._ended) if worker.app.pid == pid and worker.started_at <= at), None
+        )
 
     def forget(self, before: float) -> None:
-        """No run is left that was there at this time: those who have ended by then are not asked for any more."""
-        while self._gone and (last := self._gone[0].last) is not None and last.at + LEAVING < before:
-            self._gone.popleft()
+        """Forget processes that ended before this time: no remaining run is that old."""
+        while self._ended and (last := self._ended[0].last) is not None and last.at + MAX_SHUTDOWN_S < before:
+            self._ended.popleft()
 
-    def stacks(self, only: Member | None = None) -> str:
-        """What the threads of the living workers are doing, and what they have to say."""
-        members = [only] if only is not None else list(self._members.values())
-        for member in members:
-            if member.app.exit_code is None:
-                member.app.send(signal.SIGCONT)
-                member.app.send(signal.SIGUSR1)
+    def dump_stacks(self, only: WorkerProcess | None = None) -> str:
+        """The stacks and the output of the living workers."""
+        workers = [only] if only is not None else list(self._workers.values())
+        for worker in workers:
+            if worker.app.exit_code is None:
+                worker.app.send(signal.SIGCONT)
+                worker.app.send(signal.SIGUSR1)
         time.sleep(0.5)
-        return "\n".join(str(member.app) for member in members)
+        return "\n".join(str(worker.app) for worker in workers)

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ledger import SIGNAL, STEP, Journal, Line, Recorded
+from ledger import SIGNAL, STEP, Journal, LedgerLine, RecordRow
 from soak_checker import Checker, Sample
 from soak_expectations import check_result, check_signals
 from soak_reader import WorkerRow
-from soak_workers import Strike
+from soak_workers import Fault
 
 KILLED, ALIVE, STOPPED, LEFT, STOPPED_AND_KILLED = 1, 2, 3, 4, 5
-WORKERS = {
+WORKER_COUNT = {
     KILLED: WorkerRow(KILLED, 101, "dead", 0.0),
     ALIVE: WorkerRow(ALIVE, 102, "live", 0.0),
     STOPPED: WorkerRow(STOPPED, 103, "dead", 0.0),
@@ -24,10 +24,10 @@ WORKERS = {
     STOPPED_AND_KILLED: WorkerRow(STOPPED_AND_KILLED, 105, "dead", 0.0),
 }
 STRIKES = {
-    101: [Strike("kill", 101, 5.0, math.inf)],
-    103: [Strike("stop", 103, 5.0, 9.0)],
-    104: [Strike("term", 104, 5.0, math.inf)],
-    105: [Strike("stop", 105, 5.5, 9.0), Strike("kill", 105, 9.2, math.inf)],
+    101: [Fault("kill", 101, 5.0, math.inf)],
+    103: [Fault("stop", 103, 5.0, 9.0)],
+    104: [Fault("term", 104, 5.0, math.inf)],
+    105: [Fault("stop", 105, 5.5, 9.0), Fault("kill", 105, 9.2, math.inf)],
 }
 
 
@@ -35,17 +35,17 @@ def checker() -> Checker:
     made: Any = object.__new__(Checker)  # without the files and processes of a soak
     made.counts, made.late = Counter(), deque()
     made.takeovers = {kind: Sample() for kind in ("kill", "stop", "hurry")}
-    made._workers, made._by_pid = WORKERS, {row.pid: [row.id] for row in WORKERS.values()}
-    made._crew = SimpleNamespace(process_of=lambda pid, _: SimpleNamespace(strikes=STRIKES.get(pid, [])))
+    made._workers, made._by_pid = WORKER_COUNT, {row.pid: [row.id] for row in WORKER_COUNT.values()}
+    made._fleet = SimpleNamespace(get_process=lambda pid, _: SimpleNamespace(faults=STRIKES.get(pid, [])))
     return made
 
 
-def line(worker: int, phase: str, at: float, attempt: int = 1, step: str = "call") -> Line:
-    return Line(step, "sequence-1", "key", phase, attempt, WORKERS[worker].pid, at, "")
+def line(worker: int, phase: str, at: float, attempt: int = 1, step: str = "call") -> LedgerLine:
+    return LedgerLine(step, "sequence-1", "key", phase, attempt, WORKER_COUNT[worker].pid, at, "")
 
 
-def recorded(worker: int, at: float, *, ok: bool = True, attempts: int = 1, name: str = "call") -> Recorded:
-    return Recorded(0, STEP, 0, name, ok, b"1", at, attempts, worker, 2)
+def recorded(worker: int, at: float, *, ok: bool = True, attempts: int = 1, name: str = "call") -> RecordRow:
+    return RecordRow(0, STEP, 0, name, ok, b"1", at, attempts, worker, 2)
 
 
 def test_a_step_that_was_in_flight_at_a_kill_may_begin_again_and_counts_as_a_takeover():
@@ -107,14 +107,14 @@ def test_a_step_that_a_stopped_worker_was_about_to_begin_is_counted_as_late():
         ),
     ],
 )
-def test_a_step_that_breaks_a_promise_is_told_of(lines: list[Line], record: Recorded, words: str):
+def test_a_step_that_breaks_a_promise_is_told_of(lines: list[LedgerLine], record: RecordRow, words: str):
     with pytest.raises(AssertionError, match=words):
         checker()._check_step(record, lines)
 
 
 def journal(run: str, output: Any, letters: list[int]) -> Journal:
     records = tuple(
-        Recorded(n, SIGNAL, n, "letter", True, json.dumps(letter).encode(), 1.0, 1, ALIVE, 1)
+        RecordRow(n, SIGNAL, n, "letter", True, json.dumps(letter).encode(), 1.0, 1, ALIVE, 1)
         for n, letter in enumerate(letters)
     )
     return Journal(run, "", "completed", 0, 1, None, output, "", b"", records, {}, ())

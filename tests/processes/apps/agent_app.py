@@ -57,7 +57,7 @@ def patience() -> float:
     return float(setting("PATIENCE", "25"))
 
 
-def told(result: AgentResult[Any] | dict[str, Any]) -> dict[str, Any]:
+def print_result(result: AgentResult[Any] | dict[str, Any]) -> dict[str, Any]:
     if isinstance(result, dict):
         return result
     usage = result.usage
@@ -67,7 +67,7 @@ def told(result: AgentResult[Any] | dict[str, Any]) -> dict[str, Any]:
 async def program() -> dict[str, Any]:
     """Start it under its id (or join it), and wait for its result."""
     handle = await chosen().options(id=RUN).start("Go.", deps=deps())
-    return told(await handle.result(timeout=patience()))
+    return print_result(await handle.result(timeout=patience()))
 
 
 async def session() -> dict[str, Any]:
@@ -122,7 +122,7 @@ async def library_flow() -> dict[str, Any]:
 async def peer() -> dict[str, Any]:
     """Be there until the run has ended."""
     async with Runtime(), Client() as client:
-        return told(await client.wait(RUN, timeout=patience()))
+        return print_result(await client.wait(RUN, timeout=patience()))
 
 
 async def worker() -> dict[str, Any]:
@@ -146,7 +146,7 @@ async def caller() -> dict[str, Any]:
     async with Client() as client:
         handle = await client.options(id=setting("RUN_ID")).start(setting("AGENT"), "Go.")
         print("ready", flush=True)
-        return told(await handle.result(timeout=patience()))
+        return print_result(await handle.result(timeout=patience()))
 
 
 async def reader() -> dict[str, Any]:
@@ -175,7 +175,7 @@ def chosen() -> Agent[str]:
     return cast("Agent[str]", getattr(agent_flows, setting("AGENT", "chief")))
 
 
-def live(order: dict[str, Any]) -> None:
+def run_forked(order: dict[str, Any]) -> None:
     """The life of a forked process."""
     for descriptor, path in ((1, order["out"]), (2, order["err"])):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -184,7 +184,7 @@ def live(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     kill_points.arm()
-    lives = {
+    processes = {
         "program": program,
         "session": session,
         "library": library,
@@ -197,7 +197,7 @@ def live(order: dict[str, Any]) -> None:
         "caller": caller,
         "reader": reader,
     }
-    main = lives[order["main"]]
+    main = processes[order["main"]]
     print(json.dumps(asyncio.run(main())), flush=True)
 
 
@@ -209,7 +209,7 @@ def fork(order: dict[str, Any]) -> int:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        live(order)
+        run_forked(order)
         os._exit(0)
     except BaseException:
         traceback.print_exc()

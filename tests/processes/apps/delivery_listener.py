@@ -62,6 +62,6 @@ async def handler(delivery: Delivery) -> list[str]:
 
 
 if __name__ == "__main__":
-    _, address, at_once, *runs = sys.argv
+    _, address, max_in_flight, *runs = sys.argv
     runs_at_first = int(runs[0]) if runs else 0
-    asyncio.run(Client().serve(address, handler, concurrency=int(at_once)))
+    asyncio.run(Client().serve(address, handler, concurrency=int(max_in_flight)))

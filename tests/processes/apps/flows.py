@@ -269,12 +269,12 @@ async def deadly(name: str, times: int) -> list[str]:
 async def die(name: str, times: int) -> str:
     """Its n-th death waits for the gate ``<name>-death-<n>``."""
     with effect(name):
-        deaths = Path(os.environ["GATES"], f"deaths-{name}")
-        number = len(deaths.read_text()) + 1 if deaths.exists() else 1
+        crash_log = Path(os.environ["GATES"], f"deaths-{name}")
+        number = len(crash_log.read_text()) + 1 if crash_log.exists() else 1
         if number > times:
             return name
         await pass_gate(f"{name}-death-{number}")
-        deaths.write_text("x" * number)
+        crash_log.write_text("x" * number)
         os.kill(os.getpid(), signal.SIGKILL)
         return "never"
 

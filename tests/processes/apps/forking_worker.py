@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from flows import call, hold
-from ledger import note
+from ledger import write_line
 
 from holdfast import Runtime, current_step, step, workflow
 
@@ -74,7 +74,7 @@ def work(results: Any) -> None:
         async with Runtime(f"{os.environ['HOLDFAST_URL']}-child", workflows=["below"]):
             return await below()
 
-    note("child", "works")
+    write_line("child", "works")
     results.send(asyncio.run(main()))
 
 

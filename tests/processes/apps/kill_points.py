@@ -46,7 +46,7 @@ def arm() -> None:
     """Set the traps that the environment asks for."""
     for name, strike in STRIKES.items():
         if point := os.environ.get(f"HOLDFAST_TEST_{name}"):
-            _keep_renewals_out_of_the_way()
+            _postpone_renewals()
             _arm(point, strike)
 
 
@@ -60,7 +60,7 @@ def _place(method: str) -> Any:
     return place
 
 
-def _keep_renewals_out_of_the_way() -> None:
+def _postpone_renewals() -> None:
     """A process that is stopped while its heartbeat holds SQLite's write lock would stop everybody else, too."""
     renew = SqliteWorkers.renew_lease
 

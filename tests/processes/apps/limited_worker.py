@@ -20,12 +20,12 @@ PLACES = 3
 @step
 async def visit(customer: str) -> str:
     with effect(customer):
-        await all_places_taken()
+        await are_slots_full()
         await asyncio.sleep(0.1)
     return customer
 
 
-async def all_places_taken() -> None:
+async def are_slots_full() -> None:
     """The first visits wait for each other: however slow the machine is, all places are taken at once one time."""
     begun = Path(f"{os.environ['CLAIMS']}.begun")
     with begun.open("a") as file:
@@ -51,11 +51,11 @@ async def calls(number: int) -> int:
     return await call(number)
 
 
-def tell_claims(store: Any) -> None:
+def print_claims(store: Any) -> None:
     """Append a line for each claim: when it was asked, when it was answered, and the runs that begin."""
     claim = store.claims.claim
 
-    async def told(*args: Any, **kwargs: Any) -> Any:
+    async def print_claim(*args: Any, **kwargs: Any) -> Any:
         asked = time.time()
         runs = await claim(*args, **kwargs)
         begin = [run.id for run in runs if run.epoch == 1 and run.queue == "calls"]
@@ -66,12 +66,12 @@ def tell_claims(store: Any) -> None:
             os.close(descriptor)
         return runs
 
-    store.claims.claim = told
+    store.claims.claim = print_claim
 
 
 async def main() -> None:
     runtime = Runtime()
-    tell_claims(runtime._engine.store)
+    print_claims(runtime._engine.store)
     await runtime.open()
     print("ready", flush=True)
     await runtime.run_worker()

@@ -28,12 +28,12 @@ class Library:
             return await request()
 
 
-async def ask_and_note(question: Any, request: Callable[[], Awaitable[Any]], timeout: float) -> Any:
+async def ask_and_record(question: Any, request: Callable[[], Awaitable[Any]], timeout: float) -> Any:
     """Ask the model as ever, and let the ledger know."""
     return await ask(question, lambda: Library.library_request(request), timeout)
 
 
-operations._ask_model = ask_and_note  # pyright: ignore[reportPrivateUsage]
+operations._ask_model = ask_and_record  # pyright: ignore[reportPrivateUsage]
 kill_points.PLACES["library_request"] = Library  # type: ignore[assignment]
 
 

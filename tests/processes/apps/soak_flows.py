@@ -15,7 +15,7 @@ from typing import Any
 
 import ledger
 from flows import call, call_plain, flaky, nap
-from ledger import Line, effect
+from ledger import LedgerLine, effect
 
 from holdfast import RunDead, StepOutcomeUnknown, current_step, map, step, wait_for_signal, workflow
 
@@ -23,18 +23,20 @@ LETTERS = int(os.environ["LETTERS"])
 _descriptor = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
-def note_without_sync(phase: str, label: str = "") -> None:
+def write_line_without_sync(phase: str, label: str = "") -> None:
     """Append a line about the current step, from where the death of this process cannot take it back.
 
     Processes die here and not machines, and what has been written is the kernel's then. So nothing is synced: thousands
     of lines a second would be a test of the disk.
     """
     step = current_step()
-    line = Line(step.name, step.run_id, step.idempotency_key, phase, step.attempt, os.getpid(), time.time(), label)
+    line = LedgerLine(
+        step.name, step.run_id, step.idempotency_key, phase, step.attempt, os.getpid(), time.time(), label
+    )
     os.write(_descriptor, f"{json.dumps(line)}\n".encode())
 
 
-ledger.note = note_without_sync
+ledger.write_line = write_line_without_sync
 
 
 @step(retries=1, backoff=0.01)

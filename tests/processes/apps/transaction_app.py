@@ -57,7 +57,7 @@ for store, transactions, transaction in (
     trap(store, "commit", "", "after-record", lambda ops: any(isinstance(op, AppendRecord) for op in ops))
 
 
-def note(name: str) -> str:
+def build_insert(name: str) -> str:
     file = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{current_run().id} {name}\n".encode())
     os.close(file)
@@ -66,14 +66,14 @@ def note(name: str) -> str:
 
 @step(transaction=True)
 def pay(name: str) -> str:
-    current_step().connection.execute(note(name))
+    current_step().connection.execute(build_insert(name))
     strike("in-step")
     return name
 
 
 @step(transaction=True)
 async def pay_async(name: str) -> str:
-    done = current_step().connection.execute(note(name))
+    done = current_step().connection.execute(build_insert(name))
     if inspect.isawaitable(done):
         await done
     strike("in-step")

@@ -115,7 +115,7 @@ class ForkedPython:
         environment = dict(os.environ if env is None else env)
         read_at_start = {name: value for name, value in environment.items() if name.startswith("PYTHON")}
         read_at_start.pop("PYTHONPATH", None)
-        origin = _origin(tuple(flags), tuple(sorted(read_at_start.items())), library)
+        fork_server = _get_fork_server(tuple(flags), tuple(sorted(read_at_start.items())), library)
         given: list[int] = []
         ours: list[int] = []
         for number, (name, wanted) in enumerate({"stdin": stdin, "stdout": stdout, "stderr": stderr}.items()):
@@ -135,22 +135,22 @@ class ForkedPython:
                 given.append(number if wanted is None else wanted if isinstance(wanted, int) else wanted.fileno())
         folder = os.fspath(cwd or Path.cwd())
         try:
-            self._telling = origin(given, {"words": words, "folder": folder, "environment": environment})
+            self._status_socket = fork_server(given, {"words": words, "folder": folder, "environment": environment})
         finally:
             for descriptor in ours:
                 os.close(descriptor)
-        self.pid = self._heard()
+        self.pid = self._read_status()
 
     def poll(self) -> int | None:
         """How it ended, or ``None`` while it lives."""
         with self._lock:
-            if self.returncode is None and select.select([self._telling], [], [], 0)[0]:
+            if self.returncode is None and select.select([self._status_socket], [], [], 0)[0]:
                 self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """How it ends."""
-        if self.returncode is None and not select.select([self._telling], [], [], timeout)[0]:
+        if self.returncode is None and not select.select([self._status_socket], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         with self._lock:
             if self.returncode is None:
@@ -170,13 +170,13 @@ class ForkedPython:
                         if input:
                             self.stdin.write(input)
                         self.stdin.close()
-                said = [one.result(until and max(0, until - time.monotonic())) if one else None for one in reading]
+                outputs = [one.result(until and max(0, until - time.monotonic())) if one else None for one in reading]
             except TimeoutError:
                 self.kill()
                 raise subprocess.TimeoutExpired(self.args, timeout or 0) from None
         self.wait(until and max(1.0, until - time.monotonic()))
         self._close()
-        return said[0], said[1]
+        return outputs[0], outputs[1]
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it lives."""
@@ -204,11 +204,11 @@ class ForkedPython:
                     file.close()
 
     def _end(self) -> None:
-        self.returncode = self._heard()
-        self._telling.close()
+        self.returncode = self._read_status()
+        self._status_socket.close()
 
-    def _heard(self) -> int:
-        told = self._telling.recv(4, socket.MSG_WAITALL)
+    def _read_status(self) -> int:
+        told = self._status_socket.recv(4, socket.MSG_WAITALL)
         return int.from_bytes(told, "big", signed=True) if told else _DIED  # it was its origin that died
 
 
@@ -224,7 +224,9 @@ Order = Callable[[list[int], dict[str, Any]], socket.socket]
 
 
 @cache
-def _origin(flags: tuple[str, ...], read_at_start: tuple[tuple[str, str], ...], library: tuple[str, ...]) -> Order:
+def _get_fork_server(
+    flags: tuple[str, ...], read_at_start: tuple[tuple[str, str], ...], library: tuple[str, ...]
+) -> Order:
     """How to have processes from one that was started with these options."""
     import holdfast
 
@@ -295,7 +297,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             living[pid] = socket.socket(fileno=files[3])
             for file in files[:3]:
                 os.close(file)
-            _tell(living[pid], pid)
+            _send_status(living[pid], pid)
         if ended in readable:
             ended.recv(1 << 16)
         while living:
@@ -303,23 +305,23 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             if not pid:
                 break
             with living.pop(pid) as telling:
-                _tell(telling, os.waitstatus_to_exitcode(status))
+                _send_status(telling, os.waitstatus_to_exitcode(status))
 
 
-def _tell(whom: socket.socket, number: int) -> None:
+def _send_status(whom: socket.socket, number: int) -> None:
     with suppress(OSError):  # nobody wants to know any more
         whom.sendall(number.to_bytes(4, "big", signed=True))
 
 
-def _become(what: dict[str, Any], paths: list[str]) -> None:
+def _become_child(what: dict[str, Any], paths: list[str]) -> None:
     """Be the process that was ordered, but for what it executes."""
     os.chdir(what["folder"])
     os.environ.clear()
     os.environ.update(what["environment"])
     time.tzset()
-    sys.stdin = sys.__stdin__ = _opened(0, "r", sys.stdin)
-    sys.stdout = sys.__stdout__ = _opened(1, "w", sys.stdout)
-    sys.stderr = sys.__stderr__ = _opened(2, "w", sys.stderr)
+    sys.stdin = sys.__stdin__ = _open_standard_file(0, "r", sys.stdin)
+    sys.stdout = sys.__stdout__ = _open_standard_file(1, "w", sys.stdout)
+    sys.stderr = sys.__stderr__ = _open_standard_file(2, "w", sys.stderr)
     first, *rest = what["words"]
     own = {"-c": "", "-m": what["folder"]}.get(first, os.path.dirname(os.path.abspath(first)))
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -327,7 +329,7 @@ def _become(what: dict[str, Any], paths: list[str]) -> None:
     sys.argv[:] = ["-c", *rest[1:]] if first == "-c" else rest if first == "-m" else [first, *rest]
 
 
-def _opened(descriptor: int, mode: str, like: Any) -> IO[str]:
+def _open_standard_file(descriptor: int, mode: str, like: Any) -> IO[str]:
     at_once = mode == "w" and like.write_through
     file = open(descriptor, mode + "b", 0 if at_once else -1, closefd=False)  # noqa: SIM115
     lines = descriptor == 2 or os.isatty(descriptor)
@@ -358,7 +360,7 @@ def _main() -> None:
     gc.collect()
     gc.freeze()
     what = _serve(socket.socket(fileno=int(sys.argv[1])))
-    _become(what, paths)
+    _become_child(what, paths)
     try:
         _execute(what["words"])
     except (SystemExit, KeyboardInterrupt):

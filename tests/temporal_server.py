@@ -120,7 +120,7 @@ class TemporalServer:
 
 @cache
 def _shared() -> TemporalServer:
-    _clear_away()
+    _stop_orphans()
     server = TemporalServer(namespaces=_FRESH)
     try:
         return server.start()
@@ -212,7 +212,7 @@ def _program() -> str:
     return found
 
 
-def _clear_away() -> None:
+def _stop_orphans() -> None:
     """Stop servers whose test process is gone."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         with suppress(OSError, ValueError, psutil.Error):

@@ -73,14 +73,14 @@ def make_unique_id(name: str) -> str:
     return f"{name}-{secrets.token_hex(5)}"
 
 
-def workflows_in(module: ModuleType) -> set[str]:
+def list_workflows(module: ModuleType) -> set[str]:
     """The workflows that a module defines once and for all."""
     return {one.name for one in vars(module).values() if isinstance(one, Workflow)}
 
 
-def served_in(module: ModuleType) -> set[str]:
+def list_served_workflows(module: ModuleType) -> set[str]:
     """Those that its own runtime serves: all but what it keeps for runtimes of its scenarios (``OWN``)."""
-    return workflows_in(module) - {one.name for one in getattr(module, "OWN", ())}
+    return list_workflows(module) - {one.name for one in getattr(module, "OWN", ())}
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def raising_run_error() -> Iterator[None]:
         raise failed.__cause__ or failed from None
 
 
-async def asked(client: Client, run_id: str, text: str = "") -> Any:
+async def wait_for_approval(client: Client, run_id: str, text: str = "") -> Any:
     """The open question of a run (with this in it), once it is asked."""
 
     async def look() -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 import postgres_server
 import pytest
 import pytest_asyncio
-from conformance_world import BACKENDS, EXCLUDED, World, served_in, workflows_in
+from conformance_world import BACKENDS, EXCLUDED, World, list_served_workflows, list_workflows
 from history_checks import check_runs_since
 
 import temporal_server
@@ -49,7 +49,7 @@ def url(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(backend: str, url: str, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    async with Runtime(url, workflows=served_in(request.module)) as runtime:
+    async with Runtime(url, workflows=list_served_workflows(request.module)) as runtime:
         yield World(backend, url, runtime)
 
 
@@ -60,11 +60,9 @@ async def client(url: str) -> AsyncIterator[Client]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
-async def _histories_tell_what_the_code_has_seen(
-    backend: str, world: World, request: pytest.FixtureRequest
-) -> AsyncIterator[None]:
+async def _check_histories(backend: str, world: World, request: pytest.FixtureRequest) -> AsyncIterator[None]:
     """On Temporal, what a run has recorded is read from its history once more: see ``history_checks``."""
     began = time.time()
     yield
     if backend == "temporal":
-        await check_runs_since(world.url, began, workflows_in(request.module), served_in(request.module))
+        await check_runs_since(world.url, began, list_workflows(request.module), list_served_workflows(request.module))

@@ -52,7 +52,7 @@ async def check_runs_since(url: str, began: float, known: Collection[str], serve
         await store.close()
 
 
-class _Recalled(RebuiltRun):
+class _RebuiltRun(RebuiltRun):
     """Keeps what the journal engine would have written."""
 
     def __init__(self, *args: Any) -> None:
@@ -89,28 +89,28 @@ async def _check(client: Client, store: TemporalStore, execution: WorkflowExecut
         return  # it is on its way
     where = f"run {execution.id!r}"
     site = EngineContext(definitions, TemporalSettings())
-    recalled = await asyncio.to_thread(_recall, site, events, execution)
+    rebuilt = await asyncio.to_thread(_rebuild_run, site, events, execution)
     try:
-        if recalled.driver_began:
+        if rebuilt.driver_began:
             if told is not None:
                 words = f"{where}: its history tells of other records than it has seen"
-                assert recalled.order == told["order"], f"{words}: {recalled.order}, not {told['order']}"
+                assert rebuilt.order == told["order"], f"{words}: {rebuilt.order}, not {told['order']}"
             if has_ended:
-                _check_end(where, recalled, events[-1])
+                _check_end(where, rebuilt, events[-1])
             elif status is not None:
-                assert recalled.waits() == status["waits_for"], f"{where}: it waits for something else by its history"
+                assert rebuilt.waits() == status["waits_for"], f"{where}: it waits for something else by its history"
     finally:
-        recalled.release()
+        rebuilt.release()
     if told is not None and has_ended:
         await _check_journal(store, execution, told["order"])
     await _replay(site, history)
 
 
-def _recall(site: EngineContext, events: list[HistoryEvent], execution: WorkflowExecution) -> Any:
-    recalled = _Recalled(site, events[0], execution.id, execution.run_id)
-    recalled.apply_batches(list(read_batches(events)))
-    recalled.driver_began = hasattr(recalled.driver, "execution")  # type: ignore[attr-defined]
-    return recalled
+def _rebuild_run(site: EngineContext, events: list[HistoryEvent], execution: WorkflowExecution) -> Any:
+    rebuilt = _RebuiltRun(site, events[0], execution.id, execution.run_id)
+    rebuilt.apply_batches(list(read_batches(events)))
+    rebuilt.driver_began = hasattr(rebuilt.driver, "execution")  # type: ignore[attr-defined]
+    return rebuilt
 
 
 def _has_ended(event: HistoryEvent) -> bool:
@@ -119,8 +119,8 @@ def _has_ended(event: HistoryEvent) -> bool:
     )  # fmt: skip
 
 
-def _check_end(where: str, recalled: _Recalled, last: HistoryEvent) -> None:
-    end = recalled.end
+def _check_end(where: str, rebuilt: _RebuiltRun, last: HistoryEvent) -> None:
+    end = rebuilt.end
     if last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
         assert end is not None
         assert end.state is RunState.COMPLETED, where

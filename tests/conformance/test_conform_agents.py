@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conformance_world import World, asked, effect_counts, fails_with, make_unique_id
+from conformance_world import World, effect_counts, fails_with, make_unique_id, wait_for_approval
 from model_scripts import write_plan
 from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
@@ -154,10 +154,10 @@ async def test_sub_agents_are_runs_of_their_own_and_their_failure_is_an_observat
     async def children() -> dict[str, str]:
         return {one.workflow: one.state for one in await client.list(parent=run)}
 
-    assert await wait_until(lambda: _both(children)) == {"ag-historian": "completed", "ag-engineer": "failed"}
+    assert await wait_until(lambda: _await_both(children)) == {"ag-historian": "completed", "ag-engineer": "failed"}
 
 
-async def _both(children: Any) -> Any:
+async def _await_both(children: Any) -> Any:
     found = await children()
     return found if len(found) == 2 else None
 
@@ -204,11 +204,11 @@ async def test_a_plan_can_be_followed_while_the_agent_works(world: World, client
         assert [(item.task, item.status) for item in plan] == [("attic", "done"), ("cellar", "done")]
 
 
-def is_much(amount: int) -> bool | str:
+def is_large(amount: int) -> bool | str:
     return f"{amount} is more than 100" if amount > 100 else False
 
 
-@tool(requires_approval=is_much)
+@tool(requires_approval=is_large)
 async def ag_pay(to: str, amount: int) -> str:
     """Pay somebody."""
     effect_counts[current_run().id, f"paid {to} {amount}"] += 1
@@ -232,7 +232,7 @@ payer = Agent(
 async def test_calls_of_tools_wait_for_a_person_who_may_change_them_or_say_no(world: World, client: Client) -> None:
     run = make_unique_id("payer")
     handle = await payer.options(id=run).start("Pay.")
-    first = await asked(client, run)
+    first = await wait_for_approval(client, run)
     assert (first.tool, first.arguments, first.assignee) == ("ag_pay", {"to": "eve", "amount": 5000}, "ann")
     assert first.reason == "5000 is more than 100"
     await client.approve(first.id, arguments={"to": "eve", "amount": 50}, by="ann")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conformance_world import World, asked, effect_counts, fails_with, make_unique_id
+from conformance_world import World, effect_counts, fails_with, make_unique_id, wait_for_approval
 from pydantic import BaseModel
 
 from holdfast import (
@@ -37,12 +37,12 @@ async def pp_release(version: str) -> list[Any]:
 async def test_a_question_is_listed_answered_and_the_run_goes_on(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("2.1")
-    first = await asked(client, run)
+    first = await wait_for_approval(client, run)
     assert (first.question, first.assignee, first.workflow, first.state) == (
         "Release 2.1?", "ann", "pp_release", "open",
     )  # fmt: skip
     assert await client.approve(first.id, by="ann", reason="tests are green") is True
-    second = await asked(client, run, "Where")
+    second = await wait_for_approval(client, run, "Where")
     assert second.choices == ("staging", "production")
     with pytest.raises(InputError, match="staging"):
         await client.approve(second.id, "the moon", by="ann")
@@ -56,7 +56,7 @@ async def test_a_question_is_listed_answered_and_the_run_goes_on(world: World, c
 async def test_a_no_to_a_plain_question_is_false(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("2.2")
-    question = await asked(client, run)
+    question = await wait_for_approval(client, run)
     assert await client.deny(question.id, by="ann", reason="not on a Friday") is True
     assert await handle.result() == ["not released"]
 
@@ -64,7 +64,7 @@ async def test_a_no_to_a_plain_question_is_false(world: World, client: Client) -
 async def test_who_comes_second_is_told_who_was_first(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("2.3")
-    question = await asked(client, run)
+    question = await wait_for_approval(client, run)
     await client.deny(question.id, by="ann")
     await handle.result()
     with pytest.raises(ApprovalClosed, match="ann"):
@@ -92,13 +92,13 @@ async def pp_travelling() -> list[Any]:
 async def test_a_form_is_filled_in_and_a_choice_may_be_denied(world: World, client: Client) -> None:
     run = make_unique_id("travelling")
     handle = await pp_travelling.options(id=run).start()
-    form = await asked(client, run)
+    form = await wait_for_approval(client, run)
     assert form.form is not None
     assert set(form.form["properties"]) == {"days", "by"}
     with pytest.raises(InputError):
         await client.approve(form.id, {"days": "many"})
     await client.approve(form.id, {"days": 3})
-    await client.deny((await asked(client, run, "way")).id, by="ann", reason="stay")
+    await client.deny((await wait_for_approval(client, run, "way")).id, by="ann", reason="stay")
     assert await handle.result() == ["Trip", 3, "train", "ann", "stay"]
 
 
@@ -110,7 +110,7 @@ async def pp_denied() -> str:
 async def test_a_no_that_nobody_catches_fails_the_run(world: World, client: Client) -> None:
     run = make_unique_id("denied")
     handle = await pp_denied.options(id=run).start()
-    await client.deny((await asked(client, run)).id, by="ann")
+    await client.deny((await wait_for_approval(client, run)).id, by="ann")
     with fails_with(ApprovalDenied, "ann"):
         await handle.result()
 
@@ -156,12 +156,12 @@ async def pp_purchase(timeout: float) -> str:
 async def test_people_are_reminded(world: World, client: Client) -> None:
     run = make_unique_id("purchase")
     handle = await pp_purchase.options(id=run).start(600)
-    first = await asked(client, run)
+    first = await wait_for_approval(client, run)
     assert first.assignee == "ann"
     await wait_until(lambda: effect_counts[run, "reminder ann"])
 
     async def reminded() -> bool:
-        return (await asked(client, run)).reminder_count >= 1
+        return (await wait_for_approval(client, run)).reminder_count >= 1
 
     await wait_until(reminded)
     await client.approve(first.id, by="ann")
@@ -173,7 +173,7 @@ async def test_people_are_reminded(world: World, client: Client) -> None:
 async def test_somebody_else_is_asked_after_a_while(world: World, client: Client) -> None:
     run = make_unique_id("purchase")
     handle = await pp_purchase.options(id=run).start(2)  # so much time has bob as well
-    first = await asked(client, run)
+    first = await wait_for_approval(client, run)
     await wait_until(lambda: effect_counts[run, "escalated bob"])
 
     async def passed_on() -> Any:
@@ -191,7 +191,7 @@ async def test_somebody_else_is_asked_after_a_while(world: World, client: Client
 async def test_questions_are_found_by_who_is_asked_and_by_workflow(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("3")
-    question = await asked(client, run)
+    question = await wait_for_approval(client, run)
 
     async def found(**where: Any) -> list[str]:
         return [one.id for one in await client.approvals(**where)]
@@ -211,7 +211,7 @@ async def _contains(finding: Any, wanted: str) -> bool:
 async def test_questions_of_a_run_that_is_cancelled_are_closed(world: World, client: Client) -> None:
     run = make_unique_id("release")
     handle = await pp_release.options(id=run).start("4")
-    question = await asked(client, run)
+    question = await wait_for_approval(client, run)
     await handle.cancel()
     with pytest.raises(RunCancelled):
         await handle.result()

@@ -54,10 +54,10 @@ async def test_children_are_awaited_started_and_their_failures_are_theirs(world:
     assert told == [0, 10, 20, ["ValueError('part 3 is broken')", "failed"], 50, told[-1]]
     child = await client.get(told[-1])
     assert (child.parent, child.workflow, child.queue, child.state) == (run, "ch_part", "ch-parts", "completed")
-    assert len(await wait_until(lambda: _five(client, run))) == 5
+    assert len(await wait_until(lambda: _find_five_children(client, run))) == 5
 
 
-async def _five(client: Client, run: str) -> list[Any] | None:
+async def _find_five_children(client: Client, run: str) -> list[Any] | None:
     found = await client.list(parent=run)
     return found if len(found) == 5 else None
 

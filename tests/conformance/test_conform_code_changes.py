@@ -60,7 +60,7 @@ async def test_another_runtime_goes_on_and_does_nothing_twice(world: World, clie
     run = make_unique_id("long")
     async with Runtime(world.url, workflows=["chg_long", "chg_child"]) as first:
         handle = await first.start(chg_long.options(id=run))
-        await wait_until(lambda: _children_done(client, run))
+        await wait_until(lambda: _have_children_ended(client, run))
         await asyncio.sleep(0.2)
     await client.signal(run, "go", "on")
     async with Runtime(world.url, workflows=["chg_long", "chg_child"]):
@@ -70,7 +70,7 @@ async def test_another_runtime_goes_on_and_does_nothing_twice(world: World, clie
     assert handle.run_id == run
 
 
-async def _children_done(client: Client, run: str) -> bool:
+async def _have_children_ended(client: Client, run: str) -> bool:
     found = await client.list(parent=run)
     return bool(found) and all(one.state is RunState.COMPLETED for one in found)
 
@@ -106,7 +106,7 @@ def _define(name: str, way: str) -> Any:
     return changing
 
 
-async def _noted(run: str, text: str) -> None:
+async def _wait_for_effect(run: str, text: str) -> None:
     await wait_until(lambda: effect_counts[run, text])
     await asyncio.sleep(0.1)
 
@@ -115,11 +115,11 @@ async def test_a_run_that_has_been_past_a_change_keeps_the_old_way(world: World,
     name, old, new = make_unique_id("chg_patched"), make_unique_id("old"), make_unique_id("new")
     async with Runtime(world.url, workflows=[_define(name, "old").name]) as runtime:
         await client.options(id=old).start(name)
-        await _noted(old, "old")
+        await _wait_for_effect(old, "old")
         assert runtime is not None
     async with Runtime(world.url, workflows=[_define(name, "patched").name]):
         await client.options(id=new).start(name)
-        await _noted(new, "new")
+        await _wait_for_effect(new, "new")
         for run in (old, new):
             await client.signal(run, "go")
         assert await client.wait(old, timeout=30) == ["old", None, "new end"]
@@ -135,12 +135,12 @@ async def test_code_that_does_not_fit_the_journal_stops_the_run_and_other_code_g
     name, run = make_unique_id("chg_drift"), make_unique_id("drift")
     async with Runtime(world.url, workflows=[_define(name, "first").name]):
         await client.options(id=run).start(name)
-        await _noted(run, "first")
+        await _wait_for_effect(run, "first")
     drifted = _define(name, "drifted")
     async with Runtime(world.url, workflows=[name]) as runtime:
         await client.signal(run, "go", "on")
         if stands_still:
-            await wait_until(lambda: _says(client, run, "chg_other"))
+            await wait_until(lambda: _is_waiting_for(client, run, "chg_other"))
         else:
             with fails_with(NonDeterminismError, "chg_other"):
                 await drifted.get_handle(runtime.store_provider, run).result(30)
@@ -167,10 +167,10 @@ async def test_a_rolled_back_deploy_finds_the_signal_that_it_did_not_wait_for(wo
     name, run = make_unique_id("chg_renamed"), make_unique_id("renamed")
     async with Runtime(world.url, workflows=[_define_renamed(name, "paid").name]):
         await client.options(id=run).start(name)
-        await _noted(run, "before")
+        await _wait_for_effect(run, "before")
     async with Runtime(world.url, workflows=[_define_renamed(name, "payment").name]):
         await client.signal(run, "paid", "7 euros")
-        await wait_until(lambda: _is_left_unread(client, run))
+        await wait_until(lambda: _stays_waiting(client, run))
     async with Runtime(world.url, workflows=[_define_renamed(name, "paid").name]):
         if world.backend in DIFFERENT[scenario]:
             await asyncio.sleep(1)
@@ -184,7 +184,7 @@ async def test_a_rolled_back_deploy_finds_the_signal_that_it_did_not_wait_for(wo
     )
 
 
-async def _is_left_unread(client: Client, run: str) -> bool:
+async def _stays_waiting(client: Client, run: str) -> bool:
     """Whether the run waits, and goes on doing so for a while."""
     for _ in range(10):
         if (await client.get(run)).state is not RunState.WAITING:
@@ -193,7 +193,7 @@ async def _is_left_unread(client: Client, run: str) -> bool:
     return True
 
 
-async def _says(client: Client, run: str, words: str) -> bool:
+async def _is_waiting_for(client: Client, run: str, words: str) -> bool:
     info = await client.get(run)
     return info.state is RunState.WAITING and words in info.waits_for
 
@@ -228,7 +228,7 @@ async def test_new_code_that_serves_the_old_version_goes_on_with_its_runs(world:
     _version(name, "1")
     async with Runtime(world.url, workflows=[f"{name}@1"]):
         await client.options(id=run).start(name)
-        await _noted(run, "by 1")
+        await _wait_for_effect(run, "by 1")
     with only_workflows():  # a process with the new code only
 
         @workflow(name=name, version="2", serves=["1"])

@@ -119,11 +119,11 @@ async def test_a_delayed_run_can_be_cancelled_before_it_begins(world: World, cli
     run = make_unique_id("delayed")
     handle = await id_plain.options(id=run, delay=60).start()
     await handle.cancel()
-    assert await wait_until(lambda: _state(client, run, RunState.CANCELLED))
+    assert await wait_until(lambda: _is_in_state(client, run, RunState.CANCELLED))
     assert effect_counts[run, "began"] == 0
 
 
-async def _state(client: Client, run: str, state: RunState) -> bool:
+async def _is_in_state(client: Client, run: str, state: RunState) -> bool:
     return (await client.get(run)).state is state
 
 

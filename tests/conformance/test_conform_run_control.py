@@ -116,9 +116,9 @@ async def ct_pausing() -> list[str]:
 async def test_a_paused_run_keeps_what_comes_and_goes_on_when_it_is_resumed(world: World, client: Client) -> None:
     run = make_unique_id("pausing")
     handle = await ct_pausing.options(id=run).start()
-    await wait_until(lambda: _waits(client, run))
+    await wait_until(lambda: _is_active(client, run))
     assert await handle.pause() is True
-    await wait_until(lambda: _rests(client, run))
+    await wait_until(lambda: _has_paused(client, run))
     await handle.signal("go", "kept")
     await asyncio.sleep(0.3)
     assert effect_counts[run, "after"] == 0
@@ -127,12 +127,12 @@ async def test_a_paused_run_keeps_what_comes_and_goes_on_when_it_is_resumed(worl
     assert await handle.result() == ["kept", "after"]
 
 
-async def _rests(client: Client, run: str) -> bool:
+async def _has_paused(client: Client, run: str) -> bool:
     info = await client.get(run)
     return info.is_paused and info.state is RunState.WAITING
 
 
-async def _waits(client: Client, run: str) -> bool:
+async def _is_active(client: Client, run: str) -> bool:
     return (await client.get(run)).state in (RunState.WAITING, RunState.RUNNING)
 
 
@@ -319,7 +319,7 @@ async def test_what_cannot_be_retried_is_refused(world: World, client: Client) -
 async def test_a_cancelled_run_can_be_retried(world: World, client: Client) -> None:
     run = make_unique_id("cancelled")
     handle = await ct_pausing.options(id=run).start()
-    await wait_until(lambda: _waits(client, run))
+    await wait_until(lambda: _is_active(client, run))
     await client.cancel(run)
     with pytest.raises(RunCancelled):
         await handle.result()

@@ -126,10 +126,10 @@ async def test_a_wait_has_a_time_out_and_a_late_signal_goes_to_the_next_wait(wor
     await wait_until(lambda: effect_counts[run, "ready"])
     await handle.signal("answer", 42)
     assert await handle.result() == ["too late", 42]
-    assert await _answered(make_unique_id("in-time"), 60) == 43
+    assert await _run_answered(make_unique_id("in-time"), 60) == 43
 
 
-async def _answered(run: str, seconds: float) -> Any:
+async def _run_answered(run: str, seconds: float) -> Any:
     handle = await sig_in_time.options(id=run).start(seconds)
     await handle.signal("answer", 43)
     return await handle.result()
@@ -205,7 +205,7 @@ async def test_signals_to_a_run_that_has_not_begun_are_kept_and_hurry_nothing(wo
             handle = await sig_gathering.options(id=run, delay=0.6).start(2)
         else:
             handle = await sig_delayed.options(id=make_unique_id("starter")).start(run)
-            await wait_until(partial(_is_there, world, run))
+            await wait_until(partial(_is_stored, world, run))
         child = sig_gathering.get_handle(world.runtime.store_provider, run)
         for number in range(2):
             await child.signal("item", number)
@@ -215,7 +215,7 @@ async def test_signals_to_a_run_that_has_not_begun_are_kept_and_hurry_nothing(wo
         assert time.monotonic() - began >= 0.55, starts
 
 
-async def _is_there(world: World, run: str) -> bool:
+async def _is_stored(world: World, run: str) -> bool:
     try:
         await sig_gathering.get_handle(world.runtime.store_provider, run).info()
     except RunNotFound:

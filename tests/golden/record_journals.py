@@ -74,7 +74,7 @@ STATES = {
 """Where runs are when they are recorded, if they have not completed."""
 
 
-def trace_of(replayed: ReplayResult) -> str:
+def trace_replay(replayed: ReplayResult) -> str:
     """All that the code asked for, one command to a line: keys and arguments of steps, ids and inputs of runs."""
     lines: list[str] = []
     for one in replayed.commands:
@@ -228,7 +228,7 @@ def main() -> None:
         assert journal.run.state is STATES.get(name, RunState.COMPLETED), (name, journal.run.error)
         replayed.check()
         journal.write(CURRENT / f"{name}.json")
-        (CURRENT / f"{name}.trace").write_bytes(trace_of(replayed).encode())
+        (CURRENT / f"{name}.trace").write_bytes(trace_replay(replayed).encode())
         print(f"{name}: {journal.run.state}, {len(journal.records)} records, {len(replayed.commands)} commands")
 
 

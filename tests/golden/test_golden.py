@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from golden_flows import FLOWS
-from record_journals import CURRENT, HERE, STATES, trace_of
+from record_journals import CURRENT, HERE, STATES, trace_replay
 
 from holdfast.core.records import RecordKind
 from holdfast.core.states import RunState
@@ -21,35 +21,35 @@ from holdfast.testing.journal_replay import replay, replay_journal
 JOURNALS = sorted(HERE.glob("*/*.json"))
 
 
-def named(path: Path) -> str:
+def get_name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def journal_of(name: str) -> Journal:
+def read_journal(name: str) -> Journal:
     return Journal.read(CURRENT / f"{name}.json")
 
 
-@pytest.mark.parametrize("path", JOURNALS, ids=named)
+@pytest.mark.parametrize("path", JOURNALS, ids=get_name)
 def test_a_recorded_run_comes_to_the_same_end_by_the_same_calls(path: Path):
     journal = Journal.read(path)
     replayed = replay_journal(path, FLOWS[journal.run.workflow])
     assert replayed.replayed_count == len(journal.records)
     assert replayed.output_bytes == journal.run.output
-    assert trace_of(replayed) == path.with_suffix(".trace").read_bytes().decode()
+    assert trace_replay(replayed) == path.with_suffix(".trace").read_bytes().decode()
 
 
-@pytest.mark.parametrize("path", JOURNALS, ids=named)
+@pytest.mark.parametrize("path", JOURNALS, ids=get_name)
 def test_a_run_that_was_killed_after_any_of_its_records_can_go_on(path: Path):
     journal = Journal.read(path)
-    trace = trace_of(replay(journal, FLOWS[journal.run.workflow]))
+    trace = trace_replay(replay(journal, FLOWS[journal.run.workflow]))
     under_way = replace(journal.run, state=RunState.PENDING, output=None, error=None)
     for length in range(len(journal.records)):
         replayed = replay(Journal(under_way, journal.records[:length]), FLOWS[journal.run.workflow])
         assert replayed.is_match
-        assert trace.startswith(trace_of(replayed))
+        assert trace.startswith(trace_replay(replayed))
 
 
-@pytest.mark.parametrize("path", JOURNALS, ids=named)
+@pytest.mark.parametrize("path", JOURNALS, ids=get_name)
 def test_a_journal_that_is_read_is_written_as_it_was(path: Path):
     assert Journal.read(path).dumps().encode() == path.read_bytes()
 
@@ -83,7 +83,7 @@ def test_no_workflow_was_taken_away():
 
 
 def test_a_steps_recorded_idempotency_key_is_the_one_of_today():
-    journal = journal_of("golden_keys")
+    journal = read_journal("golden_keys")
     replayed = replay(journal, FLOWS["golden_keys"])
     recorded = {record.position: json.loads(record.payload or b"") for record in journal.records}
     assert replayed.idempotency_keys == recorded

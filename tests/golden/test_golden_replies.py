@@ -16,16 +16,16 @@ from holdfast.reports.recorded_reply import RecordedToolCall, decode_reply
 RECORDS = sorted(FOLDER.glob("*/*.json"))
 
 
-def named(path: Path) -> str:
+def get_name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=named)
+@pytest.mark.parametrize("path", RECORDS, ids=get_name)
 def test_a_recorded_answer_is_read_as_what_was_answered(path: Path):
     assert reply.REPLY_CODEC.decode(path.read_bytes(), path.stem) == REPLIES[path.stem]
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=named)
+@pytest.mark.parametrize("path", RECORDS, ids=get_name)
 def test_an_answer_that_is_read_is_written_as_it_was(path: Path):
     recorded = path.read_bytes()
     written = reply.REPLY_CODEC.encode(reply.REPLY_CODEC.decode(recorded, path.stem), path.stem)
@@ -37,7 +37,7 @@ def test_an_answer_that_is_read_is_written_as_it_was(path: Path):
     assert written.replace(now, json.dumps(library).encode()) == recorded
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=named)
+@pytest.mark.parametrize("path", RECORDS, ids=get_name)
 def test_the_plain_parts_are_those_of_the_answer(path: Path):
     whole = REPLIES[path.stem]
     plain = decode_reply(path.read_bytes())

@@ -27,11 +27,11 @@ def test_whatever_is_killed_each_run_goes_on_at_the_step_where_it_stopped(platfo
 
     Then one listener has all of them, and the server is killed meanwhile.
     """
-    crash_log = [(where, step) for where in ("in", "behind") for step in STEPS]
+    deaths = [(where, step) for where in ("in", "behind") for step in STEPS]
     listener = [sys.executable, APPS / "delivery_listener.py", "killed"]
-    dying = [platform.start([*listener, "1", str(len(crash_log))]) for _ in crash_log]
-    wait_until_sync(lambda: platform.listeners() == len(crash_log))
-    runs = {platform.client.send_sync("killed", death): death for death in crash_log}
+    dying = [platform.start([*listener, "1", str(len(deaths))]) for _ in deaths]
+    wait_until_sync(lambda: platform.listeners() == len(deaths))
+    runs = {platform.client.send_sync("killed", death): death for death in deaths}
     for process in dying:
         assert process.wait(60) == -signal.SIGKILL, platform.output()
     before = len(platform.lines())

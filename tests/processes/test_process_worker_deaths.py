@@ -58,12 +58,12 @@ def test_a_death_is_forgotten_with_the_next_record(world: World):
 def test_deaths_are_counted_while_nothing_new_is_recorded(world: World):
     victim = world.worker()
     run = world.client.start_sync("held", "x")
-    for crash_log in (1, 2):
+    for death_count in (1, 2):
         world.wait_for_line("hold", "start", run=run, pid=victim.pid)
         victim.kill()
         victim = world.worker()
         world.wait_for_line("hold", "start", run=run, pid=victim.pid)
-        assert world.journal(run).deliveries == crash_log
+        assert world.journal(run).deliveries == death_count
     world.open_gate("x")
     assert world.wait_for_end(run).deliveries == 0
 

@@ -17,15 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def seeds(request: pytest.FixtureRequest) -> int:
-    return _asked_for(request) or SEEDS
+    return _get_seed_option(request) or SEEDS
 
 
 @pytest.fixture(scope="session")
 def twin_seeds(request: pytest.FixtureRequest) -> int:
     """How many on each store on SQL; 0: nobody has asked for a number."""
-    return -(-_asked_for(request) // SHARE)
+    return -(-_get_seed_option(request) // SHARE)
 
 
-def _asked_for(request: pytest.FixtureRequest) -> int:
+def _get_seed_option(request: pytest.FixtureRequest) -> int:
     given = request.config.getoption("--simulation-seeds", default=None)
     return given or int(os.environ.get("HOLDFAST_SIMULATION_SEEDS", 0))

@@ -19,7 +19,7 @@ from simulation.world import InvariantBroken, run_seed
 ROOT = Path(__file__).parent.parent.parent
 JOBS = min(2, os.cpu_count() or 1)
 REPLAYED = (3, 17, 45)
-WITHIN = 2500
+MAX_SEEDS = 2500
 """How many seeds a planted bug may take to be found."""
 
 
@@ -57,15 +57,15 @@ def test_every_promise_holds_in_every_seed(seeds: int) -> None:
         assert tally.counts[f"runs {end}"] > 0, end
 
 
-def story(seed: int) -> str:
+def describe_seed(seed: int) -> str:
     digest = hashlib.sha256()
     run_seed(seed, lambda line: digest.update(f"{line}\n".encode()))
     return digest.hexdigest()
 
 
 def test_a_seed_replays_to_the_same_story() -> None:
-    told = [story(seed) for seed in REPLAYED]
-    assert told == [story(seed) for seed in REPLAYED]
+    told = [describe_seed(seed) for seed in REPLAYED]
+    assert told == [describe_seed(seed) for seed in REPLAYED]
     assert len(set(told)) == len(REPLAYED)
 
 
@@ -75,19 +75,19 @@ def test_a_seed_tells_the_same_story_in_another_process(hash_seed: str) -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)])
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [story(seed) for seed in REPLAYED]
+    assert done.stdout.split() == [describe_seed(seed) for seed in REPLAYED]
 
 
 @pytest.fixture(scope="module")
-def hunts() -> Iterator[dict[str, Future[InvariantBroken | None]]]:
+def list_hunts() -> Iterator[dict[str, Future[InvariantBroken | None]]]:
     """All hunts, spread over this machine's processors."""
     with ProcessPoolExecutor(JOBS, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield {mutant.name: pool.submit(find_seed_by_name, mutant.name, WITHIN) for mutant in MUTANTS}
+        yield {mutant.name: pool.submit(find_seed_by_name, mutant.name, MAX_SEEDS) for mutant in MUTANTS}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant: Mutant, hunts: dict[str, Future[InvariantBroken | None]]) -> None:
-    found = hunts[mutant.name].result()
+def test_a_planted_bug_is_found(mutant: Mutant, list_hunts: dict[str, Future[InvariantBroken | None]]) -> None:
+    found = list_hunts[mutant.name].result()
     assert isinstance(found, InvariantBroken), f"nobody noticed that {mutant.description}"
 
 

@@ -22,9 +22,9 @@ from holdfast.stores.sqlite import statements as sqlite_statements
 JOBS = min(2, os.cpu_count() or 1)
 BEGIN, COUNTS = 257, {"sqlite": 30, "postgres": 15}
 """With which seed to begin, and how many, unless a number is asked for: all that must occur does so several times."""
-WITHIN = 40
+MAX_SEEDS = 40
 """How many seeds a planted bug may take to be found."""
-OCCURS = (
+REQUIRED_EVENTS = (
     "crashes",
     "pauses",
     "closes",
@@ -49,15 +49,15 @@ no_locks = pytest.mark.skipif(sys.platform == "win32", reason="without file lock
 STORES = [pytest.param("sqlite", marks=no_locks), "postgres"]
 
 
-def where(store: str) -> str:
+def get_store_url(store: str) -> str:
     return SQLITE if store == "sqlite" else postgres_server.server_url()
 
 
 @pytest.fixture(scope="module")
-def places() -> Iterator[Callable[[str], StoreFactory]]:
+def store_factories() -> Iterator[Callable[[str], StoreFactory]]:
     """Places that several tests share."""
     with ExitStack() as stack:
-        yield cache(lambda store: stack.enter_context(open_store_factory(where(store))))
+        yield cache(lambda store: stack.enter_context(open_store_factory(get_store_url(store))))
 
 
 # Not bounded by the suite's time-out: the long run is asked for on purpose.
@@ -66,19 +66,19 @@ def places() -> Iterator[Callable[[str], StoreFactory]]:
 def test_a_store_on_sql_answers_as_the_one_in_memory_in_every_seed(store: str, twin_seeds: int) -> None:
     tally = SeedTotals()
     first, count, jobs = (1, twin_seeds, JOBS) if twin_seeds else (BEGIN, COUNTS[store], 1)
-    for tally in run_parallel(first, count, jobs, where(store)):
+    for tally in run_parallel(first, count, jobs, get_store_url(store)):
         assert not tally.failures, "\n".join(str(broken) for broken in tally.failures)
     assert tally.counts["answers compared"] > tally.counts["requests"]
     if count >= COUNTS[store]:
-        assert not [what for what in OCCURS if not tally.counts[what]]
+        assert not [what for what in REQUIRED_EVENTS if not tally.counts[what]]
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_seed_tells_the_same_story_on_every_store(store: str, places: Callable[[str], StoreFactory]) -> None:
+def test_a_seed_tells_the_same_story_on_every_store(store: str, store_factories: Callable[[str], StoreFactory]) -> None:
     here: list[str] = []
     there: list[str] = []
     run_seed(BEGIN, here.append)
-    run_seed(BEGIN, there.append, places(store))
+    run_seed(BEGIN, there.append, store_factories(store))
     assert there == here
 
 
@@ -99,7 +99,7 @@ def changed(name: str, old: str, new: str) -> Callable[[StoreFactory], AbstractC
     return plant
 
 
-def held_by_nobody(_: StoreFactory) -> AbstractContextManager[Any]:
+def hold_no_lock(_: StoreFactory) -> AbstractContextManager[Any]:
     """The fence of a single record on SQLite, which is one of several statements."""
     text = sqlite_statements.APPEND_FENCED[1]
     made = text.replace(" AND runs.state = 'running'", "")
@@ -110,7 +110,7 @@ def held_by_nobody(_: StoreFactory) -> AbstractContextManager[Any]:
 FIRST = {"a record is appended to a run that nobody holds": 1658, "deaths add up": 13, "a fork shares too much": 15}
 """The seed that found each when somebody last looked: it is tried before the others."""
 PLANTED = {
-    ("sqlite", "a record is appended to a run that nobody holds"): held_by_nobody,
+    ("sqlite", "a record is appended to a run that nobody holds"): hold_no_lock,
     ("postgres", "a record is appended to a run that nobody holds"): changed(
         "APPEND_ONE", " AND state = 'running'", ""
     ),
@@ -128,16 +128,16 @@ PLANTED = {
 @pytest.mark.parametrize(
     ("store", "what"), [pytest.param(*key, marks=no_locks if key[0] == "sqlite" else ()) for key in PLANTED]
 )
-def test_a_bug_in_a_statement_is_found(store: str, what: str, places: Callable[[str], StoreFactory]) -> None:
-    place = places(store)
+def test_a_bug_in_a_statement_is_found(store: str, what: str, store_factories: Callable[[str], StoreFactory]) -> None:
+    place = store_factories(store)
     with PLANTED[store, what](place):
-        found = hunt(place, FIRST[what])
+        found = find_bug(place, FIRST[what])
     assert found is not None, f"nobody noticed on {store} that {what}"
     assert f"python -m simulation --seed {found.seed} --store {store}" in str(found)
 
 
-def hunt(place: StoreFactory, first: int) -> InvariantBroken | None:
-    for seed in (first, *range(1, WITHIN + 1)):
+def find_bug(place: StoreFactory, first: int) -> InvariantBroken | None:
+    for seed in (first, *range(1, MAX_SEEDS + 1)):
         try:
             run_seed(seed, store_factory=place)
         except InvariantBroken as broken:

@@ -283,34 +283,34 @@ class Checker:
         return fault
 
     def _find_worker(self, line: LedgerLine) -> WorkerRow:
-        """The worker that its process was at this time."""
+        """The worker that the line's process was registered as at that time."""
         rows = [self._workers[number] for number in self._by_pid.get(line.pid, ())]
         rows = [row for row in rows if row.started_at <= line.at]
         assert rows, f"begun by a process that was no worker: {line}"
         return rows[-1]
 
     def _is_late(self, line: LedgerLine, record: RecordRow, starts: list[LedgerLine]) -> bool:
-        """Whether this step was about to begin when its worker was stopped, and somebody else had it meanwhile.
+        """Whether a stopped worker was about to start the step, and started it after another worker had the run.
 
-        It may also have come back in time, and have been struck again before anybody else had the step.
+        A worker may also resume in time and be hit again before another worker has the step; that is not late.
         """
         worker = self._find_worker(line)
         faults = self._fleet.get_process(worker.pid, worker.started_at).faults
-        just_went_on = any(s.kind == "stop" and 0 <= line.at - s.end < MAX_LATE_S for s in faults)
+        just_resumed = any(fault.kind == "stop" and 0 <= line.at - fault.end < MAX_LATE_S for fault in faults)
         taken_over_at = min(
             (o.at for o in starts if o.at > line.at and self._find_worker(o).id != worker.id), default=record.at
         )
-        again = any(line.at < s.at <= taken_over_at for s in faults)
-        return just_went_on and not again and worker.id != record.worker
+        was_hit_again = any(line.at < fault.at <= taken_over_at for fault in faults)
+        return just_resumed and not was_hit_again and worker.id != record.worker
 
     def _check_death(self, journal: Journal) -> None:
-        """A run is dead only if three of its workers were struck since its last record."""
+        """A run may be dead only if three of its workers had faults since its last record."""
         since = journal.records[-1].at if journal.records else 0.0
         faults = [fault for fault in self._fleet.recent_faults if fault.kind == "stop" and fault.end > since]
         faults += [fault for fault in self._fleet.recent_faults if fault.kind == "kill" and fault.at > since]
-        crash_log = len(faults) + self.counts["unprovoked"]
+        death_count = len(faults) + self.counts["unprovoked"]
         assert journal.deliveries == 3, f"dead after {journal.deliveries} deliveries: {journal}"
-        assert crash_log >= 3, f"dead after {crash_log} faults since its last record: {journal} {faults}"
+        assert death_count >= 3, f"dead after {death_count} faults since its last record: {journal} {faults}"
         self.counts["dead"] += 1
 
     # In words

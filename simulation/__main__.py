@@ -1,7 +1,7 @@
 # ruff: noqa: T201 - a command prints
 """Run seeds: ``python -m simulation --seed 17``, ``--seeds 100000 [--first N] [--jobs 2]``, or ``--mutants``.
 
-With ``--store postgres`` or ``--store sqlite``, all that is asked of the database is asked of such a store as well.
+With ``--store postgres`` or ``--store sqlite``, such a store gets every request, too, and must give the same answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What runs ask people, in the checker's eyes: each question is answered once, and no answer goes astray.
+"""Checks of approvals: each is answered once, and no answer is lost.
 
-A question is *open* until somebody has answered it, or the run has given up waiting. Worked out here once more, from
-what the store contract says and not from what the store does.
+An approval is *open* until a user has answered it or the run has given up waiting. The rules are implemented here a
+second time, from the store contract and not from the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMEOUT_STEP = "approval timeout"
 
 @dataclass
 class ApprovalModel:
-    """A question, and what has become of it."""
+    """An approval and its state."""
 
     key: int
     position: int
@@ -54,19 +54,19 @@ class ApprovalChecker:
     def _fail(self, invariant: str, details: str) -> None:
         self._checker.fail(invariant, details)
 
-    # What the holder of a run writes
+    # Written by the holder of a run
 
     def check_claimed_operation(
         self, op: RequestApproval | RemindApproval | WithdrawApproval, answer: OpStatus, context: str
     ) -> None:
-        """The holder has asked, reminded or given up; one that is fenced has done nothing."""
+        """The holder has requested, reminded, or given up. If it was fenced, it has done nothing."""
         if answer is OpStatus.FENCED:
             return
         known = self.approvals.get(op.id)
         if isinstance(op, RequestApproval):
             self._check_ask(op, known, answer, context)
         elif known is None:
-            # The workflow may have called it off before anybody was asked.
+            # The workflow may have cancelled it before it was requested.
             if answer is not OpStatus.UNKNOWN_APPROVAL or isinstance(op, RemindApproval):
                 self._fail("a question is there before anything is done about it", context)
             return
@@ -94,14 +94,14 @@ class ApprovalChecker:
         self.approvals[op.id] = ApprovalModel(op.key, op.position, op.request.question)
         world = self._checker.world
         world.counts["questions"] += 1
-        for _ in range(world.rng.choice([0, 1, 1, 2])):  # nobody, somebody, or two who do not know of each other
+        for _ in range(world.rng.choice([0, 1, 1, 2])):  # no user, one, or two at once
             seconds = world.rng.choice([0.0, 0.001, 0.05, 0.5, 2.0])
             world.schedule(world.time + seconds, user_actions.answer_approval, world, op.id)
         if op.request.question.startswith(CHANGING_PREFIX):
             world.schedule(world.time + world.rng.choice([0.0, 0.001, 0.05, 0.5, 2.0]), user_actions.deploy_code, world)
 
     def _check_replaced(self, op: RequestApproval, context: str) -> None:
-        """Another question was asked at this place before, by other code: nobody waits for its answer any more."""
+        """Other code requested another approval at this position before: its answer is no longer awaited."""
         database, model = self._checker.database, self._checker.runs[op.key]
         for name, other in self.approvals.items():
             if (other.key, other.position) != (op.key, op.position) or name == op.id:
@@ -153,7 +153,7 @@ class ApprovalChecker:
         if any(one is None or one.state == "answered" for one in known):
             self._fail("a run waits for answers that can still come", f"{context}: {known}")
 
-    # What becomes of it
+    # Outcomes
 
     def check_record(self, model: RunModel, op: AppendRecord, mailbox: dict[int, Signal], context: str) -> None:
         """A record of kind ``APPROVAL`` was appended."""
@@ -171,7 +171,7 @@ class ApprovalChecker:
             self._fail("an answer is recorded as it was given", context)
 
     def check_step_record(self, record: Record, context: str) -> None:
-        """A step was recorded; it may be the one that says that nobody has answered."""
+        """A step was recorded. It may be the one that records that there was no answer."""
         if record.name != TIMEOUT_STEP or not record.ok:
             return
         said = json.loads(record.payload or b"null")
@@ -179,7 +179,7 @@ class ApprovalChecker:
             self._fail("nobody who was told that an answer is accepted is ignored", context)
 
     def check_run_end(self, row: Run) -> None:
-        """A run has ended: nobody waits for its answers any more."""
+        """A run has ended: its answers are no longer awaited."""
         for name, known in self.approvals.items():
             if known.key != row.key:
                 continue
@@ -193,7 +193,7 @@ class ApprovalChecker:
                 self._fail("no run completes without the answer that it has asked for", f"{row.id}: {known}")
 
     def check_rewind(self, model: RunModel, rewind: Rewind | None, rewound_records: list[Record]) -> None:
-        """A run was reopened: answers that the retry takes back are gone, and those questions are asked anew."""
+        """A run was reopened: the answers that the retry takes back are gone, and the run asks again."""
         if rewind is None or not rewind.failed_seqs:
             return
         gone = {record.position for record in rewound_records if record.kind is RecordKind.APPROVAL}

@@ -55,14 +55,14 @@ def withdrawn_after_answer() -> Iterator[None]:
 
 @register_mutant("a question that is asked again is open again, although it was answered")
 def reopened_after_answer() -> Iterator[None]:
-    """Whoever takes the run over asks people once more."""
+    """The worker that takes over the run asks people again."""
     with patch.object(rules, "should_request_again", lambda *_: True):
         yield
 
 
 @register_mutant("an answer is taken by whatever is asked at its place now")
 def answer_matched_by_position() -> Iterator[None]:
-    """A deploy has changed the question; people have said yes to the former one."""
+    """A deploy has changed the question, but people approved the old one."""
 
     def is_for(sent: Signal, command: Command) -> bool:
         return (command.kind is RecordKind.APPROVAL) is is_answer(sent.name)
@@ -73,14 +73,14 @@ def answer_matched_by_position() -> Iterator[None]:
 
 @register_mutant("whoever asks something else leaves the former question as it is")
 def replaced_approval_stays_open() -> Iterator[None]:
-    """People go on answering what nobody waits for, and nothing can be asked anew when a deploy is rolled back."""
+    """People keep answering what no run waits for, and a rolled-back deploy cannot ask again."""
     with patch.object(MemoryStore, "_withdraw_others", lambda self, run_id, op: None):
         yield
 
 
 @register_mutant("a former question is closed, but its answer stays in the mailbox")
 def replaced_answer_stays() -> Iterator[None]:
-    """Whoever rolls the deploy back finds it there."""
+    """A rolled-back deploy finds it there."""
     real = MemoryStore._withdraw_others
 
     def make_way(self: MemoryStore, run_id: str, op: RequestApproval) -> None:
@@ -93,14 +93,14 @@ def replaced_answer_stays() -> Iterator[None]:
 
 @register_mutant("a retry leaves the answers that it takes back")
 def answers_survive_retry() -> Iterator[None]:
-    """Another question at the same place finds an answer."""
+    """Another question at the same position finds an answer."""
     with patch.object(MemoryStore, "_rewind_approvals", lambda self, run, taken: None):
         yield
 
 
 @register_mutant("the questions of a run that has ended stay open")
 def approvals_survive_run() -> Iterator[None]:
-    """People go on answering what nobody waits for."""
+    """People keep answering what no run waits for."""
     real = MemoryStore._end_run
 
     def end(self: MemoryStore, run: object) -> None:

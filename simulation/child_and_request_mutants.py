@@ -1,4 +1,4 @@
-"""Mistakes with children, compensations and what people ask for: each patches the core, the engine or the database."""
+"""Bugs in children, compensations, and users' requests. Each patches the core, the engine, or the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simulation.mutant_registry import register_mutant
 
 @register_mutant("the end of a run that is dead is told to nobody")
 def dead_end_not_delivered() -> Iterator[None]:
-    """Its parent waits for ever."""
+    """Its parent waits forever."""
     real = MemoryWorkers._requeue_or_end
 
     def outlives(self: MemoryWorkers, *args: Any) -> bool:
@@ -41,7 +41,7 @@ def dead_end_not_delivered() -> Iterator[None]:
 
 @register_mutant("the end of a run does not wake a parked parent")
 def end_does_not_wake() -> Iterator[None]:
-    """It lies in the mailbox, and that is all."""
+    """It stays in the mailbox and wakes nothing."""
     real = MemoryStore._end_run
 
     def end(self: MemoryStore, run: Any) -> None:
@@ -54,7 +54,7 @@ def end_does_not_wake() -> Iterator[None]:
 
 @register_mutant("a parent parks although the end that it waits for is there")
 def park_ignores_ends() -> Iterator[None]:
-    """Nobody will wake it."""
+    """Nothing will wake it."""
     real = MemoryStore._park
     with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(awaited_positions=()))):
         yield
@@ -62,7 +62,7 @@ def park_ignores_ends() -> Iterator[None]:
 
 @register_mutant("nobody looks for a parent when its child has ended here")
 def no_poll_after_end() -> Iterator[None]:
-    """A store tells only what others write."""
+    """A store reports only the writes of other processes."""
     real = Driver._on_finished
 
     def finished(self: Driver, ended: Any, answer: Any) -> None:
@@ -79,7 +79,7 @@ def no_poll_after_end() -> Iterator[None]:
 
 @register_mutant("the seed of a child is drawn anew each time that it is started")
 def child_seed_random() -> Iterator[None]:
-    """Whoever starts it again takes it for somebody else's."""
+    """A repeated start takes it for a run of another caller."""
     numbers = count()
     with patch.object(SeededRandom, "derive_child_seed", lambda *_: next(numbers).to_bytes(16, "big")):
         yield
@@ -168,7 +168,7 @@ def cancel_recorded_twice() -> Iterator[None]:
 
 @register_mutant("a finish that is refused for a cancel is made again without heeding it")
 def refused_finish_forced() -> Iterator[None]:
-    """Whoever cancelled was told that it is accepted."""
+    """The caller was told that the cancel is accepted."""
     real = Driver._on_finished
 
     def finished(self: Driver, ended: Any, answer: Any) -> None:
@@ -205,14 +205,14 @@ def cancel_does_not_wake() -> Iterator[None]:
 
 @register_mutant("steps are undone in the order in which they were done")
 def compensated_forwards() -> Iterator[None]:
-    """The first first, although the others rest on it."""
+    """First step first, although later steps depend on it."""
     with patch.object(CompensationLog, "pop_step", lambda self: self._steps.pop(0)):
         yield
 
 
 @register_mutant("undoing begins while outcomes of cancelled steps are on their way")
 def compensated_too_early() -> Iterator[None]:
-    """They are undone last, although others rest on what came before them."""
+    """They are compensated last, although other steps depend on what came before them."""
     real = Execution.try_start_compensation
 
     def begin(self: Execution, upcoming: Any = (), *, expected_positions: Any = ()) -> bool:
@@ -261,7 +261,7 @@ def paused_run_claimed() -> Iterator[None]:
 
 @register_mutant("a pause is forgotten when the run is given back")
 def pause_lost_on_release() -> Iterator[None]:
-    """Its worker stopped, or died, before it had heard of it."""
+    """Its worker stopped or died before it learned of the request."""
     real = MemoryStore._requeue_run
     with patch.object(MemoryStore, "_requeue_run", lambda self, run: real(self, replace(run, paused_at=None))):
         yield
@@ -269,7 +269,7 @@ def pause_lost_on_release() -> Iterator[None]:
 
 @register_mutant("a worker does not hear of a pause")
 def pause_not_noticed() -> Iterator[None]:
-    """The run goes on for as long as it is held."""
+    """The run continues for as long as it is held."""
     real = Driver.handle_request
     with patch.object(
         Driver, "handle_request", lambda self, request: real(self, request._replace(is_pause_requested=False))
@@ -279,7 +279,7 @@ def pause_not_noticed() -> Iterator[None]:
 
 @register_mutant("a run that is resumed sleeps on until its timer is due")
 def resume_does_not_wake() -> Iterator[None]:
-    """What came meanwhile woke nobody, because it was paused."""
+    """What arrived meanwhile woke nothing, because the run was paused."""
     real = MemoryStore._resume
 
     def resume(self: MemoryStore, op: Any) -> Any:
@@ -295,7 +295,7 @@ def resume_does_not_wake() -> Iterator[None]:
 
 @register_mutant("runs of a workflow that is switched off are claimed")
 def disabled_run_claimed() -> Iterator[None]:
-    """Those in memory stand still; the others do not."""
+    """Runs in memory stop; the others do not."""
     real = MemoryClaims._list_claimable
 
     def sleeping(self: MemoryClaims, workflows: Any, queues: Any) -> Any:
@@ -312,14 +312,14 @@ def disabled_run_claimed() -> Iterator[None]:
 
 @register_mutant("a worker does not hear that a workflow was switched off")
 def disable_not_noticed() -> Iterator[None]:
-    """What it holds goes on."""
+    """The runs it holds continue."""
     with patch.object(Driver, "begin_disable", lambda _: None):
         yield
 
 
 @register_mutant("a run that stands still is not given back")
 def disabled_run_not_released() -> Iterator[None]:
-    """Nobody takes it up when its workflow is switched on again."""
+    """No worker claims it when its workflow is enabled again."""
 
     async def look(self: Claims) -> None:
         """Which would find it: a worker gives back the runs that it holds and does not drive."""
@@ -373,14 +373,14 @@ def signals_not_requeued() -> Iterator[None]:
 
 @register_mutant("a child that is reopened with its parent tells nobody when it ends")
 def link_not_rearmed() -> Iterator[None]:
-    """The link remembers that it has told."""
+    """The link says that the end was delivered."""
     with patch.object(MemoryStore, "_apply_link_action", lambda self, place, *_: self._delete_end_signal(place)):
         yield
 
 
 @register_mutant("a retry does not reopen the children that failed")
 def children_not_reopened() -> Iterator[None]:
-    """The parent goes on, to fail for the same reason."""
+    """The parent continues, and fails for the same reason."""
     real = MemoryStore._decide_reopen
 
     def may_reopen(self: MemoryStore, run: Any, op: Any, affected: Any) -> Any:
@@ -395,7 +395,7 @@ def children_not_reopened() -> Iterator[None]:
 
 @register_mutant("a fork has the idempotency keys of its origin")
 def fork_shares_keys() -> Iterator[None]:
-    """Whoever it calls takes it for a repetition."""
+    """The service it calls takes it for a repetition."""
     real = SeededRandom.draw_own_bytes
 
     def own(self: SeededRandom, purpose: str, position: int) -> bytes:

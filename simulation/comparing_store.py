@@ -1,24 +1,24 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
-"""A database that is two: the store in memory, which the checker looks into, and a store on SQL beside it.
+# ruff: noqa: D102 - the contract documents the methods of a store
+"""A database of two stores: the memory store, which the checker inspects, and a SQL store next to it.
 
-Whatever a world asks of its database is asked of both, at the same moment of its time, and both must say the same.
-The world goes on with what the memory said; so one seed is the same story on every store, and where a store on SQL
-departs from it, the seed is broken, with the moment and the request at which it happened. After every write all rows of
-runs are compared, and now and then (``COMPARE_EVERY``), as well as at the end, everything else that can be read.
+Every request of a world goes to both stores at the same virtual time, and both must give the same answer. The world
+continues with the answer of the memory store, so a seed runs the same way with every store. Where a SQL store differs,
+the seed fails at that request. After every write, all rows of runs are compared; everything else that can be read is
+compared at intervals (``COMPARE_EVERY``) and at the end.
 
-A commit of several operations is carried out one by one in memory, since the checker wants to know which of them has
-changed what; the other store gets all of them in one commit, as from a real process.
+The memory store executes the operations of a commit one by one, because the checker needs to know what each of them
+changed. The SQL store gets all of them in one commit, as from a real process.
 
 What the contract leaves to a store is not compared:
 
-- **Keys and ids.** Databases number runs, signals and notices in their own ways, with gaps. What is asked is asked with
-  the numbers of the store that is asked: a run's key is known from the answer that created it, a signal by its place in
-  its mailbox, which has the same order everywhere.
-- **The cursor of ``get_new_signals``** means what the store wants it to mean, and signals may be told again. So what
-  has come since must be told, and nothing may be told that is not in a mailbox.
-- **``get_next_wake_at``** is compared as far as it is in the future; of a limited queue it may be too early, never
+- **Keys and ids.** Databases number runs, signals, and live events in their own ways, with gaps. Each store is asked
+  with its own numbers: a run's key is known from the answer that created it, and a signal is known by its place in its
+  mailbox, where the order is the same in every store.
+- **The cursor of ``get_new_signals``** is the store's own, and a store may return a signal more than once. So it must
+  return everything that has arrived since, and nothing that is not in a mailbox.
+- **``get_next_wake_at``** is compared only if it is in the future. For a limited queue it may be too early, but never
   too late.
-- **The order** in which workers are buried, and runs given that are asked for by id.
+- **The order** in which dead workers are reaped, and in which runs are returned that are requested by id.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ComparingStore(MemoryStore):
         self._other_cursors: dict[tuple[int, int], tuple[int, int]] = {}
         """By worker and cursor: the cursor of the other store, and the last signal that there was then."""
         self._commit_answers: list[OpResult] | None = None
-        """What was answered to the operations of a commit so far."""
+        """The answers to the operations of a commit so far."""
         self._write_count = 0
         self.workers = ComparingWorkers(self)
         self.claims = ComparingClaims(self)
@@ -73,13 +73,13 @@ class ComparingStore(MemoryStore):
             setattr(self, name, ComparingCapability(self, name))
 
     def dispose(self) -> None:
-        """The world is over."""
+        """Close the world."""
         self._other.dispose()
 
     # Asking, and comparing
 
     def _call_other(self, operation: str, coro: Coroutine[Any, Any, Any]) -> Any:
-        """What the other store answers."""
+        """The answer of the SQL store."""
         if self._world.failure is not None:
             coro.close()
             return None
@@ -98,7 +98,7 @@ class ComparingStore(MemoryStore):
             self._world.fail("all stores give the same answers", f"{operation}: {describe_difference(ours, theirs)}")
 
     def _compare_answer(self, operation: str, ours: Any, coro: Coroutine[Any, Any, Any]) -> Any:
-        """What was answered here, which the other store must answer, too."""
+        """An answer of the memory store, which the SQL store must give, too."""
         self._compare(operation, ours, self._call_other(operation, coro))
         return ours
 
@@ -219,7 +219,7 @@ class ComparingStore(MemoryStore):
         there = self._call_other(
             "search_runs", self._other.search_runs(where, limit=limit, before_key=theirs, max_scanned=max_scanned)
         )
-        # How far each has come in one piece is its own affair; what is within both must be the same.
+        # Each store reads as far as it likes; the part that both have read must be equal.
         number = min(len(here.runs), len(there.runs))
         self._compare("search_runs", here.runs[:number], self._to_local_runs(there.runs)[:number])
         return here
@@ -414,7 +414,7 @@ class ComparingClaims(MemoryClaims):
             self._to_local_mail(everything),
         )
         if self._store._world.failure is None:
-            # In a mailbox they have the same order in both.
+            # The order in a mailbox is the same in both.
             pairs = zip(
                 _group_by_run(all_here.signals), _group_by_run(everything.signals, self._store._local_keys), strict=True
             )
@@ -449,7 +449,7 @@ class ComparingClaims(MemoryClaims):
 
 
 class ComparingCapability:
-    """A capability of both stores: whatever they are asked, they must give the same answer."""
+    """A capability of both stores, which must give the same answers."""
 
     def __init__(self, store: ComparingStore, name: str) -> None:
         self._store, self._name = store, name
@@ -472,7 +472,7 @@ def _run_sync(coro: Coroutine[Any, Any, Any]) -> None:
     raise RuntimeError("the database waited for something")
 
 
-# What is compared of an answer
+# The parts of an answer that are compared
 
 
 def _get_run_key(run: Run | None) -> int:
@@ -497,13 +497,13 @@ def _normalize_history(history: History) -> History:
 def _group_by_run(
     signals: Sequence[tuple[int, Signal]], keys: Mapping[int, int] | None = None
 ) -> list[tuple[int, Signal]]:
-    """Signals of the same run together, the oldest run first, with the keys that these stand for."""
+    """Signals grouped by run, oldest run first, with the keys of this store."""
     named = [(key if keys is None else keys.get(key, _UNKNOWN_KEY), signal) for key, signal in signals]
     return sorted(named, key=lambda pair: pair[0])
 
 
 def _normalize_mail(signals: Sequence[tuple[int, Signal]]) -> list[tuple[int, Signal]]:
-    """What is in the mailboxes, without ids."""
+    """The contents of the mailboxes, without ids."""
     return [(key, signal._replace(id=0)) for key, signal in _group_by_run(signals)]
 
 
@@ -511,7 +511,7 @@ def _keep_unknown(signal_ids: Sequence[int]) -> list[int]:
     return [signal for signal in signal_ids if signal == _UNKNOWN_KEY]
 
 
-# What to say of it
+# Messages
 
 
 def describe_difference(ours: Any, theirs: Any) -> str:

@@ -1,7 +1,7 @@
-"""Steps that are undone: which, in which order, and never twice.
+"""Checks of compensations: which step is compensated, in which order, and never twice.
 
-What the workflow was given when it asks for a compensation is known (the execution tells how far it has come in the
-journal), so what it must undo next follows from the journal alone: the last step that can be undone and has not been.
+The execution knows which records the workflow had seen when it issued a compensation. So the step that must be
+compensated next follows from the journal alone: the last one that can be compensated and has not been.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CompensationChecker:
         self._checker = checker
 
     def check_compensation(self, run_id: str, last_seq: int, arguments: str) -> None:
-        """Workflow code that has seen the records up to ``seen`` asks for a compensation."""
+        """Check a compensation that workflow code issues after it has seen the records up to ``seen``."""
         model = self._checker.runs_by_id[run_id]
         undone = self._list_compensated(model, [r for r in model.journal if r.seq <= last_seq])
         todo = [

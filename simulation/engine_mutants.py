@@ -28,7 +28,7 @@ from simulation.process_store import ProcessClaims, ProcessStore, ProcessWorkers
 
 @register_mutant("a record is delivered before it is committed")
 def delivered_before_commit() -> Iterator[None]:
-    """The workflow goes on while the write is on its way."""
+    """The workflow continues while the write is on its way."""
     real = Recorder._submit
 
     def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
@@ -49,14 +49,14 @@ def lease_not_renewed() -> Iterator[None]:
 
 @register_mutant("leases count while the database was away")
 def lease_counted_during_outage() -> Iterator[None]:
-    """Whoever is the first to reach it again declares the others dead."""
+    """The first worker to reach the database again declares the others dead."""
     with patch.object(Membership, "get_lease_window", lambda self: None):
         yield
 
 
 @register_mutant("a worker trusts its lease for ever")
 def lease_never_expires() -> Iterator[None]:
-    """After a long pause it begins steps of runs that others hold."""
+    """After a long pause it starts steps of runs that others hold."""
     with patch.object(Membership, "has_lease", lambda self: True):
         yield
 
@@ -76,7 +76,7 @@ def intent_not_written() -> Iterator[None]:
 
 @register_mutant("a `once` step begins while its intent is still being written")
 def intent_not_awaited() -> Iterator[None]:
-    """The intent is there in time, nearly always."""
+    """The intent is almost always there in time."""
     real = Recorder._submit
 
     def submit(self: Recorder, op: Any, then: Any, position: int | None = None) -> None:
@@ -92,7 +92,7 @@ def intent_not_awaited() -> Iterator[None]:
 
 @register_mutant("the run's own lost fence goes unnoticed")
 def fence_ignored() -> Iterator[None]:
-    """A worker that was answered `fenced` goes on with its steps."""
+    """A worker that was fenced continues its steps."""
     real = Recorder._on_committed
 
     def committed(self: Recorder, then: Any, position: int | None, answer: Any) -> None:
@@ -111,7 +111,7 @@ def steps_not_cancelled() -> Iterator[None]:
 
 @register_mutant("the time to wake is forgotten after a park")
 def next_wake_not_noted() -> Iterator[None]:
-    """A run that is parked until a timer is due is parked for ever."""
+    """A run that is parked until a timer is due is parked forever."""
     real = Driver.park
 
     def park(self: Driver) -> None:
@@ -140,7 +140,7 @@ def timers_early() -> Iterator[None]:
 
 @register_mutant("a failed commit is not repeated")
 def failed_commit_dropped() -> Iterator[None]:
-    """What was in it is lost, and nobody is told."""
+    """Its operations are lost without an error."""
     real = JournalWriter._handle_store_failure
 
     async def hold(self: JournalWriter, batch: Any, error: Any) -> None:
@@ -177,7 +177,7 @@ def _renumber(op: Any) -> Any:
 
 @register_mutant("a worker that was declared dead keeps its runs")
 def dead_worker_keeps_runs() -> Iterator[None]:
-    """It registers anew, and goes on where it was."""
+    """It registers again and continues where it was."""
     real = Membership._on_declared_dead
 
     def declared_dead(self: Membership) -> None:
@@ -261,14 +261,14 @@ def cursor_skips_starting_runs() -> Iterator[None]:
 
 @register_mutant("a worker takes other runs beside one that is to be tried alone")
 def isolation_not_kept() -> Iterator[None]:
-    """Its deaths never count, and it kills for ever."""
+    """Its deaths never count, so it keeps killing workers."""
     with patch.object(Isolation, "is_exclusive", False):
         yield
 
 
 @register_mutant("a run given in an answer that got lost stays where it is")
 def unacknowledged_claim_kept() -> Iterator[None]:
-    """Held by a worker that does not know, and so by nobody."""
+    """The run is held by a worker that does not know it."""
 
     async def look(self: Claims) -> None:
         """Which would find it, a minute later."""
@@ -308,7 +308,7 @@ def stale_claim_accepted() -> Iterator[None]:
 
 @register_mutant("nobody looks for the next run of a limited queue when one has left")
 def freed_slot_not_noticed() -> Iterator[None]:
-    """A worker hears only of what others write."""
+    """A worker notices only the writes of others."""
     real = JournalEngine.on_run_closed
 
     def run_over(self: JournalEngine, driver: Driver, run: Run | None) -> None:

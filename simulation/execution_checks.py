@@ -1,4 +1,4 @@
-"""What must hold when workflow code asks for something or is told something, and when an attempt at a step begins."""
+"""Checks when workflow code issues a command or receives a record, and when an attempt at a step starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulation.process import ObservedExecution, Process
 
 MAX_REACTION_S = 1.5
-"""Seconds after which a worker that nothing disturbs has heard what was asked of its runs, at the latest."""
+"""An undisturbed worker learns of a request for its runs within this time."""
 
 
 class StepAttempts:
@@ -37,10 +37,10 @@ class ExecutionChecker:
     def check_command(
         self, execution: ObservedExecution, kind: RecordKind, position: int, name: str, arguments: str
     ) -> None:
-        """Workflow code has issued a command: the same one as ever at this position."""
+        """Workflow code issued a command: it must be the same as ever at this position."""
         checker = self._checker
         if execution.epoch <= checker.runs_by_id[execution.run_id].reopened_epoch:
-            return  # it does not know yet that the run had ended, and somebody has reopened it
+            return  # it does not know yet that the run ended and was reopened
         command = (kind, name, arguments)
         known = checker.commands.setdefault((execution.run_id, position), command)
         if known != command:
@@ -59,7 +59,7 @@ class ExecutionChecker:
         model = checker.runs_by_id[execution.run_id]
         told = f"{execution.run_id}, record {record.seq} ({record.kind.label} {record.name}) at {process}"
         journal = checker.database._records.get(model.row.key, [])
-        # A zombie may still see the record that a person's retry has taken away since it was told that it is there.
+        # A zombie may still deliver a record that a retry took back after the record was acknowledged.
         taken_away = execution.epoch <= model.reopened_epoch
         if record not in journal and not taken_away:
             checker.fail("P1 what a workflow sees is in the store", told)
@@ -82,7 +82,7 @@ class ExecutionChecker:
             return  # the workflow has called it off meanwhile
         if timer.when() > record.at:
             checker.fail("timers never fire early", f"{context}: {timer.when() - record.at:.6f} s too early")
-        # Only those that were taken together: one that is set later may be due earlier, when a clock was behind.
+        # Only timers that were queued together: one that is set later may be due earlier, if a clock was behind.
         taken = execution.due_poll_numbers.get(record.position)
         last = execution.last_fired
         if taken is not None and last is not None and last[0] == taken and last[1] > timer.when():
@@ -124,7 +124,7 @@ class ExecutionChecker:
         return attempts
 
     def _check_paused_or_disabled(self, run: Run, attempts: StepAttempts, context: str) -> None:
-        """Nothing has gone wrong: whoever holds a run has heard by now what people want."""
+        """Without faults, the holder of a run must know users' requests by now."""
         checker = self._checker
         off = checker.request_checker.disabled_since.get(run.workflow)
         if off is not None and checker.world.time - off > MAX_REACTION_S:
@@ -135,10 +135,10 @@ class ExecutionChecker:
 
 
 def describe_row(run: Run) -> str:
-    """What a row says of who holds it."""
+    """The row's fields about its holder."""
     return f"{run.state.value}, epoch {run.epoch}, owner {run.owner}, deliveries {run.delivery_count}"
 
 
 def get_label(step: StepRun) -> str:
-    """The label of a step, or of the step that a compensation undoes; those that belong to a question have none."""
+    """The label of a step, or of the step that a compensation undoes; empty for steps of an approval."""
     return str(step.call.args[0] if step.call.args else step.call.kwargs.get("label", step.call.step.name))

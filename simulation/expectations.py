@@ -1,7 +1,7 @@
-"""What a program must come to.
+"""Expected results of programs.
 
-``is_valid_result`` knows what a run's result must look like, and leaves open only what a race, a crash or a person may
-decide (the replay of the journal decides that, see ``endings``).
+``is_valid_result`` knows what a run's result must look like. It leaves open only what a race, a crash, or a user may
+decide; the replay of the journal decides that (see ``final_checks``).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ MAX_KILLS = 20
 
 
 class ResultOwner(NamedTuple):
-    """Whose result it is."""
+    """The run that a result belongs to."""
 
     run_ids: Collection[str]
-    """The run, and those that it was forked from, whose outcomes are in its journal."""
+    """The run and those that it was forked from, whose outcomes are in its journal."""
     has_given_output: bool = False
-    """Somebody gave a step's outcome by hand."""
+    """Whether a user gave a step's outcome by hand."""
 
 
 def count_signal_waits(node: Node) -> dict[str, int]:
-    """How many waits for each signal a program may come to, without those of its children."""
+    """Maximum number of waits for each signal in a program, without those of its children."""
     found = dict.fromkeys(SIGNALS, 0)
     for one in _list_nodes(node, include_children=False):
         if one[0] == "signal":
@@ -60,7 +60,7 @@ def has_kill(node: Node, *, include_children: bool = False) -> bool:
 
 
 def can_swallow(node: Node) -> bool:
-    """Whether the program may go on after it was cancelled."""
+    """Whether the program may continue after it was cancelled."""
     # A clean-up that raises puts its own exception in the place of the cancellation, and that may be caught.
     parts = _list_nodes(node, include_children=False)
     return any(one[0] == "swallow" or (one[0] == "finally" and can_fail(one[2])) for one in parts)
@@ -99,8 +99,8 @@ def must_fail(node: Node) -> bool:
 
 
 def can_fail(node: Node) -> bool:
-    """Whether the program may raise: a step that fails to the end, a ``once`` step whose worker died, a time-out, a
-    child (somebody may cancel it)."""
+    """Whether the program may raise: because of a step that fails, a ``once`` step whose worker died, a timeout, or a
+    child, which a user may cancel."""
     match node:
         case ["step", kind, _, _, fails, _]:
             return fails > RETRIES[kind] or kind in ("once", "hurried")

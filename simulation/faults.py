@@ -72,7 +72,7 @@ def inject_fault(world: World, kind: str, victim: Process | None = None) -> None
 
 
 def crash_process(world: World, victim: Process) -> None:
-    """A process is gone, and another one takes its place."""
+    """Crash a process and start another one in its place."""
     world.counts["crashes"] += 1
     told = world.rng.random() < 0.7
     world.log(victim, "crashes;", "its lock tells" if told else "only its lease will tell")
@@ -108,7 +108,7 @@ def _pause_process(world: World, victim: Process) -> None:
 
 
 def resume_process(process: Process) -> None:
-    """Let a process go on that stood still."""
+    """Resume a process that was paused."""
     if process.is_loop_paused or process.is_heartbeat_paused:
         process.world.log(process, "goes on")
     process.is_loop_paused = process.is_heartbeat_paused = False

@@ -1,4 +1,4 @@
-"""What must hold when a world has come to its end: every run ended, as its program and its journal say."""
+"""Checks at the end of a world: every run has ended as its program and its journal require."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _is_valid_result(program: Any, value: Any, owner: ResultOwner) -> bool:
 
 
 class _CheckedReplay(Execution):
-    """A run in memory that keeps what it asks for."""
+    """A run in memory that remembers its commands."""
 
     def __init__(self, world: World, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -118,10 +118,10 @@ class _CheckedReplay(Execution):
 def check_replay(
     world: World, row: Run, journal: Sequence[Record], ended: Run | None = None, children: Sequence[int] = ()
 ) -> None:
-    """Replay a journal with nothing but its records: it must lead to the ending that is recorded, if one is.
+    """Replay a journal with nothing but its records: it must reach the recorded end, if there is one.
 
-    ``ended`` is the row before a retry: then it must not come to the same end once more. ``children`` are the
-    places of runs that were reopened with it: it must wait for them.
+    ``ended`` is the row before a retry: then the replay must not reach the same end again. ``children`` are the
+    positions of runs that were reopened with it: the replay must wait for them.
     """
     definition = DEFINITIONS[row.workflow]
     args, kwargs = definition.inputs_codec.decode(row.inputs)

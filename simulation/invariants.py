@@ -1,8 +1,8 @@
-"""What must hold at every write.
+"""Invariants that must hold at every write.
 
-``InvariantChecker`` keeps a model of its own beside the database: every row, journal and mailbox as it was after the
-last atomic operation. After each operation it compares, and asks of everything that changed whether this operation, by
-this worker, was entitled to change it. So a broken promise is found where it is broken, not when its consequence shows.
+``InvariantChecker`` keeps its own model of the database: every row, journal, and mailbox as of the last atomic
+operation. After each operation it compares the two, and checks for every change that this operation, by this worker,
+was allowed to make it. So it finds a broken promise where it is broken, and not where the consequence shows.
 
 The promises are those of ``docs/simulation.md``, by number: recorded outcomes never change (P1), one ending written
 by the holder (P2), nothing recorded runs again (P3), only what was in flight runs again (P4), live is as replay (P5).
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class RunModel:
-    """What the checker knows of one run."""
+    """The checker's model of one run."""
 
     def __init__(self, row: Run) -> None:
         self.row = row
@@ -69,7 +69,7 @@ class RunModel:
         self.death_count = 0
         """Deaths of workers that held nothing but this run, without a record in between."""
         self.is_cancel_accepted = False
-        """Somebody was told that the run will be cancelled."""
+        """Whether a caller got the answer that the run will be cancelled."""
         self.is_cancel_recorded = False
         self.cancel_sources: set[str] = set()
         self.reopened_epoch = -1
@@ -77,16 +77,16 @@ class RunModel:
         self.parked_by_worker: int | None = None
         """The worker that parked it while there were signals in its mailbox."""
         self.inherited_count = 0
-        """How many records it shares with the run that it was forked from."""
+        """Number of records shared with the run that it was forked from."""
 
     @property
     def program(self) -> Any:
-        """What it does."""
+        """Its program."""
         return json.loads(self.row.inputs)["program"]
 
 
 class InvariantChecker:
-    """The model, and the questions asked of every change."""
+    """The model of the database, and the checks of every change."""
 
     def __init__(self, world: World, database: MemoryStore) -> None:
         self.world = world
@@ -110,7 +110,7 @@ class InvariantChecker:
         self.rewound_run_ids: set[str] = set()
         """Runs of which a retry has taken records away."""
         self.isolated_claims: dict[int, tuple[float, set[int]]] = {}
-        """By worker: until when it takes nothing but isolated runs, and the keys of those that it has taken."""
+        """By worker: until when it claims only isolated runs, and the keys of those it has claimed."""
         self.check_count = 0
         """Atomic operations that changed, or could have changed, something."""
 
@@ -209,7 +209,7 @@ class InvariantChecker:
         if new:
             self._check_new_record(process, model, op, new, context)
         elif op.clear_attempt and model.row.state is RunState.RUNNING and model.row.epoch == record.epoch:
-            # A repeated record takes the row of its attempt with it once more: the note of it may have been repeated.
+            # A repeated record deletes the row of its attempt again, because that row may have been written again.
             model.attempts = {at: one for at, one in model.attempts.items() if at != record.position}
         if answer is not OpStatus.DONE and new:
             self.fail("P1 a refused record changes nothing", context)
@@ -292,14 +292,14 @@ class InvariantChecker:
             self.fail("a parked run wakes when its next timer is due", context)
         model.parked_by_worker = model.row.owner if model.mailbox and not op.is_pause else None
         if op.is_pause:
-            return  # what it waits for does not matter
+            return  # `waits_for` does not matter
         if any(signal.name in op.signal_names for signal in model.mailbox.values() if signal.position is None):
             self.fail("no signal falls between a wait and its park", context)
         self.link_checker.check_park(model, op, context)
         self.approval_checker.check_park(model, op, context)
 
     def add_model(self, row: Run) -> RunModel:
-        """A run is there for the first time."""
+        """Check a run that was just created."""
         model = self.runs[row.key] = self.runs_by_id[row.id] = RunModel(row)
         return model
 
@@ -405,7 +405,7 @@ class InvariantChecker:
             self.fail("isolated runs are claimed few at a time, then alone", told)
 
     def _check_queue_limit(self, process: Process) -> None:
-        # Those that are to be cancelled are let through in any case.
+        # Runs with a cancel request always pass.
         rows = [model.row for model in self.runs.values()]
         executed = [row.id for row in rows if row.state is RunState.RUNNING and row.cancel_state is CancelState.NONE]
         places = self.world.plan.max_running
@@ -432,7 +432,7 @@ class InvariantChecker:
         self._check_nothing_else_changed()
 
     def _check_worker_death(self, model: RunModel, claimed_count: int, context: str) -> None:
-        """The worker of a run was declared dead, while it held so many."""
+        """Check a run whose worker was declared dead while it held ``claimed_count`` runs."""
         after = self.database._runs[model.row.key]
         model.death_count += claimed_count == 1
         spent = claimed_count == 1 and model.death_count >= model.row.max_deliveries
@@ -457,7 +457,7 @@ class InvariantChecker:
         self._check_nothing_else_changed()
 
     def _check_parker_gone(self, worker: int, context: str) -> None:
-        """A worker is gone: other code may wait for the signals that were there when it parked runs."""
+        """Check that a worker is gone: other code may wait for signals that were there when it parked runs."""
         for model in self.runs.values():
             before, after = model.row, self.database._runs[model.row.key]
             if model.parked_by_worker != worker or before.state is not RunState.WAITING or before.paused_at is not None:

@@ -1,8 +1,8 @@
-"""Who waits for whose end: the checker's own book of links, and what must be true of every end that is told.
+"""Checks of links between runs: which run waits for which, and every end that is delivered.
 
-A link is *armed* while the end is to come, *told* when it has been put into the mailbox of the run that waits, *late*
-when there was nobody to tell. So an end is told once for each time that a link was armed, with the outcome that the row
-has at that moment.
+A link is *pending* while the other run has not ended, *notified* when the end was put into the mailbox of the waiting
+run, and *late* when no run waited. So an end is delivered once for each time a link became pending, with the outcome
+that the row has at that moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LinkPosition = tuple[int, int]
 
 
 class LinkState(Enum):
-    """Whether an end was told."""
+    """Whether the end was delivered."""
 
     ARMED = "armed"
     DELIVERED = "told"
@@ -33,7 +33,7 @@ class LinkState(Enum):
 
 
 class LinkModel(NamedTuple):
-    """A link: to which run, and whether its end was told."""
+    """A link: the awaited run, and whether its end was delivered."""
 
     child: int
     state: LinkState
@@ -52,7 +52,7 @@ class LinkChecker:
         self._checker.fail(invariant, details)
 
     def check_link(self, link: RunLink, answer: StartResult) -> None:
-        """A held run has asked for another one, and was answered."""
+        """A held run has asked for another one and got an answer."""
         if not link.is_awaited:
             return
         place, child = (link.parent_key, link.position), answer.run
@@ -72,12 +72,12 @@ class LinkChecker:
             self.links[place] = LinkModel(child.key, LinkState.ARMED if goes_on else LinkState.LATE)
 
     def is_awaited(self, key: int) -> bool:
-        """Whether an unfinished run is to be told of this one's end."""
+        """Whether an unfinished run waits for the end of this one."""
         waiting = [place[0] for place, tie in self.links.items() if tie == (key, LinkState.ARMED)]
         return any(not self._checker.runs[one].row.state.is_terminal for one in waiting)
 
     def check_end(self, row: Run) -> None:
-        """A run has come to its end: whoever waits is told, in the same transaction."""
+        """A run has ended: waiting runs get its end in the same transaction."""
         for place, tie in self.links.items():
             if tie == (row.key, LinkState.ARMED):
                 waiting = self._checker.runs[place[0]]
@@ -146,7 +146,7 @@ class LinkChecker:
         child = self._checker.runs_by_id[child_id]
         mine = child_id.startswith(f"{model.row.id}:")
         if mine and outcome is not None and outcome[0] == "cancelled" and child.cancel_sources == {"parent"}:
-            # Known: what a run cancels when it fails is still cancelled when it is retried. A second retry mends it.
+            # Known: children cancelled by a failing run stay cancelled when it is retried. A second retry repairs that.
             if model.reopened_epoch < 0:
                 self._fail("no run is told that a child was cancelled which it had cancelled itself", context)
             self._checker.world.counts["retried runs that met a child they had cancelled"] += 1
@@ -158,14 +158,14 @@ class LinkChecker:
             self._fail("no end falls between a wait and its park", context)
 
     def check_abandoned_children(self, model: RunModel, context: str) -> None:
-        """A run has ended by its own code: what it called and no longer waits for was cancelled."""
+        """A run has ended by its own code: the children it called and no longer awaits were cancelled."""
         row = model.row
         answered = {record.position for record in model.journal if record.kind is RecordKind.CHILD}
         started = [record for record in model.journal if record.kind is RecordKind.START and record.ok]
         on_their_own = {json.loads(record.payload or b"null") for record in started}
         for (parent, position), tie in self.links.items():
             child = self._checker.runs[tie.child]
-            # Only what it has started itself: not what it has joined, nor what is under an id that others share.
+            # Only runs that it started itself: not those it joined, nor those under an id that several runs share.
             mine = child.row.id.startswith(f"{row.id}:") and child.row.id not in on_their_own
             if parent != row.key or position in answered or not mine or child.row.state.is_terminal:
                 continue
@@ -173,7 +173,7 @@ class LinkChecker:
                 self._fail("a run that its caller no longer waits for is cancelled", f"{context}: {child.row.id}")
 
     def remove_end(self, position: LinkPosition) -> None:
-        """An end that nobody waits for any more is taken out of the mailbox."""
+        """An end that is no longer awaited is taken out of the mailbox."""
         model = self._checker.runs[position[0]]
         model.mailbox = {
             at: one for at, one in model.mailbox.items() if one.position != position[1] or is_answer(one.name)
@@ -188,7 +188,7 @@ def _get_payload(end: Run) -> bytes:
 
 
 def _decode_outcome(ok: bool, payload: bytes) -> tuple[str, bytes] | None:
-    """State and payload of the end that a record tells of; nothing if it tells of none."""
+    """State and payload of the end in a record; ``None`` if it has none."""
     if ok:
         return RunState.COMPLETED, payload
     failure = json.loads(payload)

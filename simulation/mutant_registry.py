@@ -1,4 +1,4 @@
-"""What a planted bug is, and the list of them that the modules of mutants fill."""
+"""The registry of planted bugs, which the modules of mutants fill."""
 
 from __future__ import annotations
 

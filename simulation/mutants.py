@@ -3,10 +3,10 @@
 Each mutant patches the real engine or store in this process, as a plausible mistake would have written it.
 ``find_seed`` runs seeds until one breaks an invariant.
 
-Some bugs show in one seed of hundreds. ``found.json`` says which seed found each when somebody last looked
-(``python -m simulation --mutants --remember``), and that one is tried before all others: a hunt is as thorough as
-without it, and much shorter as long as the seed still finds the bug. What changes the engine changes the stories, so
-that it may not; then all seeds are tried in turn, as if nothing had been remembered.
+Some bugs show in one seed of hundreds. ``found.json`` has the seed that last found each bug
+(``python -m simulation --mutants --remember``), and that seed is tried first. As long as it still finds the bug, the
+hunt is much shorter. A change to the engine changes what seeds do, so a remembered seed may stop finding its bug; then
+all seeds are tried in turn.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_seed_by_name(name: str, max_seeds: int) -> InvariantBroken | None:
 
 @cache
 def read_found_seeds() -> dict[str, int]:
-    """The seed that found each bug when somebody last looked."""
+    """The seeds that last found each bug."""
     return json.loads(FOUND_SEEDS_FILE.read_text())
 
 

@@ -47,7 +47,7 @@ def send(world: World, request: StoreRequest) -> None:
     elif request.name == "commit":
         world.reach_fault_point("sent", request.process)
     if _is_abandoned(world, request):
-        # The caller gives up before the request has arrived; it arrives all the same.
+        # The caller gives up before the request has arrived, but it still arrives.
         world.counts["late requests"] += 1
         world.log("db", f"{request.process} hears nothing of its {request.name} and gives up")
         world.schedule(world.time + travel, request.deliver_answer, StoreUnavailable("no answer in time"))

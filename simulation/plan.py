@@ -1,7 +1,7 @@
-"""What a seed decides before its world begins: how many workers, which runs, and which faults.
+"""What a seed decides before its world begins: the number of workers, the runs, and the faults.
 
-Each seed switches whole kinds of fault on or off, so that some worlds see nothing but crashes and others nothing but a
-slow database: a bug that needs a quiet moment between two faults of one kind is not drowned by faults of another.
+Each seed switches whole kinds of faults on or off, so that some worlds have only crashes and others only a slow
+database. A bug that needs a quiet moment between two faults of one kind is then not hidden by faults of another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FAULT_KINDS = ("crash", "pause", "close", "outage", "cut", "clock", "stall")
 USER_ACTIONS = ("cancel", "cancel", "pause", "retry", "fork", "switch")
 """What people do to runs (see ``scheduled_actions``)."""
 FAULT_POINTS = ("attempt", "sent", "carried out", "claimed", "delivered", "parked", "registered")
-"""An attempt has begun; a commit has left; it has been carried out and nobody knows yet; and so on."""
+"""Points where a fault may hurt: an attempt has started, a commit was sent, it was executed, ..."""
 ACTION_POINTS = (
     *("attempt", "claimed", "parking", "parked", "started", "finishing", "ended"),
     *("undoing", "told", "cancelling"),
@@ -29,13 +29,13 @@ ACTION_POINTS = (
 
 @dataclass
 class PlannedRun:
-    """A run, who starts it when, and which signals it gets."""
+    """A run, when and where it is started, and the signals it gets."""
 
     id: str
     program: Node
     options: dict[str, Any]
     starts: list[tuple[float, int]]
-    """When it is started, and by the how-manieth process: the same run may be started several times."""
+    """When it is started, and by which process: the same run may be started several times."""
     signals: list[tuple[float, int, str, str]]
     """When, from where, which name, and under which key."""
 
@@ -60,24 +60,24 @@ class Plan:
     """Until when faults happen."""
     faults: list[tuple[float, str]] = field(default_factory=list)
     triggered_faults: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Faults that wait for a moment at which they hurt: the n-th time that something happens, to whoever does it."""
+    """Faults that wait for a point where they hurt: the n-th time that something happens."""
     max_retries: int = 0
-    """How often a person reopens a run that has failed."""
+    """How often a user reopens a failed run."""
     child_max_deliveries: int = 3
-    """After how many deaths in a row without a record a child is dead."""
+    """Number of deaths in a row without a record after which a child is dead."""
     scheduled_actions: list[tuple[float, str]] = field(default_factory=list)
-    """When somebody does something to some run."""
+    """Times of user actions on some run."""
     triggered_actions: dict[tuple[str, int], str] = field(default_factory=dict)
-    """What somebody does to a run at the n-th time that something happens to any."""
+    """User actions on a run at the n-th time that something happens to any run."""
     max_running: int | None = None
-    """How many runs may be executed at the same time by all together; ``None``: their queue has no limits."""
+    """Maximum number of runs executed at a time by all workers; ``None``: the queue has no limits."""
     runs: list[PlannedRun] = field(default_factory=list)
     has_killer: bool = False
     """One of the runs kills its process each time, and nothing else kills one."""
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing goes wrong, so that whoever is told something does it soon."""
+        """Whether there are no faults, so that requests must be noticed soon."""
         return not (
             self.faults or self.triggered_faults or self.slow_ratio or self.lost_answer_ratio or self.late_ratio
         )
@@ -114,7 +114,7 @@ def draw_plan(seed: int) -> Plan:
     plan.max_retries = chance.choice([0, 0, 1, 2])
     actions = [action for action in USER_ACTIONS if chance.random() < 0.35]
     if calm:
-        actions += ["pause", "switch"]  # only where nothing goes wrong can be told how soon they must be heard of
+        actions += ["pause", "switch"]  # the time within which requests are noticed is bounded only without faults
     if actions:
         for _ in range(chance.choice([0, 1, 2, 4])):
             plan.scheduled_actions.append((chance.uniform(0.1, chaos), chance.choice(actions)))
@@ -196,12 +196,12 @@ def draw_signals(
     counts = count_signal_waits(program)
     for name in SIGNALS:
         for number in range(counts[name] + (rng.random() < 0.2)):
-            # Some are there as soon as the run is, or sooner.
+            # Some arrive together with the run, or before it.
             at = start + rng.choice(
                 [rng.uniform(0.0, fault_phase_s), rng.uniform(0.0, fault_phase_s), 0.0, 0.001, 0.01]
             )
             key = f"{run_id}:{name}:{number}"
             signals.append((at, rng.randrange(8), name, key))
-            while rng.random() < 0.3:  # sent twice, as people do who got no answer
+            while rng.random() < 0.3:  # sent twice, as by a sender that got no answer
                 signals.append((at + rng.choice([0.0, 0.001, 0.3]), rng.randrange(8), name, key))
     return signals

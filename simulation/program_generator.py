@@ -15,7 +15,7 @@ class ProgramGenerator:
         self._lease_s = lease_s
         self._label_count = 0
         self._shared_children: list[Node] = []
-        """Children that more than one run may call under the same id."""
+        """Children that several runs may call under the same id."""
         self._joinable_runs: list[Node] = []
         """Programs of runs that are started from outside, which later ones may call as well."""
         self._remaining_depth = 2
@@ -24,7 +24,7 @@ class ProgramGenerator:
         self.can_swallow = rng.random() < 0.1
 
     def generate_program(self) -> Node:
-        """A program of a few nodes; it is a sequence, so that there is a before and an after."""
+        """A program of a few nodes, in sequence, so that there is a before and an after."""
         chance = self._rng
         parts = [self._generate_node(3) for _ in range(chance.randint(1, 4))]
         if self.has_sagas and chance.random() < 0.6:
@@ -42,7 +42,7 @@ class ProgramGenerator:
         return ["seq", parts]
 
     def add_joinable_run(self, run_id: str, program: Node) -> None:
-        """A run of this id will be started from outside; others may wait for it too."""
+        """Add a run that is started from outside, and for which others may wait, too."""
         self._joinable_runs.append(["child", run_id, program, "joined"])
 
     def _generate_node(self, depth: int) -> Node:
@@ -143,10 +143,10 @@ class ProgramGenerator:
 
 
 def add_cleanup(rng: random.Random, program: Node) -> None:
-    """Let a program fail with a step in flight that it began because of the failure, and cut short.
+    """Let a program fail with a step in flight that it started because of the failure, and cut short.
 
-    A retry takes the failure back. Then other calls of the same step come to the positions of those. Drawn apart from
-    the program, as questions are.
+    A retry takes the failure back, and then other calls of the same step get the positions of those. Drawn separately
+    from the program, like questions.
     """
     parts = program[1] if program[0] == "seq" else program[1][1]
     cut_short: Node = ["step", "stubborn", "cleanup", 1.0, rng.choice([0, 1]), 3]
@@ -155,9 +155,9 @@ def add_cleanup(rng: random.Random, program: Node) -> None:
 
 
 def add_approvals(rng: random.Random, program: Node, lease_s: float) -> None:
-    """Let a program ask people: it waits for the answer, or it may go on without it.
+    """Let a program ask for approvals: it waits for the answer, or may continue without it.
 
-    Drawn apart from the program, so that seeds without questions are what they were before there were any.
+    Drawn separately from the program, so that seeds without questions stay as they were before there were any.
     """
     parts = program[1] if program[0] == "seq" else program[1][1]
     for number in range(rng.choice([1, 1, 2])):

@@ -1,6 +1,6 @@
-"""What people ask of a run, in the checker's eyes: cancelling, pausing, resuming, retrying, forking.
+"""Checks of users' requests: cancel, pause, resume, retry, fork.
 
-Each is worked out here once more, from what the store contract says and not from what the store does.
+The rules are implemented here a second time, from the store contract and not from the store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REOPENABLE_STATES = (RunState.FAILED, RunState.CANCELLED, RunState.DEAD)
 
 
 def is_rewound(rewind: Rewind | None, record: Record) -> bool:
-    """Whether a retry takes a record back: those that ended the run, and what was issued because of the first."""
+    """Whether a retry takes a record back: one that ended the run, or one that was issued because of the first."""
     if rewind is None or not rewind.failed_seqs or record.seq < min(rewind.failed_seqs):
         return False
     if record.seq in rewind.failed_seqs or record.kind in (RecordKind.DEADLINE, RecordKind.CANCEL):
@@ -169,7 +169,7 @@ class RequestChecker:
         return OpStatus.DONE
 
     def _list_open_links(self, model: RunModel) -> list[tuple[int, LinkModel, bool]]:
-        """The links whose end the journal of a reopened run does not have: position, link, whether it had one."""
+        """The links whose end is not in the journal of a reopened run: position, link, and whether it had one."""
         rewind = model.row.rewind
         if rewind is None or not rewind.failed_seqs:
             return []
@@ -181,7 +181,7 @@ class RequestChecker:
         ]
 
     def _check_rewind(self, model: RunModel, keys: set[int], settled: Record | None) -> None:
-        """See what became of one run that was reopened, and forget what it may do differently now."""
+        """Check a run that was reopened, and forget what it may do differently now."""
         checker, row = self._checker, model.row
         database = checker.database
         after, rewind = database._runs[row.key], row.rewind
@@ -227,7 +227,7 @@ class RequestChecker:
         family, place, rewind = self._checker.link_checker, (model.row.key, position), model.row.rewind
         goes_on = link.child in keys or not self._checker.runs[link.child].row.state.is_terminal
         if rewind is not None and position >= rewind.command_count:
-            goes_on, is_rewound = False, True  # nobody asks for it any more, or somebody else does
+            goes_on, is_rewound = False, True  # it is no longer awaited, or another run awaits it
         if goes_on or is_rewound:
             family.remove_end(place)
             del family.links[place]
@@ -245,8 +245,8 @@ class RequestChecker:
         if settled is not None:
             gone.discard(settled.position)
         for known in [one for one in checker.step_start_counts if one[0] == row.key and one[1] in gone]:
-            del checker.step_start_counts[known]  # a person has said that it may run again
-        # What the code did after the record that is gone, it may do differently now.
+            del checker.step_start_counts[known]  # a user has allowed it to run again
+        # After the record that is gone, the code may do something else now.
         for place in [one for one in checker.commands if one[0] == row.id and one[1] >= rewind.command_count]:
             del checker.commands[place]
         for which in [one for one in checker.idempotency_keys if one[0] == row.id]:
@@ -274,7 +274,7 @@ class RequestChecker:
             self._fail("a fork shares the beginning of its origin, and nothing else", op.run.id)
         model.outcomes = collect_outcomes(expected)
         model.inherited_count = len(expected)
-        # What belongs to a question names it, and a fork asks under ids of its own.
+        # Steps of an approval have its id in their name, and a fork asks under ids of its own.
         steps = {
             record.position
             for record in expected

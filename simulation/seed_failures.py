@@ -1,4 +1,4 @@
-"""A seed that is broken, and who notices what the engine logs as an error."""
+"""The failure of a seed, and the handler that turns the engine's error logs into one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InvariantBroken(Exception):
 
 
 class _ErrorLogHandler(logging.Handler):
-    """What the engine logs as an error is one: nothing in a seed is meant to go wrong inside it."""
+    """An error in the engine's log fails the seed: nothing is meant to go wrong inside the engine."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.ERROR)
@@ -46,7 +46,7 @@ class _ErrorLogHandler(logging.Handler):
 
 @contextmanager
 def observe_world(world: World) -> Iterator[None]:
-    """Let a world hear what steps tell and what the engine logs."""
+    """Connect a world to the steps and to the engine's log."""
     log = logging.getLogger("holdfast")
     before = log.level, log.propagate, log.disabled
     handler = _ErrorLogHandler(world)

@@ -1,13 +1,12 @@
-# ruff: noqa: D102 - what the methods of a store are for is said once, in the contract
-"""The stores on SQL, as a world can use them: they answer at once, and know no time but the world's.
+# ruff: noqa: D102 - the contract documents the methods of a store
+"""SQL stores for a world: they answer at once and use the world's time.
 
-Nothing of what they say to their databases is different: these are the stores that users run, with their statements and
-transactions, and with the locks by which a process that is gone is told from one that stands still. Only what would
-wait is left out: the threads (work is done where it is asked for), the event loop, and news, which a world spreads by
-itself. So records alone, which the PostgreSQL store sends from the event loop, are sent by the thread's statement,
-which is the same.
+These are the stores that users run, with their statements and transactions, and with the locks that tell a dead process
+from a paused one. Only what would wait is replaced: threads (work runs where it is requested), the event loop, and
+notifications, which the world spreads itself. So single records, which the PostgreSQL store sends from the event loop,
+are sent by the thread's statement, which is the same.
 
-A *place* is where the databases of many worlds are, one after the other. Each world finds an empty one.
+A ``StoreFactory`` provides the databases of many worlds, one after the other. Each world gets an empty one.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from holdfast.stores.sqlite.database import SqliteDatabase
 T = TypeVar("T")
 
 SQLITE = "sqlite"
-"""The place of SQLite files; all others are the URLs of PostgreSQL servers."""
+"""Selects SQLite files; everything else is the URL of a PostgreSQL server."""
 
 
 class InlineSqlStore(Store, ABC):
-    """A store whose coroutines wait for nothing."""
+    """A store whose coroutines never wait."""
 
     @abstractmethod
     def list_mailbox_ids(self, key: int) -> list[int]:
-        """The ids of what is in a run's mailbox."""
+        """The ids of the signals in a run's mailbox."""
 
     @abstractmethod
     def kill_worker(self, worker: int) -> None:
-        """Its process is gone, and with it its lock."""
+        """Free the lock of a worker whose process has died."""
 
     @abstractmethod
     def dispose(self) -> None:
-        """Its world is over."""
+        """Close the store at the end of its world."""
 
 
 class StoreFactory(ABC):
@@ -58,11 +57,11 @@ class StoreFactory(ABC):
     @property
     @abstractmethod
     def statements(self) -> Statements:
-        """Those that its worlds use: a bug can be planted there."""
+        """The statements that its worlds use: a bug can be planted there."""
 
     @abstractmethod
     def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
-        """A store with nothing in it. There is one at a time."""
+        """An empty store. There is one at a time."""
 
     @abstractmethod
     def close(self) -> None:
@@ -78,7 +77,7 @@ def open_store_factory(location: str | None) -> Iterator[StoreFactory | None]:
     if location == SQLITE:
         place: StoreFactory = SqliteStoreFactory()
     else:
-        from simulation.postgres import PgStoreFactory  # only where there is a driver
+        from simulation.postgres import PgStoreFactory  # imported where used: the driver is optional
 
         place = PgStoreFactory(location)
     try:
@@ -103,7 +102,7 @@ def locate_store(kind: str) -> Iterator[str | None]:
 
 
 class InlineSqliteStore(SqliteStore, InlineSqlStore):
-    """A SQLite file, written by whoever asks."""
+    """A SQLite store that writes on the calling thread."""
 
     async def write(self, work: DatabaseWork[T], op_count: int = 1, *, is_slow: bool = False) -> T:
         return self.writer.run_blocking(work)
@@ -115,16 +114,16 @@ class InlineSqliteStore(SqliteStore, InlineSqlStore):
         return self._client_reader.run_blocking(work)
 
     def list_mailbox_ids(self, key: int) -> list[int]:
-        """The ids of what is in a run's mailbox."""
+        """The ids of the signals in a run's mailbox."""
         return [row[0] for row in self._engine_reader.run_blocking(lambda db: db.lookup(db.sql.MAILBOX, key))]
 
     def kill_worker(self, worker: int) -> None:
-        """Let go of the file lock."""
+        """Release the file lock."""
         if worker in self._workers._own_workers:
             self._workers._locks.release(self._workers._own_workers[worker])
 
     def dispose(self) -> None:
-        """Remove the file, and what lies beside it."""
+        """Remove the file and the files next to it."""
         self._close()
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
@@ -144,11 +143,11 @@ class SqliteStoreFactory(StoreFactory):
 
     @property
     def statements(self) -> Statements:
-        """Those of all SQLite files."""
+        """The statements of all SQLite files."""
         return SqliteDatabase.sql
 
     def create_store(self, clock: Callable[[], float]) -> InlineSqlStore:
-        """A file of its own, in a folder of its own, since the locks of workers lie beside it."""
+        """A file in its own folder, because workers' locks are next to it."""
         self._created_count += 1
         folder = self._folder / str(self._created_count)
         folder.mkdir()
@@ -156,7 +155,7 @@ class SqliteStoreFactory(StoreFactory):
         store = InlineSqliteStore(folder / "runs.db", clock=clock)
         store._open()
         connection: sqlite3.Connection = store.writer._connection
-        connection.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug here
+        connection.execute("PRAGMA synchronous = OFF")  # no test crashes this machine
         return store
 
     def close(self) -> None:

@@ -18,14 +18,14 @@ from simulation.process_store import ProcessStore
 
 @register_mutant("the fence is not checked")
 def fence_not_checked() -> Iterator[None]:
-    """Whoever writes, writes."""
+    """Every write passes."""
     with patch.object(rules, "can_write", lambda state, epoch, fence: state == "running"):
         yield
 
 
 @register_mutant("the fence is checked in another transaction than the write")
 def fence_in_another_transaction() -> Iterator[None]:
-    """Each commit first asks whether its fences hold, and then writes what passed, without asking again."""
+    """A commit first checks its fences, and then writes what passed without checking again."""
     held: list[Any] = []
 
     async def commit(self: ProcessStore, ops: Any) -> Any:
@@ -61,7 +61,7 @@ def _get_epoch(op: Any) -> int:
 
 @register_mutant("a signal is consumed in a transaction of its own, before its record")
 def signal_consumed_before_record() -> Iterator[None]:
-    """The mailbox forgets it first; the journal learns of it later."""
+    """The mailbox loses it first; the journal gets it later."""
     real = ProcessStore.commit
 
     async def commit(self: ProcessStore, ops: Any) -> Any:
@@ -81,7 +81,7 @@ def signal_consumed_before_record() -> Iterator[None]:
 
 @register_mutant("a record leaves its signal in the mailbox")
 def signal_not_consumed() -> Iterator[None]:
-    """Nobody deletes it."""
+    """Nothing deletes it."""
     real = MemoryStore._append
     with patch.object(MemoryStore, "_append", lambda self, op: real(self, op._replace(consumed_signal_id=None))):
         yield
@@ -106,7 +106,7 @@ def shared_deaths_counted() -> Iterator[None]:
 
 @register_mutant("no death makes a run suspicious enough to be isolated")
 def suspects_not_isolated() -> Iterator[None]:
-    """A bad run takes its neighbors along for ever, and is never found out."""
+    """A bad run keeps taking its neighbors down, and is never found."""
     with patch.object(rules, "raise_suspicion", lambda suspicion, held: 1):
         yield
 
@@ -121,7 +121,7 @@ def park_ignores_mailbox() -> Iterator[None]:
 
 @register_mutant("a park that comes too late takes effect")
 def late_park_accepted() -> Iterator[None]:
-    """The run has gone on since; nobody will wake it."""
+    """The run has continued since; nothing will wake it."""
     real = MemoryStore._park
     with patch.object(MemoryStore, "_park", lambda self, op: real(self, op._replace(next_seq=None))):
         yield
@@ -129,7 +129,7 @@ def late_park_accepted() -> Iterator[None]:
 
 @register_mutant("runs with unread signals stay parked when the worker that parked them is gone")
 def parked_runs_not_rechecked() -> Iterator[None]:
-    """A deploy that renamed a signal was rolled back, and nobody looks at the run with the code that waits for it."""
+    """A deploy that renamed a signal was rolled back, and no worker with the old code looks at the run."""
     with patch.object(MemoryStore, "_wake_parked_by", lambda self, worker: None):
         yield
 
@@ -160,7 +160,7 @@ def dedup_ignored() -> Iterator[None]:
 
 @register_mutant("a repeated append is answered as fenced")
 def repeated_append_fenced() -> Iterator[None]:
-    """A worker that did not hear the answer the first time is told that it lost the run."""
+    """A worker that did not get the first answer is told that it lost the run."""
     real = MemoryStore._append
 
     def append(self: MemoryStore, op: AppendRecord) -> OpStatus:
@@ -173,7 +173,7 @@ def repeated_append_fenced() -> Iterator[None]:
 
 @register_mutant("a repeated append is written again")
 def repeated_append_written() -> Iterator[None]:
-    """A journal in which one outcome stands twice."""
+    """A journal with one outcome twice."""
 
     def append(self: MemoryStore, op: AppendRecord) -> OpStatus:
         held = self._get_claimed(op.key, op.record.epoch)
@@ -210,7 +210,7 @@ def release_counted_as_death() -> Iterator[None]:
 
 @register_mutant("a claim does not raise the epoch")
 def claim_keeps_epoch() -> Iterator[None]:
-    """The old holder and the new one cannot be told apart."""
+    """The old holder and the new one have the same epoch."""
     real = MemoryClaims.claim
 
     async def claim(self: MemoryClaims, worker: int, **options: Any) -> Any:
@@ -254,6 +254,6 @@ def retry_keeps_attempts() -> Iterator[None]:
 
 @register_mutant("a claim takes more runs of a queue than it has places")
 def queue_limit_ignored() -> Iterator[None]:
-    """Nobody counts what is executed already."""
+    """Runs that are already executing are not counted."""
     with patch.object(QueueAdmission, "free_slot_count", None):
         yield

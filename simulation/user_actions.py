@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 MAX_FORKS = 2
-"""How many forks there are in one world, at most: each is another run to wait for."""
+"""Maximum number of forks in one world: each is another run to wait for."""
 
 
 def perform_action(world: World, action: str, run_id: str | None = None) -> None:
-    """Let somebody do something, to this run or to one that the seed chooses."""
+    """Perform a user's action on this run, or on one that the seed chooses."""
     known = list(world.checker.runs_by_id)
     if not (world.is_fault_phase and known):
         return
@@ -72,7 +72,7 @@ def perform_action(world: World, action: str, run_id: str | None = None) -> None
 
 
 def submit_change(world: World, op: ClientOp) -> None:
-    """Ask something of a run, from a worker's process or from outside."""
+    """Send a request about a run, from a worker's process or from outside."""
     chance = world.rng
     candidates = world.list_open_processes()
     if candidates and chance.random() < 0.5:
@@ -82,12 +82,12 @@ def submit_change(world: World, op: ClientOp) -> None:
         process.spawn(process.change_run, op)
         return
     _commit_from_outside(world, op)
-    if chance.random() < 0.2:  # whoever hears no answer asks again
+    if chance.random() < 0.2:  # repeated if there is no answer
         world.schedule(world.time + chance.choice([0.0, 0.01, 0.3, 1.0]), _commit_from_outside, world, op)
 
 
 def answer_approval(world: World, approval_id: str) -> None:
-    """Answer a question, like nobody else does."""
+    """Answer an approval with an answer that no other user gives."""
     world.counts["people: answer"] += 1
     said = Answer(
         True, f"said {world.counts['people: answer']}", answered_by="someone", answered_at=world.database.now()
@@ -96,19 +96,19 @@ def answer_approval(world: World, approval_id: str) -> None:
 
 
 def deploy_code(world: World) -> None:
-    """Deploy other code, or roll it back: runs that come into memory from now on ask other questions."""
+    """Deploy other code, or roll it back: runs that are loaded from now on ask other questions."""
     if not world.is_fault_phase:
         return
     world.counts["people: deploy"] += 1
     world.code_version = 1 - world.code_version
     if not world.plan.is_calm:
         kind = world.rng.choice(["close", "crash"])
-        # Where a run kills its processes, nothing else does: then it is known whose death each one was.
+        # If a run kills its processes, nothing else does, so that the cause of each death is known.
         faults.inject_fault(world, "close" if world.plan.has_killer else kind)
 
 
 def _commit_from_outside(world: World, op: Op) -> Any:
-    """Somebody outside writes; who finds the database out of reach tries again."""
+    """Write from outside, and repeat while the database is unreachable."""
     if world.time < world.unreachable_until:
         world.schedule(world.unreachable_until + 0.1, _commit_from_outside, world, op)
         return None
@@ -128,7 +128,7 @@ def _set_workflow_disabled(world: World, workflow: str, is_disabled: bool) -> No
 
 
 def resume_everything(world: World) -> None:
-    """The chaos is over: whatever people have stopped they let go on."""
+    """After the fault phase, resume everything that users have stopped."""
     for workflow in list(world.checker.request_checker.disabled_since):
         _set_workflow_disabled(world, workflow, False)
     for approval, asked in list(world.checker.approval_checker.approvals.items()):
@@ -143,7 +143,7 @@ def resume_everything(world: World) -> None:
 
 
 class _RecordingStore:
-    """A client's store that reads, and keeps what is to be written."""
+    """A client's store that reads, and collects what is to be written."""
 
     url = "memory://simulated"
 
@@ -171,7 +171,7 @@ class _RecordingStore:
 
 
 def choose_settlement(world: World, run_id: str) -> ReopenRun | None:
-    """What somebody says of a step of unknown outcome, if it has ended the run and they do not just retry that."""
+    """A user's verdict about a step of unknown outcome, if it ended the run and the user does not just retry."""
     chance, model = world.rng, world.checker.runs_by_id[run_id]
     unknown = [record for record in find_unsettled_steps(model.row, model.journal) if record.kind is RecordKind.STEP]
     if not unknown or chance.random() < 0.3:
@@ -212,6 +212,6 @@ def _fork_run(world: World, run_id: str) -> None:
 
 
 def _commit_fork(world: World, op: ForkRun, fork_record: Record) -> None:
-    """The fork reaches the database; not if its origin was rewound meanwhile, which nobody would do at that moment."""
+    """Commit the fork, unless its origin was rewound meanwhile."""
     if fork_record in world.checker.runs_by_id[op.source_run].journal:
         _commit_from_outside(world, op)

@@ -1,9 +1,9 @@
-"""What the simulated fleet works on: runs of one workflow that interprets a small program.
+"""What the simulated fleet executes: runs of one workflow that interprets a small program.
 
 A program is JSON, so that one registered workflow covers every shape that a seed may draw: sequences, gathers, races,
-timers, time-outs, signals, maps, retries, ``once`` steps, failures that are caught, children, questions to people,
-steps that are undone when the run fails, a step that kills its process, and mixes of them. What a step returns is a
-function of its run and its label alone (see ``expectations``).
+timers, timeouts, signals, maps, retries, ``once`` steps, failures that are caught, children, approvals, compensations,
+a step that kills its process, and mixes of them. The result of a step depends only on its run and its label (see
+``expectations``).
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ Node = list[Any]
 SIGNALS = ("red", "green")
 RETRIES = {"work": 0, "stubborn": 3, "once": 0, "hurried": 1, "flaky": 0, "undoable": 1}
 CHILD_MODES = ("call", "call", "call", "call", "start", "start", "alone", "cancel", "shared")
-"""What a run does with a child: it is called; started and awaited through its handle; started and left alone; started
-and cancelled through its handle; or called under an id that several runs share. (``joined`` is one that is also
-started from outside.)"""
+"""What a run does with a child: call it; start it and await its handle; start it and leave it; start it and cancel it;
+or call it under an id that several runs share. (``joined`` is one that is also started from outside.)"""
 CHANGING_PREFIX = "which"
-"""What a question begins with that a deploy changes."""
+"""The first word of a question, which a deploy changes."""
 
 
 class SimulatedFailure(Exception):
-    """What a step raises that is told to fail."""
+    """Raised by a step that is meant to fail."""
 
 
 class StepObserver:
-    """What steps tell whoever looks on (the world of the seed that is running)."""
+    """Called by steps; implemented by the world of the running seed."""
 
     def on_attempt_started(self, run_id: str, label: str, key: str, attempt: int, progress: Any) -> None:
         """An attempt has begun: its idempotency key, its number, and the progress that it found."""
@@ -45,7 +44,7 @@ class StepObserver:
         """Workflow code has drawn something at random."""
 
     def count_try(self, run_id: str, label: str) -> int:
-        """How often something was tried in the whole life of a run, with this time."""
+        """How often something was tried in the whole run, including this time."""
         return 1
 
     def kill_process(self) -> None:
@@ -83,13 +82,13 @@ async def stubborn(label: str, seconds: float, fails: int, beats: int) -> str:
 
 @step(effect="once")
 async def once(label: str, seconds: float, fails: int, beats: int) -> str:
-    """A step that nobody may begin twice."""
+    """A step that must not start twice."""
     return await _perform_step(label, seconds, fails, beats)
 
 
 @step(timeout=0.5, retries=1, backoff=0.1)
 async def hurried(label: str, seconds: float, fails: int, beats: int) -> str:
-    """A step with a time-out."""
+    """A step with a timeout."""
     return await _perform_step(label, seconds, fails, beats)
 
 
@@ -106,7 +105,7 @@ async def flaky(label: str, seconds: float, fails: int, beats: int) -> str:
 
 @step(retries=1, backoff=0.1, max_backoff=0.2)
 async def undo(label: str, broken: int, output: str) -> str:
-    """Undoes a step; in vain for the first few times, until somebody has seen to it, so to speak."""
+    """Compensates a step, after failing the first few times."""
     me = current_step()
     observer.on_attempt_started(me.run_id, f"undo {label}", me.idempotency_key, me.attempt, me.progress)
     tried = observer.count_try(me.run_id, f"undo {label}")
@@ -127,7 +126,7 @@ async def kill(label: str, seconds: float) -> str:
     """A step that kills its process after a while, each time."""
     await asyncio.sleep(seconds)
     observer.kill_process()
-    await asyncio.sleep(1e9)  # a process that is gone goes no further
+    await asyncio.sleep(1e9)  # a dead process does not continue
     return label
 
 
@@ -142,7 +141,7 @@ async def simulated(program: list) -> Any:  # type: ignore[type-arg]
 
 @workflow(name="other")
 async def other(program: list) -> Any:  # type: ignore[type-arg]
-    """The same under another name, for children: one of the two may be switched off without the other."""
+    """The same under another name, for children, so that one of the two can be disabled without the other."""
     return await _run_node(program)
 
 

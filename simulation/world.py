@@ -1,14 +1,14 @@
-"""One seed's world: virtual time, who acts next, what goes wrong, and whether everything ends well.
+"""The world of one seed: virtual time, the order of actions, faults, and the check that everything ends well.
 
-At any moment there are processes with callbacks ready and events that are due (a request reaches the database, an
-answer reaches its process, a pulse beats, a fault strikes). The seed chooses among them. When nothing is ready, time
-jumps to the next timer or event of anybody. So one seed is one interleaving, to the callback, and always the same one.
+At any moment, there are processes with ready callbacks and events that are due (a request reaches the database, an
+answer reaches its process, a heartbeat, a fault). The seed chooses among them. When nothing is ready, time jumps to the
+next timer or event. So a seed determines the whole interleaving, down to the callback.
 
-The database is in memory. It may have a *twin* on SQL, which is asked whatever the database is asked, and must answer
-the same: see ``twin``.
+The database is in memory. It may have a SQL store next to it, which gets the same requests and must give the same
+answers: see ``comparing_store``.
 
-A world has two parts: while there is *chaos* faults happen; then everybody is resumed or replaced, and every run must
-end within a bounded time, with the result that its program must have.
+A world has two phases. In the first, faults happen. Then every process is resumed or replaced, and every run must end
+within a bounded time, with the result that its program must have.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from simulation.seed_failures import InvariantBroken, observe_world
 from simulation.sql_stores import StoreFactory
 
 MAX_RECOVERY_S = 60.0
-"""Virtual seconds after the chaos, beside what the programs themselves take, after which a run is taken to be lost."""
+"""A run that has not ended this long after the fault phase, in addition to its own duration, counts as lost."""
 
 MAX_BURST = 6
-"""A process runs up to so many callbacks before the seed chooses anew."""
+"""Maximum number of callbacks that a process runs before the seed chooses again."""
 
 
 class World(workloads.StepObserver):
@@ -71,7 +71,7 @@ class World(workloads.StepObserver):
         self.processes: list[Process] = []
         self.is_fault_phase = True
         self.code_version = 0
-        """Which of two versions of the code is deployed: they ask different questions, and take turns."""
+        """The deployed version of the code. There are two, which ask different questions and alternate."""
         self.unreachable_until = 0.0
         self.partitioned_until: dict[Process, float] = {}
         self.ended_runs: dict[str, Run] = {}
@@ -80,7 +80,7 @@ class World(workloads.StepObserver):
         self.fork_ancestors: dict[str, set[str]] = {}
         """The ids of the runs that a fork shares its beginning with."""
         self.forced_fork_ids: set[str] = set()
-        """Forks with an outcome that somebody gave by hand."""
+        """Forks with an outcome that a user gave by hand."""
         self.fork_ids: list[str] = []
         self.fork_points: dict[str, tuple[str, int]] = {}
         """Where a fork begins to go its own way: its origin, and the number of the first record of its own."""
@@ -98,7 +98,7 @@ class World(workloads.StepObserver):
         self._pending_faults: list[tuple[str, Process]] = []
         self._retry_counts: Counter[str] = Counter()
 
-    # Telling
+    # Logging
 
     def log(self, source: Any, *words: Any) -> None:
         """A line of the seed's story."""
@@ -118,7 +118,7 @@ class World(workloads.StepObserver):
             self.failure = InvariantBroken(self.plan.seed, invariant, details, self.time, self._store_name)
             self.log("!", invariant, "--", details)
 
-    # What processes and the database tell
+    # Called by processes and the database
 
     def single_commit(self, ops: Sequence[Op]) -> AbstractContextManager[None]:
         """These operations are carried out at one moment, in one commit."""
@@ -135,7 +135,7 @@ class World(workloads.StepObserver):
         return self._processes_by_worker[worker]
 
     def on_write(self, writer: Process | None) -> None:
-        """Something was written: the others notice after a while."""
+        """Something was written: the other processes notice after a while."""
         for process in self.processes:
             if process is not writer and not process.is_dead:
                 process.store.foreign_write_count += 1
@@ -152,7 +152,7 @@ class World(workloads.StepObserver):
         self.reach_action_point("ended", None, row.id)
 
     def on_run_created(self, row: Run) -> None:
-        """A run is there for the first time; if nobody planned it, it gets its signals now."""
+        """A run was created. If it was not planned, it gets its signals now."""
         if row.id not in self.signals:
             program = self.checker.runs_by_id[row.id].program
             self.signals[row.id] = signals = draw_signals(
@@ -168,7 +168,7 @@ class World(workloads.StepObserver):
         self.reach_action_point("started", None, row.id)
 
     def on_run_forked(self, row: Run, op: ForkRun) -> None:
-        """A run is there that shares the beginning of another."""
+        """A fork was created."""
         self.fork_ancestors[row.id] = {op.source_run} | self.fork_ancestors.get(op.source_run, set())
         if op.record is not None or op.source_run in self.forced_fork_ids:
             self.forced_fork_ids.add(row.id)
@@ -182,12 +182,12 @@ class World(workloads.StepObserver):
         self.counts["retries"] += 1
 
     def has_deadline(self, row: Run) -> bool:
-        """Whether the run, or one that it was forked from, was started with a time-out."""
+        """Whether the run, or one that it was forked from, was started with a timeout."""
         ids = {row.id} | self.fork_ancestors.get(row.id, set())
         return any(run.options["timeout"] is not None for run in self.plan.runs if run.id in ids)
 
     def check_reopened(self, model: RunModel, ended: Run, children: list[int]) -> None:
-        """A run was reopened, with some children: what is left of its journal must replay, and come to no end."""
+        """A run was reopened, with some children: the rest of its journal must replay without reaching an end."""
         if children or self.rng.random() < 0.5:
             check_replay(self, model.row, model.journal, ended, children)
 
@@ -201,7 +201,7 @@ class World(workloads.StepObserver):
             self._pending_faults.append((kind, process))
 
     def reach_action_point(self, point: str, _: Process | None, run_id: str) -> None:
-        """Something happened to a run: somebody may have waited for it, to do something to that run."""
+        """Something happened to a run: a planned user action may have waited for it."""
         self._action_point_counts[point] += 1
         action = self.plan.triggered_actions.get((point, self._action_point_counts[point]))
         if action is not None:
@@ -210,13 +210,13 @@ class World(workloads.StepObserver):
             )
 
     def on_end_reported(self, process: Process, row: Run) -> None:
-        """Somebody who waited for a run's end has been told of it."""
+        """A caller that waited for a run's end has learned of it."""
         known = [(end.state, end.output, end.error) for end in self.endings.get(row.id, ())]
         if (row.state, row.output, row.error) not in known:
             self.fail("who waits for a run is told how it ended", f"{process} was told that {row.id} is {row.state}")
 
     def on_signal_accepted(self, run_id: str, key: str) -> None:
-        """A sender has been told that its signal is there."""
+        """A sender has learned that its signal is stored."""
         if key not in self.checker.runs_by_id[run_id].payloads_by_dedup_key:
             self.fail("a signal that was accepted is there", f"{key} to {run_id}")
         self._accepted_signal_keys.add(key)
@@ -225,10 +225,10 @@ class World(workloads.StepObserver):
         """A process has ended, and another one takes its place."""
         self.schedule(self.time + self.rng.choice([0.01, 0.3, 1.0]), self.add_process)
 
-    # What steps tell (see `workloads.StepObserver`)
+    # Called by steps (see `workloads.StepObserver`)
 
     def on_attempt_started(self, run_id: str, label: str, key: str, attempt: int, progress: Any) -> None:
-        """An attempt has begun. What it inherits must come from earlier attempts of the same call."""
+        """An attempt has started. What it inherits must come from earlier attempts of the same call."""
         if self.checker.idempotency_keys.setdefault((run_id, label), key) != key:
             self.fail("an idempotency key is stable", f"{run_id} {label}")
         if self.checker.key_owners.setdefault(key, run_id) != run_id:
@@ -247,11 +247,11 @@ class World(workloads.StepObserver):
         self.checker.heartbeats.setdefault(key, []).append(progress)
 
     def on_random_draw(self, run_id: str, value: str) -> None:
-        """Workflow code has drawn something at random: the same as ever, and as its origin, in what they share."""
+        """Workflow code drew a random value: it must be the same in every replay and, where records are shared, in forks."""
         execution = get_current_execution()
         assert execution is not None
         if execution.loop.is_closing:
-            return  # a `finally` block of a run that leaves memory: nobody sees what it draws
+            return  # a `finally` block of a run that leaves memory: its draws have no effect
         place = (execution._issued_count, execution._draw_count)
         source, cut = self.fork_points.get(run_id, ("", 0))
         if (
@@ -267,7 +267,7 @@ class World(workloads.StepObserver):
             self.fail("a fork draws what its origin drew, in what they share", f"{run_id} after {place}")
 
     def count_try(self, run_id: str, label: str) -> int:
-        """How often something was tried in the whole life of a run, with this time."""
+        """How often something was tried in the whole run, including this time."""
         self._try_counts[run_id, label] += 1
         return self._try_counts[run_id, label]
 
@@ -284,7 +284,7 @@ class World(workloads.StepObserver):
         return START_TIMESTAMP + self.time
 
     def schedule(self, due: float, call: Callable[..., None], *args: Any) -> None:
-        """Let something happen in the world; what is due at one moment happens in an order drawn by the seed."""
+        """Schedule an event. The seed decides the order of events that are due at the same time."""
         self._event_count += 1
         heapq.heappush(self._events, (due, self.rng.random(), self._event_count, call, args))
 
@@ -314,7 +314,7 @@ class World(workloads.StepObserver):
         process.start()
 
     def list_open_processes(self) -> list[Process]:
-        """Those that serve."""
+        """The processes that are open."""
         return [one for one in self.processes if one.is_open and not one.is_closing and not one.is_dead]
 
     def run(self) -> None:
@@ -337,7 +337,7 @@ class World(workloads.StepObserver):
         self._run_until(limit, self._is_finished)
         while self._is_finished() and not self._is_quiet() and self.failure is None and self.time < limit:
             self._run_until(self.time + 1.0, self._is_quiet)
-            self._run_until(limit, self._is_finished)  # somebody may have reopened one meanwhile
+            self._run_until(limit, self._is_finished)  # a user may have reopened one meanwhile
         if self.failure is None:
             check_end(self)
         if self._comparing_store is not None:
@@ -355,7 +355,7 @@ class World(workloads.StepObserver):
             self.schedule(self.time + 0.2, self._start_run, run, process_index)
 
     def send_signal(self, run_id: str, process_index: int, name: str, key: str) -> None:
-        """Somebody sends a signal."""
+        """A user sends a signal."""
         if candidates := self.list_open_processes():
             process = candidates[process_index % len(candidates)]
             self.log(process, "sends", key)
@@ -367,7 +367,7 @@ class World(workloads.StepObserver):
             user_actions.submit_change(self, user_actions.choose_settlement(self, run_id) or again)
 
     def _should_end_early(self) -> bool:
-        """All runs have ended, and nobody is about to reopen one: more faults would meet nothing but idle workers."""
+        """Whether all runs have ended and no user is about to reopen one: further faults would only hit idle workers."""
         return self._are_runs_ended() and not self._pending_faults and self.rng.random() < 0.05
 
     def _are_runs_ended(self) -> bool:
@@ -375,7 +375,7 @@ class World(workloads.StepObserver):
         return len(self.ended_runs) == len(known) and all(run.id in known for run in self.plan.runs)
 
     def _end_fault_phase(self) -> None:
-        """Nothing goes wrong any more. Whatever people have not been told is done, they do again."""
+        """End the fault phase. Users repeat every request that was not acknowledged."""
         self.is_fault_phase = False
         self.unreachable_until = 0.0
         self.partitioned_until.clear()
@@ -399,7 +399,7 @@ class World(workloads.StepObserver):
             self.schedule(self.time + 1.0, self._repeat_unfinished)
 
     def _is_finished(self) -> bool:
-        """Every run has ended, and everybody has had the time to notice."""
+        """Whether every run has ended and every process has had the time to notice."""
         if not self._are_runs_ended():
             return False
         return not any(
@@ -407,7 +407,7 @@ class World(workloads.StepObserver):
         )
 
     def _is_quiet(self) -> bool:
-        """Nobody holds anything, or waits for an answer that would give it something."""
+        """Whether no process holds a run or waits for an answer that would give it one."""
         return not any(p.in_flight_count or not p.engine.held_runs.is_idle for p in self.list_open_processes())
 
     def _run_until(self, limit: float, is_done: Callable[[], bool]) -> None:
@@ -447,7 +447,7 @@ class World(workloads.StepObserver):
                 faults.inject_fault(self, kind, process)
 
     def _advance_time(self, processes: list[Process], limit: float) -> bool:
-        """Let time go on to whatever happens next; false when that is beyond the limit."""
+        """Advance time to the next event. Returns false if that is beyond the limit."""
         then = self._events[0][0] if self._events else math.inf
         for process in processes:
             then = min(then, process.loop.get_next_due())
@@ -460,7 +460,7 @@ class World(workloads.StepObserver):
         return True
 
     def check_all_replays(self) -> None:
-        """See that what is recorded of every run so far replays."""
+        """Check that every journal replays."""
         for model in list(self.checker.runs.values()):
             check_replay(self, model.row, model.journal)
 
@@ -480,7 +480,7 @@ class World(workloads.StepObserver):
 def run_seed(
     seed: int, log_line: Callable[[str], None] | None = None, store_factory: StoreFactory | None = None
 ) -> Counter[str]:
-    """Live through one seed, and return what was counted; raises ``Broken``. ``place``: where it has a twin."""
+    """Run one seed and return its counts. Raises ``InvariantBroken``."""
     world = World(draw_plan(seed), log_line, store_factory)
     with observe_world(world):
         try:

@@ -1,1 +1,1 @@
-"""What Holdfast costs, measured beside the bare database in the same run: ``python -m benchmarks``."""
+"""What Holdfast costs, measured next to the bare database in the same run: ``python -m benchmarks``."""

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def run_benchmark(name: str, rounds: int) -> list[Measurement]:
-    # Beside the project, not in the system's temporary folder: that one may lie in memory.
+    # In the project's folder and not in the system's temporary folder, which may be in memory.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT) as folder:
         return asyncio.run(BENCHMARKS[name](Path(folder), rounds))
 

@@ -1,7 +1,7 @@
-"""The agents that are measured, and a model that costs nothing.
+"""The agents of the benchmarks, and a model that costs nothing.
 
 Run as a program, it is one of several processes: ``python -m benchmarks.agent_workloads URL AGENTS TURNS`` prints
-``ready``, waits for a line, carries the agents out and prints how many seconds that took.
+``ready``, waits for a line, executes the agents, and prints the seconds that took.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class InstantModel(Model):
         super().__init__()
         self.turns = turns
         self.text_chars = text_chars
-        """Characters that it says before each call."""
+        """Characters of text before each call."""
         self.on_turn: Callable[[int], Any] | None = None
         """Called with the number of each turn."""
 
@@ -74,11 +74,11 @@ class InstantModel(Model):
 
 
 PIECE_COUNT = 20
-"""In how many pieces an answer comes."""
+"""Number of parts of a streamed answer."""
 
 
 class StreamingModel(InstantModel):
-    """The same, with a text of so many pieces, which can be asked for as a stream."""
+    """The same, with a text of many parts, which can be streamed."""
 
     def __init__(self, turns: int, *, is_assembled: bool = False) -> None:
         super().__init__(turns, text_chars=5 * PIECE_COUNT)
@@ -138,7 +138,7 @@ PREPARED_EVENTS = [
 
 
 class PreparedResponse(AssembledResponse):
-    """The same, with events that are there already."""
+    """The same, with events that were prepared before."""
 
     async def __aiter__(self) -> AsyncIterator[ModelResponseStreamEvent]:
         for event in PREPARED_EVENTS if self.response.text != "done" else ():
@@ -161,20 +161,20 @@ async def look_up_large(number: int) -> str:
 
 
 def make_agent(turns: int, name: str = "measured", *, has_budget: bool = False) -> Agent[str]:
-    """An agent that makes so many turns; with a budget that it will not reach, if it is to have one."""
+    """An agent that makes this many turns; optionally with a budget that it will not reach."""
     most = Budget(turns=10 * turns, tokens=10**12) if has_budget else None
     return Agent(InstantModel(turns), name=f"{name}-{turns}", tools=[look_up], max_turns=turns, budget=most)
 
 
 def make_streaming_agent(turns: int, *, stream: bool, is_assembled: bool = False) -> Agent[str]:
-    """An agent whose model says something in each turn."""
+    """An agent whose model returns text in each turn."""
     name = f"{'assembled' if is_assembled else 'streamed' if stream else 'whole'}-{turns}"
     model = StreamingModel(turns, is_assembled=is_assembled)
     return Agent(model, name=name, tools=[look_up], max_turns=turns, model_options=ModelOptions(stream=stream))
 
 
 async def time_concurrent_runs(agent: Agent[str], run_count: int) -> float:
-    """The seconds that so many runs take which begin at once."""
+    """The seconds for this many concurrent runs."""
     run = agent.options(new=True)
     started = time.perf_counter()
     await asyncio.gather(*[run.run(f"Number {number}") for number in range(run_count)])

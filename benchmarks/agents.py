@@ -1,4 +1,4 @@
-"""Measurements of agents, with a model that answers at once: a turn is a model call and the tool call it asks for."""
+"""Benchmarks of agents, with a model that answers at once: a turn is a model call and the tool call it requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def measure_concurrent(folder: Path, rounds: int) -> list[Measurement]:
 
 
 def _time_in_processes(process_count: int, path: Path, run_count: int, turns: int) -> float:
-    """The seconds until all of several processes have carried out their agents in the same file."""
+    """The seconds until several processes have executed their agents on the same file."""
     command = [sys.executable, "-m", "benchmarks.agent_workloads", f"sqlite:///{path}", str(run_count), str(turns)]
     processes = [
         subprocess.Popen(
@@ -106,7 +106,7 @@ async def measure_long(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def _measure_last_tenth(turns: int, rounds: int) -> Measurement:
-    """Within one run: the last tenth of its turns beside the first."""
+    """Within one run: the last tenth of its turns compared with the first."""
     from benchmarks import agent_workloads
 
     tenth = turns // 10
@@ -126,10 +126,10 @@ async def _measure_last_tenth(turns: int, rounds: int) -> Measurement:
 
 
 async def measure_streaming(folder: Path, rounds: int) -> list[Measurement]:
-    """What it costs to have answers as streams of 20 pieces, told in the background; and that somebody reads along.
+    """The cost of streaming answers in 20 parts, with the parts written in the background and a reader following along.
 
-    The pieces themselves cost nothing here. What the model library does to put an answer together from pieces, whoever
-    streams, is measured apart.
+    The parts themselves cost nothing here. The work of the model library to assemble an answer from parts is measured
+    separately.
     """
     from benchmarks import agent_workloads
 
@@ -177,7 +177,7 @@ async def measure_streaming(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_budget(folder: Path, rounds: int) -> list[Measurement]:
-    """What it costs to reserve before each model call: one more commit, shared with others if there are others."""
+    """The cost of the reservation before each model call: one more commit, shared with concurrent runs."""
     from benchmarks import agent_workloads
 
     without, within = agent_workloads.make_agent(100), agent_workloads.make_agent(100, "within-budget", has_budget=True)
@@ -199,7 +199,7 @@ async def measure_budget(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
-    """Bytes a turn in the file, beside the messages as the model library writes them."""
+    """Bytes per turn in the file, compared with the messages as the model library serializes them."""
     del rounds
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
@@ -234,7 +234,7 @@ async def measure_size(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
-    """A process that knows nothing takes up an agent with 1,000 recorded turns, and asks the model."""
+    """A new process resumes an agent with 1,000 recorded turns, and calls the model."""
     from benchmarks import agent_workloads
 
     turns = 1001
@@ -304,8 +304,8 @@ async def measure_first_call(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_first_record(folder: Path, rounds: int) -> list[Measurement]:
-    """A fresh process: from the provider's last byte until the record of the answer is durable. Who dies there pays
-    for the answer twice."""
+    """A new process: from the provider's last byte until the answer's record is durable. A process that dies in
+    between pays for the answer twice."""
     sys.path.insert(0, str(ROOT / "tests" / "agents"))
     from provider_server import ProviderServer
 
@@ -349,7 +349,7 @@ async def measure_first_record(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_model_library(folder: Path, rounds: int) -> list[Measurement]:
-    """For the record: the model library's own loop, which keeps nothing, with the same model and tool."""
+    """For comparison: the model library's own loop, which records nothing, with the same model and tool."""
     del folder
     from pydantic_ai import Agent, UsageLimits
 

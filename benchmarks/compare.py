@@ -1,9 +1,9 @@
-"""Whether this tree is slower than another one: ``python -m benchmarks.compare OTHER NAME ... [--pairs N]``.
+"""Compares the speed of this tree with another one: ``python -m benchmarks.compare OTHER NAME ... [--pairs N]``.
 
-``OTHER`` is a worktree of an earlier commit. Each pair runs a benchmark once in either tree, in turns, so that both see
-the same machine. Compared are the benchmark's own figures and the CPU time of its process and of those it started. The
-interval is that of the mean ratio, this tree over the other one, at 95 %. A benchmark fails if its whole interval lies
-beyond 5 % slower. With ``--count``, ``strace`` then counts fsyncs and messages to a database server, once in either.
+``OTHER`` is a worktree of an earlier commit. Each pair runs a benchmark once in each tree, in turns, so that both see
+the same machine. It compares the benchmark's own figures and the CPU time of its process and of those it started. The
+interval is the 95 % interval of the mean ratio, this tree over the other one. A benchmark fails if its whole interval
+is beyond 5 % slower. With ``--count``, ``strace`` counts fsyncs and messages to a database server, once in each tree.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(tree: Path, name: str) -> dict[str, float]:
-    """What a benchmark costs: CPU time, then its own figures, turned so that less is better."""
+    """The cost of a benchmark: CPU time, then its own figures, normalized so that less is better."""
     before = os.times()
     figures = json.loads(run(tree, name, []))
     after = os.times()

@@ -43,7 +43,7 @@ async def measure_children(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_class_form(folder: Path, rounds: int) -> list[Measurement]:
-    """The same chain of 20 steps as a class and as a function, by turns; alone, and fifty together."""
+    """The same chain of 20 steps as a class and as a function, in turns; alone, and fifty concurrently."""
     lines: list[Measurement] = []
     async with open_runtime(folder):
         declared, function = workloads.Chained.options(new=True), workloads.chained.options(new=True)

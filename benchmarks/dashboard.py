@@ -1,8 +1,8 @@
-"""What the dashboard asks for, in a store with a million runs: how long does each answer take?
+"""Response times of the dashboard's requests in a store with a million runs.
 
-The runs are put there by the database itself, since starting them would take an hour: several workflows over 30 days,
-some of them agents, most of them completed, some failed with one of many messages, dead, waiting or due; every tenth
-started by another one; with tags of two kinds. HOLDFAST_BENCHMARK_RUNS says how many, if not a million.
+The rows are written directly to the database, because starting a million runs would take an hour: several workflows
+over 30 days, some of them agents, most of them completed, some failed with one of many messages, dead, waiting, or due;
+every tenth run is a child; with tags of two kinds. HOLDFAST_BENCHMARK_RUNS sets another number of runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SPENDING_COLUMNS = "day workflow model calls input_tokens output_tokens cached_t
 
 
 class TableRows:
-    """The rows of all tables, the same ones each time."""
+    """The rows of all tables, the same each time."""
 
     def __init__(self, count: int, now: float) -> None:
         self.run_count = count
@@ -139,7 +139,7 @@ def fill_postgres(url: str, rows: TableRows) -> None:
     with psycopg.connect(url) as connection:
 
         def put(table: str, columns: Sequence[str], values: Iterator[tuple[Any, ...]]) -> None:
-            if table == "spending":  # several rows a day there, so that nobody waits for another
+            if table == "spending":  # several rows a day, so that writers do not wait for each other
                 columns, values = (*columns, "slot"), ((*row, 0) for row in values)
             copy = f"COPY holdfast.{table} ({', '.join(columns)}) FROM STDIN"
             with connection.cursor() as cursor, cursor.copy(copy) as writer:
@@ -161,7 +161,7 @@ def _fill_tables(insert: Callable[[str, Sequence[str], Iterator[tuple[Any, ...]]
 
 
 async def prepare_store(url: str) -> None:
-    """The tables, and what a worker has announced."""
+    """Create the tables, and register workflows as a worker does."""
     store = create_store(url)
     await store.open()
     worker = await store.workers.register(NewWorker("worker-1", "host-1", 1, WORKFLOWS, is_listener=True), 10 * 86400)
@@ -173,7 +173,7 @@ async def prepare_store(url: str) -> None:
 
 
 def list_requests(rows: TableRows) -> dict[str, str]:
-    """What the pages ask for."""
+    """The requests of the dashboard's pages."""
     hour = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rows.now - 3600))
     day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rows.now - 86400))
     week = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(rows.now - 7 * 86400))

@@ -1,7 +1,7 @@
-"""Which driver: asyncpg beside psycopg 3, on the same server, in the shapes in which the Postgres store uses one.
+"""Compares the drivers asyncpg and psycopg 3 on the same server, with the statements of the Postgres store.
 
-Every shape is done by all candidates in turn, round after round, so that none has a quieter minute than the others.
-The server is the one that HOLDFAST_TEST_POSTGRES names, or one of our own in the benchmark's folder.
+All candidates take turns, round after round, so that none has a quieter minute than the others. The server is the one
+in HOLDFAST_TEST_POSTGRES, or one in the benchmark's folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Row = tuple[Any, ...]
 
 
 class RecordSource:
-    """Records that nobody has written yet."""
+    """A source of new records."""
 
     def __init__(self) -> None:
         self._seq = 0
@@ -311,7 +311,7 @@ async def compare_variants(
 
 
 async def measure_drivers(folder: Path, rounds: int) -> list[Measurement]:
-    gc.disable()  # candidates leave different numbers of objects behind, and the next one would pay for it
+    gc.disable()  # candidates leave different numbers of objects, which the next one would pay for
     rows = RecordSource()
     async with run_server(folder) as url, DriverConnections(url, rows) as candidates:
         lines = await compare_variants(
@@ -342,7 +342,7 @@ BENCHMARKS = {"drivers": measure_drivers}
 
 @asynccontextmanager
 async def run_distant_server(url: str, folder: Path) -> AsyncIterator[str]:
-    """The same server, but whatever is said takes a millisecond or more in each direction."""
+    """The same server, with a delay of a millisecond or more in each direction."""
     from psycopg.conninfo import conninfo_to_dict
 
     target = conninfo_to_dict(url)

@@ -1,7 +1,7 @@
-"""A fresh program whose first model call is timed: ``python -m benchmarks.first_record URL MODEL stream|whole [lazy]``.
+"""A new process whose first model call is timed: ``python -m benchmarks.first_record URL MODEL stream|whole [lazy]``.
 
-It prints, for each model call, the seconds since 1970 at which its record was durable. With ``lazy``, what decoding an
-answer needs is not loaded before the request, as it once was.
+It prints, for each model call, the timestamp at which its record was durable. With ``lazy``, the modules that decode an
+answer are not loaded before the request, as in earlier versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _original_recorded = Driver.on_recorded
 
 
 def print_when_recorded(self: Driver, record: Any, value: Any) -> None:
-    """Tell when a model's answer is durable, and go on."""
+    """Print the time when a model's answer is durable, and continue."""
     if record.name == "model call":
         print(time.time(), flush=True)
     _original_recorded(self, record, value)

@@ -1,8 +1,8 @@
-"""What a call costs at 10 and at 1,000 times the rows: it should not grow with a store's history.
+"""The cost of a call at 10 and at 1,000 times the rows: it should not grow with a store's history.
 
-Time says little on a shared machine, so work is counted instead. On SQLite that is the number of instructions that its
-virtual machine executes; on PostgreSQL the round trips and the rows that the server reads. The rows are written to the
-tables directly, and HOLDFAST_BENCHMARK_FACTOR says how many times, if not 1,000.
+Time says little on a shared machine, so these benchmarks count work: on SQLite, the instructions of its virtual
+machine; on PostgreSQL, the round trips and the rows that the server reads. The rows are written to the tables directly.
+HOLDFAST_BENCHMARK_FACTOR sets another factor than 1,000.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def make_run_row(key: int, **fields: Any) -> tuple[Any, ...]:
     return tuple({**usual, **fields}[name] for name in _RUN_COLUMNS)
 
 
-# Stores whose work is counted
+# Stores that count their work
 
 
 class CountedSqlite:
@@ -155,7 +155,7 @@ class CountedPostgres:
         return {"rows read": await self._count_rows_read() - before, "round trips": len(trips), "ms": seconds * 1000}
 
     async def _count_rows_read(self) -> int:
-        """How many rows were read of the tables of the schema, as far as every connection has reported it."""
+        """Rows read from the tables of the schema, as reported by every connection."""
         store: Any = self.store
         for _ in range(2):
             for line in (store.write, store.read, store.read_for_client):
@@ -172,7 +172,7 @@ class CountedPostgres:
 
 @contextmanager
 def _count_round_trips() -> Iterator[list[int]]:
-    """How many statements there were in each round trip of this process."""
+    """Number of statements in each round trip of this process."""
     from holdfast.stores.postgres.pipeline import Pipeline
 
     trips: list[int] = []
@@ -260,7 +260,7 @@ async def measure_prune(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_prune_lock(folder: Path, rounds: int) -> list[Measurement]:
-    """How long others wait for SQLite's write lock while a session is pruned."""
+    """How long other writers wait for SQLite's write lock while a session is pruned."""
     lines: list[Measurement] = []
     for factor in SIZE_FACTORS:
         place = folder / str(factor)
@@ -292,7 +292,7 @@ async def measure_prune_lock(folder: Path, rounds: int) -> list[Measurement]:
     return lines
 
 
-# Workers that are gone
+# Workers that have ended
 
 
 async def _fill_workers(counted: CountedStore, count: int) -> None:
@@ -367,7 +367,7 @@ async def measure_listing(folder: Path, rounds: int) -> list[Measurement]:
     return await measure_growth(folder, "a page by state, many workflows", 2, _fill_workflows, failed)
 
 
-# Signals to others
+# Signals to other runs
 
 
 async def _fill_signals(counted: CountedStore, count: int) -> None:
@@ -392,7 +392,7 @@ async def measure_signals(folder: Path, rounds: int) -> list[Measurement]:
         await _fill_signals(counted, count)
         while not await counted.is_visible("signals"):
             await asyncio.sleep(0.05)
-        await look(counted.store)  # what is there already is passed by once
+        await look(counted.store)  # the existing rows are passed once
 
     return await measure_growth(folder, "a look for signals, others have many", 10, fill, look)
 
@@ -401,7 +401,7 @@ async def measure_signals(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
-    """What a worker's regular look reads, in a fleet and beside other users of the server."""
+    """What a worker's regular poll reads, in a fleet and next to other users of the server."""
     import psycopg
 
     found: list[dict[str, float]] = []
@@ -440,7 +440,7 @@ async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_temporal(folder: Path, rounds: int) -> list[Measurement]:
-    """What a list reads of runs with short and with long histories."""
+    """What a list reads for runs with short and with long histories."""
     from temporalio.service import ServiceClient
 
     from benchmarks import temporal_benchmarks as server_of
@@ -471,9 +471,9 @@ async def measure_temporal(folder: Path, rounds: int) -> list[Measurement]:
             async def listed(client: Client = client, factor: int = factor) -> int:
                 return len(await client.list(id_prefix=f"{factor}-", state=RunState.COMPLETED, limit=LISTED_RUN_COUNT))
 
-            while await listed() < LISTED_RUN_COUNT:  # the visibility store is a moment behind
+            while await listed() < LISTED_RUN_COUNT:  # the visibility store lags behind
                 await asyncio.sleep(0.1)
-            await client.close()  # it has kept what it has read
+            await client.close()  # it caches what it has read
             store: Any = await client.connections.store()
             service: ServiceClient = store.client.service_client
             real = service._rpc_call
@@ -510,4 +510,4 @@ BENCHMARKS = {
     "growth-temporal": measure_temporal,
 }
 SLOW_BENCHMARKS = ("growth-prune-lock", "growth-temporal")
-"""Those that are not for a test: they measure time, or need another server."""
+"""Benchmarks that are not for a test: they measure time, or need another server."""

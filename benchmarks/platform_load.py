@@ -1,11 +1,11 @@
-"""The platform under load: many listeners, many submissions, over HTTP on this machine.
+"""The platform under load: many listeners and many submissions, over HTTP on this machine.
 
-The server is a process of its own (`holdfast serve`), the listeners are another one, and the submissions come from this
-one. Each listener notes in a file, outside the database, when a delivery reached it and when it did its one step; so
-what is measured is what a user sees: from the moment before a submission is sent until a listener has it.
-``kill_count`` says how often the server is killed (SIGKILL) and started again meanwhile.
+The server is one process (`holdfast serve`), the listeners are another one, and the submissions come from this one.
+Each listener writes to a file, outside the database, when it got a delivery and when it executed its one step. So this
+measures what a user sees: from the moment before a submission is sent until a listener has it. ``kill_count`` is the
+number of times the server is killed (SIGKILL) and restarted meanwhile.
 
-Run by itself it is the process of the listeners: ``python -m benchmarks.platform_load URL ADDRESS COUNT LEDGER``.
+Run as a program, it is the process of the listeners: ``python -m benchmarks.platform_load URL ADDRESS COUNT LEDGER``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ START_TIMEOUT_S = 30.0
 
 @dataclass
 class LoadResult:
-    """What came of it."""
+    """The result of a load."""
 
     run_count: int
     completed_count: int
     step_counts: Counter[str]
-    """How often each run's step was done."""
+    """How often each run's step was executed."""
     delivery_delays_s: list[float]
     """Seconds from submission to delivery, of each run."""
     duration_s: float
@@ -121,7 +121,7 @@ def run_server(folder: Path, listener_count: int, url: str | None = None) -> Gen
 async def run_load(
     folder: Path, *, listener_count: int, run_count: int, kill_count: int, url: str | None = None
 ) -> LoadResult:
-    """Submit ``run_count`` at once, let so many listeners take them, and kill the server so often on the way."""
+    """Submit ``run_count`` runs at once to ``listener_count`` listeners, and kill the server ``kill_count`` times."""
     sent: dict[str, float] = {}
     places = asyncio.Semaphore(50)
     with run_server(folder, listener_count, url) as (server, ledger):
@@ -198,7 +198,7 @@ async def _kill_repeatedly(server: ServerProcess, ledger: Path, run_count: int, 
 
 
 async def run_listeners(url: str, address: str, count: int, ledger: Path) -> None:
-    """So many listeners, each with a connection of its own."""
+    """Run this many listeners, each with its own connection."""
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND)
 
     def note(what: str, run: str) -> None:
@@ -225,7 +225,7 @@ async def run_listeners(url: str, address: str, count: int, ledger: Path) -> Non
 
 
 async def measure_platform(folder: Path, rounds: int) -> list[Measurement]:
-    """Submit-to-delivery with 200 listeners, idle and in a rush; beside one commit of the bare database."""
+    """Submit-to-delivery with 200 listeners, idle and in a burst, next to one commit of the bare database."""
     commit = 1 / sqlite_baseline.measure_commit_rate(folder / "bare.db")
     (folder / "calm").mkdir()
     calm = await run_sequential_load(folder / "calm", listener_count=200, run_count=100)

@@ -1,6 +1,6 @@
-"""The Postgres store beside the bare driver, on the same server and with the same durability.
+"""The Postgres store next to the bare driver, on the same server and with the same durability.
 
-The server is the one that HOLDFAST_TEST_POSTGRES names, or one of our own in the benchmark's folder, with fsync on.
+The server is the one in HOLDFAST_TEST_POSTGRES, or one in the benchmark's folder, with fsync on.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def measure_fleet(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_latency(folder: Path, rounds: int) -> list[Measurement]:
-    """What somebody waits for: a run from start to result, and the answer to a signal from another process."""
+    """Latencies that a user waits for: a run from start to result, and the answer to a signal from another process."""
     starts: list[float] = []
     wakes: list[float] = []
     async with run_server(folder) as url:
@@ -169,7 +169,7 @@ async def measure_idle(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_parked_runs(folder: Path, rounds: int) -> list[Measurement]:
-    """Runs parked on a signal: does it matter to a claim and to a wake-up how many there are?"""
+    """Runs parked on a signal: whether their number matters for a claim and for a wake-up."""
     lines: list[Measurement] = []
     claims: dict[int, float] = {}
     wakes: dict[int, float] = {}
@@ -221,7 +221,7 @@ async def _measure_latencies(url: str, count: int, times: int) -> tuple[float, f
                 started = time.perf_counter()
                 await client.run("sequence", 1)
                 claims.append(time.perf_counter() - started)
-                chosen = f"parked-{number * (count // times) + (count > SMALL_RUN_COUNT)}"  # others than among the few
+                chosen = f"parked-{number * (count // times) + (count > SMALL_RUN_COUNT)}"  # not the ones among the few
                 started = time.perf_counter()
                 await client.signal(chosen, "go", "woken")
                 await client.wait(chosen)

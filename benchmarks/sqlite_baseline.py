@@ -1,4 +1,4 @@
-"""The yardstick: the same driver, the same file system, the same durability, and nothing else."""
+"""The baseline: the same driver, file system, and durability, and nothing else."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from holdfast import Client, Runtime
 
 ROOT = Path(__file__).parent.parent
 LARGE_RUN_COUNT = int(os.environ.get("HOLDFAST_BENCHMARK_RUNS", "1000000"))
-"""How many runs there are in the largest measurements."""
+"""Number of runs in the largest measurements."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ def median(values: list[float]) -> float:
 
 
 def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """Round by round, each beside its own yardstick: on a shared machine two minutes are not alike."""
+    """The median of the ratios of each round to its own baseline, because a shared machine varies over time."""
     return median([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
@@ -150,7 +150,7 @@ async def measure_resume(folder: Path, rounds: int) -> list[Measurement]:
 
 
 async def measure_fan_out(folder: Path, rounds: int) -> list[Measurement]:
-    """``map`` over 50,000 items, with the memory that is in use while it goes on."""
+    """``map`` over 50,000 items, with the memory in use meanwhile."""
     del rounds
     process = psutil.Process()
     lines: list[Measurement] = []
@@ -308,7 +308,7 @@ async def measure_idle(folder: Path, rounds: int) -> list[Measurement]:
 
 
 def build_environment() -> dict[str, str]:
-    """For processes that import these measurements, and the library beside them."""
+    """The environment for processes that import these benchmarks and the library."""
     return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 
 

@@ -1,7 +1,7 @@
-"""Holdfast on Temporal beside Temporal's own SDK, on the same development server in the same run.
+"""Holdfast on Temporal next to Temporal's own SDK, on the same development server in the same run.
 
-The bare workflow is what a user of the SDK would write: the same number of activities with the same outputs, on its
-default settings, without Holdfast. What is added is Holdfast's driver in the workflow task, and finding the command.
+The bare workflow is what a user of the SDK would write: the same number of activities with the same outputs, with
+default settings, and without Holdfast. Holdfast adds its driver in the workflow task, and the lookup of the command.
 """
 
 from __future__ import annotations

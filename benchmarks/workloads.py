@@ -43,7 +43,7 @@ async def parked(number: int) -> str:
 
 @step
 async def linger(log: str) -> int:
-    """Tell where it runs, then take long."""
+    """Write which process runs it, then take long."""
     import os
     import time
 
@@ -88,7 +88,7 @@ async def chained(number: int) -> int:
 
 @workflow
 class Chained:
-    """The same chain, declared."""
+    """The same chain as a class."""
 
     @step(1)
     async def s1(self, number: int) -> int:

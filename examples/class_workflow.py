@@ -1,13 +1,13 @@
-"""A workflow in the declared form: three numbered steps, two of which ask a model, one of them with a fallback.
+"""A class workflow: three numbered steps, two of which call a model, one of them with a fallback.
 
     python examples/class_workflow.py --pace 2
     python examples/class_workflow.py --run-id tuesday --prompt "Is it warm enough for a swim in Oslo?"
 
-Offline, the first model refuses (401, as a provider does when the key is wrong), so that its fallback answers. The
-journal tells who did, and why the other one did not: `holdfast show agent-monday`.
+Offline, the first model rejects the request (401, like a provider with a wrong key), so that its fallback answers. The
+journal shows which model answered, and why the other one did not: `holdfast show agent-monday`.
 
-Kill it half-way (Ctrl-C, or kill -9 from another terminal) and run the same command again: steps that are recorded, the
-models' answers among them, are not made again. Run it once more: nothing is asked, and the recorded answer is printed.
+Kill it midway (Ctrl-C, or kill -9 from another terminal) and run the same command again: recorded steps, including the
+models' answers, do not run again. Run it once more: no model is called, and the recorded answer is printed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEMPERATURES = {"oslo": 14, "lima": 19, "kyoto": 27}
 
 @workflow(id="agent-{run_id}")
 class AgentWorkflow:
-    """Which place is meant, how warm it is there, and what to say about it."""
+    """Finds the place in the question, looks up its temperature, and answers."""
 
     @step(1)
     @llm_step(model=PRIMARY, fallback=FALLBACK, instructions="Answer with the name of the place, and nothing else.")

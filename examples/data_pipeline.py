@@ -1,10 +1,10 @@
-"""A data pipeline of 50 steps: it reads 45 untidy orders, tidies them up one by one, asks a model, and publishes.
+"""A data pipeline of 50 steps: it reads 45 untidy orders, tidies them one by one, calls a model, and publishes.
 
     python examples/data_pipeline.py --die-at 47    # the process kills itself with SIGKILL in the middle of step 47
-    python examples/data_pipeline.py                # the next one goes on from there: 4 steps, not 50
+    python examples/data_pipeline.py                # the next one continues there: 4 steps, not 50
 
-Each step leaves a line in `steps.log`, outside the database: after both commands, 49 steps stand there once, and the
-one that was in flight twice. A third time, the recorded result is printed and nothing runs at all.
+Each step writes a line to `steps.log`, outside the database: after both commands, it has 49 steps once, and the one
+that was in flight twice. A third time, the recorded result is printed and nothing runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ executed_steps: list[int] = []
 
 
 def start_step(number: int) -> None:
-    """What every step does first: it leaves a line in the log, and dies if it is told to."""
+    """Every step calls this first: it writes a line to the log, and dies here if `--die-at` says so."""
     with LOG.open("a") as log:
         log.write(f"{number} {current_step().name} {os.getpid()}\n")
     executed_steps.append(number)
@@ -64,7 +64,7 @@ def tidy(number: int, line: str) -> Order:
 
 @llm_step(model=model_for(ORDERS), output_type=Remarks, instructions="You write for a manager who has ten seconds.")
 async def remark(totals: dict[str, int]) -> str:
-    """Step 47: what is returned is the prompt; the recorded output is the model's answer, of the ``output_type``."""
+    """Step 47: it returns the prompt; the recorded output is the model's answer, of the ``output_type``."""
     start_step(47)
     lines = "\n".join(f"{city}: {cents / 100:.2f} EUR" for city, cents in totals.items())
     return f"Sales by city:\n{lines}\n\nWrite a headline, and name the best city."
@@ -91,8 +91,8 @@ def write(remarks: Remarks, totals: dict[str, int]) -> str:
 
 @step
 def publish(report: str) -> str:
-    """Step 50: an e-mail. If the process dies here, the step is repeated with the same key: a mail service that is
-    handed it sends only one.
+    """Step 50: an email. If the process dies here, the step runs again with the same key, so that a mail service that
+    checks the key sends only one.
     """
     start_step(50)
     return f"sent {report} (key {current_step().idempotency_key[:8]})"

@@ -1,8 +1,8 @@
-"""What stands in for a model when there is no key: nothing of this is needed in a program of your own.
+"""Replaces the model when there is no key. Your own program needs none of this.
 
-Each example asks a real model if there is one: the one that ``--model provider:name`` names, else OpenAI's or
-Anthropic's if ``OPENAI_API_KEY`` or ``ANTHROPIC_API_KEY`` is set. Without these, a model answers by a script, and
-thinks for ``--pace`` seconds before each answer, so that there is time to kill the process.
+Each example uses a real model if there is one: the one given with ``--model provider:name``, else OpenAI's or
+Anthropic's if ``OPENAI_API_KEY`` or ``ANTHROPIC_API_KEY`` is set. Otherwise, a scripted model answers after ``--pace``
+seconds, so that there is time to kill the process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 DEFAULT_PACE_S = 0.3
-"""Seconds that a scripted model thinks, unless told otherwise."""
+"""Default delay of a scripted model before each answer, in seconds."""
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -25,9 +25,9 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def model_for(script: Sequence[Any], name: str = "openai:gpt-4o-mini") -> Any:
-    """A real model's name, if there is one to be asked; else a model that answers by this script.
+    """The name of a real model, if there is one, or else a model that follows this script.
 
-    ``name`` tells under which name, and at which prices, the scripted model answers.
+    ``name`` is the scripted model's name, which also determines its prices.
     """
     real = _find_real_model()
     return real if real is not None else make_scripted_model(script, name)
@@ -42,7 +42,7 @@ def make_scripted_model(script: Sequence[Any], name: str = "openai:gpt-4o-mini")
 
 
 def is_offline() -> bool:
-    """Whether the scripted models are asked."""
+    """Whether the scripted models are used."""
     return _find_real_model() is None
 
 
@@ -65,7 +65,7 @@ def _find_real_model() -> str | None:
 
 
 def _parse_common_options() -> argparse.MemoryNamespace:
-    """The options as they stand on the command line: agents are defined before an example reads its own."""
+    """The options of all examples. Agents are defined before an example parses its own."""
     return _make_common_parser().parse_known_args()[0]
 
 

@@ -2,9 +2,9 @@
 
     python examples/release_notes.py --pace 2
 
-How notes are written is in a folder with a SKILL.md (examples/skills), which the model loads when it needs it; how they
-are published is a skill with a tool of its own. Kill it half-way (Ctrl-C, or kill -9 from another terminal), look at
-the plan with `holdfast show release-2.0`, and run the same command again: it goes on with what is left of the plan.
+How to write notes is in a folder with a SKILL.md (examples/skills), which the model loads when it needs it; how to
+publish them is a skill with its own tool. Kill it midway (Ctrl-C, or kill -9 from another terminal), look at the plan
+with `holdfast show release-2.0`, and run the same command again: it continues with the rest of the plan.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A research agent: it searches, reads what it has found, and hands in a report of a declared form.
+"""A research agent: it searches, reads what it finds, and returns a report of a declared type.
 
     python examples/research_agent.py --pace 2
     python examples/research_agent.py "How do bees know how far they have flown?" --model openai:gpt-4o-mini
 
-Kill it half-way (Ctrl-C, or kill -9 from another terminal) and run the same command again: it goes on after the last
-recorded call, and no answer is paid for twice. `holdfast runs` and `holdfast show RUN_ID` tell what it did.
+Kill it midway (Ctrl-C, or kill -9 from another terminal) and run the same command again: it continues after the last
+recorded call, and no answer is paid for twice. `holdfast runs` and `holdfast show RUN_ID` show what it did.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CORPUS = Path(__file__).parent / "corpus"
 class Finding(BaseModel):
     claim: str
     source: str
-    """The page that says so."""
+    """The page that states it."""
 
 
 class Report(BaseModel):

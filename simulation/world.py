@@ -247,7 +247,7 @@ class World(workloads.StepObserver):
         self.checker.heartbeats.setdefault(key, []).append(progress)
 
     def on_random_draw(self, run_id: str, value: str) -> None:
-        """Workflow code drew a random value: it must be the same in every replay and, where records are shared, in forks."""
+        """Workflow code drew a random value: it must be the same in every replay and, for shared records, in forks."""
         execution = get_current_execution()
         assert execution is not None
         if execution.loop.is_closing:
@@ -367,7 +367,7 @@ class World(workloads.StepObserver):
             user_actions.submit_change(self, user_actions.choose_settlement(self, run_id) or again)
 
     def _should_end_early(self) -> bool:
-        """Whether all runs have ended and no user is about to reopen one: further faults would only hit idle workers."""
+        """Whether all runs have ended and no user is about to reopen one: faults would only hit idle workers."""
         return self._are_runs_ended() and not self._pending_faults and self.rng.random() < 0.05
 
     def _are_runs_ended(self) -> bool:

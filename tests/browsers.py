@@ -1,7 +1,7 @@
-"""The browser that tests look with: the machine's Chromium, driven by Playwright.
+"""The browser for tests: the machine's Chromium, driven by Playwright.
 
-Its headless shell, where there is one: the same without windows, for half the work. Where there is neither, they are
-skipped, unless ``HOLDFAST_BROWSER=required`` says that there must be one (in the gate).
+It prefers the headless shell, which does half the work. Without a browser, tests are skipped, unless
+``HOLDFAST_BROWSER=required`` is set, as in the gate.
 """
 
 from __future__ import annotations

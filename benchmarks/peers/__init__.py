@@ -1,1 +1,1 @@
-"""The peers measured beside Holdfast in the same run: ``python -m benchmarks.peers``. See docs/benchmarks.md."""
+"""Peers measured next to Holdfast in the same run: ``python -m benchmarks.peers``. See docs/benchmarks.md."""

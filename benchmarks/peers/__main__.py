@@ -1,4 +1,4 @@
-"""Measure the peers beside Holdfast, and print tables: ``python -m benchmarks.peers [--only NAMES] [--json FILE]``."""
+"""Measures peers next to Holdfast, and prints tables: ``python -m benchmarks.peers [--only NAMES] [--json FILE]``."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def _run_measurements(parser: argparse.ArgumentParser, options: argparse.Namespa
 
 
 async def measure_peers(peers: list[Peer], sizes: BenchmarkSizes, output_path: Path | None) -> PeerReport:
-    """One peer after the other; what is there already is kept whenever one is done."""
+    """Measure one peer after the other, and save the results after each."""
     bare = BaselineRates()
     report = _build_report(sizes, bare, [])
-    # Beside the project, not in the system's temporary folder: that one may lie in memory.
+    # In the project's folder and not in the system's temporary folder, which may be in memory.
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=ROOT, ignore_cleanup_errors=True) as name:
         async with PeerStoreFactory(Path(name)) as stores:
             for peer in peers:

@@ -1,4 +1,4 @@
-"""Who is measured, in which version, with which settings, and what is known without measuring."""
+"""The peers: versions, settings, and what their documentation says."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Peer:
     """Which kind of store it gets: ``sqlite``, ``postgres``, ``temporal`` or ``restate``."""
     settings: str
     once_support: str
-    """Can a step that was in flight be told not to be repeated? With the page that says so."""
+    """Whether a step that was in flight can be kept from running again, with the page that says so."""
     variant: str = ""
     needs_explicit_resume: bool = False
-    """A run that was interrupted goes on only if somebody names it."""
+    """Whether an interrupted run continues only if a client names it."""
     no_takeover_reason: str = ""
     """Why a process that is already running does not take over; empty if it does."""
 
     @property
     def key(self) -> str:
-        """Unlike all others."""
+        """Specific to this peer."""
         return "-".join(filter(None, (self.family, self.variant, self.store)))
 
     @property

@@ -1,6 +1,7 @@
-"""An environment for each family of peers, made when it is first needed and kept beside the project.
+"""A virtual environment for each family of peers, created when it is first needed, in the project's folder.
 
-Their dependencies contradict each other and ours. What cannot be installed is told, with the reason, and not measured.
+Their dependencies conflict with each other and with ours. A peer that cannot be installed is reported with the reason,
+and not measured.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def find_command(family: str, name: str) -> str:
 
 
 def build_variables(family: str) -> dict[str, str]:
-    """What the programs' environment says: ours knows the project, the others do not."""
+    """The environment variables of the programs: ours can import the project, the others cannot."""
     own = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"} if family not in PACKAGES else {"PYTHONPATH": ""}
     return {**os.environ, "LANGSMITH_TRACING": "false", **own}
 

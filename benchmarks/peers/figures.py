@@ -1,4 +1,4 @@
-"""What was measured of one peer, and of all, as it is kept in a file."""
+"""The measured figures of one peer, and of all peers, as stored in a file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PeerReport:
 
 
 def read_report(path: Path) -> PeerReport:
-    """What was kept."""
+    """Read a stored report."""
     fields: dict[str, Any] = json.loads(path.read_text())
     peers = [_figures_from_json(one) for one in fields.pop("peers")]
     return PeerReport(**fields, peers=peers)

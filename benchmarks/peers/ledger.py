@@ -21,7 +21,7 @@ class LedgerEntry:
 
 
 def read_entries(path: Path) -> list[LedgerEntry]:
-    """What there is so far; a line that is still being written is left for the next look."""
+    """The entries so far; a line that is still being written is left for the next read."""
     if not path.exists():
         return []
     whole, _, _ = path.read_text().rpartition("\n")
@@ -35,7 +35,7 @@ def list_repeated(entries: list[LedgerEntry]) -> list[int]:
 
 
 def wait_for_step(path: Path, number: int, timeout_s: float, poll_interval_s: float = 0.001) -> LedgerEntry | None:
-    """The first entry of a step; nothing if it does not begin in so many seconds."""
+    """The first entry of a step; ``None`` if the step does not start in time."""
     until = time.monotonic() + timeout_s
     while True:
         for entry in read_entries(path):

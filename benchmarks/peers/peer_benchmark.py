@@ -1,4 +1,4 @@
-"""The jobs, done by one peer: its programs are started, told what to do, and killed."""
+"""The jobs of one peer: its programs are started, given commands, and killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BenchmarkSizes:
     sequential_step_count: int = 200
     concurrent_run_count: int = 200
     size_sample: tuple[int, int] = (10, 100)
-    """Runs, and steps of each, whose bytes are told."""
+    """Runs, and steps of each, for the measurement of bytes."""
     recovery_timeout_s: float = 200
     """Seconds after which a run that was killed counts as abandoned: the longest lease of a peer takes 120."""
     overlap_s: float = 5
@@ -52,7 +52,7 @@ class BaselineRates:
 
 
 class ProgramFailed(Exception):
-    """A program did not do what it was told."""
+    """A program did not do what it was asked."""
 
 
 class PeerProcess:
@@ -96,7 +96,7 @@ class PeerProcess:
         return self.read_answer(timeout_s)
 
     def read_answer(self, timeout_s: float) -> str:
-        """The next line that it says."""
+        """The next line of its output."""
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], timeout_s)[0]:
             raise ProgramFailed(f"no answer in {timeout_s:.0f} s")
@@ -137,7 +137,7 @@ class PeerBenchmark:
         self._processes: list[PeerProcess] = []
 
     async def measure(self) -> PeerFigures:
-        """Each job by itself: one that fails does not keep the others from being measured."""
+        """Run each job by itself, so that one that fails does not affect the others."""
         peer = self._peer
         told = environments.describe_versions(peer.family)
         found = PeerFigures(
@@ -194,7 +194,7 @@ class PeerBenchmark:
             figures.sequential = self._measure_rate(program, store, 1, sizes.sequential_step_count)
             runs, steps = sizes.size_sample
             before = store.measure_size()
-            for _ in range(runs):  # one by one: not everybody can do many at once
+            for _ in range(runs):  # one by one: not every peer can run many at once
                 program.request(f"many 1 {steps}")
             figures.bytes_per_step = (store.measure_size() - before) / (runs * steps)
             figures.concurrent = self._measure_rate(program, store, sizes.concurrent_run_count, STEPS_EACH)
@@ -251,7 +251,7 @@ class PeerBenchmark:
                 self._wait_until_held(path)
                 self._start_process(store).wait_until_ready()
                 time.sleep(self._sizes.overlap_s)
-            # All that was carried out beside the step that still takes its time in the first process.
+            # Everything executed besides the step that is still in progress in the first process.
             began = [entry.number for entry in ledger.read_entries(path)]
             again.update(began[began.index(HELD_STEP) + 1 :])
         figures.overlap_repeats = sorted(again)
@@ -272,7 +272,7 @@ class PeerBenchmark:
 
 
 def _should_repeat(crashes: list[CrashFigures], max_rounds: int) -> bool:
-    """Once more? A lease of minutes, or nobody who goes on: once is enough."""
+    """Whether to repeat: once is enough if the lease takes minutes or nothing takes over."""
     is_slow = any(crash.recovery_s is None or crash.recovery_s > 60 for crash in crashes)
     return len(crashes) < max_rounds and not is_slow
 

@@ -1,4 +1,4 @@
-"""Stores for the peers: each job gets a new one, and what a store holds can be told in bytes."""
+"""Stores for the peers: each job gets a new one, whose size in bytes can be measured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PeerStore(ABC):
 
     @abstractmethod
     def measure_baseline(self) -> float:
-        """Commits a second of the bare database: SQLite on the same disk, unless the peer is on Postgres."""
+        """Commits per second of the bare database: SQLite on the same disk, or Postgres if the peer uses it."""
 
 
 class SqliteStore(PeerStore):
@@ -107,7 +107,7 @@ class FolderStore(PeerStore):
 
 
 class PeerStoreFactory:
-    """Where new stores come from. There is one Postgres for all of them, started when it is first asked for."""
+    """Creates new stores. All of them share one Postgres server, started when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -141,7 +141,7 @@ class PeerStoreFactory:
 
 
 def _create_database(server: str, family: str) -> str:
-    """The URL of a new database on that server, with the schema that has to be installed beforehand if there is one."""
+    """The URL of a new database on that server, with the peer's schema if it has to be installed first."""
     name = f"peers_{os.getpid()}_{next(_counter)}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -1,4 +1,4 @@
-"""The figures as Markdown, for the documentation and for whoever ran the command."""
+"""The figures as Markdown, for the documentation and for the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEGIN_MARK, END_MARK = "<!-- peers: python -m benchmarks.peers --render -->\n\n"
 
 
 def insert_tables(page: str, tables: str) -> str:
-    """The page, with these tables in the place of those that it holds."""
+    """The page with its tables replaced by these."""
     before, begin, rest = page.partition(BEGIN_MARK)
     _, end, after = rest.partition(END_MARK)
     if not end:

@@ -1,17 +1,17 @@
-"""Four agents renew a legacy Python file.
+"""Four agents modernize a legacy Python file.
 
     cd examples
-    python -m code_archaeologist --pace 2     # renews ./sales.py, which it lays down first
+    python -m code_archaeologist --pace 2     # modernizes ./sales.py, which it creates first
     python -m code_archaeologist my_file.py   # or a file of your own, with a real model
 
-The *foreman* has no tools of its own, only sub-agents: the *archaeologist* reads the file and reports what is wrong,
-the *modernizer* rewrites it on disk, and the *documenter* writes a page about it. Each task that the foreman hands out
-is a run of its own, with a journal of its own.
+The *foreman* has no tools of its own, only sub-agents: the *archaeologist* reads the file and reports its problems, the
+*modernizer* rewrites it on disk, and the *documenter* writes a page about it. Each task that the foreman assigns is a
+run with its own journal.
 
-Kill it half-way (Ctrl-C, or kill -9 from another terminal) and run the same command again: agents that had finished are
-not asked again, and the one that was at work goes on after its last recorded call. At the end, the renewed file is
-compiled, and run beside the old one on the same data.
+Kill it midway (Ctrl-C, or kill -9 from another terminal) and run the same command again: agents that had finished are
+not called again, and the one in progress continues after its last recorded call. At the end, the new file is compiled
+and run next to the old one on the same data.
 
-``agents`` and ``tools`` are what one would write for oneself; ``legacy`` is the patient, and ``script`` stands in for
+``agents`` and ``tools`` are what you would write yourself; ``legacy`` is the file to modernize, and ``script`` replaces
 the models when there is no key.
 """

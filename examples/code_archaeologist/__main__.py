@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _save_original(file: Path) -> Path:
-    """The file as it was before anybody touched it."""
+    """Save a copy of the original file."""
     old = file.with_suffix(".py.old")
     if not old.exists():
         if not file.exists():
@@ -40,7 +40,7 @@ def _save_original(file: Path) -> Path:
 
 
 def _compare_output(old: Path, new: Path) -> int:
-    """Whether both do the same to the same data."""
+    """Whether both programs print the same for the same data."""
     compile(new.read_text(), new.name, "exec")
     sample = new.with_name("sample.txt")
     sample.write_text(SAMPLE)

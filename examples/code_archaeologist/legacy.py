@@ -1,4 +1,4 @@
-"""The patient: a program of another time, and what it is run on."""
+"""The legacy program, and its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripted models say. With a real model, nothing of this is used."""
+"""The answers of the scripted models. A real model uses none of this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents can do: read and write files of one folder, which they are given as ``deps``."""
+"""Tools of the agents: they read and write files of one folder, which they get as ``deps``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_file(ctx: RunContext[Path], name: str, text: str) -> str:
             compile(text, name, "exec")
         except SyntaxError as error:
             raise ModelRetry(f"This does not compile, and was not written: {error}") from error
-    # All or nothing, and the same if it is done twice: a process that dies here leaves the old file or the new one.
+    # Atomic and idempotent: a process that dies here leaves the old file or the new one.
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     os.replace(draft, path)

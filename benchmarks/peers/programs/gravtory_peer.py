@@ -1,6 +1,6 @@
 """Gravtory, on SQLite or Postgres: class workflows, recovered when a process starts.
 
-The number of steps belongs to the class there, so there is a class for each length.
+There, the number of steps belongs to the class, so there is a class for each length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _counter = itertools.count()
 
 
 def make_sequence(steps: int) -> type:
-    """A class with so many steps in a row."""
+    """A class with this many steps in sequence."""
     methods: dict[str, Any] = {}
     for number in range(1, steps + 1):
 

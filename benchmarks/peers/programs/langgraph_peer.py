@@ -13,7 +13,7 @@ from langgraph.graph import END, START, StateGraph
 
 
 class State(TypedDict):
-    """What the graph passes on: a counter, and the last output."""
+    """The state of the graph: a counter and the last output."""
 
     ledger: str
     steps: int

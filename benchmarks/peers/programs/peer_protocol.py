@@ -1,12 +1,12 @@
-"""What all programs have in common: the talk with the measuring process, and the steps.
+"""What all programs have in common: the protocol with the measuring process, and the steps.
 
-A program is started as ``python programs/NAME.py STORE [VARIANT]`` in an environment that knows nothing of Holdfast, so
-this is the standard library only. It says ``ready`` when it could take work, and then does as it is told, line by line:
+A program is started as ``python programs/NAME.py STORE [VARIANT]`` in an environment without Holdfast, so it uses only
+the standard library. It prints ``ready`` when it can take work, and then executes one command per line:
 
-``many RUNS STEPS``  carries out so many runs at once, and answers with the seconds that took
-``begin LEDGER``     starts the run that will be killed, and answers before that has ended
-``name LEDGER``      goes on with that run by naming it; asked only of those that do not go on by themselves
-``end``              leaves
+``many RUNS STEPS``  executes this many runs at once, and answers with the seconds that took
+``begin LEDGER``     starts the run that will be killed, and answers before it has ended
+``name LEDGER``      resumes that run by its name; only for peers that do not resume by themselves
+``end``              exits
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ STEP_COUNT = 12
 HELD_STEP = 9
 """The step in which it is."""
 HELD_STEP_S = 600
-"""Seconds that this step takes when it is first tried: longer than anybody waits."""
+"""Duration of this step at the first attempt: longer than any timeout."""
 
 
 class PeerProgram(Protocol):
-    """What a program provides."""
+    """What a program implements."""
 
     async def open(self, store: str, variant: str) -> None:
-        """Take up work, as a process does in production: including that of processes that are gone."""
+        """Start to take work, as a process does in production, including the work of processes that died."""
 
     async def run_many(self, runs: int, steps: int) -> None:
-        """Carry out so many runs at once, of so many steps one after the other."""
+        """Execute this many runs at once, with this many sequential steps each."""
 
     async def start_run(self, ledger: str) -> None:
         """Start the run that will be killed, without waiting for its end."""
 
     async def resume_run(self, ledger: str) -> None:
-        """Go on with it."""
+        """Resume it."""
 
 
 def make_output(number: int) -> str:
-    """What a step returns."""
+    """The output of a step."""
     return f"{number:0{OUTPUT_BYTES}d}"
 
 
@@ -71,7 +71,7 @@ def _read_lines(ledger: str) -> list[str]:
 
 
 def serve(peer: PeerProgram) -> None:
-    """Be that program, until told to leave. What the peer itself prints goes to standard error."""
+    """Serve commands until ``end``. What the peer itself prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     failed = 0

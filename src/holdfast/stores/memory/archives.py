@@ -58,7 +58,7 @@ class MemoryArchives(MemoryCapability, Archives):
             tables._records[key] = list(archived.records)
             tables._attempts[key] = {attempt.position: attempt for attempt in archived.attempts}
             for signal in archived.signals:
-                tables._add_signal(key, signal.name, signal.payload, signal.sent_at, signal.position)
+                tables._add_signal(key, signal.name, signal.sent_at, signal.payload, signal.position)
             tables._signal_dedup_keys.update((key, dedup) for dedup in told.signal_dedup_keys)
             for notice in archived.live_events:
                 tables._add_live_event(key, notice)

@@ -34,10 +34,11 @@ from holdfast.stores.memory.retention import MemoryRetention
 from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.server_data import MemoryAuditLog, MemoryDailyUsage, MemoryDocuments
 from holdfast.stores.memory.start_operations import StartOperations
+from holdfast.stores.memory.usage_accounts import MemoryUsageAccounts
 from holdfast.stores.memory.workers import MemoryClaims, MemoryDisabledWorkflows, MemoryWorkers
-from holdfast.stores.operation_handler import OperationHandler
 from holdfast.stores.operations import Op, OpResult, Run
 from holdfast.stores.served_versions import list_served_names, make_served_name
+from holdfast.stores.shared_operations import SharedOperations
 from holdfast.stores.workers import Worker
 
 ACTIVE_POLL_S = 0.02
@@ -48,7 +49,7 @@ class MemoryStore(
     ClaimedRunOperations,
     ClientOperations,
     StartOperations,
-    OperationHandler,
+    SharedOperations[Run, MemoryUsageAccounts],
     Store,
 ):
     """Journals in dictionaries, gone with the process."""

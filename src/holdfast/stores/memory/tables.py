@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -27,13 +27,14 @@ from holdfast.stores.live_events import LASTING_KINDS
 from holdfast.stores.memories import Memory
 from holdfast.stores.memory.usage_accounts import MemoryUsageAccounts
 from holdfast.stores.operations import LiveEvent, Run
+from holdfast.stores.row_access import LinkKey
 from holdfast.stores.rules import LinkState
 from holdfast.stores.schedules import Schedule
 from holdfast.stores.workers import Worker
 
 
 class LinkRow(NamedTuple):
-    """A link, as it is kept: for which run, and whether its end has been told."""
+    """The stored form of a link."""
 
     child_key: int
     state: LinkState
@@ -141,9 +142,24 @@ class Tables:
         key = self._keys_by_id.get(run_id)
         return None if key is None else self._runs[key]
 
+    _read_run = _get_by_id
+
+    def _get_by_key(self, key: int) -> Run | None:
+        return self._runs.get(key)
+
+    def _list_by_key(self, keys: Sequence[int]) -> list[Run]:
+        return [self._runs[key] for key in keys]
+
+    def _is_paused(self, run: Run) -> bool:
+        return run.paused_at is not None
+
     def _get_claimed(self, key: int, epoch: int) -> Run | None:
         run = self._runs.get(key)
         return run if run is not None and rules.can_write(run.state, run.epoch, epoch) else None
+
+    def _get_last_seq(self, key: int) -> int:
+        journal = self._records.get(key)
+        return journal[-1].seq if journal else -1
 
     def _is_live(self, worker: int) -> bool:
         known = self._workers.get(worker)
@@ -168,7 +184,7 @@ class Tables:
         self._accounts.release_reservations(run.key)
         self._save_run(replace(run, state=RunState.PENDING, owner=None, wake_at=self._clock()))
 
-    def _add_signal(self, key: int, name: str, payload: bytes, at: float, position: int | None = None) -> None:
+    def _add_signal(self, key: int, name: str, at: float, payload: bytes, position: int | None = None) -> None:
         self._last_signal_id += 1
         self._mailboxes.setdefault(key, {})[self._last_signal_id] = Signal(
             self._last_signal_id, name, payload, at, position
@@ -202,7 +218,7 @@ class Tables:
                 self._put_link(place, run.key, LinkState.LATE)
                 continue
             self._put_link(place, run.key, LinkState.NOTIFIED)
-            self._add_signal(waiting.key, run.state, payload, run.finished_at or 0.0, place[1])
+            self._add_signal(waiting.key, run.state, run.finished_at or 0.0, payload, place[1])
             self._wake(waiting)
 
     def _clear_dedup_key(self, key: int) -> None:
@@ -236,20 +252,23 @@ class Tables:
             if signal.position is not None and is_answer(signal.name) and matches(signal.position):
                 del mailbox[signal.id]
 
-    def _put_link(self, link_key: tuple[int, int], child: int, state: LinkState) -> None:
+    def _get_link(self, link_key: LinkKey) -> LinkRow | None:
+        return self._links.get(link_key)
+
+    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None:
         self._delete_link(link_key)
         self._links[link_key] = LinkRow(child, state)
         self._link_positions.setdefault(link_key[0], {})[link_key[1]] = None
         if state is LinkState.PENDING:
             self._pending_links.setdefault(child, {})[link_key] = None
 
-    def _delete_link(self, link_key: tuple[int, int]) -> None:
+    def _delete_link(self, link_key: LinkKey) -> None:
         known = self._links.pop(link_key, None)
         if known is not None:
             self._link_positions[link_key[0]].pop(link_key[1], None)
             self._pending_links.get(known.child_key, {}).pop(link_key, None)
 
-    def _delete_end_signal(self, link_key: tuple[int, int]) -> None:
+    def _delete_end_signal(self, link_key: LinkKey) -> None:
         """Take an end out of the mailbox that nobody waits for any more."""
         mailbox = self._mailboxes.get(link_key[0], {})
         for signal in [*mailbox.values()]:

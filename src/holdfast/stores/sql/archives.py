@@ -20,7 +20,7 @@ from holdfast.stores.archives import (
 from holdfast.stores.contract import RunUsage
 from holdfast.stores.operations import SaveAttempt
 from holdfast.stores.rules import LinkState, can_be_parent
-from holdfast.stores.sql.approval_operations import request_to_json
+from holdfast.stores.sql.approval_operations import live_event_to_row, request_to_json
 from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large, pack_blobs
 from holdfast.stores.sql.database import Database, Row, WriteConflict
 from holdfast.stores.sql.database_access import SqlCapability
@@ -118,13 +118,13 @@ def _write_extras(db: Database, archived: ArchivedRun, key: int, blob_batch: Blo
     records = [record_to_row(key, record, _to_column(blob_batch, record.payload)) for record in archived.records]
     attempts = [(*attempt_to_row(SaveAttempt(key, 0, attempt)), attempt.outcome) for attempt in archived.attempts]
     signals = [(key, s.name, s.sent_at, _to_column(blob_batch, s.payload), s.position) for s in archived.signals]
-    notices = [(key, n.position, n.stream, n.number, 1, n.kind, n.at, n.data) for n in archived.live_events]
+    live_events = [live_event_to_row(key, event, is_permanent=1) for event in archived.live_events]
     rows: Sequence[tuple[str, Sequence[Row]]] = (
         (db.sql.APPEND_RECORD, records),
         (db.sql.RESTORE_ATTEMPT, attempts),
         (db.sql.SEND_SIGNAL, signals),
         (db.sql.ADD_SIGNAL_KEY, [(key, dedup) for dedup in archived.extras.signal_dedup_keys]),
-        (db.sql.ADD_LIVE_EVENT, notices),
+        (db.sql.ADD_LIVE_EVENT, live_events),
         (
             db.sql.RESTORE_APPROVAL,
             [_approval_to_row(archived, at, key, blob_batch) for at in range(len(archived.approvals))],

@@ -19,7 +19,6 @@ from typing import Any
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, PutMemory
-from holdfast.stores.operation_handler import OperationHandler
 from holdfast.stores.operations import (
     AppendLiveEvents,
     AppendRecord,
@@ -41,6 +40,7 @@ from holdfast.stores.operations import (
     SetBudget,
     StartRun,
 )
+from holdfast.stores.shared_operations import SharedOperations
 from holdfast.stores.sql.approval_operations import ApprovalOperations
 from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large
 from holdfast.stores.sql.claimed_run_operations import ClaimedRunOperations
@@ -50,6 +50,8 @@ from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import RowReader, record_to_row
 from holdfast.stores.sql.start_operations import StartOperations, list_needed_links
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.transaction import Fence
+from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 from holdfast.stores.utf8 import is_encodable
 
 
@@ -95,7 +97,13 @@ def _run_transaction(
     return answers
 
 
-class Batch(ClaimedRunOperations, ClientOperations, StartOperations, ApprovalOperations, OperationHandler):
+class Batch(
+    ClaimedRunOperations,
+    ClientOperations,
+    StartOperations,
+    ApprovalOperations,
+    SharedOperations[Fence, SqlUsageAccounts],
+):
     """The operations of one transaction."""
 
     def __init__(
@@ -126,6 +134,9 @@ class Batch(ClaimedRunOperations, ClientOperations, StartOperations, ApprovalOpe
         answers = [self._apply_op(op) for op in self._ops]
         self.flush()
         return answers
+
+    def _answer_approval(self, op: AnswerApproval) -> OpStatus:
+        return super()._answer_approval(op) if is_encodable(op.id) else OpStatus.UNKNOWN_APPROVAL
 
     def _prefetch(self) -> None:
         """Read the fences of all runs that the operations touch, and all that is certain to be asked."""

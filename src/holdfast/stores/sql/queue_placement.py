@@ -9,6 +9,7 @@ refuses the second, which begins again, and finds the first.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 
 from holdfast.admission.queue_limits import compute_next_turn
 from holdfast.core.states import TERMINAL_STATES
@@ -60,27 +61,17 @@ class TurnAllocator:
         return self._turns_by_queue[queue]
 
 
+@dataclass(slots=True)
 class _DedupOwner:
     """The run that has a ``dedup`` key."""
 
-    __slots__ = ("created_at", "fence", "id", "inputs_reference", "is_debounced", "workflow")
-
-    def __init__(
-        self,
-        id: str,
-        fence: Fence,
-        is_debounced: bool,
-        workflow: str,
-        created_at: float,
-        inputs_reference: bytes | None,
-    ) -> None:
-        self.id = id
-        self.fence = fence
-        self.is_debounced = is_debounced
-        self.workflow = workflow
-        self.created_at = created_at
-        self.inputs_reference = inputs_reference
-        """As they stand in the column, if that may be a reference."""
+    id: str
+    fence: Fence
+    is_debounced: bool
+    workflow: str
+    created_at: float
+    inputs_reference: bytes | None
+    """The stored form of its inputs, if they are kept apart."""
 
 
 class PlacementOperations(Transaction):
@@ -119,7 +110,7 @@ class PlacementOperations(Transaction):
             run.id, fence, position.is_debounced, run.workflow, run.created_at, inputs if is_reference(inputs) else None
         )
 
-    def _join_dedup_owner(self, new: NewRun) -> str | None:
+    def _debounce_owner(self, new: NewRun) -> str | None:
         """The id of the run that a start joins because of its key, once it has been put off; ``None``: there is none.
 
         What large inputs there are that nobody needs now is swept away with what runs leave.

@@ -58,13 +58,18 @@ def record_to_row(key: int, r: Record, payload: bytes | None) -> Row:
 
 
 class QueuePosition(NamedTuple):
-    """How a run stands in its queue."""
+    """The position of a run in its queue."""
 
     due_state: int = 1
-    """What ``ready_state`` is when it is due: 1 in a queue without limits; else 2, and 3 once it has begun."""
+    """Its ``ready_state`` when it is due: ``DUE`` in a queue without limits; else ``UNSTARTED`` or ``STARTED``."""
     turn: int = 0
     dedup_key: str = ""
     is_debounced: bool = False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its queue has limits."""
+        return self.due_state > 1
 
 
 UNLIMITED_POSITION = QueuePosition()

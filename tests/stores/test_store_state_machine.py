@@ -181,8 +181,16 @@ class StoreMachine(RuleBasedStateMachine):
                 self.same_started(answer, wanted)
             else:
                 assert answer is wanted, f"{op}: {answer}, not {wanted}"
+            if isinstance(op, ReopenRun) and answer is OpStatus.DONE:
+                self.forget_ends(op.run_id)
         self.number_signals()
         self.last, self.last_answers = ops, answers
+
+    def forget_ends(self, run_id: str) -> None:
+        """A run is reopened, perhaps with its children, and the same commit may end it again in another way."""
+        if self.ends.pop(run_id, None) is not None:
+            for child in [run["id"] for run in self.model.runs.values() if run["parent"] == run_id]:
+                self.forget_ends(child)
 
     def same_started(self, answer: StartResult, wanted: tuple[dict[str, Any], bool, bool]) -> None:
         row, created, linked = wanted

@@ -15,7 +15,8 @@ from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendLiveEvents, AppendRecord, LiveEvent
 from holdfast.stores.sql.batch import apply_ops
-from holdfast.stores.sql.schema import BASELINE, BASELINE_VERSION, Migration, latest_version
+from holdfast.stores.sql.schema import BASELINE_VERSION, Migration, latest_version
+from holdfast.stores.sql.tables import BASELINE
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.database import SqliteDatabase

@@ -18,9 +18,8 @@ KEYS_PER_STATEMENT = 50
 # The fence: what a batch needs to know of the runs that it touches
 
 _SELECT_FENCES = (
-    "SELECT key, id, epoch, state, cancel_state, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE link_state = 1 AND child = runs.key), has_budget, due_state > 1, is_delivery "
-    "FROM runs"
+    "SELECT key, id, epoch, state, cancel_state, paused_at IS NOT NULL, EXISTS (SELECT 1 FROM links WHERE link_state "
+    "= 1 AND child = runs.key), has_budget, due_state > 1, is_delivery FROM runs"
 )
 FENCES_BY_KEY = f"{_SELECT_FENCES} WHERE key IN (?{', ?' * (KEYS_PER_STATEMENT - 1)})"
 FENCE_BY_KEY = f"{_SELECT_FENCES} WHERE key = ?"
@@ -54,9 +53,8 @@ LAST_KEY = (
 # Claims
 
 PROMOTE_DUE = (
-    f"UPDATE runs SET ready_state = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
-    f"WHERE ready_state = {ReadyState.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT "
-    "?)"
+    f"UPDATE runs SET ready_state = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking WHERE "
+    f"ready_state = {ReadyState.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE_RUNS = (
     f"SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready_state = {ReadyState.DUE} AND workflow = :workflow "

@@ -162,12 +162,11 @@ class RewindStatements(Catalog):
     )
     REOPEN_RUN = Query(
         "wake_at:f now:f key:i",
-        "UPDATE @runs SET state = 'pending', owner = NULL, delivery_count = 0, suspicion = 0, output = NULL, "
-        f"error = NULL, finished_at = NULL, due_state = {_REOPENED_AS}, "
-        f"ready_state = CASE WHEN {_REOPENED_AS} > {ReadyState.DUE} AND {_IS_CANCELLED} THEN {ReadyState.EXEMPT} "
-        f"ELSE {_REOPENED_AS} END, dedup_key = '', wake_at = :wake_at, "
-        "deadline = CASE WHEN deadline > :now THEN deadline END, result_claim = least(result_claim, 1), "
-        f"cancel_state = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL "
-        "WHERE key = :key",
+        "UPDATE @runs SET state = 'pending', owner = NULL, delivery_count = 0, suspicion = 0, output = NULL, error = "
+        f"NULL, finished_at = NULL, due_state = {_REOPENED_AS}, ready_state = CASE WHEN {_REOPENED_AS} > "
+        f"{ReadyState.DUE} AND {_IS_CANCELLED} THEN {ReadyState.EXEMPT} ELSE {_REOPENED_AS} END, dedup_key = '', "
+        "wake_at = :wake_at, deadline = CASE WHEN deadline > :now THEN deadline END, result_claim = "
+        f"least(result_claim, 1), cancel_state = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = "
+        "NULL, rewind = NULL WHERE key = :key",
     )
     SET_VERSION = Query("version:t key:i", "UPDATE @runs SET version = :version WHERE key = :key")

@@ -34,8 +34,7 @@ def _delete_workers(by_lease: int, index: str, oldest_sqlite: str, oldest_postgr
     """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
     found = (
         f"SELECT id, lease_expires_at FROM @workers[{index}] WHERE is_listener = {by_lease} AND state <> 'live' ORDER "
-        "BY id "
-        "LIMIT :max_rows"
+        "BY id LIMIT :max_rows"
     )
     unneeded = (
         "w.lease_expires_at < least(:before, coalesce(({oldest}), :now)) AND (SELECT 1 FROM @runs[runs_started] "
@@ -58,9 +57,8 @@ class RetentionStatements(Catalog):
         sqlite="SELECT key FROM @runs[runs_listed] WHERE workflow = :workflow AND state = :state AND key > :after "
         "AND key <= :last AND finished_at < :before ORDER BY key LIMIT :max_rows",
         postgres="SELECT key FROM (SELECT :workflow AS w, :state AS s, :after AS low, :last AS high, :before AS t) q "
-        "CROSS JOIN @runs WHERE (workflow, state, key) > (q.w, q.s, q.low) "
-        "AND (workflow, state, key) <= (q.w, q.s, q.high) AND finished_at < q.t ORDER BY workflow, state, key "
-        "LIMIT :max_rows",
+        "CROSS JOIN @runs WHERE (workflow, state, key) > (q.w, q.s, q.low) AND (workflow, state, key) <= (q.w, q.s, "
+        "q.high) AND finished_at < q.t ORDER BY workflow, state, key LIMIT :max_rows",
     )
     GROUP_MEMBER = Lookup(
         "key:i",

@@ -10,7 +10,17 @@ locked, so that nobody waits for another in a circle.
 from __future__ import annotations
 
 from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, USED
-from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, Query, Upsert, Write
+from holdfast.stores.sql.templates import (
+    Catalog,
+    Delete,
+    Insert,
+    Lookup,
+    Query,
+    Upsert,
+    Write,
+    get_names,
+    get_placeholders,
+)
 
 SLOTS = 32
 """The largest number of rows for one day, workflow and model."""
@@ -47,7 +57,7 @@ class UsageStatements(Catalog):
     DELETE_RESERVATION = Delete("reservations", "run:i position:i")
 
     ADD_DAILY_USAGE = Write(
-        "day:t model:t calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i run:i",
+        f"day:t model:t {' '.join(f'{name}:i' for name in _USED)} run:i",
         sqlite=f"INSERT INTO @spending AS t (day, model, {USED}, workflow) "
         f"SELECT :day, :model, {', '.join(f':{name}' for name in _USED)}, workflow FROM @runs WHERE key = :run "
         f"ON CONFLICT (day, workflow, model) DO UPDATE SET {_ADDED}",
@@ -93,11 +103,11 @@ class ValueStatements(Catalog):
 _DOCUMENT = "kind, name, data, version, created_at, updated_at"
 _DOCUMENT_VALUES = "kind:t name:t created_at:f updated_at:f data:b"
 _ADD_DOCUMENT = (
-    "INSERT INTO @documents AS d (kind, name, created_at, updated_at, data, version) "
-    "VALUES (:kind, :name, :created_at, :updated_at, :data, 1) ON CONFLICT"
+    f"INSERT INTO @documents AS d ({get_names(_DOCUMENT_VALUES)}, version) "
+    f"VALUES ({get_placeholders(_DOCUMENT_VALUES)}, 1) ON CONFLICT"
 )
 _AUDIT_VALUES = "at:f key_id:t key_name:t action:t target:t outcome:t remote_address:t"
-_AUDIT = ", ".join(value.partition(":")[0] for value in _AUDIT_VALUES.split())
+_AUDIT = get_names(_AUDIT_VALUES)
 
 
 class ServerStatements(Catalog):

@@ -183,7 +183,7 @@ class RunStatements(Catalog):
 
     # Archives
 
-    HAS_UNCLAIMED_RESULT = Query("key:i", "SELECT result_claim FROM @runs WHERE key = :key")
+    RESULT_CLAIM = Query("key:i", "SELECT result_claim FROM @runs WHERE key = :key")
     RESTORE_RUN = Update(f"{_RESTORED} key:i", f"ready_state = NULL, {assign(_RESTORED)}")
     # A run that is being restored is paused at 0.
     ACTIVATE_RUN = Update(

@@ -27,7 +27,7 @@ _EVENT = "run:i position:i stream:t number:i is_permanent:i kind:t at:f data:b"
 
 
 def _list(condition: str, order: str) -> Query:
-    # Chosen first, so that the runs of all the others need not be looked up.
+    # The page is selected first, so that only its runs are looked up.
     chosen = f"(SELECT * FROM @approvals a WHERE {{conditions}}{condition} {order} LIMIT :max_rows) a"
     return Query(
         "max_rows:i",
@@ -108,8 +108,8 @@ class LiveEventStatements(Catalog):
         "live_events", "run:i position:i", "run = :run AND position = :position AND is_permanent = 0"
     )
     CLEAR_ALL_LIVE_EVENTS = Delete("live_events", "run:i", "run = :run AND is_permanent = 0")
-    # Whether there is anything that a run could leave behind when it ends. Cleaning up is one statement more in a
-    # pipeline, and to ask whether it is needed would be a round trip.
+    # Whether an ended run could leave anything to clean up. On PostgreSQL, cleaning up is one more statement in a
+    # pipeline, and checking whether it is needed would be a round trip.
     HAS_LEFTOVERS = Query(
         "",
         sqlite="SELECT EXISTS (SELECT 1 FROM @live_events WHERE is_permanent = 0), "

@@ -22,7 +22,7 @@ _SERVED = "queues:t[] workflows:t[] versions:t[] now:f"
 _QUEUE_SERVED = "(:queues IS NULL OR queue IN :queues)"
 _ENABLED = "NOT EXISTS (SELECT 1 FROM @disabled_workflows x WHERE x.workflow = w.name)"
 
-# The indexes are named for SQLite, which takes one that holds every run of a workflow for as good.
+# SQLite needs the names of the indexes: otherwise it may choose one that has every run of a workflow.
 _INDEXES = {ReadyState.TIMER: "runs_waking", ReadyState.DUE: "runs_due", ReadyState.SUSPECT: "runs_suspects"}
 _SQLITE_WORKFLOWS = (
     "(SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS version FROM json_each(:workflows)) w"
@@ -43,7 +43,7 @@ _NEVER = "9e999"
 
 
 def _first_queued(ready: ReadyState, value: str) -> str:
-    """A value, if there is such a run."""
+    """A value, if such a run exists; else NULL."""
     return (
         f"(SELECT {value} FROM @runs[runs_queued] WHERE queue = o.name AND workflow = w.name AND version = w.version "
         f"AND ready_state = {ready} AND ready_state IN {LIMITED_READY} LIMIT 1)"
@@ -60,8 +60,8 @@ def _has_throttled(ready: ReadyState) -> str:
 _HAS_SLOT_FOR_KEY = (
     f"(o.key_concurrency IS NULL OR (SELECT count(*) {_RUNNING_RUNS} AND queue_key = k.key) < o.key_concurrency)"
 )
-# Keys that have no place come first, of which there are no more than runs that are executed; then those that wait for
-# their rate, the next one first: so the first that has something for this worker is as good as all of them.
+# Keys without a free slot come first, and there are no more of them than running runs. Then come keys that wait for
+# their rate, in the order of time. So the first key that has a run for this worker is enough.
 _SQLITE_THROTTLED_AT = (
     f"(SELECT CASE WHEN {_has_throttled(ReadyState.THROTTLED_STARTED)} THEN 0.0 ELSE max(k.recheck_at, "
     "o.next_start_at) END FROM @queue_keys[queue_keys_throttled] k WHERE k.queue = o.name AND k.is_throttled = 1 AND "
@@ -92,7 +92,7 @@ _POSTGRES_LIMITED_AT = (
 
 
 def _any(select: str) -> str:
-    """``EXISTS`` beside ``OR`` could be answered by PostgreSQL by reading all there is; this cannot."""
+    """Like ``EXISTS``, which PostgreSQL might answer by reading everything if it is used with ``OR``."""
     return f"({select} LIMIT 1) IS NOT NULL"
 
 
@@ -117,7 +117,7 @@ _SPEC = (
 
 
 class ClaimStatements(Catalog):
-    """What is due. The values are a mapping with what ``Database.served`` gives, ``queues`` and ``now``."""
+    """Which runs are due. The values are ``Database.to_served_parameters``, ``queues``, and ``now``."""
 
     HAS_DUE = NamedQuery(
         _SERVED,
@@ -164,7 +164,7 @@ class ClaimStatements(Catalog):
 
 
 def _distinct(column: str, index: str, order: str, condition: str) -> str:
-    """The different values of a column, found by one step through its index for each."""
+    """The distinct values of a column, with one step through its index for each."""
     first = f"SELECT {column} FROM @runs[{index}] WHERE {condition}"
     return (
         f"SELECT id FROM (WITH RECURSIVE e (id) AS (SELECT * FROM ({first} ORDER BY {order} LIMIT 1) x UNION ALL "
@@ -181,12 +181,12 @@ _LIVE = "SELECT id FROM @workers[workers_live] WHERE state = 'live'"
 class WorkerStatements(Catalog):
     """Statements about workers."""
 
-    # Whoever declares it dead locks its row against this; renewing a lease does not.
+    # Declaring the worker dead waits for this lock; renewing its lease does not.
     IS_WORKER_LIVE = Lookup(
         "worker:i", "SELECT 1 FROM @workers WHERE id = :worker AND state = 'live'", lock="FOR KEY SHARE"
     )
     WORKER = Query("id:i", f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id = :id")
-    # Those in the list, and all that are live or referred to by unfinished runs.
+    # Workers in the list, live workers, and workers that unfinished runs refer to.
     WORKERS = Query(
         "ids:i[]",
         sqlite=f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id IN ({_LIVE} UNION {_OWNERS} UNION {_STARTERS} "
@@ -245,7 +245,7 @@ class ScheduleStatements(Catalog):
     DELETE_ANNOUNCEMENTS = Query("schedule:t", "DELETE FROM @announcements WHERE schedule = :schedule")
     SCHEDULES = Query("now:f", f"{_SCHEDULES} ORDER BY name")
     SCHEDULES_NAMED = Query("now:f names:t[]", f"{_SCHEDULES} WHERE name IN :names ORDER BY name")
-    # Without a run, the last one stays; so does the last tick that was skipped.
+    # Without a run, ``last_run`` stays the same; so does ``last_skipped_at``.
     ADVANCE_SCHEDULE = Query(
         "fired_up_to:f run:t last_skipped_at:f name:t if_was:f",
         "UPDATE @schedules SET fired_up_to = :fired_up_to, last_run = coalesce(nullif(:run, ''), last_run), "

@@ -34,4 +34,4 @@ PAYLOAD_COLUMNS = (
     ("approvals", "arguments"),
     ("approvals", "answer"),
 )
-"""Where a reference to a large value may be: table and column."""
+"""The columns that may hold a reference to a large value, by table."""

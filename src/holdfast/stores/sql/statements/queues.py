@@ -1,9 +1,9 @@
 """Queues with limits: see ``stores.queues``, and ``limited_queues`` for how a claim uses them.
 
-On PostgreSQL, the row of a queue is what claims take turns by: whoever takes runs from it holds the row
-(``NO KEY UPDATE``), and passes over those that others hold. Starts only want to be sure that the row stays
-(``KEY SHARE``), which is in no claim's way, nor in each other's; deleting it waits for them. So no run is put into a
-limited queue that is none any more. Claims wait for nobody: runs that others have locked are left for the next one.
+On PostgreSQL, claims from a queue take turns by its row: a claim locks the row (``NO KEY UPDATE``), and skips queues
+that other claims have locked. Starts only need the row to stay (``KEY SHARE``), which blocks neither claims nor other
+starts; deleting the row waits for them. So no run gets a turn in a queue that has lost its limits. Claims never wait:
+they leave runs that other transactions have locked to the next claim.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CANDIDATE = "SELECT key, queue_key, priority, turn, ready_state"
 
 
 def _queue(condition: str, order: str = "") -> dict[str, str]:
-    """A queue that is not paused, with the database's clock where that is not the worker's."""
+    """A queue that is not paused, with the database's clock if that is not the worker's."""
     text = (
         "SELECT name, limits, turns, rate_usage, next_start_at, {clock} FROM @queues WHERE paused_at IS NULL"
         + condition
@@ -53,7 +53,7 @@ def _has_throttled(ready: ReadyState, queue: str, key: str) -> str:
 
 
 def is_throttled(queue: str, key: str) -> str:
-    """Whether a key has runs that are set aside."""
+    """Whether a key has throttled runs."""
     return (
         f"({_has_throttled(ReadyState.THROTTLED_STARTED, queue, key)} OR "
         f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED, queue, key)})"
@@ -61,7 +61,7 @@ def is_throttled(queue: str, key: str) -> str:
 
 
 def lock_listed(columns: str, condition: str, lock: str) -> Query:
-    """Those of the listed runs that fulfil a condition, locked in the order of their keys."""
+    """The listed runs that meet a condition, locked in the order of their keys."""
     return Query(
         "keys:i[]",
         sqlite=f"SELECT {columns} FROM @runs WHERE key IN :keys AND {condition} ORDER BY key",
@@ -134,7 +134,7 @@ class QueueStatements(Catalog):
         "SELECT turn FROM @queue_turns WHERE queue = :queue AND priority = :priority AND key = :key",
     )
     SAVE_TURN = Upsert("queue_turns", "queue:t priority:i key:t turn:i at:f", "queue, priority, key")
-    # As ``Database.read_fences``, and what a start that joins the run has to know.
+    # The columns of ``Database.read_fences``, and what a start that joins the run needs.
     DEDUP_OWNER = Lookup(
         "queue:t dedup_key:t",
         f"SELECT key, id, epoch, state, cancel_state, {flag('paused_at IS NOT NULL')}, 1, has_budget, "
@@ -162,7 +162,7 @@ class QueueStatements(Catalog):
         lock="FOR KEY SHARE",
     )
 
-    # What code and people say of queues
+    # Settings
 
     LOCK_QUEUE = Query("name:t", f"{_QUEUE_SETTINGS} WHERE name = :name", lock="FOR UPDATE")
     QUEUES = Query("", f"{_QUEUE_SETTINGS} ORDER BY name")
@@ -218,7 +218,7 @@ class QueueStatements(Catalog):
     DELETE_QUEUE_KEYS = Query("queue:t", "DELETE FROM @queue_keys WHERE queue = :queue")
     DELETE_CHARGES = Query("queue:t", "DELETE FROM @queue_charges WHERE queue = :queue")
 
-    # Keys that are in no use any more
+    # Unused keys
 
     LOCK_OLD_TURNS = Query(
         "at:f max_rows:i",

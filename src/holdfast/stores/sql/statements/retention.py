@@ -1,9 +1,9 @@
-"""Deleting runs that have ended: see ``stores.retention``, and ``sql.retention`` for how it is used.
+"""Deleting ended runs: see ``stores.retention``, and ``sql.retention`` for how these statements are used.
 
-Whether a large value is still needed is found by indexes that have only the rows with a reference in them, or with a
-payload that happens to be as long as one. On PostgreSQL, whoever is about to refer to a large value holds its row until
-the commit (``PUT_BLOB``). Whoever wants to delete one locks it first, which waits for the others, and looks for
-references in a statement of its own after that.
+Partial indexes tell whether a large value is still needed: they have only the rows with a reference, or with a payload
+of the same length. On PostgreSQL, a transaction that is about to refer to a large value locks its row until the commit
+(``PUT_BLOB``). A transaction that wants to delete one locks it first, which waits for the others, and looks for
+references in a later statement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RUN_SIZE = "octet_length(inputs) + coalesce(octet_length(output), 0) + coalesce
 
 
 def _select_references(table: str, *columns: str) -> Query:
-    """The references in some columns of the rows that belong to runs."""
+    """The references in some columns of the rows of runs."""
     found = f"SELECT {', '.join(columns)} FROM @{table} WHERE run IN :runs"
     each = " UNION ".join(f"SELECT {column} FROM found WHERE octet_length({column}) = 33" for column in columns)
     values = ", ".join(f"(t.{column})" for column in columns)
@@ -31,7 +31,7 @@ def _select_references(table: str, *columns: str) -> Query:
 
 
 def _delete_workers(by_lease: int, index: str, oldest_sqlite: str, oldest_postgres: str) -> Query:
-    """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
+    """Delete retired and dead workers whose lease ended before a time, and before the oldest of some runs existed."""
     found = (
         f"SELECT id, lease_expires_at FROM @workers[{index}] WHERE is_listener = {by_lease} AND state <> 'live' ORDER "
         "BY id LIMIT :max_rows"
@@ -84,7 +84,7 @@ class RetentionStatements(Catalog):
     )
     LOCK_ENDED = lock_listed("key", "finished_at IS NOT NULL", "FOR UPDATE SKIP LOCKED")
 
-    # Runs, and what is swept away later
+    # Runs, and the rows that are swept later
 
     ADD_PRUNED = InsertSelected(
         "pruned",
@@ -113,7 +113,7 @@ class RetentionStatements(Catalog):
     DELETE_ATTEMPTS = Delete("attempts", "run:i")
     DELETE_SIGNALS = Delete("signals", "run:i")
     DELETE_SIGNAL_KEYS = Delete("signal_keys", "run:i")
-    # Tags are found by the tag alone in SQLite, so those of a run are read from its row.
+    # SQLite finds tags only by tag, so the tags of a run are read from its row.
     DELETE_TAGS = Write(
         "run:i",
         sqlite="DELETE FROM @run_tags WHERE run = :run AND tag IN (SELECT value FROM json_each("

@@ -1,4 +1,4 @@
-"""Runs: starting, reading and changing them, one row at a time."""
+"""Starting, reading, and changing runs, one row at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.stores.sql.ready_states import READY_WHEN_DUE, THROTTLED_READY, Re
 from holdfast.stores.sql.statements.columns import RUN_COLUMNS
 from holdfast.stores.sql.templates import Catalog, Insert, Lookup, Query, Update, assign
 
-# Whoever started a run with a generated id is there to take its result when it ends, unless its process died before.
+# The starter of a run with a generated id gets its result when it ends, unless the starter died before.
 _RESULT_TAKEN = (
     "result_claim = CASE WHEN result_claim = 1 AND NOT EXISTS "
     "(SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE result_claim END"
@@ -39,7 +39,7 @@ def _select_listed(column: str, kind: str) -> Query:
 
 
 def _update_held(values: str, assignments: str, owner: str, state: str, condition: str = "") -> Query:
-    """A change of all runs that have a worker in the column ``owner``. They are locked in the order of their keys."""
+    """A change of all runs with a worker in the column ``owner``, locked in the order of their keys."""
     found = f"{owner} = :worker AND {owner} IS NOT NULL AND state || '' = '{state}'{condition}"
     return Query(
         values,
@@ -77,7 +77,7 @@ class RunStatements(Catalog):
         order="id",
     )
     TAG_RUN = Insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING")
-    # One that is locked just now is waited for: it is joined rather than started once more.
+    # This waits for a locked orphan, to join it instead of starting another run.
     FIND_ORPHAN = Query(
         "workflow:t digest:b version:t",
         f"SELECT {RUN_COLUMNS} FROM @runs WHERE result_claim = 1 AND workflow = :workflow AND digest = :digest "
@@ -108,13 +108,13 @@ class RunStatements(Catalog):
         "suspicion = 0, parked_by = CASE WHEN :by_holder = 1 THEN runs.owner END",
     )
     RELEASE_RUN = Update("wake_at:f key:i", f"{_RELEASED}, wake_at = :wake_at")
-    # It is due at ``wake_at``, even if that is over.
+    # It is due at ``wake_at``, even if that has passed.
     RELEASE_LATER = Update(
         "wake_at:f counted:i key:i",
         f"{_RELEASED_AS.format(f'CASE WHEN suspicion > 1 THEN {ReadyState.SUSPECT} ELSE {ReadyState.TIMER} END')}, "
         "wake_at = :wake_at, delivery_count = delivery_count + :counted",
     )
-    # Of a dead worker.
+    # For runs of a dead worker.
     REQUEUE_RUN = Update(
         "wake_at:f delivery_count:i suspicion:i key:i",
         f"{_RELEASED_AS.format(ready_when_due(':suspicion'))}, wake_at = :wake_at, delivery_count = :delivery_count, "
@@ -165,7 +165,7 @@ class RunStatements(Catalog):
         "'running' ORDER BY key",
     )
 
-    # Runs by delivery whose deadline has passed
+    # Delivered runs whose deadline has passed
 
     OVERDUE = Query(
         "now:f max_rows:i",

@@ -1,10 +1,9 @@
-"""What runs use: their accounts, reservations, and the sums of each day; and large values.
+"""Usage of runs: accounts, reservations, and daily sums; and large values.
 
-On PostgreSQL, what was used on a day is added up in several rows. All runs of a workflow use something of the same
-model on the same day, so one row for that would be locked by every worker, each until its commit is on disk. So there
-are several, by *slots*, and a transaction writes to the one of its connection, as the server numbers these: two that
-are open at the same time have different numbers. Rows are locked in their order, and after everything else that is
-locked, so that nobody waits for another in a circle.
+On PostgreSQL, the usage of a day is summed up in several rows. All runs of a workflow use the same model on the same
+day, so every worker would lock a single row, each until its commit is on disk. So there are several rows, by *slots*,
+and a transaction writes to the slot of its connection's process id: connections that are open at the same time rarely
+share one. Rows are locked in order, and after all other rows, so that transactions cannot deadlock.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from holdfast.stores.sql.templates import (
 )
 
 SLOTS = 32
-"""The largest number of rows for one day, workflow and model."""
+"""The maximum number of rows for one day, workflow, and model."""
 
 _USED = USED.split(", ")
 _ADDED = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in _USED)
@@ -76,9 +75,9 @@ class UsageStatements(Catalog):
 
 
 class ValueStatements(Catalog):
-    """Large values, memories, and what servers keep."""
+    """Large values and memories."""
 
-    # One that is there is locked: nobody deletes it before the commit (see ``retention``).
+    # An existing one is locked, so that it is not deleted before the commit (see ``retention``).
     PUT_BLOB = Insert(
         "blobs",
         "hash:b size:i data:b",
@@ -111,7 +110,7 @@ _AUDIT = get_names(_AUDIT_VALUES)
 
 
 class ServerStatements(Catalog):
-    """What servers keep: documents, and the audit log."""
+    """Documents and the audit log of servers."""
 
     PUT_DOCUMENT = Query(
         _DOCUMENT_VALUES,

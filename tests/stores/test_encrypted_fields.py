@@ -220,7 +220,7 @@ def test_no_field_is_named_here_that_there_is_not():
 
 
 @pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.__name__)
-def test_what_was_sealed_is_opened(kind: Any):
+def test_encrypted_values_are_decrypted(kind: Any):
     before = example_of(kind)
     opening = ValueTransform(lambda data: data.removeprefix(b"sealed"), lambda text: text.removeprefix("sealed"))
     after = TRANSFORMS[kind](opening, TRANSFORMS[kind](SEALING, before))

@@ -51,7 +51,7 @@ def check_index(path: Path) -> None:
 # Versions
 
 
-async def test_a_python_without_full_text_search_is_told_apart_and_the_file_left_as_it_was(
+async def test_a_python_without_full_text_search_is_recognized_and_the_file_is_unchanged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lacking = Migration(BASELINE.replace("fts5", "fts5_that_is_not_there"), BASELINE_VERSION)
@@ -193,7 +193,7 @@ async def test_a_lone_record_is_still_one_statement(path: Path):
     await store.close()
 
 
-async def test_a_run_that_has_left_nothing_behind_ends_with_one_question_more(path: Path):
+async def test_a_run_without_leftovers_ends_with_one_more_query(path: Path):
     store = await opened(path)
     runs = [await start_claimed_run(store, f"r{number}") for number in range(3)]
     counted = Statements(store)

@@ -74,7 +74,7 @@ def answer_matched_by_position() -> Iterator[None]:
 @register_mutant("whoever asks something else leaves the former question as it is")
 def replaced_approval_stays_open() -> Iterator[None]:
     """People keep answering what no run waits for, and a rolled-back deploy cannot ask again."""
-    with patch.object(MemoryStore, "_withdraw_others", lambda self, run_id, op: None):
+    with patch.object(MemoryStore, "_withdraw_others", lambda self, op: None):
         yield
 
 
@@ -83,9 +83,9 @@ def replaced_answer_stays() -> Iterator[None]:
     """A rolled-back deploy finds it there."""
     real = MemoryStore._withdraw_others
 
-    def make_way(self: MemoryStore, run_id: str, op: RequestApproval) -> None:
+    def make_way(self: MemoryStore, op: RequestApproval) -> None:
         with patch.object(MemoryStore, "_delete_answer_signals", lambda *_: None):
-            real(self, run_id, op)
+            real(self, op)
 
     with patch.object(MemoryStore, "_withdraw_others", make_way):
         yield

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.stores.sql.schema import BASELINE
+from holdfast.stores.sql.tables import BASELINE
 from holdfast.stores.sqlite.connections import render_sqlite
 
 STEP, TIMER, SIGNAL, CHILD, COMPENSATION, CANCEL, PATCH = 1, 2, 3, 5, 7, 8, 10

@@ -741,10 +741,10 @@ class Model:
         for row in self._questions(run):
             if row["state"] == "open":
                 row["state"] = "withdrawn"
-        self.tell(run)
+        self.notify_waiters(run)
 
-    def tell(self, run: Row) -> None:
-        """Tell those who wait for a run that it has ended."""
+    def notify_waiters(self, run: Row) -> None:
+        """Notify the runs that wait for a run that it has ended."""
         payload = run["output"] or run["error"] or b"null"
         waiting = [place for place, known in self.links.items() if known == [run["id"], "waits"]]
         for place in sorted(waiting, key=lambda place: (self.runs[place[0]]["key"], place[1])):
@@ -800,10 +800,10 @@ class Model:
                 run["is_limited"] = False
         return True
 
-    def told_queues(self) -> list[QueueStatus]:
-        return [self._told_queue(name, row) for name, row in sorted(self.queues.items())]
+    def list_queues(self) -> list[QueueStatus]:
+        return [self._get_queue_status(name, row) for name, row in sorted(self.queues.items())]
 
-    def _told_queue(self, name: str, queue: Row) -> QueueStatus:
+    def _get_queue_status(self, name: str, queue: Row) -> QueueStatus:
         now, runs = self.clock(), self._unfinished_in(name)
         running = Counter(run["queue_key"] for run in runs if run["state"] is RUNNING)
         waiting = Counter(
@@ -839,7 +839,7 @@ class Model:
             return (-run["priority"], run["key"])
         return (run["epoch"] == 0, -run["priority"], run.get("turn", 0), run["key"])
 
-    def _has_place(self, run: Row) -> bool:
+    def _has_slot(self, run: Row) -> bool:
         limits = self._limits(run["queue"])
         running = [one["queue_key"] for one in self._unfinished_in(run["queue"]) if one["state"] is RUNNING]
         in_queue = limits.concurrency is None or len(running) < limits.concurrency
@@ -857,7 +857,7 @@ class Model:
             return None
         if run["cancel_state"] is not CancelState.NONE:
             return run["wake_at"]
-        if not self._has_place(run):
+        if not self._has_slot(run):
             return None
         if run["epoch"]:
             return run["wake_at"]
@@ -915,7 +915,7 @@ class Model:
         return [run["id"] for run in late]
 
     @staticmethod
-    def _is_over(row: dict[str, Any], now: float, since: float) -> bool:
+    def _has_expired(row: dict[str, Any], now: float, since: float) -> bool:
         """Whether the lease of a worker has passed, for those who can reach the store since then."""
         lease = row["lease_expires_at"] - row["heartbeat_at"]
         return max(since, row["heartbeat_at"]) + lease < now
@@ -929,7 +929,7 @@ class Model:
             if row["state"] == "live"
             and worker != me
             and (include_listeners or not row["is_listener"])
-            and (row["killed"] or self._is_over(row, now, since))
+            and (row["killed"] or self._has_expired(row, now, since))
         ]
         freed: list[str] = []
         dead: list[str] = []

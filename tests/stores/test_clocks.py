@@ -19,11 +19,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return shown
 
 
-def test_before_the_server_has_told_it_is_the_machines_own_time(machine: dict[str, float]):
+def test_before_the_server_reports_its_time_the_clock_is_the_machines(machine: dict[str, float]):
     assert DatabaseClock("postgresql://db").now() == 1_000_000.0
 
 
-def test_the_servers_time_goes_on_whatever_happens_to_the_machines_wall_clock(machine: dict[str, float]):
+def test_the_servers_time_advances_whatever_happens_to_the_machines_wall_clock(machine: dict[str, float]):
     clock = DatabaseClock("postgresql://db")
     clock.sync(1_003_600.0, sent_at=49.9, received_at=50.1)
     assert clock.now() == pytest.approx(1_003_600.0)

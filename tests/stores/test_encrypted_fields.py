@@ -36,7 +36,7 @@ from holdfast.stores import (
 )
 from holdfast.stores.capabilities import Capability
 from holdfast.stores.contract import Store
-from holdfast.stores.encrypted import EncryptedStore, encrypted_fields
+from holdfast.stores.encrypted import EncryptedStore
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.operations import LiveEvent, Op
 from holdfast.stores.sqlite import SqliteStore
@@ -95,19 +95,19 @@ READABLE = set(
 """What a database must look at, or what names something: see ``stores.encrypted.store``. (``Memory.text`` is what was
 kept before encryption was switched on.)"""
 
-WAYS: dict[Any, Callable[[Any, ValueTransform], Any]] = {
-    **dict.fromkeys(typing.get_args(Op), encrypted_fields.transform_op),
-    operations.StartResult: encrypted_fields.transform_answer,
-    operations.Run: encrypted_fields.transform_run,
-    contract.History: encrypted_fields.transform_history,
-    live_events.RunUpdates: encrypted_fields.transform_feed,
-    journal_pages.JournalPage: encrypted_fields.transform_journal_page,
-    approvals.Approval: encrypted_fields.transform_approval,
-    memories.Memory: encrypted_fields.transform_memory,
-    documents.Document: encrypted_fields.transform_document,
-    schedules.ScheduleDefinition: encrypted_fields.transform_new_schedule,
-    schedules.Schedule: encrypted_fields.transform_schedule,
-    archives.ArchivedRun: encrypted_fields.transform_archived,
+TRANSFORMS: dict[Any, Callable[[ValueTransform, Any], Any]] = {
+    **dict.fromkeys(typing.get_args(Op), ValueTransform.transform_op),
+    operations.StartResult: ValueTransform.transform_answer,
+    operations.Run: ValueTransform.transform_run,
+    contract.History: ValueTransform.transform_history,
+    live_events.RunUpdates: ValueTransform.transform_updates,
+    journal_pages.JournalPage: ValueTransform.transform_journal_page,
+    approvals.Approval: ValueTransform.transform_approval,
+    memories.Memory: ValueTransform.transform_memory,
+    documents.Document: ValueTransform.transform_document,
+    schedules.ScheduleDefinition: ValueTransform.transform_new_schedule,
+    schedules.Schedule: ValueTransform.transform_schedule,
+    archives.ArchivedRun: ValueTransform.transform_archived,
 }
 """What goes in and out of a store, and what is done to it there."""
 
@@ -201,12 +201,12 @@ SEALING = ValueTransform(lambda data: b"sealed" + data, lambda text: "sealed" + 
 def found_in(kind: Any) -> dict[str, bool]:
     before = example_of(kind)
     found: dict[str, bool] = {}
-    for name, is_changed in compared(before, WAYS[kind](before, SEALING)):
+    for name, is_changed in compared(before, TRANSFORMS[kind](SEALING, before)):
         assert found.setdefault(name, is_changed) is is_changed, f"{name} is sealed in one place only"
     return found
 
 
-@pytest.mark.parametrize("kind", WAYS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.__name__)
 def test_every_field_with_words_is_sealed_or_known_to_stay_readable(kind: Any):
     found = found_in(kind)
     assert set(found) <= SEALED | READABLE, "say in this test, and in `fields`, whether a new field is sealed"
@@ -214,16 +214,16 @@ def test_every_field_with_words_is_sealed_or_known_to_stay_readable(kind: Any):
 
 
 def test_no_field_is_named_here_that_there_is_not():
-    found = {name for kind in WAYS for name in found_in(kind)}
+    found = {name for kind in TRANSFORMS for name in found_in(kind)}
     assert found == SEALED | READABLE
     assert not SEALED & READABLE
 
 
-@pytest.mark.parametrize("kind", WAYS, ids=lambda kind: kind.__name__)
-def test_what_was_sealed_is_opened(kind: Any):
+@pytest.mark.parametrize("kind", TRANSFORMS, ids=lambda kind: kind.__name__)
+def test_encrypted_values_are_decrypted(kind: Any):
     before = example_of(kind)
     opening = ValueTransform(lambda data: data.removeprefix(b"sealed"), lambda text: text.removeprefix("sealed"))
-    after = WAYS[kind](WAYS[kind](before, SEALING), opening)
+    after = TRANSFORMS[kind](opening, TRANSFORMS[kind](SEALING, before))
     lost = {name for name, is_changed in compared(before, after) if is_changed}
     assert lost <= {"PutMemory.text"}
 
@@ -284,15 +284,15 @@ def begun(**told: Any) -> LiveEvent:
 
 def test_of_a_step_that_has_begun_only_the_arguments_are_sealed():
     told = {"name": "pay", "kind": "step", "arguments": "card='4711'", "attempt": 2}
-    sealed = encrypted_fields.transform_live_event(begun(**told), SEALING)
+    sealed = SEALING.transform_live_event(begun(**told))
     assert json.loads(sealed.data) == told | {"arguments": "sealedcard='4711'"}
     for other in (begun(name="a child", what="child", run="r"), begun(name="no arguments", arguments="")):
-        assert encrypted_fields.transform_live_event(other, ValueTransform(bytes, str)) == other
+        assert ValueTransform(bytes, str).transform_live_event(other) == other
     odd = begun()._replace(data=b"[]")
-    assert encrypted_fields.transform_live_event(odd, SEALING) == odd
+    assert SEALING.transform_live_event(odd) == odd
 
 
 def test_a_missing_value_stays_missing():
-    assert encrypted_fields.transform_record(Record(0, 2, 0, "", True, None, 1.0), SEALING).payload is None  # type: ignore[arg-type]
-    assert encrypted_fields.transform_attempt(Attempt(0, 1), SEALING)[3] is None
-    assert encrypted_fields.transform_signal(Signal(1, "go", b"1", 1.0), SEALING).payload == b"sealed1"
+    assert SEALING.transform_record(Record(0, 2, 0, "", True, None, 1.0)).payload is None  # type: ignore[arg-type]
+    assert SEALING.transform_attempt(Attempt(0, 1))[3] is None
+    assert SEALING.transform_signal(Signal(1, "go", b"1", 1.0)).payload == b"sealed1"

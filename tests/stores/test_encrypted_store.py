@@ -139,7 +139,7 @@ async def test_everything_that_users_hand_in_is_sealed_in_the_file(file: Path, s
     assert b"extract" in found  # the name of a step, which stays
 
 
-async def test_a_run_that_took_its_worker_down_still_tells_what_it_was_doing(sealed: EncryptedStore):
+async def test_a_run_that_killed_its_worker_still_reports_its_steps_in_flight(sealed: EncryptedStore):
     inner = sealed.inner
     assert isinstance(inner, SqliteStore)
     for _ in range(3):
@@ -152,7 +152,7 @@ async def test_a_run_that_took_its_worker_down_still_tells_what_it_was_doing(sea
     assert error["in_flight"] == [{"position": 0, "name": "pay", "attempt": 1, "at": 1.0}]
 
 
-async def test_what_was_recorded_before_encryption_was_switched_on_stays_readable(file: Path):
+async def test_records_from_before_encryption_was_enabled_stay_readable(file: Path):
     before = SqliteStore(file)
     await before.open()
     run = await start_claimed_run(before, inputs=b'{"a":1}')
@@ -208,7 +208,7 @@ async def test_without_the_key_runs_are_listed_and_nothing_is_lost(
     assert (await read_run(sealed, "theirs")).inputs == SECRET
 
 
-async def test_without_the_key_a_held_run_is_not_told_a_signal_that_cannot_be_opened(
+async def test_without_the_key_a_held_run_does_not_get_an_undecryptable_signal(
     sealed: EncryptedStore, stranger: EncryptedStore
 ):
     worker = await stranger.workers.register(new_worker(), 60.0)
@@ -219,7 +219,7 @@ async def test_without_the_key_a_held_run_is_not_told_a_signal_that_cannot_be_op
     assert [is_encrypted_value(one.payload) for one in await list_signals(stranger, run)] == [True, False]
 
 
-async def test_a_changed_value_is_not_opened_and_the_log_says_why(
+async def test_a_changed_value_is_not_decrypted_and_the_log_says_why(
     file: Path, sealed: EncryptedStore, caplog: pytest.LogCaptureFixture
 ):
     await start_run(sealed, inputs=SECRET)
@@ -235,7 +235,7 @@ async def test_a_changed_value_is_not_opened_and_the_log_says_why(
 # What does not work, or works otherwise
 
 
-async def test_memories_cannot_be_searched_and_it_is_said_why(sealed: EncryptedStore):
+async def test_memories_cannot_be_searched_and_the_error_says_why(sealed: EncryptedStore):
     await commit_ops(sealed, PutMemory("ann", "likes", b"1", "tea", 1.0))
     with pytest.raises(UsageError, match=r"cannot be searched: they are encrypted.*memory\.list"):
         await sealed.memories.search("ann", "tea")

@@ -45,7 +45,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_comes_in_meanwhile_goes_together_and_each_has_its_own_answers():
+async def test_commits_that_arrive_meanwhile_are_grouped_and_each_gets_its_own_answers():
     slow = Slow()
     gathering = GroupCommit(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2, 3), asking(gathering, 4)
@@ -61,7 +61,7 @@ async def test_what_comes_in_meanwhile_goes_together_and_each_has_its_own_answer
     assert await gathering.commit([ReleaseRun(5, 1)]) == [OpStatus.DONE]
 
 
-async def test_one_that_cannot_be_committed_takes_no_other_with_it():
+async def test_a_commit_that_fails_does_not_fail_the_others_of_its_group():
     slow = Slow()
     slow.bad = {3}
     gathering = GroupCommit(slow.commit)
@@ -74,7 +74,7 @@ async def test_one_that_cannot_be_committed_takes_no_other_with_it():
     assert slow.commits == [[1], [2, 3, 5], [2], [3], [5]]
 
 
-async def test_a_store_that_is_away_is_told_to_all_and_asked_again_later():
+async def test_an_unavailable_store_fails_the_whole_group_and_is_used_again_later():
     slow = Slow()
     slow.is_away = True
     gathering = GroupCommit(slow.commit)
@@ -88,7 +88,7 @@ async def test_a_store_that_is_away_is_told_to_all_and_asked_again_later():
     assert await gathering.commit([ReleaseRun(1, 1)]) == [OpStatus.DONE]
 
 
-async def test_who_gives_up_waiting_holds_up_nobody():
+async def test_a_cancelled_caller_does_not_block_the_others():
     slow = Slow()
     gathering = GroupCommit(slow.commit)
     first, second, third = asking(gathering, 1), asking(gathering, 2), asking(gathering, 3)

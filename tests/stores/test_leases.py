@@ -76,7 +76,7 @@ def test_time_counts_anew_after_a_write_that_failed(machine: Machine):
     assert machine.counted == 2.0, "it was cut off for one second, and others may need one more"
 
 
-def test_others_get_as_much_time_to_come_back_as_the_outage_took(machine: Machine):
+def test_other_workers_get_as_much_time_to_return_as_the_outage_took(machine: Machine):
     """TCP sends lost packets again after pauses that double each time."""
     machine.write_for(30.0)
     for _ in range(14):
@@ -89,7 +89,7 @@ def test_others_get_as_much_time_to_come_back_as_the_outage_took(machine: Machin
     assert machine.counted == 1.0
 
 
-def test_after_a_long_outage_others_get_half_a_minute(machine: Machine):
+def test_after_a_long_outage_other_workers_get_half_a_minute(machine: Machine):
     machine.contact.note_failure()
     machine.pass_time(3600.0)
     machine.write()
@@ -133,7 +133,7 @@ def test_a_clock_that_is_put_right_little_by_little_makes_no_difference(machine:
     assert counted == pytest.approx(30.0)
 
 
-def test_a_lease_has_passed_if_nobody_renewed_it_for_its_duration_within_the_window():
+def test_a_lease_has_expired_if_it_was_not_renewed_for_its_duration_within_the_window():
     window = LeaseWindow(since=100.0, until=150.0)
     assert not window.has_expired(heartbeat_at=145.0, lease_expires_at=155.0)
     assert not window.has_expired(heartbeat_at=140.0, lease_expires_at=150.0)

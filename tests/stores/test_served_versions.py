@@ -31,7 +31,7 @@ def test_without_a_version_a_workflow_is_served_under_its_name():
 @pytest.mark.parametrize(
     ("version", "part"), [(2, "version='2'"), ("a@b", "no '@'"), ("x" * 101, "100"), ("\n", "printable")]
 )
-def test_what_cannot_be_a_version_is_told(version: object, part: str):
+def test_an_invalid_version_is_refused(version: object, part: str):
     assert part in (explain_invalid_version(version) or "")
     assert explain_invalid_version("2026.11-b") is None
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_a_version_is_told(version: object, part: str):
         ),
     ],
 )
-def test_why_nobody_takes_up_a_run(version: str, queue: str, workers: list[Worker], short: str, advice: str):
+def test_why_no_worker_claims_a_run(version: str, queue: str, workers: list[Worker], short: str, advice: str):
     found = explain_unserved("etl", version, queue, workers)
     assert found is not None
     assert found.summary == short
@@ -85,5 +85,5 @@ def test_why_nobody_takes_up_a_run(version: str, queue: str, workers: list[Worke
         (None, None, [serving("etl@7", queues=())]),
     ],
 )
-def test_a_run_that_somebody_serves_needs_no_advice(version: str | None, queue: str | None, workers: list[Worker]):
+def test_a_run_that_a_worker_serves_needs_no_advice(version: str | None, queue: str | None, workers: list[Worker]):
     assert explain_unserved("etl", version, queue, workers) is None

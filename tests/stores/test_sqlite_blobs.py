@@ -50,8 +50,8 @@ async def big(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-def kept(store: SqliteStore) -> list[tuple[int, int]]:
-    """The sizes of the payloads that are kept apart, and of what is kept of them."""
+def list_blob_sizes(store: SqliteStore) -> list[tuple[int, int]]:
+    """The sizes of large payloads, and of their compressed form."""
     with sqlite3.connect(store.path) as connection:
         return connection.execute("SELECT size, length(data) FROM blobs ORDER BY size").fetchall()
 
@@ -71,7 +71,7 @@ async def test_large_values_come_back_wherever_they_were_put(big: SqliteStore, p
     assert await big.get_runs(["r"]) == [ended]
     [found] = await commit_ops(big, StartRun(new_run()))
     assert found.run == ended
-    [size] = kept(big)
+    [size] = list_blob_sizes(big)
     assert size[0] == len(payload)
 
 
@@ -79,7 +79,7 @@ async def test_values_that_compress_take_less_room_and_others_no_more(big: Sqlit
     noise = os.urandom(200_000)
     await start_run(big, "a", inputs=LARGE)
     await start_run(big, "b", inputs=noise)
-    sizes = dict(kept(big))
+    sizes = dict(list_blob_sizes(big))
     assert sizes[len(LARGE)] < len(LARGE) / 10
     assert sizes[len(noise)] == len(noise) + 1
     assert (await read_run(big, "b")).inputs == noise
@@ -88,7 +88,7 @@ async def test_values_that_compress_take_less_room_and_others_no_more(big: Sqlit
 async def test_small_values_stay_where_they_are(big: SqliteStore):
     run = await start_claimed_run(big, inputs=b"x" * MAX_INLINE_BYTES)
     await commit_ops(big, append(run, 0, payload=b"y" * MAX_INLINE_BYTES))
-    assert kept(big) == []
+    assert list_blob_sizes(big) == []
     assert (await read_run(big)).inputs == b"x" * MAX_INLINE_BYTES
 
 
@@ -112,10 +112,10 @@ async def test_a_large_outcome_is_repeated_and_fenced_like_any_other(big: Sqlite
     assert await commit_ops(big, op) == [DONE]
     assert await commit_ops(big, op, append(run, 1, payload=LARGE)) == [DONE, DONE]
     assert await list_record_seqs(big, run) == [0, 1]
-    assert len(kept(big)) == 1
+    assert len(list_blob_sizes(big)) == 1
 
 
-async def test_a_large_end_is_told_and_forked_without_a_copy(big: SqliteStore):
+async def test_a_large_end_is_sent_and_forked_without_a_copy(big: SqliteStore):
     parent = await start_claimed_run(big, "p")
     [child] = await commit_ops(big, start_child(parent, claim_as=parent.owner))
     await commit_ops(big, append(child.run, 0, payload=LARGE), finish(child.run, output=LARGE))
@@ -124,7 +124,7 @@ async def test_a_large_end_is_told_and_forked_without_a_copy(big: SqliteStore):
     [forked] = await commit_ops(big, ForkRun("c", new_run("f"), 1))
     [history] = await big.get_histories([forked.run.key])
     assert history.records[0].payload == LARGE
-    assert len(kept(big)) == 1
+    assert len(list_blob_sizes(big)) == 1
 
 
 async def test_a_large_signal_comes_back_with_a_retry(big: SqliteStore):
@@ -135,7 +135,7 @@ async def test_a_large_signal_comes_back_with_a_retry(big: SqliteStore):
     assert (back.name, back.payload) == ("go", LARGE)
 
 
-async def test_a_list_tells_the_size_of_large_values_and_does_not_read_them(big: SqliteStore, monkeypatch):
+async def test_a_list_shows_the_size_of_large_values_without_reading_them(big: SqliteStore, monkeypatch):
     run = await start_claimed_run(big, inputs=json.dumps("x" * 3_100_000).encode())
     await commit_ops(big, finish(run, output=LARGE))
     await start_run(big, "small", inputs=b"1")

@@ -80,7 +80,7 @@ async def test_a_record_that_cannot_be_read_is_named(frail: SqliteStore, harm: s
     assert len(history.records) == 1
 
 
-async def test_a_record_of_no_kind_that_there_is_is_named_also_by_who_looks_at_others(frail: SqliteStore):
+async def test_an_error_names_a_record_of_an_unknown_kind_even_if_other_records_are_read(frail: SqliteStore):
     run = await start_claimed_run(frail, "broken")
     await commit_ops(frail, append(run, 0), append(run, 1), append(run, 2))
     damage(frail, "UPDATE records SET kind = 99 WHERE seq = 1")
@@ -88,7 +88,7 @@ async def test_a_record_of_no_kind_that_there_is_is_named_also_by_who_looks_at_o
         await frail.get_journal_page("broken", after_seq=1)
 
 
-async def test_a_signal_that_cannot_be_read_is_named_and_kept_from_nobody_else(frail: SqliteStore, caplog):
+async def test_an_unreadable_signal_is_named_and_affects_no_other_run(frail: SqliteStore, caplog):
     run = await start_claimed_run(frail, "broken")
     other = await start_run(frail, "whole", claim_as=run.owner)
     await commit_ops(frail, signal("broken", payload=LARGE), signal("whole"))

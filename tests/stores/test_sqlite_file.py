@@ -258,7 +258,7 @@ async def test_a_damaged_file_is_reported(path: Path):
 # Trouble with the file
 
 
-async def test_a_file_that_cannot_be_written_is_said_to_be_read_only(path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_file_that_cannot_be_written_is_reported_as_read_only(path: Path, monkeypatch: pytest.MonkeyPatch):
     await (await opened(path)).close()
     monkeypatch.setattr(connections, "OPEN_MODE", "ro")
     with pytest.raises(StoreReadOnly, match="not writable") as raised:
@@ -267,7 +267,7 @@ async def test_a_file_that_cannot_be_written_is_said_to_be_read_only(path: Path,
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-async def test_a_folder_that_cannot_be_made_is_said_to_be_read_only(tmp_path: Path):  # pragma: no cover
+async def test_a_folder_that_cannot_be_created_is_reported_as_read_only(tmp_path: Path):  # pragma: no cover
     tmp_path.chmod(0o500)
     with pytest.raises(StoreReadOnly, match="cannot be created"):
         await opened(tmp_path / "sub" / "runs.db")
@@ -284,7 +284,7 @@ async def test_a_path_that_is_a_folder_is_refused(tmp_path: Path):
         await opened(tmp_path)
 
 
-async def test_a_full_database_says_so_and_goes_on_when_there_is_room(path: Path):
+async def test_a_full_database_says_so_and_works_again_when_there_is_space(path: Path):
     store = await opened(path)
     run = await start_claimed_run(store)
     connection = store.writer._connection
@@ -385,9 +385,7 @@ async def test_a_file_that_is_deleted_under_our_feet_is_noticed(path: Path):
 
 
 @pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids=" ".join)
-async def test_files_that_are_deleted_beside_the_database_are_noticed_and_nothing_is_lost(
-    path: Path, suffixes: list[str]
-):
+async def test_deleted_wal_and_shm_files_are_noticed_and_nothing_is_lost(path: Path, suffixes: list[str]):
     store, peer = await opened(path), await opened(path)
     run = await start_claimed_run(store)
     worker = await peer.workers.register(new_worker(), 10.0)
@@ -464,7 +462,7 @@ async def test_a_locked_database_is_waited_for_without_holding_up_the_loop(path:
     await store.close()
 
 
-async def test_reads_go_on_while_the_database_is_locked(path: Path):
+async def test_reads_work_while_the_database_is_locked(path: Path):
     store = await opened(path)
     run = await start_claimed_run(store)
     keeper = hold_the_lock(path, 0.3)
@@ -476,7 +474,7 @@ async def test_reads_go_on_while_the_database_is_locked(path: Path):
     await store.close()
 
 
-async def test_opening_waits_for_nobody_who_is_writing(path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_opening_does_not_wait_for_writers(path: Path, monkeypatch: pytest.MonkeyPatch):
     await (await opened(path)).close()
     keeper = hold_the_lock(path, 0.5)
     store = await opened(path)

@@ -15,7 +15,8 @@ from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.memories import DeleteMemory, PutMemory
 from holdfast.stores.operations import AppendLiveEvents, AppendRecord, LiveEvent
 from holdfast.stores.sql.batch import apply_ops
-from holdfast.stores.sql.schema import BASELINE, BASELINE_VERSION, Migration, latest_version
+from holdfast.stores.sql.schema import BASELINE_VERSION, Migration, latest_version
+from holdfast.stores.sql.tables import BASELINE
 from holdfast.stores.sqlite import SqliteStore, connections
 from holdfast.stores.sqlite import statements as sql
 from holdfast.stores.sqlite.database import SqliteDatabase
@@ -50,7 +51,7 @@ def check_index(path: Path) -> None:
 # Versions
 
 
-async def test_a_python_without_full_text_search_is_told_apart_and_the_file_left_as_it_was(
+async def test_a_python_without_full_text_search_is_recognized_and_the_file_is_unchanged(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     lacking = Migration(BASELINE.replace("fts5", "fts5_that_is_not_there"), BASELINE_VERSION)
@@ -192,7 +193,7 @@ async def test_a_lone_record_is_still_one_statement(path: Path):
     await store.close()
 
 
-async def test_a_run_that_has_left_nothing_behind_ends_with_one_question_more(path: Path):
+async def test_a_run_without_leftovers_ends_with_one_more_query(path: Path):
     store = await opened(path)
     runs = [await start_claimed_run(store, f"r{number}") for number in range(3)]
     counted = Statements(store)

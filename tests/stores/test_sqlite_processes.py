@@ -150,7 +150,7 @@ async def test_processes_that_write_at_once_lose_nothing(processes: Processes):
     await store.close()
 
 
-async def test_of_two_processes_that_answer_a_question_at_once_one_is_told_that_it_did(processes: Processes):
+async def test_of_two_processes_that_answer_an_approval_at_once_one_succeeds(processes: Processes):
     store = await opened(processes.path)
     run = await start_claimed_run(store, lease=1000)
     names = [f"a{number}" for number in range(40)]
@@ -362,7 +362,7 @@ async def test_an_abandoned_store_retires_its_workers_since_nothing_took_them_do
     await other.close()
 
 
-async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_path: Path):
+async def test_two_stores_in_one_process_do_not_declare_each_other_dead(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     mine = await start_claimed_run(first, "mine")
     other = await second.workers.register(new_worker(), 10.0)
@@ -379,7 +379,7 @@ async def test_two_stores_in_one_process_do_not_take_each_other_for_dead(tmp_pat
     await second.close()
 
 
-async def test_reaping_writes_nothing_while_everybody_lives(tmp_path: Path):
+async def test_reaping_writes_nothing_while_all_workers_live(tmp_path: Path):
     first, second = await opened(tmp_path / "runs.db"), await opened(tmp_path / "runs.db")
     await start_claimed_run(first)
     me = await second.workers.register(new_worker(), 10.0)
@@ -430,7 +430,7 @@ async def test_a_cancel_and_an_end_in_two_processes_are_never_both_accepted(proc
     await store.close()
 
 
-async def test_once_a_workflow_is_switched_off_no_other_process_starts_or_claims_a_run_of_it(processes: Processes):
+async def test_once_a_workflow_is_disabled_no_other_process_starts_or_claims_its_runs(processes: Processes):
     store = await opened(processes.path)
     for number in range(500):
         await start_run(store, f"there-{number}")

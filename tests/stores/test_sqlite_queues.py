@@ -38,9 +38,9 @@ class Steps:
     def __init__(self, store: SqliteStore) -> None:
         self.count = 0
         for line in (store.writer, store._engine_reader):
-            line._connection.set_progress_handler(self._one_more, 10)
+            line._connection.set_progress_handler(self._count_statement, 10)
 
-    def _one_more(self) -> int:
+    def _count_statement(self) -> int:
         self.count += 1
         return 0
 
@@ -86,7 +86,7 @@ async def test_keys_that_are_in_no_use_any_more_are_forgotten(store: SqliteStore
     assert await claim_ids(store, worker) == ["c0/2"]
 
 
-async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: SqliteStore, clock: Clock):
+async def test_replaced_large_inputs_are_deleted(store: SqliteStore, clock: Clock):
     def large(letter: bytes) -> bytes:
         return b'"' + letter * (MAX_INLINE_BYTES + 1) + b'"'
 
@@ -105,7 +105,7 @@ async def test_large_inputs_that_nobody_needs_any_more_are_cleared_away(store: S
     assert fresh.run.key == 5, "no key is used again"
 
 
-async def test_what_is_charged_is_kept_until_it_is_counted(store: SqliteStore):
+async def test_charges_are_stored_until_a_claim_counts_them(store: SqliteStore):
     worker = await declare_limited_queue(store, None, "100 tokens/min")
     await start_queued_runs(store, "a", "b")
     [run, _] = await store.claims.claim(worker, **CLAIM_FILTER, limit=2)
@@ -134,7 +134,7 @@ async def test_limits_that_cannot_be_read_let_nothing_through_until_they_are_set
     assert await claim_ids(store, worker) == ["a"]
 
 
-async def test_whoever_is_interrupted_leaves_what_the_next_one_finishes(store: SqliteStore):
+async def test_the_next_change_of_a_queue_finishes_an_interrupted_one(store: SqliteStore):
     await start_queued_runs(store, "a", "b")
     worker = await declare_limited_queue(store, 1)
     connection = store.writer._connection
@@ -148,7 +148,7 @@ async def test_whoever_is_interrupted_leaves_what_the_next_one_finishes(store: S
     assert [(await read_run(store, name)).is_limited for name in "ab"] == [False, False]
 
 
-async def test_announcing_what_is_known_writes_nothing(store: SqliteStore):
+async def test_announcing_known_queues_writes_nothing(store: SqliteStore):
     await declare_limited_queue(store, 1)
     before = store.writer._connection.total_changes
     await store.queues.declare([NewQueue(QUEUE, make_limits(1))])

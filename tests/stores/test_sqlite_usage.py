@@ -68,7 +68,7 @@ async def test_a_run_without_a_budget_costs_no_statement_more(file: SqliteStore)
     assert connection.execute("SELECT count(*) FROM usages").fetchone() == (0,)
 
 
-async def test_what_many_children_use_in_one_commit_is_written_to_the_run_above_them_once(file: SqliteStore):
+async def test_the_usage_of_many_children_in_one_commit_changes_their_parent_once(file: SqliteStore):
     parent = await start_claimed_run(file, "p")
     answers = await commit_ops(file, *[start_child(parent, f"c{at}", at, claim_as=parent.owner) for at in range(50)])
     seen: list[str] = []
@@ -104,7 +104,7 @@ async def test_a_long_journal_makes_nothing_slower(file: SqliteStore):
     assert (await file.get_usages(["r"]))["r"].used.calls == 3001
 
 
-async def test_what_a_run_that_cannot_be_read_has_reserved_is_given_back(file: SqliteStore, path: Path, caplog):
+async def test_the_reservations_of_an_unreadable_run_are_released(file: SqliteStore, path: Path, caplog):
     parent = await start_claimed_run(file, "p", budget=BudgetLimits(tokens=100), lease=1e9)
     [answer] = await commit_ops(file, start_child(parent, "c", claim_as=parent.owner))
     assert await commit_ops(file, reserve(answer.run, 0, 100)) == [DONE]

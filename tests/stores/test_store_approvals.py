@@ -90,7 +90,7 @@ def answers(found: Sequence[Signal]) -> list[tuple[str, int | None, bytes]]:
 # Asking
 
 
-async def test_a_question_is_kept_as_it_was_asked(store: Store):
+async def test_an_approval_is_stored_as_it_was_requested(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, ask(run, question=FULL, expires_at=LATER)) == [DONE]
     assert await store.list_approvals(ApprovalFilter()) == [
@@ -98,7 +98,7 @@ async def test_a_question_is_kept_as_it_was_asked(store: Store):
     ]
 
 
-async def test_asking_again_changes_nothing_also_for_whoever_takes_the_run_over(store: Store):
+async def test_requesting_again_changes_nothing_also_after_a_takeover(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run, expires_at=LATER), remind(run))
     before = await the(store)
@@ -120,7 +120,7 @@ async def test_asking_again_after_the_answer_neither_loses_nor_doubles_it(store:
     assert (await the(store)).state is ANSWERED
 
 
-async def test_a_withdrawn_question_is_open_again_when_whoever_takes_the_run_over_asks_again(store: Store):
+async def test_a_withdrawn_approval_is_open_again_when_it_is_requested_after_a_takeover(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), remind(run), withdraw(run), release(run))
     assert await opened(store) == []
@@ -132,7 +132,7 @@ async def test_a_withdrawn_question_is_open_again_when_whoever_takes_the_run_ove
     assert await commit_ops(store, answer()) == [DONE]
 
 
-async def test_a_question_that_reaches_the_store_late_after_it_was_withdrawn_is_not_asked(store: Store):
+async def test_a_request_that_arrives_after_its_withdrawal_opens_nothing(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), withdraw(run))
     assert await commit_ops(store, ask(run)) == [DONE]
@@ -143,7 +143,7 @@ async def test_a_question_that_reaches_the_store_late_after_it_was_withdrawn_is_
     assert await opened(store) == []
 
 
-async def test_another_question_takes_the_place_of_one_that_is_open(store: Store, second_store: Store):
+async def test_another_approval_replaces_an_open_one(store: Store, second_store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), ask(run, 4, "beside"), release(run))
     taken = await claim_run(store)
@@ -174,7 +174,7 @@ async def test_a_park_looks_for_the_answer_to_its_own_question_alone(store: Stor
 
 
 @pytest.mark.parametrize("was_answered", [False, True])
-async def test_a_question_whose_place_was_taken_can_be_asked_anew(store: Store, was_answered: bool):
+async def test_a_replaced_approval_can_be_requested_again(store: Store, was_answered: bool):
     """A deploy is rolled back."""
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), *([answer()] if was_answered else []), release(run))
@@ -191,7 +191,7 @@ async def test_a_question_whose_place_was_taken_can_be_asked_anew(store: Store, 
     assert await commit_ops(store, answer("a2"), answer(by="bob")) == [ENDED, DONE]
 
 
-async def test_followers_are_told_that_a_question_was_replaced(store: Store):
+async def test_followers_see_that_an_approval_was_replaced(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), ask(run, approval="a2", question=OTHER))
     feed = await store.get_run_updates("r", -1, 0, 10)
@@ -203,7 +203,7 @@ async def test_followers_are_told_that_a_question_was_replaced(store: Store):
     ]
 
 
-async def test_how_a_question_is_put_does_not_make_it_another_one(store: Store):
+async def test_the_reason_form_and_assignee_do_not_make_an_approval_another_one(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), answer())
     assert await commit_ops(
@@ -222,7 +222,7 @@ async def test_the_id_of_another_runs_question_is_refused(store: Store):
     assert (await the(store)).run_id == "r"
 
 
-async def test_a_zombie_asks_reminds_and_withdraws_nothing(store: Store):
+async def test_a_zombie_requests_reminds_and_withdraws_nothing(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), release(run))
     await claim_run(store)
@@ -234,7 +234,7 @@ async def test_a_zombie_asks_reminds_and_withdraws_nothing(store: Store):
 # Reminding and withdrawing
 
 
-async def test_a_reminder_is_counted_once_and_may_ask_somebody_else(store: Store):
+async def test_a_reminder_is_counted_once_and_may_change_the_assignee(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run, expires_at=LATER))
     assert await commit_ops(store, remind(run), remind(run), remind(run, 2, "cleo", expires_at=LATER + 1)) == [DONE] * 3
@@ -244,7 +244,7 @@ async def test_a_reminder_is_counted_once_and_may_ask_somebody_else(store: Store
     assert (found.reminded_at, found.request.assignee) == (1_000_020.0, "ann")
 
 
-async def test_who_withdraws_too_late_is_told_that_the_answer_counts(store: Store):
+async def test_a_withdrawal_after_the_answer_is_refused(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), answer())
     assert await commit_ops(store, withdraw(run), remind(run)) == [REFUSED, REFUSED]
@@ -274,7 +274,7 @@ async def test_an_answer_is_in_the_mailbox_and_wakes_the_run(store: Store, secon
     assert answers(await list_signals(store, taken)) == [(A1, 3, b'{"ok":true}')]
 
 
-async def test_the_holder_hears_of_an_answer(store: Store, second_store: Store):
+async def test_the_holder_gets_an_answer(store: Store, second_store: Store):
     run = await start_claimed_run(store)
     assert run.owner is not None
     await commit_ops(store, ask(run))
@@ -303,7 +303,7 @@ async def test_a_question_is_answered_once(store: Store, second_store: Store):
     assert answers(await list_signals(store, run)) == [(A1, 3, b"1")]
 
 
-async def test_a_question_that_is_closed_or_was_never_asked_takes_no_answer(store: Store):
+async def test_a_closed_or_unknown_approval_takes_no_answer(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), ask(run, 4, "a2"), withdraw(run))
     assert await commit_ops(store, answer(), answer("none"), answer("half \udc80")) == [ENDED, UNKNOWN, UNKNOWN]
@@ -312,7 +312,7 @@ async def test_a_question_that_is_closed_or_was_never_asked_takes_no_answer(stor
     assert await list_signals(store, run) == []
 
 
-async def test_asked_and_answered_in_one_commit(store: Store):
+async def test_an_approval_can_be_requested_and_answered_in_one_commit(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, ask(run), answer(), park(run, approval_ids=("a1",))) == [DONE, DONE, REFUSED]
 
@@ -377,7 +377,7 @@ async def test_a_question_of_a_cancelled_run_stays_open_until_the_run_has_ended(
 # Retries
 
 
-async def test_an_answer_in_the_journal_that_a_retry_takes_back_is_asked_for_anew(store: Store):
+async def test_an_answer_in_the_journal_that_a_retry_removes_is_requested_again(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run), answer())
     [signal] = await list_signals(store, run)
@@ -394,7 +394,7 @@ async def test_an_answer_in_the_journal_that_a_retry_takes_back_is_asked_for_ane
     assert answers(await list_signals(store, run)) == [(A1, 3, b"false")]
 
 
-async def test_an_answer_in_the_mailbox_for_a_command_that_a_retry_takes_back_is_gone(store: Store):
+async def test_an_answer_in_the_mailbox_for_a_command_that_a_retry_removes_is_deleted(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, ask(run, 1, "a1"), ask(run, 3, "a3"), answer("a1"), answer("a3"), append(run, 0, ok=False))
     await commit_ops(store, finish(run, RunState.FAILED, rewind=rewind(0, command_count=2)))
@@ -433,7 +433,7 @@ async def test_a_fork_has_the_records_but_no_questions(store: Store):
 # Listing
 
 
-async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
+async def test_approvals_are_listed_by_filter(store: Store):
     run = await start_claimed_run(store)
     other = await start_run(store, "s", claim_as=run.owner, workflow="mail")
     await commit_ops(store, ask(run, 1, "b%1", at=30.0), ask(run, 2, "b_2", at=20.0), ask(other, 1, "c1", at=10.0))
@@ -460,7 +460,7 @@ async def test_approvals_are_listed_by_what_is_asked_for(store: Store):
     assert await opened(store, run_id="none") == []
 
 
-async def test_a_list_goes_on_behind_a_place_whatever_became_of_what_stood_there(store: Store):
+async def test_a_list_continues_after_a_cursor_whatever_became_of_that_approval(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(
         store, *(ask(run, number, f"a{number}", at=10.0 if number < 4 else 20.0) for number in range(1, 7))

@@ -118,7 +118,7 @@ async def test_export_import_export_is_the_same(two: tuple[Store, Store]):
     assert await exported(target, *ids) == text
 
 
-async def test_what_was_held_goes_on_and_repeats_nothing(two: tuple[Store, Store]):
+async def test_a_run_that_was_held_continues_and_repeats_nothing(two: tuple[Store, Store]):
     source, target = two
     run = await start_claimed_run(source, "r")
     await commit_ops(source, append(run, 0), append(run, 1), save_attempt(run, 2, 1))
@@ -130,7 +130,7 @@ async def test_what_was_held_goes_on_and_repeats_nothing(two: tuple[Store, Store
     assert await commit_ops(target, append(taken, 2, clear=True), finish(taken)) == [DONE, DONE]
 
 
-async def test_nobody_takes_a_run_up_before_its_children_are_there(two: tuple[Store, Store]):
+async def test_no_worker_claims_a_restored_run_before_its_children_exist(two: tuple[Store, Store]):
     source, target = two
     parent = await start_claimed_run(source, "p", workflow="main", budget=BudgetLimits(None, 100, None, None))
     await commit_ops(source, start_child(parent, "c"), park(parent, None, awaited_positions=(0,)))

@@ -63,7 +63,7 @@ async def test_no_more_than_the_limit_is_taken(store: Store):
     assert await ids(store, worker, limit=9) == ["r2", "r3", "r4"]
 
 
-async def test_only_the_workflows_asked_for_are_claimed(store: Store):
+async def test_only_the_given_workflows_are_claimed(store: Store):
     worker = await store.workers.register(new_worker(), 10.0)
     await start_run(store, "mine")
     await start_run(store, "foreign", workflow="other")
@@ -72,7 +72,7 @@ async def test_only_the_workflows_asked_for_are_claimed(store: Store):
     assert await ids(store, worker, workflows={"other", FLOW}) == ["foreign"]
 
 
-async def test_only_the_queues_asked_for_are_served(store: Store):
+async def test_only_the_given_queues_are_served(store: Store):
     worker = await store.workers.register(new_worker(), 10.0)
     for queue in ("default", "slow", "gpu"):
         await start_run(store, f"on-{queue}", queue=queue)
@@ -90,7 +90,7 @@ async def test_a_delayed_run_is_not_claimed_before_its_time(store: Store, clock)
     assert await ids(store, worker) == ["r"]
 
 
-async def test_next_wake_tells_the_earliest_time_of_what_is_served(store: Store, clock):
+async def test_next_wake_is_the_earliest_time_of_the_served_runs(store: Store, clock):
     worker = await store.workers.register(new_worker(), 10.0)
     assert await store.claims.get_next_wake_at(**CLAIM_FILTER) is None
     await start_run(store, "late", available_at=clock.now + 50)

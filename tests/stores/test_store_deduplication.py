@@ -91,7 +91,7 @@ async def test_a_repeated_start_is_answered_with_the_run_that_it_has_started(sto
     assert (answer.run.id, answer.is_new, answer.is_deduplicated) == ("a", True, False)
 
 
-async def test_a_start_under_an_id_that_is_there_finds_that_run_and_joins_no_other(store: Store, clock: Clock):
+async def test_a_start_under_an_existing_id_finds_that_run_and_joins_no_other(store: Store, clock: Clock):
     await begin(store, "a")
     await commit_ops(store, CancelRun("a", clock.now))
     assert (await begin(store, "b")).is_new
@@ -177,7 +177,7 @@ async def test_large_inputs_are_replaced_by_others(store: Store, clock: Clock):
     assert taken == {"a": large[2], "same": large[0]}
 
 
-async def test_only_starts_of_the_same_workflow_that_debounce_change_what_was_put_off(store: Store, clock: Clock):
+async def test_only_debouncing_starts_of_the_same_workflow_change_a_delayed_run(store: Store, clock: Clock):
     first = (await put_off(store, clock, "a", b"1")).run
     assert (await put_off(store, clock, "b", b"2", by=9.0, workflow="mail")).run == first
     assert (await put_off(store, clock, "c", b"3", by=9.0, max_debounce_s=None)).run == first

@@ -84,7 +84,7 @@ async def take(store: Store, run_id: str = "r", *, listener: int | None = None, 
 # Workers by lease
 
 
-async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_who_ask(
+async def test_a_listener_lives_by_its_lease_and_is_reaped_only_on_request(
     store: Store, second_store: Store, clock: Clock
 ):
     run = await take(store)
@@ -101,7 +101,7 @@ async def test_a_worker_by_lease_lives_and_dies_by_its_lease_and_only_for_those_
     assert (taken.state, taken.delivery_count, taken.owner) == (PENDING, 1, None)
 
 
-async def test_any_process_keeps_a_worker_by_lease_however_long_its_lease_is_over(
+async def test_any_process_renews_a_listener_however_long_ago_its_lease_expired(
     store: Store, second_store: Store, clock: Clock
 ):
     listener = await listen(store)
@@ -138,7 +138,7 @@ async def test_a_lease_counts_from_when_there_was_a_server_to_renew_it(store: St
     ) == ReapResult((run.owner or 0,), 1, ())
 
 
-async def test_what_has_a_process_is_not_kept_by_others(store: Store, second_store: Store, clock: Clock):
+async def test_a_worker_with_a_process_is_not_renewed_by_others(store: Store, second_store: Store, clock: Clock):
     worker = await store.workers.register(new_worker(), 10.0)
     assert not await second_store.workers.renew_listener_lease(worker, 100.0)
     clock.advance(10.5)
@@ -177,7 +177,7 @@ async def test_hundreds_of_them_do_not_disturb_the_worker_of_the_process_that_sp
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("leave", ["close", "abandon"])
-async def test_a_server_that_goes_takes_nobody_with_it(store: Store, second_store: Store, leave: str):
+async def test_a_server_that_stops_does_not_retire_its_listeners(store: Store, second_store: Store, leave: str):
     run = await take(store)
     if leave == "close":
         await store.close()
@@ -197,7 +197,7 @@ async def test_the_error_of_a_run_that_was_lost_too_often_names_a_listener(store
     assert await commit_ops(store, append(run, 0)) == [FENCED]
 
 
-async def test_listeners_that_are_gone_are_forgotten_once_no_run_can_have_been_theirs(store: Store, clock: Clock):
+async def test_old_listeners_are_deleted_once_no_run_can_have_been_theirs(store: Store, clock: Clock):
     """Their numbers are never used again."""
     process = await store.workers.register(new_worker(), 1.0)
     retired, dead, live = await listen(store), await listen(store, 1.0), await listen(store, 1e9)
@@ -268,7 +268,7 @@ async def test_a_run_by_delivery_is_cancelled_at_once(store: Store, second_store
     assert (await read_run(store, run.id)).cancel_state is CancelState.NONE
 
 
-async def test_what_is_executed_by_an_engine_is_still_cancelled_by_its_holder(store: Store):
+async def test_a_run_of_an_engine_is_still_cancelled_by_its_holder(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, CancelRun("r", AT)) == [DONE]
     assert await get_state(store) is RUNNING
@@ -276,7 +276,7 @@ async def test_what_is_executed_by_an_engine_is_still_cancelled_by_its_holder(st
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "given up"])
-async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: Clock, how: str):
+async def test_ending_a_held_run_cleans_up_after_it(store: Store, clock: Clock, how: str):
     run = await take(store, budget=BudgetLimits(tokens=100), deadline=clock.now + 5, max_deliveries=1)
     answers = await commit_ops(
         store,
@@ -302,7 +302,7 @@ async def test_whoever_ends_a_held_run_cleans_up_behind_it(store: Store, clock: 
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "given up", "given back"])
-async def test_whoever_ends_a_held_run_gives_back_its_place(store: Store, second_store: Store, clock: Clock, how: str):
+async def test_ending_a_held_run_frees_its_slot(store: Store, second_store: Store, clock: Clock, how: str):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", is_delivery=True, deadline=clock.now + 5, max_deliveries=1, dedup_key="same")
     await start_queued_runs(store, "b")
@@ -402,7 +402,7 @@ async def test_a_run_is_given_back_for_later(store: Store, second_store: Store, 
     assert (await claim_run(second_store, run.owner)).epoch == 2
 
 
-async def test_one_that_is_paused_meanwhile_waits_for_whoever_resumes_it(store: Store, clock: Clock):
+async def test_a_run_that_is_paused_meanwhile_waits_until_it_is_resumed(store: Store, clock: Clock):
     run = await take(store)
     await commit_ops(store, PauseRun("r", AT), ReleaseRun(run.key, run.epoch, clock.now + 30, ERROR))
     clock.advance(60)
@@ -453,7 +453,7 @@ async def test_an_error_may_be_large(store: Store):
     assert (await read_run(store)).error == error
 
 
-async def test_by_delivery_is_told_wherever_a_run_is(store: Store, second_store: Store):
+async def test_every_read_of_a_run_says_whether_it_is_a_delivery(store: Store, second_store: Store):
     run = await take(store)
     told = [run, await read_run(second_store), *await second_store.get_runs(["r"])]
     [started] = await commit_ops(second_store, StartRun(new_run("r", is_delivery=True)))

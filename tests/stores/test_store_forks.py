@@ -86,7 +86,7 @@ async def test_there_is_no_fork_of_a_run_that_never_was(store: Store):
     assert await store.get_run("f") is None
 
 
-async def test_the_clock_of_a_run_begins_with_its_creation_if_nothing_else_is_said(store: Store):
+async def test_the_clock_of_a_run_starts_at_its_creation_by_default(store: Store):
     assert (await start_run(store, created_at=7.0)).clock_started_at == 7.0
     assert (await read_run(store)).clock_started_at == 7.0
 
@@ -166,7 +166,7 @@ async def test_no_run_of_a_workflow_that_is_switched_off_is_claimed(store: Store
     assert [run.id for run in await store.claims.claim(worker, **both, limit=9)] == ["r", "later"]
 
 
-async def test_a_run_that_is_held_goes_on_when_its_workflow_is_switched_off(store: Store):
+async def test_a_held_run_continues_when_its_workflow_is_disabled(store: Store):
     run = await start_claimed_run(store)
     await store.disabled_workflows.disable(FLOW)
     assert await commit_ops(store, append(run, 1), finish(run)) == [DONE, DONE]

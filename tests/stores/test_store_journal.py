@@ -50,7 +50,7 @@ async def test_a_record_is_read_back_as_it_was_appended(store: Store):
     assert all(type(one.kind) is RecordKind and type(one.ok) is bool for one in history.records)
 
 
-async def test_histories_come_in_the_order_asked_for_and_are_empty_for_a_fresh_run(store: Store):
+async def test_histories_come_in_the_given_order_and_are_empty_for_a_new_run(store: Store):
     first, second, third = [await start_claimed_run(store, name) for name in "abc"]
     await commit_ops(store, append(second, 1), append(first, 1), append(second, 2))
     assert [len(h.records) for h in await store.get_histories([third.key, second.key, first.key])] == [0, 2, 1]
@@ -76,7 +76,7 @@ async def test_an_append_under_a_stale_epoch_is_fenced_and_changes_nothing(store
     assert await commit_ops(store, append(successor, 2)) == [DONE]
 
 
-async def test_an_append_to_a_run_that_nobody_holds_is_fenced(store: Store):
+async def test_an_append_to_a_run_that_no_worker_holds_is_fenced(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, release(run))
     assert await commit_ops(store, append(run, 1)) == [FENCED]
@@ -175,7 +175,7 @@ async def test_no_operations_are_answered_with_nothing(store: Store):
     assert await store.commit([]) == []
 
 
-async def test_an_attempt_is_kept_until_its_outcome_is_recorded(store: Store):
+async def test_an_attempt_is_stored_until_its_outcome_is_recorded(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(
         store,
@@ -205,7 +205,7 @@ async def test_within_a_batch_an_outcome_clears_the_attempts_noted_before_it_onl
     assert list(history.attempts) == [2]
 
 
-async def test_a_fenced_note_is_not_kept(store: Store):
+async def test_a_fenced_attempt_is_not_stored(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, release(run))
     assert await commit_ops(store, save_attempt(run, 1)) == [FENCED]
@@ -240,7 +240,7 @@ async def test_a_successor_elsewhere_fences_the_first_holder(store: Store, secon
     assert await start_run(store, "another")
 
 
-async def test_a_repeated_commit_of_a_note_and_its_outcome_leaves_no_attempt_behind(store: Store):
+async def test_a_repeated_commit_of_an_attempt_and_its_outcome_leaves_no_attempt(store: Store):
     run = await start_claimed_run(store)
     batch = [save_attempt(run, 1, error="failed once"), append(run, 1, position=1, clear=True)]
     assert await commit_ops(store, *batch) == [DONE, DONE]

@@ -43,7 +43,7 @@ async def keys(store: Store, space: str = "ann", **options: Any) -> list[str]:
 
 
 @pytest.mark.asyncio
-async def test_a_memory_is_kept_read_and_forgotten(store: Store, second_store: Store):
+async def test_a_memory_is_stored_read_and_deleted(store: Store, second_store: Store):
     assert await commit_ops(store, put(value=b'{"a":1}')) == [DONE]
     kept = Memory("ann", "likes", b'{"a":1}', "green tea", 1_000_001.0, 1_000_001.0)
     assert await second_store.memories.get("ann", "likes") == kept
@@ -54,7 +54,7 @@ async def test_a_memory_is_kept_read_and_forgotten(store: Store, second_store: S
 
 
 @pytest.mark.asyncio
-async def test_a_new_value_takes_the_place_of_the_old_one_and_of_its_words(store: Store):
+async def test_a_new_value_replaces_the_old_one_and_its_words(store: Store):
     await commit_ops(store, put(text="green tea"), put(value=b"2", text="black coffee", at=1_000_009.0))
     assert await store.memories.get("ann", "likes") == Memory(
         "ann", "likes", b"2", "black coffee", 1_000_001.0, 1_000_009.0
@@ -87,7 +87,7 @@ async def test_memories_are_listed_by_key_page_by_page(store: Store):
 
 
 @pytest.mark.asyncio
-async def test_what_a_step_keeps_is_there_exactly_if_its_record_is(store: Store):
+async def test_a_memory_of_a_step_exists_exactly_if_its_record_does(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, step(run, 0, put()), step(run, 1, DeleteMemory("ann", "none"))) == [DONE, DONE]
     assert await keys(store) == ["likes"]
@@ -176,7 +176,7 @@ async def test_without_a_word_nothing_is_found(store: Store, text: str):
     ['"tea', 'tea"', "tea*", "NOT tea", "tea AND unheard", "tea NEAR(x", "words:tea", "tea OR", "(tea", "t'ea tea",
      "tea; DROP TABLE memories", "^tea", "tea\x00x", "\udc80tea", "-tea", "{space} : tea"],
 )  # fmt: skip
-async def test_what_is_looked_for_is_text_and_no_query(store: Store, text: str):
+async def test_a_search_is_text_and_not_a_query(store: Store, text: str):
     await commit_ops(store, put("likes", "green tea"))
     assert await found(store, text) == ["likes"]
 
@@ -213,7 +213,7 @@ async def test_huge_values_texts_and_questions_are_no_trouble(store: Store):
 
 
 @pytest.mark.asyncio
-async def test_odd_places_are_refused_or_kept_exactly(store: Store):
+async def test_unusual_keys_are_refused_or_stored_exactly(store: Store):
     odd = "a'b\"c\x00d\U0001f600\n"
     await commit_ops(store, put(odd, "x\x00y \udc80z", space=odd))
     kept = await store.memories.get(odd, odd)
@@ -226,7 +226,7 @@ async def test_odd_places_are_refused_or_kept_exactly(store: Store):
 
 
 @pytest.mark.parametrize("make", [put, lambda key="k", space="s": DeleteMemory(space, key)])
-def test_a_place_that_cannot_be_written_is_refused_when_the_change_is_made(make: Any):
+def test_a_key_that_cannot_be_stored_is_refused_when_the_change_is_made(make: Any):
     for place in ({"key": "a\udc80"}, {"space": "a\udc80"}):
         with pytest.raises(UsageError, match=r"contains half of a character"):
             make(**place)

@@ -629,7 +629,7 @@ def methods_of(store: Store) -> Iterator[str]:
 
 
 @on_databases
-async def test_no_method_reaches_what_another_namespace_holds(shared: Shared, ours: Store, theirs: Store):
+async def test_no_method_reaches_the_data_of_another_namespace(shared: Shared, ours: Store, theirs: Store):
     assert set(CASES) == set(methods_of(ours))
     run = await fill(ours)
     before = shared.dump("default")

@@ -33,7 +33,7 @@ async def some_runs(store: Store) -> None:
     await start_run(store, "mail-2", workflow="mail", tags=("eu",), created_at=50.0, parent="etl-1")
 
 
-async def test_a_run_that_is_not_there_is_none(store: Store):
+async def test_an_unknown_run_is_none(store: Store):
     assert await store.get_run("nobody") is None
     assert await store.get_runs([]) == []
 
@@ -218,7 +218,7 @@ async def quiet(store: Store) -> None:
         assert time.monotonic() < deadline
 
 
-async def test_changed_returns_when_somebody_else_has_written(store: Store, second_store: Store):
+async def test_a_wait_for_change_ends_when_another_process_has_written(store: Store, second_store: Store):
     await start_claimed_run(store)
     await quiet(store)
     waiting = asyncio.create_task(store.wait_for_change(5))
@@ -230,7 +230,7 @@ async def test_changed_returns_when_somebody_else_has_written(store: Store, seco
     assert time.monotonic() - began < 0.5
 
 
-async def test_changed_gives_up_after_its_time_when_nobody_writes(store: Store):
+async def test_a_wait_for_change_times_out_when_no_process_writes(store: Store):
     await quiet(store)
     began = time.monotonic()
     assert not await store.wait_for_change(0.1)
@@ -273,7 +273,7 @@ HALF = "r\udc80"
 """Half of a character: no text that can be kept has one."""
 
 
-async def test_what_is_looked_for_under_a_name_that_nothing_can_have_is_not_there(store: Store):
+async def test_a_lookup_by_an_impossible_name_finds_nothing(store: Store):
     await start_run(store)
     assert (
         await store.get_run(HALF)

@@ -26,7 +26,7 @@ from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, Qu
 pytestmark = pytest.mark.asyncio
 
 
-async def test_what_code_announces_holds_until_it_announces_something_else(store: Store, second_store: Store):
+async def test_announced_limits_hold_until_others_are_announced(store: Store, second_store: Store):
     assert await store.queues.list() == []
     every = make_limits(3, "10/min", "500 tokens/hour", key_concurrency=1, key_rates=("2/s",))
     await store.queues.declare([NewQueue("b", every), NewQueue("a", make_limits(1))])
@@ -57,7 +57,7 @@ async def test_limits_set_by_hand_stay_until_they_are_taken_back(store: Store):
     assert not (await get_queue(store)).is_overridden
 
 
-async def test_higher_limits_let_through_what_was_passed_over(store: Store, clock: Clock):
+async def test_higher_limits_admit_runs_that_were_throttled(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, None, "1/min", key_concurrency=1, key_rates=("1/hour",))
     await start_queued_runs(store, "acme/1", "acme/2", "acme/3", "other/1", "other/2")
     assert await claim_ids(store, worker) == ["acme/1"]
@@ -74,7 +74,7 @@ async def test_higher_limits_let_through_what_was_passed_over(store: Store, cloc
     assert await claim_ids(store, worker) == ["acme/3"]
 
 
-async def test_lower_limits_hold_for_what_comes_next(store: Store):
+async def test_lower_limits_hold_for_later_claims(store: Store):
     worker = await declare_limited_queue(store, 3)
     await start_queued_runs(store, *"abcd")
     assert await claim_ids(store, worker) == ["a", "b", "c"]
@@ -105,7 +105,7 @@ async def test_a_queue_that_has_runs_already_gets_limits(store: Store, clock: Cl
     assert await claim_ids(store, worker) == ["acme/2"]
 
 
-async def test_a_run_that_is_to_be_cancelled_needs_no_place_in_a_queue_that_gets_limits(store: Store, clock: Clock):
+async def test_a_cancel_requested_run_needs_no_slot_in_a_queue_that_gets_limits(store: Store, clock: Clock):
     worker = await store.workers.register(new_worker(), 1e6)
     for name in ("a", "b"):
         await start_run(store, name, queue=QUEUE, claim_as=worker)
@@ -132,7 +132,7 @@ async def test_a_queue_without_limits_and_pause_is_forgotten_and_lets_everything
     assert (direct.state, direct.is_limited) == (RunState.RUNNING, False)
 
 
-async def test_a_run_that_ended_under_limits_is_reopened_under_those_that_hold_then(store: Store, clock: Clock):
+async def test_a_run_that_ended_under_limits_is_reopened_under_the_current_ones(store: Store, clock: Clock):
     worker = await store.workers.register(new_worker(), 1e6)
     await store.queues.set_limits(QUEUE, make_limits(1))
     await start_queued_runs(store, "a", "b")
@@ -151,7 +151,7 @@ async def test_a_run_that_ended_under_limits_is_reopened_under_those_that_hold_t
     assert (await get_queue(store)).waiting_count == 1
 
 
-async def test_a_paused_queue_lets_nobody_through(store: Store, second_store: Store, clock: Clock):
+async def test_a_paused_queue_admits_no_run(store: Store, second_store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 3)
     await start_queued_runs(store, "a", "b")
     [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=1)
@@ -175,7 +175,7 @@ async def test_a_paused_queue_lets_nobody_through(store: Store, second_store: St
     assert [queue.name for queue in await store.queues.list()] == [QUEUE]
 
 
-async def test_what_is_told_of_a_queue(store: Store, clock: Clock):
+async def test_the_status_of_a_queue(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 4, "5/min", key_concurrency=2)
     await start_queued_runs(store, *[f"acme/{number}" for number in range(5)])
     await start_queued_runs(store, "other/1", "x")
@@ -194,7 +194,7 @@ async def test_what_is_told_of_a_queue(store: Store, clock: Clock):
     assert ((await get_queue(store)).next_start_at, (await get_queue(store)).waiting_count) == (0.0, 3)
 
 
-async def test_of_many_keys_those_with_most_are_told(store: Store):
+async def test_a_status_lists_the_keys_with_the_most_runs(store: Store):
     await declare_limited_queue(store, 1)
     await start_queued_runs(store, *[f"k{number:02}/1" for number in range(MAX_LISTED_KEYS + 5)])
     await start_queued_runs(store, "k24/2")

@@ -58,7 +58,7 @@ async def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store, se
     assert await claim_ids(store, worker) == ["d"]
 
 
-async def test_a_start_in_a_limited_queue_is_not_claimed_by_whoever_starts_it(store: Store):
+async def test_a_start_in_a_limited_queue_is_not_claimed_by_its_starter(store: Store):
     worker = await declare_limited_queue(store, 1)
     run = await start_run(store, "a", queue=QUEUE, claim_as=worker)
     assert (run.state, run.epoch, run.owner, run.is_limited) == (RunState.PENDING, 0, None, True)
@@ -67,7 +67,7 @@ async def test_a_start_in_a_limited_queue_is_not_claimed_by_whoever_starts_it(st
     assert (other.state, other.is_limited) == (RunState.RUNNING, False)
 
 
-async def test_a_full_queue_keeps_back_none_of_the_others(store: Store):
+async def test_a_full_queue_does_not_block_other_queues(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b", "c")
     await start_run(store, "free-1")
@@ -100,7 +100,7 @@ async def test_only_the_queues_and_versions_that_a_worker_serves_are_taken(store
     assert await get_next_wake(store, workflows=[f"{FLOW}@1"]) is None
 
 
-async def test_a_switched_off_workflow_stands_in_nobody_s_way(store: Store):
+async def test_a_disabled_workflow_does_not_block_others(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "off", workflow="mail", priority=9)
     await start_queued_runs(store, "on")
@@ -112,7 +112,7 @@ async def test_a_switched_off_workflow_stands_in_nobody_s_way(store: Store):
     assert await claim_ids(store, worker, workflows=[FLOW, "mail"]) == ["off"]
 
 
-async def test_a_parked_run_gives_up_its_place_and_needs_one_again(store: Store, clock: Clock):
+async def test_a_parked_run_frees_its_slot_and_needs_one_again(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b", "c")
     [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
@@ -130,7 +130,7 @@ async def test_a_parked_run_gives_up_its_place_and_needs_one_again(store: Store,
     assert await claim_ids(store, worker) == ["c"]
 
 
-async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill_worker: Callable[[int], None]):
+async def test_releasing_a_run_frees_its_slot(store: Store, kill_worker: Callable[[int], None]):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b", priority=0)
     await start_queued_runs(store, "c", priority=9)
@@ -148,9 +148,7 @@ async def test_whoever_lets_a_run_go_frees_its_place(store: Store, kill_worker: 
     assert await claim_ids(store, heir) == ["a"]
 
 
-async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(
-    store: Store, kill_worker: Callable[[int], None]
-):
+async def test_a_dead_run_frees_its_slot(store: Store, kill_worker: Callable[[int], None]):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", max_deliveries=1)
     await start_queued_runs(store, "b")
@@ -161,7 +159,7 @@ async def test_a_run_that_took_its_worker_down_too_often_leaves_its_place(
     assert await claim_ids(store, heir) == ["b"]
 
 
-async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock):
+async def test_a_cancel_requested_run_needs_no_slot(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1, "1/min")
     await start_queued_runs(store, "a", "b", "c")
     [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
@@ -178,7 +176,7 @@ async def test_a_run_that_is_cancelled_needs_no_place(store: Store, clock: Clock
     assert "a" in await claim_ids(store, heir)
 
 
-async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store, clock: Clock):
+async def test_paused_runs_have_no_slot_and_do_not_block_others(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "a", "b")
     assert await commit_ops(store, PauseRun("a", clock.now)) == [OpStatus.DONE]
@@ -195,7 +193,7 @@ async def test_paused_runs_have_no_place_and_stand_in_nobody_s_way(store: Store,
     assert await claim_ids(store, worker) == ["b"]
 
 
-async def test_a_retry_needs_a_place_and_goes_before_what_has_not_begun(store: Store, clock: Clock):
+async def test_a_retried_run_needs_a_slot_and_goes_before_unstarted_runs(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1, "2/min")
     await start_queued_runs(store, "a", "b")
     [a] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
@@ -329,7 +327,7 @@ async def test_a_key_has_no_more_places_than_it_may(store: Store):
     assert await claim_ids(store, worker) == ["z"]
 
 
-async def test_a_key_at_its_limit_is_passed_over_however_much_of_it_there_is(store: Store):
+async def test_a_key_at_its_limit_is_skipped_however_many_runs_it_has(store: Store):
     worker = await declare_limited_queue(store, None, key_concurrency=1)
     await start_queued_runs(store, *[f"acme/{number}" for number in range(60)], priority=5)
     await start_queued_runs(store, "other/1")
@@ -355,7 +353,7 @@ async def test_each_key_has_a_rate_of_its_own(store: Store, clock: Clock):
     assert await get_next_wake(store) == clock.now + 20
 
 
-async def test_a_parked_run_of_a_full_key_waits_for_its_place(store: Store, clock: Clock):
+async def test_a_parked_run_of_a_full_key_waits_for_a_slot(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, None, key_concurrency=1)
     await start_queued_runs(store, "acme/1", "acme/2", "other/1")
     [first, other] = await store.claims.claim(worker, **CLAIM_FILTER, limit=9)
@@ -372,7 +370,7 @@ async def test_a_parked_run_of_a_full_key_waits_for_its_place(store: Store, cloc
 # Order
 
 
-async def test_keys_take_turns_and_one_that_comes_late_begins_where_the_queue_is(store: Store):
+async def test_keys_take_turns_and_a_late_key_starts_at_the_current_turn(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, *[f"acme/{number}" for number in range(100)])
     order: list[str] = []
@@ -410,7 +408,7 @@ async def test_priority_goes_before_turns(store: Store):
     assert order == ["a/3", "a/4", "a/1", "b/1", "late/1"]
 
 
-async def test_runs_of_one_priority_change_nobodys_turn_among_those_of_another(store: Store):
+async def test_runs_of_one_priority_do_not_change_the_turns_of_another(store: Store):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, *[f"acme/{number}" for number in range(50)])
     await start_queued_runs(store, "acme/urgent", priority=5)
@@ -423,7 +421,7 @@ async def test_runs_of_one_priority_change_nobodys_turn_among_those_of_another(s
     assert order == ["acme/urgent", "acme/0", "late/0"]
 
 
-async def test_a_delayed_run_waits_for_its_time_and_then_for_a_place(store: Store, clock: Clock):
+async def test_a_delayed_run_waits_for_its_time_and_then_for_a_slot(store: Store, clock: Clock):
     worker = await declare_limited_queue(store, 1)
     await start_queued_runs(store, "later", available_at=clock.now + 5, priority=9)
     assert await get_next_wake(store) == clock.now + 5

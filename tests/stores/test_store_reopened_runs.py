@@ -42,7 +42,7 @@ async def reopen(store: Store, run_id: str = "r", *, run_again: bool = False) ->
 
 
 @pytest.mark.parametrize("state", [RunState.FAILED, RunState.DEAD, RunState.CANCELLED])
-async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, state: RunState):
+async def test_reopening_removes_the_end_and_the_run_continues(store: Store, state: RunState):
     run = await start_claimed_run(store)
     await commit_ops(store, append(run, 1), finish(run, state))
     assert await reopen(store) is DONE
@@ -54,14 +54,14 @@ async def test_reopening_forgets_the_end_and_lets_the_run_go_on(store: Store, st
     assert (again.id, again.epoch) == ("r", 2)
 
 
-async def test_an_end_keeps_what_a_retry_takes_back(store: Store):
+async def test_an_end_stores_what_a_retry_removes(store: Store):
     run = await start_claimed_run(store)
     back = rewind(3, 7, command_count=5, timer_count=2, is_compensated=True, once_seqs=(3,))
     await commit_ops(store, finish(run, FAILED, rewind=back))
     assert (await read_run(store)).rewind == back
 
 
-async def test_reopening_takes_back_what_failed_and_what_was_issued_because_of_it(store: Store):
+async def test_reopening_removes_what_failed_and_what_was_issued_because_of_it(store: Store):
     run = await start_claimed_run(store)
     ops = [
         append(run, 0, position=0),
@@ -137,7 +137,7 @@ async def test_reopening_keeps_the_intents_of_once_steps(store: Store):
     assert history.attempts[1].intent
 
 
-async def test_reopening_forgets_the_attempts_of_steps_that_were_begun_because_of_what_it_takes_back(store: Store):
+async def test_reopening_deletes_the_attempts_of_steps_that_it_removes(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, append(run, 0, position=1, ok=False))
     await commit_ops(
@@ -153,7 +153,7 @@ async def test_reopening_forgets_the_attempts_of_steps_that_were_begun_because_o
     assert sorted(history.attempts) == [0, 3]
 
 
-async def test_there_is_nothing_to_reopen_in_a_run_that_goes_on_or_has_completed(store: Store):
+async def test_an_unfinished_or_completed_run_cannot_be_reopened(store: Store):
     run = await start_claimed_run(store)
     assert await reopen(store) is OpStatus.ENDED
     await commit_ops(store, finish(run))
@@ -177,7 +177,7 @@ async def test_a_run_can_fail_and_be_reopened_in_one_batch(store: Store):
     assert len(await list_signals(store, run)) == 1
 
 
-async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store):
+async def test_a_once_step_is_not_run_again_unless_requested(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once_seqs=(1,))))
     assert await reopen(store) is REFUSED
@@ -187,7 +187,7 @@ async def test_a_once_step_is_not_run_again_unless_somebody_says_so(store: Store
     assert await list_record_seqs(store, run) == []
 
 
-async def test_what_was_undone_cannot_go_on(store: Store):
+async def test_a_compensated_run_cannot_be_reopened(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, is_compensated=True)))
     assert await reopen(store, run_again=True) is OpStatus.COMPENSATED
@@ -237,7 +237,7 @@ async def test_a_retry_reopens_the_run_whose_failure_it_takes_back(store: Store)
 @pytest.mark.parametrize(
     ("ending", "answer"), [({"once_seqs": (0,)}, REFUSED), ({"is_compensated": True}, OpStatus.COMPENSATED)], ids=str
 )
-async def test_nothing_changes_when_one_of_them_cannot_be_reopened(store: Store, ending, answer):
+async def test_nothing_changes_when_one_of_the_runs_cannot_be_reopened(store: Store, ending, answer):
     parent, child = await failed_family(store, rewind=rewind(0, **ending))
     assert await reopen(store, "p") is answer
     assert [await get_state(store, name) for name in "pc"] == [FAILED] * 2
@@ -269,7 +269,7 @@ async def test_a_run_that_is_going_on_already_is_awaited_again(store: Store):
     assert [(s.name, s.position) for s in await list_signals(store, parent)] == [("completed", 0)]
 
 
-async def test_a_run_that_has_completed_meanwhile_is_asked_again_how_it_ended(store: Store):
+async def test_the_end_of_a_run_that_has_completed_meanwhile_is_read_again(store: Store):
     parent, _ = await failed_family(store, rewind=rewind(0))
     await reopen(store, "c")
     await commit_ops(store, finish(await claim_run(store)))
@@ -279,7 +279,7 @@ async def test_a_run_that_has_completed_meanwhile_is_asked_again_how_it_ended(st
     assert (answer.is_linked, answer.run.output) == (False, b'"done"')
 
 
-async def test_a_run_that_somebody_else_has_started_is_left_as_it_is(store: Store):
+async def test_a_run_that_another_run_has_started_is_unchanged(store: Store):
     parent, other = await start_claimed_run(store, "p"), await start_claimed_run(store, "other")
     await commit_ops(store, AwaitRun("other", link(parent)))
     await commit_ops(store, finish(other, FAILED))
@@ -330,7 +330,7 @@ async def test_siblings_that_were_cancelled_with_the_run_are_reopened_too(store:
     assert [(s.name, s.position) for s in await list_signals(store, again)] == [("completed", at) for at in range(3)]
 
 
-async def test_a_sibling_that_cannot_be_reopened_keeps_nobody_from_going_on(store: Store):
+async def test_a_sibling_that_cannot_be_reopened_does_not_block_the_others(store: Store):
     await failed_siblings(store, rewind=rewind(0, is_compensated=True))
     assert await reopen(store, "p") is DONE
     assert [await get_state(store, name) for name in "ab"] == [RunState.PENDING, RunState.CANCELLED]
@@ -339,7 +339,7 @@ async def test_a_sibling_that_cannot_be_reopened_keeps_nobody_from_going_on(stor
     assert (answer.is_linked, answer.run.state) == (False, RunState.CANCELLED)
 
 
-async def test_a_run_that_was_started_because_of_what_is_taken_back_is_left_as_it_is(store: Store):
+async def test_a_run_that_was_started_because_of_what_is_removed_is_unchanged(store: Store):
     parent = await start_claimed_run(store, "p")
     [answer] = await commit_ops(store, start_child(parent, "c", position=1, claim_as=parent.owner))
     await commit_ops(store, append(parent, 0, position=0, ok=False), finish(answer.run, FAILED))

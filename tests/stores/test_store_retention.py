@@ -94,7 +94,7 @@ def rows_left(store: Store) -> dict[str, int]:
         return {name: db.execute(f"SELECT count(*) FROM {store.schema}.{name}").fetchone()[0] for name in tables}  # type: ignore
 
 
-async def test_ended_runs_go_and_others_stay(store: Store):
+async def test_ended_runs_are_deleted_and_others_stay(store: Store):
     for name, state in (("done", COMPLETED), ("off", CANCELLED), ("bad", FAILED)):
         await ended(store, name, state)
     await ended(store, "late", at=LATER)
@@ -162,7 +162,7 @@ async def test_a_family_goes_as_a_whole_or_stays(store: Store):
     assert (gone, kept) == ({"p", "c", "d"}, {})
 
 
-async def test_a_failed_run_that_nobody_waited_for_keeps_its_family(store: Store):
+async def test_a_failed_run_that_no_run_waited_for_keeps_its_group(store: Store):
     parent = await start_claimed_run(store, "p")
     detached = StartRun(new_run("c", parent="p"), link=link(parent, 0, awaited=False))
     await commit_ops(store, detached, finish(parent))
@@ -180,7 +180,7 @@ async def test_the_workflow_of_the_run_on_top_decides(store: Store):
     assert (await prune(store, workflow="main"))[0] == {"p", "c"}
 
 
-async def test_what_an_unfinished_run_was_told_of_is_kept(store: Store):
+async def test_a_run_whose_end_an_unfinished_run_has_is_kept(store: Store):
     done = await ended(store, "shared")
     waits = await start_claimed_run(store, "w", workflow="other")
     [answer] = await commit_ops(store, AwaitRun("shared", link(waits)))
@@ -191,7 +191,7 @@ async def test_what_an_unfinished_run_was_told_of_is_kept(store: Store):
     assert done.key
 
 
-async def test_an_end_in_the_mailbox_is_kept_for_whoever_parked(store: Store):
+async def test_an_end_in_the_mailbox_is_kept_for_a_parked_run(store: Store):
     shared = await start_claimed_run(store, "shared")
     waits = await start_claimed_run(store, "w", workflow="other")
     await commit_ops(store, AwaitRun("shared", link(waits)), park(waits, awaited_positions=(0,)))
@@ -249,7 +249,7 @@ async def test_the_newest_are_kept(store: Store):
     assert set(kept.values()) == {KeepReason.NEWEST}
 
 
-async def test_what_nobody_has_had_is_kept_unless_one_says_so(store: Store, kill_worker: Callable[[int], None]):
+async def test_an_unclaimed_result_is_kept_unless_requested_otherwise(store: Store, kill_worker: Callable[[int], None]):
     starter = await store.workers.register(new_worker("script"), 10.0)
     await start_run(store, "orphan", has_generated_id=True, starter=starter)
     kill_worker(starter)
@@ -269,7 +269,7 @@ async def test_runs_can_be_named(store: Store):
     assert (done.run_ids, done.keep_reasons) == ((), {"c": KeepReason.NOT_SELECTED})
 
 
-async def test_what_is_gone_is_unknown(store: Store):
+async def test_a_deleted_run_is_unknown(store: Store):
     await ended(store, "r", FAILED)
     await prune(store, states=ALL_ENDED)
     unknown = [OpStatus.UNKNOWN_RUN] * 2
@@ -312,7 +312,7 @@ async def test_large_values_go_with_the_last_that_refers_to_them(store: Store):
     assert rows_left(store)["blobs"] == 0
 
 
-async def test_two_prune_at_once_while_runs_go_on(store: Store, second_store: Store):
+async def test_two_processes_prune_at_once_while_runs_continue(store: Store, second_store: Store):
     """Nothing that is unfinished is lost, each run is deleted once, and large values are there for whoever refers."""
     blobs = [secrets.token_bytes(40_000).hex().encode() for _ in range(3)]
     for number in range(60):
@@ -352,7 +352,7 @@ async def sqlite(tmp_path: Path, clock: Clock) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-async def test_a_damaged_row_is_kept_and_the_others_go(sqlite: SqliteStore):
+async def test_a_damaged_row_is_kept_and_the_others_are_deleted(sqlite: SqliteStore):
     for name in "abc":
         await ended(sqlite, name)
     with sqlite3.connect(sqlite.path) as connection:

@@ -159,7 +159,7 @@ async def test_a_run_whose_starter_retired_is_an_orphan_too(store: Store):
     assert (await join(store)).run.id == "left"
 
 
-async def test_a_failed_run_that_a_person_retried_is_an_orphan_again_when_its_starter_is_gone(store: Store):
+async def test_a_retried_run_is_an_orphan_again_when_its_starter_is_dead(store: Store):
     starter = await store.workers.register(new_worker(), 10.0)
     run = await start_run(store, "retried", claim_as=starter, starter=starter, has_generated_id=True)
     await commit_ops(store, finish(run, RunState.FAILED))
@@ -194,7 +194,7 @@ async def test_an_ended_orphan_is_not_joined(store: Store):
     assert (await join(store)).run.id == "new"
 
 
-async def test_a_result_that_came_after_its_starters_death_goes_to_the_next_who_asks_for_it(store: Store, kill_worker):
+async def test_a_result_after_the_starters_death_goes_to_the_next_caller(store: Store, kill_worker):
     await orphan(store, kill_worker)
     run = await claim_run(store)
     await commit_ops(store, finish(run))
@@ -203,7 +203,7 @@ async def test_a_result_that_came_after_its_starters_death_goes_to_the_next_who_
     assert (await join(store, "two")).run.id == "two"
 
 
-async def test_a_result_that_came_after_its_starter_left_in_good_order_is_not_kept_for_anybody(store: Store):
+async def test_a_result_after_the_starter_retired_is_not_reserved_for_a_caller(store: Store):
     starter = await store.workers.register(new_worker("starter"), 10.0)
     await start_run(store, "left", starter=starter, has_generated_id=True)
     await store.workers.retire(starter)
@@ -328,7 +328,7 @@ async def test_signals_to_a_held_run_reach_its_holder_in_order(store: Store, sec
     assert set(last.signals) <= set(again.signals)  # what was told may be told again
 
 
-async def test_a_consumed_signal_is_gone_and_ids_are_never_used_again(store: Store):
+async def test_a_consumed_signal_is_deleted_and_ids_are_never_reused(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, signal())
     [(_, first)] = (await store.claims.get_new_signals(run.owner or 0, 0)).signals

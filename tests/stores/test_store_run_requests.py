@@ -43,7 +43,7 @@ async def claimable(store: Store) -> list[str]:
 # Cancelling
 
 
-async def test_the_holder_of_a_run_is_asked_to_cancel_it(store: Store, second_store: Store):
+async def test_the_holder_of_a_run_gets_a_cancel_request(store: Store, second_store: Store):
     run = await start_claimed_run(store)
     assert await store.claims.get_run_requests(run.owner or 0) == []
     assert await commit_ops(second_store, CANCEL) == [DONE]
@@ -76,7 +76,7 @@ async def test_the_order_within_a_batch_decides_between_a_cancel_and_an_end(stor
     assert answers == [DONE, DONE]
 
 
-async def test_a_run_that_cannot_go_on_may_end_whatever_is_asked_of_it(store: Store):
+async def test_a_run_that_cannot_continue_may_end_whatever_is_requested(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, CANCEL)
     assert await commit_ops(store, finish(run, RunState.FAILED, respect_cancel=False)) == [DONE]
@@ -94,7 +94,7 @@ async def test_asking_twice_is_harmless(store: Store):
     assert await commit_ops(store, CANCEL) == [OpStatus.DUPLICATE]
 
 
-async def test_a_run_that_nobody_has_ever_claimed_is_cancelled_at_once(store: Store):
+async def test_a_run_that_was_never_claimed_is_cancelled_at_once(store: Store):
     await start_run(store)
     assert await commit_ops(store, CANCEL) == [DONE]
     ended = await read_run(store)
@@ -118,14 +118,14 @@ async def test_a_cancel_wakes_a_parked_run(store: Store, clock):
     assert await claimable(store) == ["r"]
 
 
-async def test_a_cancel_can_be_meant_for_what_the_caller_has_started_itself(store: Store):
+async def test_a_cancel_can_be_limited_to_the_run_that_the_caller_started(store: Store):
     run = await start_claimed_run(store)
     assert await commit_ops(store, CancelRun("r", AT, seed=b"another")) == [REFUSED]
     assert (await read_run(store)).cancel_state is CancelState.NONE
     assert await commit_ops(store, CancelRun("r", AT, seed=run.seed)) == [DONE]
 
 
-async def test_what_is_started_can_be_cancelled_in_the_same_commit(store: Store):
+async def test_a_run_can_be_started_and_cancelled_in_the_same_commit(store: Store):
     """As by a parent that starts a run and gives it up at once: both are written together."""
     worker = await store.workers.register(new_worker(), 10.0)
     first = new_run("r", seed=b"mine")
@@ -190,7 +190,7 @@ async def test_a_parked_run_sleeps_through_signals_and_timers_while_it_is_paused
     assert await claimable(store) == ["r"]
 
 
-async def test_the_holder_of_a_run_is_asked_to_pause_it_and_parks_it(store: Store, clock):
+async def test_the_holder_of_a_run_gets_a_pause_request_and_parks_it(store: Store, clock):
     run = await start_claimed_run(store)
     await commit_ops(store, PAUSE)
     assert await store.claims.get_run_requests(run.owner or 0) == [
@@ -269,7 +269,7 @@ async def test_a_park_for_a_pause_is_fenced_and_repeated_like_any_other(store: S
     assert await commit_ops(store, op) == [FENCED]
 
 
-async def test_requests_are_told_to_whoever_holds_the_run(store: Store):
+async def test_requests_go_to_the_holder_of_the_run(store: Store):
     one, two = await start_claimed_run(store, "one"), await start_claimed_run(store, "two")
     await commit_ops(store, CancelRun("one", AT), PauseRun("one", AT), PauseRun("two", AT))
     assert await store.claims.get_run_requests(one.owner or 0) == [

@@ -27,7 +27,7 @@ async def put(store: Store, *new: ScheduleDefinition, **options: Any) -> list[Sc
     return await store.schedules.put(new, **options)
 
 
-async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(store: Store, second_store: Store):
+async def test_schedules_are_visible_to_all_processes_in_the_order_of_their_names(store: Store, second_store: Store):
     kept = await put(store, NIGHTLY, FULL)
     assert kept == [Schedule(NIGHTLY, 1_000_000.0, 1_000_000.0), Schedule(FULL, 1_000_000.0, 1_000_000.0)]
     assert await second_store.schedules.list() == [kept[1], kept[0]]
@@ -36,7 +36,7 @@ async def test_what_is_put_is_there_for_everybody_in_the_order_of_the_names(stor
     assert await put(store) == []
 
 
-async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settled(store: Store, clock: Clock):
+async def test_another_timing_starts_over_and_other_changes_keep_fired_up_to(store: Store, clock: Clock):
     await put(store, NIGHTLY)
     assert await store.schedules.advance(
         "nightly", 1_000_000.0, 1_000_800.0, run_id="nightly@x", skipped_at=1_000_700.0
@@ -53,13 +53,13 @@ async def test_another_timing_begins_anew_and_anything_else_leaves_what_is_settl
     assert kept.fired_up_to == 1_005_000.0
 
 
-async def test_what_is_there_stays_if_it_is_not_to_be_replaced(store: Store, second_store: Store):
+async def test_an_existing_schedule_stays_without_replace(store: Store, second_store: Store):
     [first] = await put(store, NIGHTLY)
     assert await put(second_store, replace(NIGHTLY, timing="@daily"), replace=False) == [first]
     assert await store.schedules.list() == [first]
 
 
-async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, second_store: Store):
+async def test_concurrent_puts_of_the_same_schedule_agree(store: Store, second_store: Store):
     wanted = [replace(NIGHTLY, priority=number) for number in range(6)]
     kept = await asyncio.gather(
         *(put(store if number % 2 else second_store, new, replace=False) for number, new in enumerate(wanted))
@@ -68,7 +68,7 @@ async def test_many_who_make_the_same_schedule_agree_about_it(store: Store, seco
     assert kept == [[one]] * 6
 
 
-async def test_of_many_who_settle_the_same_tick_one_does(store: Store, second_store: Store):
+async def test_of_many_processes_that_advance_the_same_tick_one_succeeds(store: Store, second_store: Store):
     await put(store, NIGHTLY)
     tries = [
         (store if number % 2 else second_store).schedules.advance(
@@ -82,7 +82,7 @@ async def test_of_many_who_settle_the_same_tick_one_does(store: Store, second_st
     assert (kept.fired_up_to, kept.last_run) == (1_000_100.0, f"r{done.index(True)}")
 
 
-async def test_what_is_settled_never_goes_back_and_what_is_not_told_stays(store: Store):
+async def test_fired_up_to_never_decreases_and_omitted_fields_stay(store: Store):
     await put(store, NIGHTLY)
     assert await store.schedules.advance("nightly", 1_000_000.0, 1_000_100.0, run_id="r1", skipped_at=1_000_050.0)
     assert await store.schedules.advance("nightly", 1_000_100.0, 1_000_000.0)
@@ -105,7 +105,7 @@ async def test_a_pause_is_set_and_lifted_once(store: Store, second_store: Store,
     assert not await store.schedules.resume("none")
 
 
-async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Store, second_store: Store, clock: Clock):
+async def test_a_deleted_schedule_starts_over_when_it_is_created_again(store: Store, second_store: Store, clock: Clock):
     worker = await store.workers.register(new_worker(), 60.0)
     await put(store, NIGHTLY, worker=worker)
     await store.schedules.advance("nightly", 1_000_000.0, 1_000_100.0, run_id="r1")
@@ -115,7 +115,7 @@ async def test_one_that_is_deleted_is_gone_and_made_anew_begins_anew(store: Stor
     assert await put(store, NIGHTLY) == [Schedule(NIGHTLY, 1_001_000.0, 1_001_000.0)]
 
 
-async def test_it_is_announced_as_long_as_one_of_its_workers_lives(
+async def test_a_schedule_is_announced_as_long_as_one_of_its_workers_lives(
     store: Store, clock: Clock, kill_worker: Callable[[int], None]
 ):
     workers = [await store.workers.register(new_worker(name), 60.0) for name in "abc"]

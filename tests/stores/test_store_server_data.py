@@ -45,9 +45,7 @@ TWICE = CALL + CALL
 # Documents
 
 
-async def test_a_document_is_kept_under_its_kind_and_name_and_its_version_rises(
-    store: Store, second_store: Store, clock
-):
+async def test_a_document_is_stored_by_kind_and_name_and_its_version_rises(store: Store, second_store: Store, clock):
     first = await store.documents.put("key", "ann", b'{"a":1}')
     assert first == Document("key", "ann", b'{"a":1}', 1, 1_000_000.0, 1_000_000.0)
     clock.advance(5)
@@ -94,7 +92,7 @@ async def test_a_change_of_another_version_than_the_one_that_is_there_is_refused
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "there"])
-async def test_of_two_who_change_the_same_version_one_wins(store: Store, second_store: Store, there: bool):
+async def test_of_two_changes_of_the_same_version_one_wins(store: Store, second_store: Store, there: bool):
     for number in range(8):
         name, version = f"d{number}", int(there)
         if there:
@@ -111,7 +109,7 @@ async def test_of_two_who_change_the_same_version_one_wins(store: Store, second_
 
 
 @pytest.mark.parametrize(("kind", "name"), [("", "a"), ("key", ""), ("key", "\udc80")])
-async def test_a_place_that_no_store_can_keep_is_refused_in_words(store: Store, kind: str, name: str):
+async def test_a_name_that_no_store_can_keep_is_refused_with_an_explanation(store: Store, kind: str, name: str):
     with pytest.raises(UsageError, match="document"):
         await store.documents.put(kind, name, b"{}")
     assert await store.documents.list(kind, [name]) == []
@@ -152,7 +150,7 @@ async def test_old_entries_go_and_their_ids_are_never_used_again(store: Store):
     assert last.id > newest[0].id
 
 
-async def test_whatever_is_asked_for_can_be_noted(store: Store):
+async def test_any_text_can_be_in_the_audit_log(store: Store):
     strange = AuditEvent(1.0, "", "nul \x00", "a", "half \udc80 of it", "denied", "::1")
     await store.audit_log.append([strange])
     assert [audit.event for audit in await store.audit_log.list()] == [replace(strange, target="half ? of it")]
@@ -165,7 +163,7 @@ def spend(run: Run, seq: int, used: Usage = CALL, model: str = "openai:gpt-5", *
     return append(run, seq, used=used, **fields)._replace(model=model)
 
 
-async def test_what_records_have_used_is_told_by_day_workflow_and_model(store: Store, second_store: Store):
+async def test_usage_is_summed_by_day_workflow_and_model(store: Store, second_store: Store):
     run = await start_claimed_run(store, "r")
     other = await start_claimed_run(store, "other", workflow="chat")
     midnight = 12 * DAY
@@ -193,7 +191,7 @@ async def test_what_records_have_used_is_told_by_day_workflow_and_model(store: S
     assert await store.daily_usage.get(SECOND, FIRST) == []
 
 
-async def test_what_is_not_kept_by_day_makes_no_line(store: Store):
+async def test_usage_without_calls_has_no_row(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, spend(run, 0, Usage()), spend(run, 1, Usage(seconds=3.0)))
     assert await store.daily_usage.get(*EVER) == []
@@ -213,7 +211,7 @@ async def test_an_append_that_is_repeated_is_counted_once(store: Store, second_s
     assert await store.daily_usage.get(*EVER) == [DailyUsage(FIRST, "etl", "openai:gpt-5", TWICE + CALL)]
 
 
-async def test_what_was_used_stays_when_records_go(store: Store):
+async def test_usage_stays_when_records_are_deleted(store: Store):
     """A retry that takes them back, a fork that begins with nothing used, and pruning."""
     run = await start_claimed_run(store)
     failed = finish(run, RunState.FAILED, rewind=rewind(0, command_count=0))
@@ -231,7 +229,7 @@ async def test_what_was_used_stays_when_records_go(store: Store):
     assert await store.daily_usage.get(*EVER) == expected
 
 
-async def test_what_many_use_at_once_adds_up(store: Store, second_store: Store):
+async def test_concurrent_usage_adds_up(store: Store, second_store: Store):
     """In group commits of two processes, in any order of models: nothing is lost, and nobody waits in a circle."""
     models, draw = ["a:1", "b:2", "c:3"], random.Random(7)
     expected: Counter[str] = Counter()

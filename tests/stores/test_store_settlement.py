@@ -40,7 +40,7 @@ async def records(store: Store, run: Run) -> list[Record]:
     return list(history.records)
 
 
-async def test_the_outcome_stands_behind_what_is_kept_before_anybody_can_take_the_run_up(store: Store):
+async def test_the_outcome_follows_the_kept_records_before_any_worker_can_claim_the_run(store: Store):
     run = await start_claimed_run(store)
     ops = [
         append(run, 0, position=0),
@@ -60,7 +60,7 @@ async def test_the_outcome_stands_behind_what_is_kept_before_anybody_can_take_th
     assert await commit_ops(store, append(again, 4, position=3)) == [DONE]
 
 
-async def test_whoever_follows_the_run_is_told_of_the_new_outcome(store: Store):
+async def test_followers_of_the_run_see_the_new_outcome(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(
         store, append(run, 0), append(run, 1, ok=False), finish(run, FAILED, rewind=rewind(1, once_seqs=(1,)))
@@ -86,7 +86,7 @@ async def test_a_large_outcome_is_kept(store: Store):
     assert [one.payload for one in await records(store, run)] == [large]
 
 
-async def test_a_step_that_did_not_happen_has_no_outcome_and_only_what_is_said_is_taken_back(store: Store):
+async def test_a_step_that_did_not_happen_has_no_outcome_and_only_the_given_rewind_is_removed(store: Store):
     run = await start_claimed_run(store)
     both = [append(run, 0, position=0, ok=False), append(run, 1, position=1, ok=False)]
     await commit_ops(store, *both, finish(run, FAILED, rewind=rewind(0, 1, command_count=2, once_seqs=(0, 1))))
@@ -95,7 +95,7 @@ async def test_a_step_that_did_not_happen_has_no_outcome_and_only_what_is_said_i
     assert await get_state(store) is RunState.PENDING
 
 
-async def test_who_comes_too_late_changes_nothing(store: Store):
+async def test_a_stale_settlement_changes_nothing(store: Store):
     run = await start_claimed_run(store)
     await commit_ops(store, append(run, 0, position=1, ok=False), finish(run, FAILED, rewind=rewind(0, once_seqs=(0,))))
     late = settling(run, rewind(0), b'"late"')
@@ -109,7 +109,7 @@ async def test_who_comes_too_late_changes_nothing(store: Store):
     assert [one.payload for one in await records(store, run)] == [b'"anew"']
 
 
-async def test_nobody_settles_what_was_undone_or_is_not_there(store: Store):
+async def test_a_compensated_or_unknown_run_cannot_be_settled(store: Store):
     run = await start_claimed_run(store)
     ended = rewind(0, is_compensated=True, once_seqs=(0,))
     await commit_ops(store, append(run, 0, position=1, ok=False), finish(run, FAILED, rewind=ended))

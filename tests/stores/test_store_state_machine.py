@@ -181,8 +181,16 @@ class StoreMachine(RuleBasedStateMachine):
                 self.same_started(answer, wanted)
             else:
                 assert answer is wanted, f"{op}: {answer}, not {wanted}"
+            if isinstance(op, ReopenRun) and answer is OpStatus.DONE:
+                self.forget_ends(op.run_id)
         self.number_signals()
         self.last, self.last_answers = ops, answers
+
+    def forget_ends(self, run_id: str) -> None:
+        """A run is reopened, perhaps with its children, and the same commit may end it again in another way."""
+        if self.ends.pop(run_id, None) is not None:
+            for child in [run["id"] for run in self.model.runs.values() if run["parent"] == run_id]:
+                self.forget_ends(child)
 
     def same_started(self, answer: StartResult, wanted: tuple[dict[str, Any], bool, bool]) -> None:
         row, created, linked = wanted
@@ -446,7 +454,7 @@ class StoreMachine(RuleBasedStateMachine):
     # What happens
 
     @initialize(seed=seeds)
-    def somebody_is_there(self, seed: int) -> None:
+    def a_worker_registers(self, seed: int) -> None:
         self.random.seed(seed)
         self.has_limits = self.one_of((True, False))
         self.registers()
@@ -467,7 +475,7 @@ class StoreMachine(RuleBasedStateMachine):
         can += [self.works] * 6 + [self.leaves] * 2 + [self.fails, self.takes_its_worker_down] if held else []
         can += [self.has_a_signal_when_it_would_leave] if any(self.model.mailboxes[run["id"]] for run in held) else []
         can += [self.begets] * 3 if held else []
-        can += [self.asks_people] * 3 + [self.tells_and_remembers] * 2 if held else []
+        can += [self.requests_approvals] * 3 + [self.publishes_and_remembers] * 2 if held else []
         can += [self.fails_with_its_child] * 4 if any(self.ends_for(run) for run in held) else []
         can += [self.claims] * 5 if self.model.due(SERVED, None) else []
         can += [self.is_signalled] * 2 if any(run["state"] is WAITING for run in runs) else []
@@ -594,13 +602,13 @@ class StoreMachine(RuleBasedStateMachine):
         end = FinishRun(run["key"], run["epoch"], RunState.FAILED, None, FAILURE, self.clock(), back)
         self.committed(lambda: AppendRecord(run["key"], record), lambda: end)
 
-    def asks_people(self) -> None:
+    def requests_approvals(self) -> None:
         """Ask them, and wait for them, who may answer at once."""
         self.committed(self.draw_question)
         if self.mostly():
             self.committed(self.one_of((self.draw_answer, self.draw_park, self.draw_reminder)))
 
-    def tells_and_remembers(self) -> None:
+    def publishes_and_remembers(self) -> None:
         self.committed(self.one_of((self.draw_notices, self.draw_notices, self.draw_memory)))
 
     def begets(self) -> None:
@@ -867,12 +875,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert spent == {place: used for place, used in model.spent.items() if used != Usage()}
         assert len(spent) == len(seen["spent"]), "one line for each"
         assert seen["switches"] == model.switches
-        queues = model.told_queues()
+        queues = model.list_queues()
         assert seen["queues"] == queues, f"{seen['queues']}, not {queues}"
         assert {w: [tuple(r) for r in asked] for w, asked in seen["requests"].items()} == {
             worker: model.requests(worker) for worker in model.workers
         }
-        self.people_are_asked_and_told(seen, rows)
+        self.approvals_and_events_are_as_the_model_says(seen, rows)
         self.workers_are_as_they_should(seen["workers"])
         for worker, signals in seen["signals"].items():
             held = [(run["key"], one["id"]) for run in model.held_by(worker) for one in model.mailboxes[run["id"]]]
@@ -887,7 +895,7 @@ class StoreMachine(RuleBasedStateMachine):
                 continue  # where there are limits, it may be too early, and never too late
             assert told == wanted
 
-    def people_are_asked_and_told(self, seen: Any, rows: list[dict[str, Any]]) -> None:
+    def approvals_and_events_are_as_the_model_says(self, seen: Any, rows: list[dict[str, Any]]) -> None:
         model = self.model
         asked = {approval.id: asdict(approval) for approval in seen["approvals"]}
         assert {name: {**row, "request": model.approvals[name]["request"]} for name, row in asked.items()} == (

@@ -67,7 +67,7 @@ def ids(runs: Sequence[Run]) -> list[str]:
     return [run.id for run in runs]
 
 
-async def test_a_death_in_company_counts_against_nobody(store: Store, kill_worker: Kill):
+async def test_a_death_of_a_worker_with_several_runs_counts_against_none(store: Store, kill_worker: Kill):
     number = await hold_together(store, "abc", max_deliveries=1)
     assert await die(store, kill_worker, number) == ()
     for name in "abc":
@@ -148,7 +148,7 @@ async def test_a_worker_that_wants_no_suspects_gets_none(store: Store, kill_work
     assert ids(await take(store, suspect_delay_s=30.0)) == ["a"]
 
 
-async def test_suspects_are_due_for_whoever_asks(store: Store, kill_worker: Kill, clock):
+async def test_suspects_count_for_the_next_wake_time(store: Store, kill_worker: Kill, clock):
     await isolate(store, kill_worker, "ab")
     asked = {"workflows": CLAIM_FILTER["workflows"], "queues": CLAIM_FILTER["queues"]}
     due = await store.claims.get_next_wake_at(**asked)
@@ -204,7 +204,7 @@ async def test_a_person_who_retries_a_dead_run_clears_it(store: Store, kill_work
     assert ids(await take(store, suspect_delay_s=None)) == ["a"]
 
 
-async def test_a_suspect_stays_one_when_it_is_given_back_paused_and_cancelled(store: Store, kill_worker: Kill, clock):
+async def test_a_suspect_stays_one_when_it_is_released_paused_and_cancelled(store: Store, kill_worker: Kill, clock):
     await isolate(store, kill_worker, "ab")
     [a] = await take(store)
     await commit_ops(store, ReleaseRun(a.key, a.epoch, clock.now + 5))
@@ -242,7 +242,7 @@ async def test_one_bad_run_ends_dead_and_none_of_its_neighbors_does(store: Store
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_a_suspect_in_a_limited_queue_needs_a_place(store: Store, kill_worker: Kill, concurrency: int):
+async def test_a_suspect_in_a_limited_queue_needs_a_slot(store: Store, kill_worker: Kill, concurrency: int):
     await isolate(store, kill_worker, "ab")
     await store.queues.declare([NewQueue("default", QueueLimits(concurrency))])
     [a] = await take(store)
@@ -267,7 +267,7 @@ async def test_a_paused_queue_gives_no_suspects(store: Store, kill_worker: Kill)
     assert ids(await take(store)) == ["a"]
 
 
-async def test_a_suspect_that_is_to_be_cancelled_needs_no_place(store: Store, kill_worker: Kill):
+async def test_a_suspect_with_a_cancel_request_needs_no_slot(store: Store, kill_worker: Kill):
     await isolate(store, kill_worker, "ab")
     await store.queues.declare([NewQueue("default", QueueLimits(1))])
     await take(store)

@@ -83,7 +83,7 @@ async def run(store: Store) -> Run:
 
 @with_a_database
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
-async def test_what_was_done_and_the_outcome_are_committed_together(store: Store, run: Run, plain: bool):
+async def test_changes_and_the_outcome_are_committed_together(store: Store, run: Run, plain: bool):
     transaction = await begin(store, run, 3, plain=plain)
     await execute(transaction, INSERT)
     assert paid(store) == 0
@@ -140,7 +140,7 @@ async def test_a_run_that_was_taken_away_gets_no_outcome(
 
 
 @with_a_database
-async def test_a_commit_that_fails_is_known_not_to_be_done_when_it_is_asked_for_again(store: Store, run: Run):
+async def test_a_failed_commit_is_known_to_have_failed_when_it_is_repeated(store: Store, run: Run):
     transaction = await begin(store, run)
     await execute(transaction, INSERT)
     if isinstance(store, PgStore):
@@ -248,7 +248,7 @@ async def test_a_thread_that_runs_on_has_no_effect_any_more(store: Store, run: R
 
 
 @with_a_database
-async def test_a_retry_forgets_the_outcomes_of_what_it_takes_back(store: Store, run: Run):
+async def test_a_retry_deletes_the_outcomes_of_the_steps_it_removes(store: Store, run: Run):
     for position in (0, 4):
         attempt = Attempt(position, 1, name="pay")
         transaction = await store.step_transactions.begin(run, attempt, is_sync=True)
@@ -314,7 +314,7 @@ async def test_a_commit_that_arrives_late_is_refused(store: PgStore, run: Run):
 
 
 @on_postgres
-async def test_a_commit_that_was_done_is_found_though_nobody_heard_of_it(store: PgStore, run: Run):
+async def test_a_commit_whose_answer_was_lost_is_found(store: PgStore, run: Run):
     transaction = await begin(store, run)
     await execute(transaction, INSERT)
     really = transaction._commit
@@ -349,7 +349,7 @@ async def test_a_connection_that_the_server_has_cut_is_lost(store: PgStore, run:
 
 
 @on_postgres
-async def test_what_postgres_does_not_commit_is_told(store: PgStore, run: Run):
+async def test_a_failed_commit_of_postgres_is_reported(store: PgStore, run: Run):
     outside(store, "CREATE TABLE ones (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     transaction = await begin(store, run)
     await execute(transaction, "INSERT INTO ones VALUES (1), (1)")
@@ -371,7 +371,7 @@ async def test_what_postgres_does_not_commit_is_told(store: PgStore, run: Run):
 
 
 @on_postgres
-async def test_behind_a_pooler_nothing_is_different(store: PgStore, run: Run):
+async def test_a_pooler_changes_nothing(store: PgStore, run: Run):
     pooler = SmallPooler(store._libpq_url)
     pooled = PgStore(pooler.url, poll_interval_s=0.0)
     try:

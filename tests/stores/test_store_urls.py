@@ -73,7 +73,7 @@ def test_a_url_that_means_no_store_is_refused_with_the_way_out(url: str, hint: s
 
 
 @pytest.mark.asyncio
-async def test_missing_folders_are_made_and_the_default_one_is_private(tmp_path: Path):
+async def test_missing_folders_are_created_and_the_default_one_is_private(tmp_path: Path):
     store = create_store(f"sqlite:///{tmp_path}/deep/.holdfast/runs.db")
     assert not (tmp_path / "deep").exists()
     await store.open()
@@ -143,9 +143,7 @@ def test_names_of_namespaces(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["_a", "A", "a-b", "a.b", "a/b", "..", "a b", "ä", "a" * 42, "a\n", 'a"b', "*"])
-def test_what_cannot_be_the_name_of_a_namespace_is_refused_in_the_same_words_by_all(
-    name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_all_stores_refuse_an_invalid_namespace_with_the_same_message(name: str, monkeypatch: pytest.MonkeyPatch):
     from holdfast.stores.postgres import PgStore
 
     told: set[str] = set()
@@ -162,7 +160,7 @@ def test_what_cannot_be_the_name_of_a_namespace_is_refused_in_the_same_words_by_
     assert "cannot be the name of a namespace" in told.pop()
 
 
-def test_a_namespace_is_a_file_beside_the_one_in_the_url(tmp_path: Path):
+def test_a_namespace_is_a_file_next_to_the_one_in_the_url(tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "runs.db").symlink_to(tmp_path / "data/main.sqlite")
     for name, file in {

@@ -71,14 +71,14 @@ async def fits(store: Store, run: Run, position: int, tokens: int) -> bool:
     return answer is DONE
 
 
-async def told(store: Store, run: Run) -> list[tuple[str, bytes, float]]:
+async def list_mailbox(store: Store, run: Run) -> list[tuple[str, bytes, float]]:
     return [(signal.name, signal.payload, signal.sent_at) for signal in await list_signals(store, run)]
 
 
 # Usage
 
 
-async def test_what_steps_have_used_is_added_up(store: Store):
+async def test_the_usage_of_steps_is_added_up(store: Store):
     run = await start_claimed_run(store)
     assert await store.get_usages(["r", "nobody"]) == {}
     assert await commit_ops(store, append(run, 0), append(run, 1, used=CALL)) == [DONE, DONE]
@@ -93,7 +93,7 @@ async def test_a_step_that_has_used_nothing_leaves_no_trace(store: Store):
     assert await store.get_usages(["r"]) == {}
 
 
-async def test_what_a_run_uses_is_used_by_every_run_above_it(store: Store):
+async def test_usage_counts_for_every_ancestor(store: Store):
     top, middle, bottom = await three_levels(store)
     other = await below(store, top, "other", 1)
     await commit_ops(store, append(bottom, 0, used=CALL), append(other, 0, used=CALL))
@@ -129,7 +129,7 @@ async def test_a_fenced_append_adds_nothing(store: Store):
     assert await store.get_usages(["r"]) == {}
 
 
-async def test_a_retry_that_removes_records_keeps_what_they_have_used(store: Store):
+async def test_a_retry_that_removes_records_keeps_their_usage(store: Store):
     run = await start_claimed_run(store, budget=BudgetLimits(calls=9))
     await commit_ops(store, append(run, 0, used=CALL), append(run, 1, ok=False, used=CALL))
     await commit_ops(store, finish(run, RunState.FAILED, rewind=rewind(1)))
@@ -159,7 +159,7 @@ async def test_a_fork_has_the_budget_that_it_is_given_and_has_used_nothing(store
 # Budgets
 
 
-async def test_runs_heed_a_budget_of_their_own_or_of_those_that_started_them(store: Store):
+async def test_runs_respect_their_own_budget_and_those_of_their_ancestors(store: Store):
     top, middle, bottom = await three_levels(store, budget=BudgetLimits(tokens=1, seconds=0.5))
     assert [run.has_budget for run in (top, middle, bottom)] == [True, True, True]
     free = await start_claimed_run(store, "free")
@@ -172,7 +172,7 @@ async def test_runs_heed_a_budget_of_their_own_or_of_those_that_started_them(sto
     }  # fmt: skip
 
 
-async def test_who_finds_a_run_does_not_give_it_a_budget(store: Store):
+async def test_a_start_that_finds_a_run_does_not_give_it_a_budget(store: Store):
     await start_run(store)
     [answer] = await commit_ops(store, StartRun(new_run(budget=BudgetLimits(calls=1))))
     assert (answer.is_new, answer.run.has_budget) == (True, False)
@@ -240,7 +240,7 @@ async def test_every_budget_on_the_way_up_must_allow_a_call(store: Store):
     assert await commit_ops(store, reserve(wide, 0, 59)) == [DONE]
 
 
-async def test_what_time_cannot_mend_is_told_before_what_it_can(store: Store):
+async def test_a_permanent_shortage_is_reported_before_a_temporary_one(store: Store):
     top = await start_claimed_run(store, "top", budget=BudgetLimits(tokens=10))
     child = await below(store, top, "child", budget=BudgetLimits(tokens=15, calls=9))
     assert await fits(store, child, 0, 10)
@@ -292,7 +292,7 @@ async def test_an_append_that_is_repeated_with_its_reservation_gives_it_back_aga
     assert await fits(store, run, 1, 60)
 
 
-async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: Store, kill_worker):
+async def test_reservations_are_released_when_no_worker_holds_the_run(store: Store, kill_worker):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
     child = await below(store, parent, "c", max_deliveries=9)
     worker = await store.workers.register(new_worker(), 100.0)
@@ -317,7 +317,7 @@ async def test_what_is_reserved_is_given_back_when_nobody_holds_the_run(store: S
 
 
 @pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED])
-async def test_what_a_run_has_reserved_is_given_back_when_it_ends(store: Store, state: RunState):
+async def test_the_reservations_of_a_run_are_released_when_it_ends(store: Store, state: RunState):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
     child = await below(store, parent, "c", budget=BudgetLimits(tokens=100))
     assert await commit_ops(store, reserve(child, 0, 40), reserve(child, 1, 60)) == [DONE, DONE]
@@ -326,7 +326,7 @@ async def test_what_a_run_has_reserved_is_given_back_when_it_ends(store: Store, 
     assert await fits(store, parent, 0, 100)
 
 
-async def test_what_a_dead_run_has_reserved_is_given_back(store: Store, kill_worker):
+async def test_the_reservations_of_a_dead_run_are_released(store: Store, kill_worker):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
     doomed = await store.workers.register(new_worker(), 100.0)
     [answer] = await commit_ops(store, start_child(parent, "c", claim_as=doomed, max_deliveries=1))
@@ -336,7 +336,7 @@ async def test_what_a_dead_run_has_reserved_is_given_back(store: Store, kill_wor
     assert await fits(store, parent, 0, 100)
 
 
-async def test_a_run_that_is_cancelled_before_anybody_has_claimed_it_leaves_the_budget_whole(store: Store):
+async def test_a_cancel_before_the_first_claim_uses_nothing_of_the_budget(store: Store):
     parent = await start_claimed_run(store, "p", budget=BudgetLimits(tokens=100))
     await commit_ops(store, start_child(parent, "c"))
     assert await commit_ops(store, CancelRun("c", 1.0)) == [DONE]
@@ -351,7 +351,7 @@ async def test_a_finish_that_is_refused_gives_nothing_back(store: Store):
     assert not await fits(store, run, 1, 1)
 
 
-async def test_whoever_does_not_hold_the_run_reserves_nothing(store: Store):
+async def test_only_the_holder_of_a_run_can_reserve(store: Store):
     run = await start_claimed_run(store, budget=BudgetLimits(tokens=100))
     await commit_ops(store, release(run))
     again = await claim_run(store)
@@ -401,7 +401,7 @@ async def test_a_parked_run_that_is_short_is_woken_by_another_budget(store: Stor
     clock.advance(5.0)
     limits = BudgetLimits(nano_usd=NANO_PER_USD, tokens=200, seconds=0.5)
     assert await commit_ops(store, SetBudget("r", limits, 77.0)) == [DONE]
-    [(name, payload, at)] = await told(store, run)
+    [(name, payload, at)] = await list_mailbox(store, run)
     assert (name, json.loads(payload), at) == (BUDGET_SIGNAL, limits._asdict(), 77.0)
     assert (await read_run(store)).wake_at == clock.now
     again = await claim_run(store)
@@ -419,16 +419,16 @@ async def test_a_budget_that_comes_before_the_run_has_parked_is_not_missed(store
     assert (refused.is_temporary, done, parked) == (False, DONE, REFUSED)
 
 
-async def test_each_call_that_was_refused_is_told_for_itself(store: Store):
+async def test_each_refused_call_gets_its_own_signal(store: Store):
     run = await start_claimed_run(store, budget=BudgetLimits(tokens=100))
     for position in (0, 1, 2, 1):  # the second one asks again, as it does after a crash
         assert not await fits(store, run, position, 101)
     assert await fits(store, run, 0, 1)  # and this one has what it wanted, after all
     await commit_ops(store, SetBudget("r", BudgetLimits(tokens=500), 1.0))
-    assert [name for name, _, _ in await told(store, run)] == [BUDGET_SIGNAL] * 2
+    assert [name for name, _, _ in await list_mailbox(store, run)] == [BUDGET_SIGNAL] * 2
 
 
-async def test_a_refusal_that_will_pass_makes_nobody_short(store: Store):
+async def test_a_temporary_refusal_makes_no_run_short(store: Store):
     run = await start_claimed_run(store, budget=BudgetLimits(tokens=100))
     assert await commit_ops(store, reserve(run, 0, 60)) == [DONE]
     [refused] = await commit_ops(store, reserve(run, 1, 60))
@@ -442,10 +442,10 @@ async def test_a_call_that_is_granted_does_not_let_the_refused_one_be_forgotten(
     assert not await fits(store, run, 0, 101)
     assert await fits(store, run, 1, 5)
     await commit_ops(store, SetBudget("r", BudgetLimits(tokens=200), 1.0))
-    assert [name for name, _, _ in await told(store, run)] == [BUDGET_SIGNAL]
+    assert [name for name, _, _ in await list_mailbox(store, run)] == [BUDGET_SIGNAL]
 
 
-async def test_another_budget_wakes_those_that_are_short_at_or_below_it_and_nobody_else(store: Store):
+async def test_a_new_budget_wakes_short_runs_at_or_below_it_and_no_others(store: Store):
     top = await start_claimed_run(store, "top", budget=BudgetLimits(tokens=100))
     left = await below(store, top, "left", 0, budget=BudgetLimits(tokens=50))
     right = await below(store, top, "right", 1)
@@ -470,7 +470,7 @@ async def test_another_budget_wakes_those_that_are_short_at_or_below_it_and_nobo
     assert (await read_run(store, "stranger")).wake_at is None
 
 
-async def test_a_run_that_has_ended_is_not_told_of_a_budget_until_it_is_reopened(store: Store):
+async def test_an_ended_run_is_notified_of_a_budget_only_when_it_is_reopened(store: Store):
     top = await start_claimed_run(store, "top", budget=BudgetLimits(tokens=100))
     child = await below(store, top, "child")
     assert not await fits(store, child, 0, 101)
@@ -478,12 +478,12 @@ async def test_a_run_that_has_ended_is_not_told_of_a_budget_until_it_is_reopened
     assert await commit_ops(store, SetBudget("top", BudgetLimits(tokens=200), 1.0)) == [DONE]
     assert await list_signals(store, child) == []
     assert await commit_ops(store, ReopenRun("child", 2.0)) == [DONE]
-    assert await told(store, child) == [(BUDGET_SIGNAL, b"null", 2.0)]
+    assert await list_mailbox(store, child) == [(BUDGET_SIGNAL, b"null", 2.0)]
     await commit_ops(store, SetBudget("top", BudgetLimits(tokens=300), 3.0))
     assert len(await list_signals(store, child)) == 1
 
 
-async def test_a_paused_run_that_is_short_is_told_and_stays_paused(store: Store):
+async def test_a_paused_short_run_is_notified_and_stays_paused(store: Store):
     run = await start_claimed_run(store, budget=BudgetLimits(tokens=100))
     assert not await fits(store, run, 0, 101)
     await commit_ops(store, park(run, None, BUDGET_SIGNAL), PauseRun("r", 1.0))

@@ -98,7 +98,7 @@ async def test_a_run_keeps_its_version_through_parks_deaths_forks_and_retries(st
     assert sorted(await claimed(store, other, *names)) == ["fork", "r"]
 
 
-async def test_a_conversation_goes_on_over_versions(store: Store):
+async def test_a_conversation_continues_across_versions(store: Store):
     await start_run(store, "first", version="1", session="s")
     assert (await start_run(store, "second", version="2", session="s")).previous_run == "first"
     assert (await start_run(store, "third", session="s")).previous_run == "second"

@@ -47,7 +47,7 @@ async def test_a_registered_worker_is_live_for_its_lease(store: Store, second_st
     assert (worker.started_at, worker.lease_expires_at) == (clock.now, clock.now + 10)
 
 
-async def test_a_worker_says_when_it_was_last_heard_of(store: Store, second_store: Store, clock):
+async def test_a_worker_has_the_time_of_its_last_heartbeat(store: Store, second_store: Store, clock):
     number = await store.workers.register(new_worker(), 10.0)
     registered = clock.now
     assert [worker.heartbeat_at for worker in await second_store.list_workers()] == [registered]
@@ -82,7 +82,7 @@ async def test_a_worker_whose_lease_has_passed_is_dead(store: Store, second_stor
     assert await second_store.workers.reap_dead() == ReapResult()
 
 
-async def test_a_lease_counts_only_while_whoever_looks_could_reach_the_store(store: Store, second_store: Store, clock):
+async def test_a_lease_runs_only_while_the_observer_could_reach_the_store(store: Store, second_store: Store, clock):
     """The store was away for an hour: nobody could renew, and nobody is dead for that."""
     run = await start_claimed_run(store)
     clock.advance(3600)
@@ -106,7 +106,7 @@ async def test_a_clock_that_was_set_forward_meanwhile_makes_no_lease_pass(store:
     assert await second_store.workers.reap_dead(None, window) == ReapResult()
 
 
-async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(
+async def test_a_worker_without_a_process_is_dead_whatever_its_lease_says(
     store: Store, second_store: Store, clock, kill_worker
 ):
     run = await start_claimed_run(store)
@@ -114,7 +114,7 @@ async def test_a_process_that_is_gone_is_dead_whatever_is_known_of_leases(
     assert (await second_store.workers.reap_dead(None, LeaseWindow(clock.now, clock.now))).worker_ids == (run.owner,)
 
 
-async def test_a_worker_whose_process_is_gone_is_dead_at_once(store: Store, second_store: Store, kill_worker):
+async def test_a_worker_without_a_process_is_dead_at_once(store: Store, second_store: Store, kill_worker):
     run = await start_claimed_run(store)
     assert await second_store.workers.reap_dead() == ReapResult()
     kill_worker(run.owner)
@@ -206,7 +206,7 @@ async def test_retiring_twice_or_after_death_changes_nothing(store: Store, kill_
     assert (await read_run(store)).owner == successor.owner
 
 
-async def test_workers_lists_the_live_and_those_that_unfinished_runs_refer_to(store: Store):
+async def test_list_workers_has_live_workers_and_those_of_unfinished_runs(store: Store):
     gone, starter, live = [await store.workers.register(new_worker(name), 10.0) for name in ("gone", "starter", "live")]
     run = await start_run(store, claim_as=live, starter=starter)
     await store.workers.retire(gone)
@@ -329,7 +329,7 @@ async def test_the_end_of_a_run_that_the_code_does_not_wait_for_counts_as_unread
     assert (await read_run(store)).wake_at is not None
 
 
-async def test_what_is_paused_or_has_ended_is_not_woken_by_the_end_of_its_parker(store: Store):
+async def test_a_paused_or_ended_run_is_not_woken_when_its_parker_is_gone(store: Store):
     paused, ended = await start_claimed_run(store, "p"), await start_claimed_run(store, "e")
     await commit_ops(store, signal("p", "old"), signal("e", "old"), park(paused, None, "go"), park(ended, None, "go"))
     await commit_ops(store, PauseRun("p", 1_000_001.0), CancelRun("e", 1_000_001.0))

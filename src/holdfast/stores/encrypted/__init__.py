@@ -1,4 +1,4 @@
-"""Stores in which what users' code handed in or got out is sealed: see ``store``, and ``encrypted_fields`` for what."""
+"""Stores that encrypt what users' code passes in or gets out: see ``store``. ``encrypted_fields`` lists the fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capabilities of an encrypted store that handle what is sealed; the others are those of the store it wraps."""
+"""The capabilities of an encrypted store that handle encrypted values; the others are those of the store it wraps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from holdfast.stores.archives import ArchivedRun, Archives, RunExtras
 from holdfast.stores.claims import Claims, NewSignals, RunRequests
 from holdfast.stores.contract import MAX_INLINE_BYTES
 from holdfast.stores.documents import Document, Documents
-from holdfast.stores.encrypted import encrypted_fields
 from holdfast.stores.encrypted.encrypted_fields import ValueTransform
 from holdfast.stores.memories import Memories, Memory
 from holdfast.stores.operations import OpStatus, Run
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 
 class _EncryptedCapability(Generic[T]):
-    """A capability of the wrapped store, with what seals and what opens."""
+    """A capability of the wrapped store, and how values are encrypted and decrypted."""
 
     def __init__(self, inner: T, encrypt: ValueTransform, decrypt: ValueTransform) -> None:
         self._inner = inner
@@ -36,7 +35,7 @@ class _EncryptedCapability(Generic[T]):
 
 
 class EncryptedClaims(_EncryptedCapability[Claims], Claims):
-    """Claims, with runs and signals opened."""
+    """Claims, with decrypted runs and signals."""
 
     async def claim(
         self,
@@ -57,16 +56,16 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
 
     async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         found = await self._inner.get_new_signals(worker, after)
-        opened = [(key, self._decrypt_signal(key, signal)) for key, signal in found.signals]
-        return found._replace(signals=[(key, signal) for key, signal in opened if signal is not None])
+        decrypted = [(key, self._decrypt_signal(key, signal)) for key, signal in found.signals]
+        return found._replace(signals=[(key, signal) for key, signal in decrypted if signal is not None])
 
     def _decrypt_signal(self, key: int, signal: Signal) -> Signal | None:
-        """A signal for a held run; one that cannot be opened is left out, as the contract has it."""
-        opened = encrypted_fields.transform_signal(signal, self._decrypt)
-        if is_encrypted_value(opened.payload):
+        """A signal for a held run. One that cannot be decrypted is left out, as the contract says."""
+        decrypted = self._decrypt.transform_signal(signal)
+        if is_encrypted_value(decrypted.payload):
             log.warning("signal %d (%r) to the run with key %d cannot be opened", signal.id, signal.name, key)
             return None
-        return opened
+        return decrypted
 
     async def get_run_requests(self, worker: int) -> list[RunRequests]:
         return await self._inner.get_run_requests(worker)
@@ -76,14 +75,14 @@ class EncryptedClaims(_EncryptedCapability[Claims], Claims):
 
 
 class EncryptedSchedules(_EncryptedCapability[Schedules], Schedules):
-    """Schedules, with their inputs sealed."""
+    """Schedules, with encrypted inputs."""
 
     async def put(
         self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
     ) -> list[Schedule]:
-        sealed = [encrypted_fields.transform_new_schedule(one, self._encrypt) for one in schedules]
-        kept = await self._inner.put(sealed, worker=worker, replace=replace)
-        return [encrypted_fields.transform_schedule(one, self._decrypt) for one in kept]
+        encrypted = [*map(self._encrypt.transform_new_schedule, schedules)]
+        stored = await self._inner.put(encrypted, worker=worker, replace=replace)
+        return [*map(self._decrypt.transform_schedule, stored)]
 
     async def advance(
         self,
@@ -106,11 +105,11 @@ class EncryptedSchedules(_EncryptedCapability[Schedules], Schedules):
         return await self._inner.delete(name)
 
     async def list(self, names: Collection[str] | None = None) -> list[Schedule]:
-        return [encrypted_fields.transform_schedule(one, self._decrypt) for one in await self._inner.list(names)]
+        return [*map(self._decrypt.transform_schedule, await self._inner.list(names))]
 
 
 class EncryptedMemories(_EncryptedCapability[Memories], Memories):
-    """Memories, with their values opened. They cannot be searched."""
+    """Memories, with decrypted values. They cannot be searched."""
 
     def __init__(self, inner: Memories, encrypt: ValueTransform, decrypt: ValueTransform, url: str) -> None:
         super().__init__(inner, encrypt, decrypt)
@@ -118,7 +117,7 @@ class EncryptedMemories(_EncryptedCapability[Memories], Memories):
 
     async def get(self, namespace: str, key: str) -> Memory | None:
         memory = await self._inner.get(namespace, key)
-        return None if memory is None else encrypted_fields.transform_memory(memory, self._decrypt)
+        return None if memory is None else self._decrypt.transform_memory(memory)
 
     async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
         raise UsageError(
@@ -129,15 +128,15 @@ class EncryptedMemories(_EncryptedCapability[Memories], Memories):
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         found = await self._inner.list(namespace, after=after, limit=limit)
-        return [encrypted_fields.transform_memory(memory, self._decrypt) for memory in found]
+        return [*map(self._decrypt.transform_memory, found)]
 
 
 class EncryptedDocuments(_EncryptedCapability[Documents], Documents):
-    """Documents, sealed."""
+    """Documents, encrypted."""
 
     async def put(self, kind: str, name: str, data: bytes, *, if_version: int | None = None) -> Document | None:
-        kept = await self._inner.put(kind, name, self._encrypt.transform_bytes(data), if_version=if_version)
-        return None if kept is None else encrypted_fields.transform_document(kept, self._decrypt)
+        document = await self._inner.put(kind, name, self._encrypt.transform_bytes(data), if_version=if_version)
+        return None if document is None else self._decrypt.transform_document(document)
 
     async def delete(self, kind: str, name: str) -> bool:
         return await self._inner.delete(kind, name)
@@ -146,36 +145,35 @@ class EncryptedDocuments(_EncryptedCapability[Documents], Documents):
         self, kind: str, names: Collection[str] | None = None, *, after: str = "", limit: int = 1000
     ) -> list[Document]:
         found = await self._inner.list(kind, names, after=after, limit=limit)
-        return [encrypted_fields.transform_document(one, self._decrypt) for one in found]
+        return [*map(self._decrypt.transform_document, found)]
 
 
 class EncryptedArchives(_EncryptedCapability[Archives], Archives):
-    """Runs from elsewhere, sealed."""
+    """Runs from other stores, encrypted."""
 
     async def get_extras(self, key: int) -> RunExtras:
         return await self._inner.get_extras(key)
 
     async def restore(self, archived: ArchivedRun) -> bool:
-        sealed = await asyncio.to_thread(encrypted_fields.transform_archived, archived, self._encrypt)
-        return await self._inner.restore(sealed)
+        return await self._inner.restore(await asyncio.to_thread(self._encrypt.transform_archived, archived))
 
     async def activate(self, archived: ArchivedRun) -> None:
         await self._inner.activate(archived)  # it writes none of the run's values
 
 
 class EncryptedStepTransactions(_EncryptedCapability[StepTransactions], StepTransactions):
-    """Transactions of steps, whose outcomes are sealed."""
+    """Transactions of steps, with encrypted outcomes."""
 
     async def begin(
         self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
     ) -> StepTransaction | None:
-        sealed = encrypted_fields.transform_attempt(attempt, self._encrypt)
-        begun = await self._inner.begin(run, sealed, is_sync=is_sync, timeout_s=timeout_s)
-        return None if begun is None else EncryptedStepTransaction(begun, self._encrypt)
+        encrypted = self._encrypt.transform_attempt(attempt)
+        transaction = await self._inner.begin(run, encrypted, is_sync=is_sync, timeout_s=timeout_s)
+        return None if transaction is None else EncryptedStepTransaction(transaction, self._encrypt)
 
 
 class EncryptedStepTransaction(StepTransaction):
-    """The transaction of an attempt, whose outcome is sealed."""
+    """The transaction of an attempt, with an encrypted outcome."""
 
     def __init__(self, inner: StepTransaction, encrypt: ValueTransform) -> None:
         self._inner = inner
@@ -188,11 +186,11 @@ class EncryptedStepTransaction(StepTransaction):
 
     async def commit(self, outcome: bytes) -> OpStatus:
         try:
-            sealed = self._encrypt.transform_bytes(outcome)
-        except CodecError:  # it can never be sealed: nothing is committed
+            encrypted = self._encrypt.transform_bytes(outcome)
+        except CodecError:  # it can never be encrypted, so nothing is committed
             await self._inner.roll_back()
             raise
-        return await self._inner.commit(sealed)
+        return await self._inner.commit(encrypted)
 
     async def roll_back(self) -> None:
         await self._inner.roll_back()
@@ -202,17 +200,12 @@ class EncryptedStepTransaction(StepTransaction):
 
 
 async def decrypt_runs(decrypt: ValueTransform, runs: Sequence[Run]) -> list[Run]:
-    """Rows of runs, opened."""
-
-    def opened() -> list[Run]:
-        return [encrypted_fields.transform_run(run, decrypt) for run in runs]
-
-    return await run_in_thread_if_large(
-        (value for run in runs for value in (run.inputs, run.output, run.error)), opened
-    )
+    """Decrypt rows of runs."""
+    values = (value for run in runs for value in (run.inputs, run.output, run.error))
+    return await run_in_thread_if_large(values, lambda: [*map(decrypt.transform_run, runs)])
 
 
 async def run_in_thread_if_large(values: Iterable[bytes | None], work: Callable[[], T]) -> T:
-    """Do this in a thread if there is much to be opened, else at once."""
+    """Do work on values: in a thread if they are large, else inline."""
     size = sum(len(value) for value in values if value is not None)
     return await asyncio.to_thread(work) if size > MAX_INLINE_BYTES else work()

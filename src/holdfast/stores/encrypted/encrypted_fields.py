@@ -1,11 +1,10 @@
-"""Which fields of what goes into a store, and comes back, are sealed: one walk for both ways.
+"""Which fields of the values that go into a store, and come back, are encrypted: one walk for both directions.
 
-Each function makes the same thing with those of its fields changed that belong to users' code. Which way is decided by
-the ``ValueTransform`` that it is handed: sealing on the way in, opening on the way out. So what is sealed is opened,
-and the other way round, by construction.
+Each method of ``ValueTransform`` copies a value and changes the fields that belong to users' code. The same methods
+encrypt on the way in and decrypt on the way out, so everything that is encrypted is decrypted again.
 
-A new field of any of these that could hold what users' code says must be added here; a test lists all fields and fails
-for one that it does not know.
+A new field that could hold data of users' code must be added here. A test lists all fields, and fails for one that it
+does not know.
 """
 
 from __future__ import annotations
@@ -25,236 +24,187 @@ from holdfast.stores.documents import Document
 from holdfast.stores.journal_pages import JournalPage
 from holdfast.stores.live_events import STARTED, RunUpdates
 from holdfast.stores.memories import Memory, PutMemory
-from holdfast.stores.operations import LiveEvent, NewRun, Op, OpResult, Run, Settlement, StartResult
+from holdfast.stores.operations import LiveEvent, NewRun, Op, OpResult, Run, StartResult
 from holdfast.stores.schedules import Schedule, ScheduleDefinition
 
 
 class ValueTransform(NamedTuple):
-    """What is done to a value: it is sealed, or opened."""
+    """What happens to each value: it is encrypted, or decrypted."""
 
     transform_bytes: Callable[[bytes], bytes]
     transform_text: Callable[[str], str]
 
     def transform_optional(self, value: bytes | None) -> bytes | None:
-        """The same for a value that may be missing."""
         return None if value is None else self.transform_bytes(value)
 
+    # Runs
 
-# What a run is made of
+    def transform_new_run(self, new: NewRun) -> NewRun:
+        return replace(new, inputs=self.transform_bytes(new.inputs))
 
+    def transform_run(self, run: Run) -> Run:
+        return replace(
+            run,
+            inputs=self.transform_bytes(run.inputs),
+            output=self.transform_optional(run.output),
+            error=self.transform_optional(run.error),
+            waits_for=self.transform_text(run.waits_for),
+        )
 
-def transform_new_run(new: NewRun, transform: ValueTransform) -> NewRun:
-    """What a run is started with."""
-    return replace(new, inputs=transform.transform_bytes(new.inputs))
+    def transform_record(self, record: Record) -> Record:
+        return record._replace(
+            payload=self.transform_optional(record.payload), preview=self.transform_text(record.preview)
+        )
 
+    def transform_attempt(self, attempt: Attempt) -> Attempt:
+        return attempt._replace(
+            progress=self.transform_optional(attempt.progress),
+            error=self.transform_text(attempt.error),
+            outcome=self.transform_optional(attempt.outcome),
+        )
 
-def transform_run(run: Run, transform: ValueTransform) -> Run:
-    """A run's row."""
-    return replace(
-        run,
-        inputs=transform.transform_bytes(run.inputs),
-        output=transform.transform_optional(run.output),
-        error=transform.transform_optional(run.error),
-        waits_for=transform.transform_text(run.waits_for),
-    )
+    def transform_signal(self, signal: Signal) -> Signal:
+        return signal._replace(payload=self.transform_bytes(signal.payload))
 
+    def transform_history(self, history: History) -> History:
+        return replace(
+            history,
+            records=[*map(self.transform_record, history.records)],
+            attempts={position: self.transform_attempt(attempt) for position, attempt in history.attempts.items()},
+            signals=[*map(self.transform_signal, history.signals)],
+        )
 
-def transform_record(record: Record, transform: ValueTransform) -> Record:
-    """A record."""
-    return record._replace(
-        payload=transform.transform_optional(record.payload), preview=transform.transform_text(record.preview)
-    )
+    def transform_live_event(self, event: LiveEvent) -> LiveEvent:
+        """A live event. Stores read the name of a started step, so only the arguments are encrypted there."""
+        if event.kind != STARTED:
+            return event._replace(data=self.transform_bytes(event.data))
+        data = _parse_object(event.data)
+        arguments = data.get("arguments")
+        if not isinstance(arguments, str) or (changed := self.transform_text(arguments)) == arguments:
+            return event
+        return event._replace(data=json.dumps({**data, "arguments": changed}, separators=(",", ":")).encode())
 
+    def transform_updates(self, updates: RunUpdates) -> RunUpdates:
+        return replace(
+            updates,
+            run=self.transform_run(updates.run),
+            records=[*map(self.transform_record, updates.records)],
+            live_events=[(number, self.transform_live_event(event)) for number, event in updates.live_events],
+        )
 
-def transform_attempt(attempt: Attempt, transform: ValueTransform) -> Attempt:
-    """What is known of a step in flight."""
-    return attempt._replace(
-        progress=transform.transform_optional(attempt.progress),
-        error=transform.transform_text(attempt.error),
-        outcome=transform.transform_optional(attempt.outcome),
-    )
+    def transform_journal_page(self, page: JournalPage) -> JournalPage:
+        return replace(
+            page,
+            run=self.transform_run(page.run),
+            records=[*map(self.transform_record, page.records)],
+            attempts={position: self.transform_attempt(attempt) for position, attempt in page.attempts.items()},
+            signals=[*map(self.transform_signal, page.signals)],
+        )
 
+    def transform_archived(self, archived: ArchivedRun) -> ArchivedRun:
+        return replace(
+            archived,
+            run=self.transform_run(archived.run),
+            records=tuple(map(self.transform_record, archived.records)),
+            attempts=tuple(map(self.transform_attempt, archived.attempts)),
+            signals=tuple(map(self.transform_signal, archived.signals)),
+            approvals=tuple(map(self.transform_approval, archived.approvals)),
+            live_events=tuple(map(self.transform_live_event, archived.live_events)),
+        )
 
-def transform_settlement(settlement: Settlement, transform: ValueTransform) -> Settlement:
-    """What a person says of a step."""
-    return settlement._replace(
-        record=None if settlement.record is None else transform_record(settlement.record, transform)
-    )
+    # Approvals, memories, documents, and schedules
 
+    def transform_approval_request(self, request: ApprovalRequest) -> ApprovalRequest:
+        """A request. The assignee stays readable, because approvals are listed by it, and so does the tool's name."""
+        return request._replace(
+            question=self.transform_text(request.question),
+            choices=tuple(map(self.transform_text, request.choices)),
+            form_schema=self.transform_bytes(request.form_schema),
+            arguments=self.transform_bytes(request.arguments),
+            reason=self.transform_text(request.reason),
+        )
 
-def transform_signal(signal: Signal, transform: ValueTransform) -> Signal:
-    """What is in a mailbox."""
-    return signal._replace(payload=transform.transform_bytes(signal.payload))
+    def transform_approval(self, approval: Approval) -> Approval:
+        return replace(
+            approval,
+            request=self.transform_approval_request(approval.request),
+            answer=self.transform_optional(approval.answer),
+        )
 
+    def transform_memory(self, memory: Memory) -> Memory:
+        return replace(memory, value=self.transform_bytes(memory.value))
 
-def transform_history(history: History, transform: ValueTransform) -> History:
-    """All that a worker needs."""
-    return replace(
-        history,
-        records=[transform_record(record, transform) for record in history.records],
-        attempts={position: transform_attempt(attempt, transform) for position, attempt in history.attempts.items()},
-        signals=[transform_signal(signal, transform) for signal in history.signals],
-    )
+    def transform_put_memory(self, op: PutMemory) -> PutMemory:
+        """A memory to store, without the text by which it would be found: stores keep that text to search in it."""
+        return replace(op, value=self.transform_bytes(op.value), text="")
 
+    def transform_document(self, document: Document) -> Document:
+        return replace(document, data=self.transform_bytes(document.data))
 
-def transform_live_event(event: LiveEvent, transform: ValueTransform) -> LiveEvent:
-    """A notice. Stores look into those that a step has begun, for its name: so only the arguments are sealed there."""
-    if event.kind != STARTED:
-        return event._replace(data=transform.transform_bytes(event.data))
-    told = _parse_object(event.data)
-    arguments = told.get("arguments")
-    if not isinstance(arguments, str) or (changed := transform.transform_text(arguments)) == arguments:
-        return event
-    return event._replace(data=json.dumps({**told, "arguments": changed}, separators=(",", ":")).encode())
+    def transform_new_schedule(self, new: ScheduleDefinition) -> ScheduleDefinition:
+        return replace(new, inputs=self.transform_bytes(new.inputs))
+
+    def transform_schedule(self, schedule: Schedule) -> Schedule:
+        return replace(schedule, definition=self.transform_new_schedule(schedule.definition))
+
+    # Operations, and their answers
+
+    def transform_op(self, op: Op) -> Op:
+        match op:
+            case ops.AppendRecord():  # by far the most frequent
+                memory = self.transform_put_memory(op.memory) if isinstance(op.memory, PutMemory) else op.memory
+                return op._replace(record=self.transform_record(op.record), memory=memory)
+            case ops.StartRun():
+                return op._replace(run=self.transform_new_run(op.run))
+            case ops.SaveAttempt():
+                return op._replace(attempt=self.transform_attempt(op.attempt))
+            case ops.FinishRun():
+                return op._replace(output=self.transform_optional(op.output), error=self.transform_optional(op.error))
+            case ops.ParkRun():
+                return op._replace(waits_for=self.transform_text(op.waits_for))
+            case ops.ReleaseRun():
+                return op._replace(error=self.transform_optional(op.error))
+            case ops.SendSignal() | AnswerApproval():
+                return op._replace(payload=self.transform_bytes(op.payload))
+            case ops.ForkRun():
+                record = None if op.record is None else self.transform_record(op.record)
+                return op._replace(run=self.transform_new_run(op.run), record=record)
+            case ops.ReopenRun():
+                if op.settlement is None or op.settlement.record is None:
+                    return op
+                record = self.transform_record(op.settlement.record)
+                return op._replace(settlement=op.settlement._replace(record=record))
+            case ops.AppendLiveEvents():
+                return op._replace(events=tuple(map(self.transform_live_event, op.events)))
+            case RequestApproval():
+                return op._replace(request=self.transform_approval_request(op.request))
+            case PutMemory():
+                return self.transform_put_memory(op)
+            case _:  # nothing in it belongs to users' code
+                return op
+
+    def transform_answer(self, answer: OpResult) -> OpResult:
+        return answer._replace(run=self.transform_run(answer.run)) if isinstance(answer, StartResult) else answer
 
 
 def _parse_object(data: bytes) -> dict[str, Any]:
     try:
-        told: Any = json.loads(data)
+        parsed: Any = json.loads(data)
     except ValueError:
         return {}
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-
-
-def transform_feed(feed: RunUpdates, transform: ValueTransform) -> RunUpdates:
-    """What is new of a run."""
-    return replace(
-        feed,
-        run=transform_run(feed.run, transform),
-        records=[transform_record(record, transform) for record in feed.records],
-        live_events=[(number, transform_live_event(notice, transform)) for number, notice in feed.live_events],
-    )
-
-
-def transform_journal_page(page: JournalPage, transform: ValueTransform) -> JournalPage:
-    """A run with a page of its journal."""
-    return replace(
-        page,
-        run=transform_run(page.run, transform),
-        records=[transform_record(record, transform) for record in page.records],
-        attempts={position: transform_attempt(attempt, transform) for position, attempt in page.attempts.items()},
-        signals=[transform_signal(signal, transform) for signal in page.signals],
-    )
-
-
-# What belongs to it, and what does not
-
-
-def transform_approval_request(request: ApprovalRequest, transform: ValueTransform) -> ApprovalRequest:
-    """A question to people. Who is asked stays, since questions are listed by that, and the tool's name."""
-    return request._replace(
-        question=transform.transform_text(request.question),
-        choices=tuple(map(transform.transform_text, request.choices)),
-        form_schema=transform.transform_bytes(request.form_schema),
-        arguments=transform.transform_bytes(request.arguments),
-        reason=transform.transform_text(request.reason),
-    )
-
-
-def transform_approval(approval: Approval, transform: ValueTransform) -> Approval:
-    """A question, and what has become of it."""
-    return replace(
-        approval,
-        request=transform_approval_request(approval.request, transform),
-        answer=transform.transform_optional(approval.answer),
-    )
-
-
-def transform_memory(memory: Memory, transform: ValueTransform) -> Memory:
-    """What outlives runs. Its words are not there: see ``transform_op``."""
-    return replace(memory, value=transform.transform_bytes(memory.value))
-
-
-def transform_document(document: Document, transform: ValueTransform) -> Document:
-    """What a server keeps."""
-    return replace(document, data=transform.transform_bytes(document.data))
-
-
-def transform_new_schedule(new: ScheduleDefinition, transform: ValueTransform) -> ScheduleDefinition:
-    """What a schedule starts."""
-    return replace(new, inputs=transform.transform_bytes(new.inputs))
-
-
-def transform_schedule(schedule: Schedule, transform: ValueTransform) -> Schedule:
-    """A schedule's row."""
-    return replace(schedule, definition=transform_new_schedule(schedule.definition, transform))
-
-
-def transform_archived(archived: ArchivedRun, transform: ValueTransform) -> ArchivedRun:
-    """A run outside its store."""
-    return replace(
-        archived,
-        run=transform_run(archived.run, transform),
-        records=tuple(transform_record(record, transform) for record in archived.records),
-        attempts=tuple(transform_attempt(attempt, transform) for attempt in archived.attempts),
-        signals=tuple(transform_signal(signal, transform) for signal in archived.signals),
-        approvals=tuple(transform_approval(approval, transform) for approval in archived.approvals),
-        live_events=tuple(transform_live_event(notice, transform) for notice in archived.live_events),
-    )
+    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
 
 
 def check_archive_decrypted(archived: ArchivedRun) -> None:
-    """Raises ``UndecryptableValue`` if something in it is still sealed."""
-    what = f"something in run {archived.run.id!r}"
+    """Raises ``UndecryptableValue`` if a value of the run is still encrypted."""
+    label = f"something in run {archived.run.id!r}"
 
     def check_data(data: bytes) -> bytes:
-        check_decrypted(data, what)
+        check_decrypted(data, label)
         return data
 
     def check_text(text: str) -> str:
-        check_decrypted_text(text, what)
+        check_decrypted_text(text, label)
         return text
 
-    transform_archived(archived, ValueTransform(check_data, check_text))
-
-
-# Operations, and their answers
-
-
-def transform_op(op: Op, transform: ValueTransform) -> Op:
-    """An operation."""
-    match op:
-        case ops.AppendRecord():  # by far the most frequent
-            memory = transform_put_memory(op.memory, transform) if isinstance(op.memory, PutMemory) else op.memory
-            return op._replace(record=transform_record(op.record, transform), memory=memory)
-        case ops.StartRun():
-            return op._replace(run=transform_new_run(op.run, transform))
-        case ops.SaveAttempt():
-            return op._replace(attempt=transform_attempt(op.attempt, transform))
-        case ops.FinishRun():
-            return op._replace(
-                output=transform.transform_optional(op.output), error=transform.transform_optional(op.error)
-            )
-        case ops.ParkRun():
-            return op._replace(waits_for=transform.transform_text(op.waits_for))
-        case ops.ReleaseRun():
-            return op._replace(error=transform.transform_optional(op.error))
-        case ops.SendSignal():
-            return op._replace(payload=transform.transform_bytes(op.payload))
-        case ops.ForkRun():
-            record = None if op.record is None else transform_record(op.record, transform)
-            return op._replace(run=transform_new_run(op.run, transform), record=record)
-        case ops.ReopenRun():
-            return op._replace(
-                settlement=None if op.settlement is None else transform_settlement(op.settlement, transform)
-            )
-        case ops.AppendLiveEvents():
-            return op._replace(events=tuple(transform_live_event(notice, transform) for notice in op.events))
-        case RequestApproval():
-            return op._replace(request=transform_approval_request(op.request, transform))
-        case AnswerApproval():
-            return op._replace(payload=transform.transform_bytes(op.payload))
-        case PutMemory():
-            return transform_put_memory(op, transform)
-        case _:  # nothing in it belongs to users' code
-            return op
-
-
-def transform_put_memory(op: PutMemory, transform: ValueTransform) -> PutMemory:
-    """Something to remember. The words that it would be found by are left out: stores keep those to search in them."""
-    return replace(op, value=transform.transform_bytes(op.value), text="")
-
-
-def transform_answer(answer: OpResult, transform: ValueTransform) -> OpResult:
-    """What an operation is answered with."""
-    return answer._replace(run=transform_run(answer.run, transform)) if isinstance(answer, StartResult) else answer
+    ValueTransform(check_data, check_text).transform_archived(archived)

@@ -1,38 +1,38 @@
-"""``EncryptedStore``: any store, with an ``Encryption`` between it and whoever uses it.
+"""``EncryptedStore`` wraps any store, and encrypts what belongs to users' code.
 
-**What is sealed** is what users' code handed in or got out: inputs, outputs and errors of runs; payloads and previews
-of records; progress, outcome and error of attempts; payloads of signals; what is asked, and what is answered; what
-notices tell; the values of memories; the inputs of schedules; what a run waits for, in words; and the documents of
-servers, among which are the secrets that sign webhooks. ``encrypted_fields`` is the list.
+**Encrypted** is everything that users' code passes in or gets out: inputs, outputs, and errors of runs; payloads and
+previews of records; progress, outcomes, and errors of attempts; payloads of signals; approval requests and answers; the
+data of live events; values of memories; inputs of schedules; the description of what a run waits for; and the documents
+of servers, which include the secrets that sign webhooks. ``encrypted_fields`` is the list.
 
-**What stays readable** is what a database must look at: ids, names (of workflows, versions, steps, signals, tools,
-tags, queues, sessions, people), keys (of queues, of deduplication, of memories), times, counts, usage, and the digest
-of a run's inputs, which is equal for equal inputs; and what stores write themselves, such as the error of a run that is
-dead. The audit log stays as it is, too.
+**Readable** stays what a database must read: ids, names (of workflows, versions, steps, signals, tools, tags, queues,
+sessions, people), keys (of queues, deduplication, memories), times, counts, usage, and the digest of a run's inputs,
+which is equal for equal inputs. So does what stores write themselves, such as the error of a dead run, and the audit
+log.
 
-**Where stores look into what is sealed:**
+**Where stores would read encrypted values:**
 
-- The notice that a step has begun names the step, for the error of a run that took its worker down: only the
-  arguments in it are sealed.
-- Lists of runs can be searched for a text in their errors. There is none to be found in one that is sealed.
-- Memories are found by their words, which are left out: ``Memories.search`` is refused.
-- Large payloads are kept apart, compressed, and once for equal content. Sealed bytes cannot be compressed, so that is
-  done before; and no two are equal, so that nothing is shared. (A commit that is repeated hands in the same bytes
-  again: else each repetition would leave a payload that nothing refers to.)
-- The end of a run is put into mailboxes, a removed signal back into its own, and a fork shares payloads: these are
-  copied as they are, sealed.
+- The live event of a started step names the step, for the error of a run that killed its worker. Only the arguments in
+  it are encrypted.
+- Lists of runs can be searched for a text in their errors. A search finds nothing in an encrypted error.
+- Memories are found by their words, which are not stored: ``Memories.search`` is refused.
+- Large payloads are kept apart, compressed, and once for equal content. Encrypted bytes do not compress, so payloads
+  are compressed before they are encrypted. No two are equal, so nothing is shared. (A repeated commit passes the same
+  bytes again; otherwise each repeat would leave a payload without references.)
+- The end of a run goes to mailboxes, a removed signal goes back to its own, and a fork shares payloads: these are
+  copied in their encrypted form.
 
-Budgets, rewinds, sessions, links and queues are told by fields of their own, and plans are outputs of steps like any
-other: no store looks into values for them.
+Budgets, rewinds, sessions, links, and queues have fields of their own, and plans are outputs of steps like any other:
+stores read no values for them.
 
-**What cannot be opened**, because the key is not at hand or it was changed, is the affair of the run that it belongs
-to. It is handed out as it is, so that lists, claims and waits go on, and archives lose nothing; why it could not be
-opened is told in the log. Whoever decodes it gets ``UndecryptableValue`` from the codec, and no engine takes up a run
-with such a journal. A store without encryption hands out what is sealed in the same way.
+**A value that cannot be decrypted**, because its key is missing or it was changed, affects only the run that it belongs
+to. It is returned as it is, so that lists, claims, and waits work, and archives lose nothing; the log says why it could
+not be decrypted. Decoding it raises ``UndecryptableValue``, and no engine executes a run with such a journal. A store
+without encryption returns encrypted values in the same way.
 
-**An encryption that does not work now** (a key service that cannot be reached) is like a database that cannot be
-reached: whatever ``encrypt`` or ``decrypt`` raises that says nothing about the value becomes a ``StoreUnavailable``.
-Runs keep their place, and go on when it works again.
+**An encryption that fails** (say, its key service is unreachable) is like an unreachable database: whatever ``encrypt``
+or ``decrypt`` raises that says nothing about the value becomes a ``StoreUnavailable``. Runs keep their state, and
+continue when it works again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from holdfast.core.states import RunState
 from holdfast.errors import HoldfastError, StoreUnavailable, UndecryptableValue
 from holdfast.stores.approvals import Approval, ApprovalFilter
 from holdfast.stores.contract import MAX_INLINE_BYTES, History, RunFilter, RunSearchPage, RunUsage, Store, WorkflowSpec
-from holdfast.stores.encrypted import encrypted_fields
 from holdfast.stores.encrypted.capabilities import (
     EncryptedArchives,
     EncryptedClaims,
@@ -75,11 +74,11 @@ _MAX_UNCONFIRMED_OPS = 10_000
 
 
 class EncryptedStore(Store):
-    """``inner``, with everything sealed that users' code hands in or gets out.
+    """A store that encrypts everything that users' code passes in or gets out.
 
     Args:
         inner: any store, not opened.
-        encryption: what seals.
+        encryption: how values are encrypted and decrypted.
     """
 
     is_encrypted = True
@@ -89,14 +88,14 @@ class EncryptedStore(Store):
         self.url = inner.url
         self.namespace = inner.namespace
         self.encryption = encryption
-        sealer = ValueEncryptor(encryption)
-        self._encrypt = ValueTransform(_translate_errors(sealer.encrypt), _translate_errors(sealer.encrypt_text))
+        encryptor = ValueEncryptor(encryption)
+        self._encrypt = ValueTransform(_translate_errors(encryptor.encrypt), _translate_errors(encryptor.encrypt_text))
         self._decrypt = ValueTransform(
-            self._keep_undecryptable(sealer.decrypt), self._keep_undecryptable(sealer.decrypt_text)
+            self._keep_undecryptable(encryptor.decrypt), self._keep_undecryptable(encryptor.decrypt_text)
         )
         self._logged_problems: set[str] = set()
         self._unconfirmed_ops: dict[int, tuple[Op, Op]] = {}
-        """By identity, what was handed in and not answered, and how it was sealed: it may be handed in again."""
+        """Unanswered operations by identity, with their encrypted form: they may be submitted again."""
         self.workers = inner.workers
         self.disabled_workflows = inner.disabled_workflows
         self.queues = inner.queues
@@ -112,7 +111,7 @@ class EncryptedStore(Store):
         if inner.supports(Store.step_transactions):
             self.step_transactions = EncryptedStepTransactions(inner.step_transactions, *transforms)
 
-    # Passed on as it is
+    # Forwarded unchanged
 
     async def open(self) -> None:
         await self.inner.open()
@@ -151,25 +150,23 @@ class EncryptedStore(Store):
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         if any(map(_has_large_value, ops)):
-            sealed = await asyncio.to_thread(self._encrypt_ops, ops)
+            encrypted = await asyncio.to_thread(self._encrypt_ops, ops)
         else:
-            sealed = self._encrypt_ops(ops)
+            encrypted = self._encrypt_ops(ops)
         try:
-            answers = [
-                encrypted_fields.transform_answer(answer, self._decrypt) for answer in await self.inner.commit(sealed)
-            ]
+            answers = [*map(self._decrypt.transform_answer, await self.inner.commit(encrypted))]
         except StoreUnavailable:
-            if len(self._unconfirmed_ops) > _MAX_UNCONFIRMED_OPS:  # not all of it is handed in again: clients give up
+            if len(self._unconfirmed_ops) > _MAX_UNCONFIRMED_OPS:  # some clients never submit theirs again
                 self._unconfirmed_ops.clear()
-            self._unconfirmed_ops.update((id(op), (op, made)) for op, made in zip(ops, sealed, strict=True))
+            self._unconfirmed_ops.update((id(op), (op, made)) for op, made in zip(ops, encrypted, strict=True))
             raise
         self._unconfirmed_ops.clear()
         return answers
 
     def _encrypt_ops(self, ops: Sequence[Op]) -> list[Op]:
         if not self._unconfirmed_ops:
-            return [encrypted_fields.transform_op(op, self._encrypt) for op in ops]
-        return [self._find_encrypted(op) or encrypted_fields.transform_op(op, self._encrypt) for op in ops]
+            return [*map(self._encrypt.transform_op, ops)]
+        return [self._find_encrypted(op) or self._encrypt.transform_op(op) for op in ops]
 
     def _find_encrypted(self, op: Op) -> Op | None:
         known = self._unconfirmed_ops.get(id(op))
@@ -197,16 +194,12 @@ class EncryptedStore(Store):
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
         found = await self.inner.get_histories(keys)
-
-        def opened() -> list[History]:
-            return [encrypted_fields.transform_history(history, self._decrypt) for history in found]
-
-        values = (one.payload for history in found for one in (*history.records, *history.signals))
-        return await run_in_thread_if_large(values, opened)
+        values = (item.payload for history in found for item in (*history.records, *history.signals))
+        return await run_in_thread_if_large(values, lambda: [*map(self._decrypt.transform_history, found)])
 
     async def get_last_record(self, run_id: str, name: str) -> Record | None:
         record = await self.inner.get_last_record(run_id, name)
-        return None if record is None else encrypted_fields.transform_record(record, self._decrypt)
+        return None if record is None else self._decrypt.transform_record(record)
 
     async def get_run_updates(
         self, run_id: str, after_seq: int, after_event_id: int, limit: int = 1000
@@ -214,13 +207,9 @@ class EncryptedStore(Store):
         found = await self.inner.get_run_updates(run_id, after_seq, after_event_id, limit)
         if found is None:
             return None
-
-        def opened() -> RunUpdates:
-            return encrypted_fields.transform_feed(found, self._decrypt)
-
         run = found.run
         values = (run.inputs, run.output, run.error, *(record.payload for record in found.records))
-        return await run_in_thread_if_large(values, opened)
+        return await run_in_thread_if_large(values, lambda: self._decrypt.transform_updates(found))
 
     async def get_journal_page(
         self, run_id: str, after_seq: int = -1, limit: int | None = None, *, include_large_payloads: bool = True
@@ -230,49 +219,42 @@ class EncryptedStore(Store):
         )
         if found is None:
             return None
-
-        def opened() -> JournalPage:
-            return encrypted_fields.transform_journal_page(found, self._decrypt)
-
         run = found.run
-        payloads = (one.payload for one in (*found.records, *found.signals))
-        return await run_in_thread_if_large((run.inputs, run.output, run.error, *payloads), opened)
+        values = (run.inputs, run.output, run.error, *(item.payload for item in (*found.records, *found.signals)))
+        return await run_in_thread_if_large(values, lambda: self._decrypt.transform_journal_page(found))
 
     async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        return [
-            encrypted_fields.transform_approval(approval, self._decrypt)
-            for approval in await self.inner.list_approvals(where, limit)
-        ]
+        return [*map(self._decrypt.transform_approval, await self.inner.list_approvals(where, limit))]
 
     def _keep_undecryptable(self, decrypt: Callable[[T], T]) -> Callable[[T], T]:
-        """The same, but what cannot be opened stays sealed."""
+        """The same function, but it returns a value that cannot be decrypted as it is."""
         decrypt = _translate_errors(decrypt)
 
-        def peek(value: T) -> T:
+        def try_decrypt(value: T) -> T:
             try:
                 return decrypt(value)
             except UndecryptableValue as problem:
                 self._warn_once(str(problem))
                 return value
 
-        return peek
+        return try_decrypt
 
     def _warn_once(self, problem: str) -> None:
-        """Say once what is wrong: a list may have thousands of such values."""
+        """Log each problem once: a list may have thousands of such values."""
         if problem not in self._logged_problems and len(self._logged_problems) < _MAX_WARNINGS:
             self._logged_problems.add(problem)
             log.warning("%s: %s", self.url, problem)
 
 
 def unwrap_store(store: Store) -> Store:
-    """The store that hands out what it keeps as it is kept: the one that is wrapped, or the store itself."""
+    """The store that returns values in their stored form: the wrapped one, or the store itself."""
     return store.inner if isinstance(store, EncryptedStore) else store
 
 
 def _translate_errors(work: Callable[[T], T]) -> Callable[[T], T]:
-    """The same, but what an encryption raises that is no error of Holdfast's is a ``StoreUnavailable``."""
+    """The same function, but whatever it raises that is not a ``HoldfastError`` becomes ``StoreUnavailable``."""
 
-    def try_it(value: T) -> T:
+    def run_translated(value: T) -> T:
         try:
             return work(value)
         except HoldfastError:
@@ -280,11 +262,11 @@ def _translate_errors(work: Callable[[T], T]) -> Callable[[T], T]:
         except Exception as error:
             raise StoreUnavailable(f"the encryption does not work: {type(error).__name__}: {error}") from error
 
-    return try_it
+    return run_translated
 
 
 def _has_large_value(op: Op) -> bool:
-    """Whether there is something in an operation that should not be encrypted on the event loop."""
+    """Whether an operation has a value that is too large to encrypt on the event loop."""
     if isinstance(op, AppendRecord):
         return op.record.payload is not None and len(op.record.payload) > MAX_INLINE_BYTES
     sizes: list[int] = []
@@ -293,5 +275,5 @@ def _has_large_value(op: Op) -> bool:
         sizes.append(len(data))
         return data
 
-    encrypted_fields.transform_op(op, ValueTransform(measure, str))
+    ValueTransform(measure, str).transform_op(op)
     return max(sizes, default=0) > MAX_INLINE_BYTES

@@ -1,20 +1,20 @@
-"""The store in memory, for tests and trials: the whole contract, and nothing on disk.
+"""The memory store, for tests and trials: the whole contract, and nothing on disk.
 
 ::
 
     store                   the contract, in terms of the rest
-    tables                  what is kept, and how a run ends
+    tables                  the rows, and how a run ends
     claimed_run_operations  operations on a held run
-    client_operations       operations from outside: signals, cancel, pause, budgets, retry
+    client_operations       operations from outside: signals, cancel, pause, retry
     start_operations        creating, finding, and forking runs
     approval_operations     approvals, live events, and memories
     queue_operations        queues with limits
-    usage_accounts          what runs have used, and may use
-    workers                 who may hold runs, and taking them
-    schedules               what starts runs at set times
-    server_data             what servers keep, and daily usage
+    usage_accounts          usage and budgets of runs
+    workers                 workers, claims, and disabled workflows
+    schedules               schedules
+    server_data             documents, the audit log, and daily usage
     retention               deleting runs
-    archives                runs from elsewhere, and what belongs to one
+    archives                exporting and importing runs
 """
 
 from holdfast.stores.memory.store import ACTIVE_POLL_S, MemoryStore

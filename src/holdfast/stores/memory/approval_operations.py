@@ -1,12 +1,11 @@
 # pyright: reportPrivateUsage=false
-"""Questions to people, notices and memories, in memory."""
+"""Approvals, live events, and memories, in memory."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 
-from holdfast.stores import rules
 from holdfast.stores.approvals import (
     AnswerApproval,
     Approval,
@@ -14,135 +13,105 @@ from holdfast.stores.approvals import (
     ApprovalState,
     RemindApproval,
     RequestApproval,
-    WithdrawApproval,
-    make_answer_name,
     select_approvals,
 )
 from holdfast.stores.memories import Memories, Memory, MemoryChange, PutMemory
 from holdfast.stores.memory.queue_operations import MemoryCapability
 from holdfast.stores.memory.tables import Tables
 from holdfast.stores.operations import AppendLiveEvents, OpStatus
+from holdfast.stores.row_access import ApprovalRow
 from holdfast.stores.text_search import rank_bm25, tokenize, tokenize_query
 from holdfast.stores.utf8 import replace_surrogates
 
 
 class ApprovalOperations(Tables):
-    """What runs ask people and tell those who follow them, and what outlives them."""
+    """Approvals, live events, and memories."""
 
-    def _request_approval(self, op: RequestApproval) -> OpStatus:
-        run = self._get_claimed(op.key, op.epoch)
-        if run is None:
-            return OpStatus.FENCED
-        present = self._approvals.get(op.id)
-        if present is not None and present.run_id != run.id:
-            return OpStatus.REFUSED
-        if present is not None and not rules.should_request_again(
-            present.state, self._withdrawn_epochs.get(op.id, 0), op.epoch
-        ):
-            return OpStatus.DONE
-        self._withdraw_others(run.id, op)
+    def _get_approval(self, approval_id: str) -> ApprovalRow | None:
+        known = self._approvals.get(approval_id)
+        if known is None:
+            return None
+        withdrawn_epoch = self._withdrawn_epochs.get(approval_id, 0)
+        run_key = self._keys_by_id[known.run_id]
+        return ApprovalRow(run_key, known.position, known.state, known.reminder_count, withdrawn_epoch)
+
+    def _put_approval(self, op: RequestApproval) -> None:
+        run = self._runs[op.key]
         self._approvals[op.id] = Approval(
             op.id, run.id, run.workflow, op.position, op.request, ApprovalState.OPEN, op.at, op.expires_at,
             replace_surrogates(op.request.assignee), 0, None,
         )  # fmt: skip
-        self._add_lasting_event(op.key, op.position, op.at, *rules.make_requested_event(op))
-        return OpStatus.DONE
 
-    def _withdraw_others(self, run_id: str, op: RequestApproval) -> None:
-        """Withdraw what was asked at this place before; nobody waits for its answer any more."""
-        for other in [*self._approvals.values()]:
-            if (other.run_id, other.position) != (run_id, op.position) or other.id == op.id:
-                continue
-            if other.state is not ApprovalState.WITHDRAWN:
-                self._approvals[other.id] = replace(other, state=ApprovalState.WITHDRAWN)
-                self._withdrawn_epochs[other.id] = op.epoch
-                self._add_lasting_event(op.key, op.position, op.at, *rules.make_withdrawn_event(other.id))
-        self._delete_answer_signals(op.key, lambda position: position == op.position)
+    def _list_other_approvals(self, op: RequestApproval) -> list[str]:
+        place = (self._runs[op.key].id, op.position)
+        return [
+            other.id
+            for other in self._approvals.values()
+            if (other.run_id, other.position) == place
+            and other.id != op.id
+            and other.state is not ApprovalState.WITHDRAWN
+        ]
 
-    def _remind_approval(self, op: RemindApproval) -> OpStatus:
-        run = self._get_claimed(op.key, op.epoch)
-        if run is None:
-            return OpStatus.FENCED
-        present = self._approvals.get(op.id)
-        if present is None or present.run_id != run.id:
-            return OpStatus.UNKNOWN_APPROVAL
-        answer, is_new = rules.decide_reminder(present.state, present.reminder_count, op)
-        if is_new:
-            self._approvals[op.id] = replace(
-                present, reminder_count=op.reminder_count, assignee=replace_surrogates(op.assignee), reminded_at=op.at,
-                expires_at=op.expires_at,
-            )  # fmt: skip
-            self._add_lasting_event(op.key, present.position, op.at, *rules.make_reminded_event(op))
-        return answer
+    def _set_withdrawn(self, approval_id: str, epoch: int) -> None:
+        self._approvals[approval_id] = replace(self._approvals[approval_id], state=ApprovalState.WITHDRAWN)
+        self._withdrawn_epochs[approval_id] = epoch
 
-    def _withdraw_approval(self, op: WithdrawApproval) -> OpStatus:
-        run = self._get_claimed(op.key, op.epoch)
-        if run is None:
-            return OpStatus.FENCED
-        present = self._approvals.get(op.id)
-        if present is None or present.run_id != run.id:
-            return OpStatus.UNKNOWN_APPROVAL
-        answer, is_new = rules.decide_withdrawal(present.state)
-        if is_new:
-            self._approvals[op.id] = replace(present, state=ApprovalState.WITHDRAWN)
-            self._withdrawn_epochs[op.id] = op.epoch
-            self._add_lasting_event(op.key, present.position, op.at, *rules.make_withdrawn_event(op.id))
-        return answer
+    def _save_reminder(self, op: RemindApproval) -> None:
+        self._approvals[op.id] = replace(
+            self._approvals[op.id],
+            reminder_count=op.reminder_count,
+            assignee=replace_surrogates(op.assignee),
+            reminded_at=op.at,
+            expires_at=op.expires_at,
+        )
 
-    def _answer_approval(self, op: AnswerApproval) -> OpStatus:
-        present = self._approvals.get(op.id)
-        if present is None:
-            return OpStatus.UNKNOWN_APPROVAL
-        run = self._runs[self._keys_by_id[present.run_id]]
-        answer = rules.decide_answer(present.state, run.state)
-        if answer is OpStatus.DONE:
-            self._approvals[op.id] = replace(
-                present,
-                state=ApprovalState.ANSWERED,
-                answer=op.payload,
-                answered_by=replace_surrogates(op.answered_by),
-                answered_at=op.at,
-            )
-            self._add_signal(run.key, make_answer_name(op.id), op.payload, op.at, present.position)
-            self._wake(run)
-        return answer
+    def _save_answer(self, op: AnswerApproval, payload: bytes) -> None:
+        self._approvals[op.id] = replace(
+            self._approvals[op.id],
+            state=ApprovalState.ANSWERED,
+            answer=payload,
+            answered_by=replace_surrogates(op.answered_by),
+            answered_at=op.at,
+        )
+
+    def _delete_answers_at(self, key: int, position: int) -> None:
+        self._delete_answer_signals(key, lambda other: other == position)
 
     async def list_approvals(self, where: ApprovalFilter, limit: int = 1000) -> list[Approval]:
-        """Approvals that match, the longest open first."""
         with self._lock:
             known = list(self._approvals.values())
         return select_approvals(known, where, limit)
 
-    # Notices
+    # Live events
 
     def _append_live_events(self, op: AppendLiveEvents) -> OpStatus:
         if self._get_claimed(op.key, op.epoch) is None:
             return OpStatus.FENCED
-        told = {(n.position, n.stream, n.number) for n in self._live_events.get(op.key, {}).values()}
-        for notice in op.events:
-            place = (notice.position, notice.stream, notice.number)
-            if place not in told:
-                told.add(place)
-                self._add_live_event(op.key, notice)
+        known = {(event.position, event.stream, event.number) for event in self._live_events.get(op.key, {}).values()}
+        for event in op.events:
+            event_key = (event.position, event.stream, event.number)
+            if event_key not in known:
+                known.add(event_key)
+                self._add_live_event(op.key, event)
         return OpStatus.DONE
 
     # Memories
 
     def _change_memory(self, op: MemoryChange) -> OpStatus:
-        place = (op.namespace, op.key)
+        memory_key = (op.namespace, op.key)
         if isinstance(op, PutMemory):
-            known = self._memories.get(place)
+            known = self._memories.get(memory_key)
             created_at = op.at if known is None else known.created_at
-            self._memories[place] = Memory(op.namespace, op.key, op.value, op.text, created_at, op.at)
-            self._word_counts[place] = Counter([*tokenize(op.key), *tokenize(op.text)])
+            self._memories[memory_key] = Memory(op.namespace, op.key, op.value, op.text, created_at, op.at)
+            self._word_counts[memory_key] = Counter([*tokenize(op.key), *tokenize(op.text)])
         else:
-            self._memories.pop(place, None)
-            self._word_counts.pop(place, None)
+            self._memories.pop(memory_key, None)
+            self._word_counts.pop(memory_key, None)
         return OpStatus.DONE
 
 
 class MemoryMemories(MemoryCapability, Memories):
-    """The values that outlive runs, as long as the process lives."""
+    """Memories, for as long as the process lives."""
 
     async def get(self, namespace: str, key: str) -> Memory | None:
         with self._tables._lock:
@@ -151,9 +120,9 @@ class MemoryMemories(MemoryCapability, Memories):
     async def search(self, namespace: str, words: str, *, limit: int = 10) -> list[Memory]:
         tables = self._tables
         with tables._lock:
-            among = [place for place in tables._memories if place[0] == namespace]
-            found = sorted(rank_bm25(tables._word_counts, tokenize_query(words), among))
-            return [tables._memories[place] for _, place in found[:limit]]
+            candidates = [memory_key for memory_key in tables._memories if memory_key[0] == namespace]
+            ranked = sorted(rank_bm25(tables._word_counts, tokenize_query(words), candidates))
+            return [tables._memories[memory_key] for _, memory_key in ranked[:limit]]
 
     async def list(self, namespace: str, *, after: str = "", limit: int = 100) -> list[Memory]:
         tables = self._tables

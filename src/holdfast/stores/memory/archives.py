@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Reading what belongs to a run, and restoring runs from elsewhere, in memory."""
+"""Reading what belongs to a run, and restoring archived runs, in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.stores.rules import LinkState
 
 
 class MemoryArchives(MemoryCapability, Archives):
-    """How runs leave the store as they are, and come into it."""
+    """Moving runs out of the store and into it."""
 
     async def get_extras(self, key: int) -> RunExtras:
         tables = self._tables
@@ -34,52 +34,47 @@ class MemoryArchives(MemoryCapability, Archives):
             return RunExtras(key in tables._with_generated_id, key in tables._with_unclaimed_result, keys, links, short)
 
     async def restore(self, archived: ArchivedRun) -> bool:
-        tables = self._tables
-        told = archived.extras
+        tables, extras = self._tables, archived.extras
         with tables._lock:
             if archived.run.id in tables._keys_by_id:
                 return False
             tables._last_key += 1
             key = tables._last_key
-            limited = archived.run.queue in tables._queues
+            is_limited = archived.run.queue in tables._queues
             run = to_restored_run(archived.run, key, tables._clock())
-            run = replace(run, starter=to_new_run(archived).starter, is_limited=limited)
+            run = replace(run, starter=to_new_run(archived).starter, is_limited=is_limited)
             tables._keys_by_id[run.id] = key
-            if told.has_generated_id:
+            if extras.has_generated_id:
                 tables._with_generated_id.add(key)
             tables._save_run(run if run.state.is_terminal else replace(run, paused_at=NOT_ACTIVATED))
-            if limited:
+            if is_limited:
                 tables._assign_turn(run)
-            (tables._with_unclaimed_result.add if told.has_unclaimed_result else tables._with_unclaimed_result.discard)(
-                key
-            )
+            if extras.has_unclaimed_result:
+                tables._with_unclaimed_result.add(key)
             if run.session:
                 tables._newest_by_session[run.workflow, run.session] = run.id
             tables._records[key] = list(archived.records)
             tables._attempts[key] = {attempt.position: attempt for attempt in archived.attempts}
             for signal in archived.signals:
-                tables._add_signal(key, signal.name, signal.payload, signal.sent_at, signal.position)
-            tables._signal_dedup_keys.update((key, dedup) for dedup in told.signal_dedup_keys)
-            for notice in archived.live_events:
-                tables._add_live_event(key, notice)
+                tables._add_signal(key, signal.name, signal.sent_at, signal.payload, signal.position)
+            tables._signal_dedup_keys.update((key, dedup) for dedup in extras.signal_dedup_keys)
+            for event in archived.live_events:
+                tables._add_live_event(key, event)
             tables._approvals.update({approval.id: approval for approval in archived.approvals})
             account = tables._accounts.get(key)
-            account.used, account.budget, account.short_positions = (
-                archived.usage.used,
-                archived.usage.budget,
-                told.short_positions,
-            )
+            account.used, account.budget = archived.usage.used, archived.usage.budget
+            account.short_positions = extras.short_positions
         return True
 
     async def activate(self, archived: ArchivedRun) -> None:
         tables = self._tables
         with tables._lock:
-            held = tables._get_by_id(archived.run.id)
-            if held is None:
+            run = tables._get_by_id(archived.run.id)
+            if run is None:
                 return
             for link in archived.extras.links:
                 child = tables._get_by_id(link.child_id)
                 if child is not None:
-                    tables._put_link((held.key, link.position), child.key, link.get_link_state(child.state))
-            if held.paused_at == NOT_ACTIVATED:
-                tables._save_run(replace(held, paused_at=archived.run.paused_at))
+                    tables._put_link((run.key, link.position), child.key, link.get_link_state(child.state))
+            if run.paused_at == NOT_ACTIVATED:
+                tables._save_run(replace(run, paused_at=archived.run.paused_at))

@@ -1,8 +1,8 @@
 # pyright: reportPrivateUsage=false
-"""Queues with limits, in memory: whatever is asked of a queue, all of its runs are looked at.
+"""Queues with limits, in memory: every operation on a queue looks at all of its runs.
 
-A gate is opened anew for each claim, with what is running then. So nothing has to be counted while runs come and go,
-and nothing can be counted wrongly: this is what the other stores are compared with.
+Each claim makes a new ``QueueAdmission`` from the runs that are running then. So there are no counters that could be
+wrong: the other stores are compared with this one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from holdfast.stores.queues import MAX_LISTED_KEYS, NewQueue, QueueKeyStatus, Qu
 
 
 class QueueOperations(Tables):
-    """What the store has to do with limited queues."""
+    """Admission of runs to limited queues."""
 
     def _list_queue_runs(self, name: str) -> list[Run]:
-        """The unfinished runs of a queue, the oldest first."""
+        """The unfinished runs of a queue, oldest first."""
         runs = (self._runs[key] for key in sorted(self._unfinished))
         return [run for run in runs if run.queue == name]
 
     def _assign_turn(self, run: Run) -> None:
         row = self._queues[run.queue]
-        place = (run.priority, run.queue_key)
-        turn = compute_next_turn(row.last_started_turns.get(run.priority, 0), row.last_key_turns.get(place))
-        self._turns[run.key] = row.last_key_turns[place] = turn
+        turn_key = (run.priority, run.queue_key)
+        turn = compute_next_turn(row.last_started_turns.get(run.priority, 0), row.last_key_turns.get(turn_key))
+        self._turns[run.key] = row.last_key_turns[turn_key] = turn
 
     # The gates
 
@@ -43,39 +43,39 @@ class QueueOperations(Tables):
         )
 
     def _admit_runs(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
-        """The runs that a claim takes of these: of those that are next in their queues the first, again and again."""
-        lines: dict[str, list[Run]] = {}
+        """The runs that a claim takes: repeatedly the first of the runs that are next in their queues."""
+        queues: dict[str, list[Run]] = {}
         gates = {name: self._make_gate(name, now) for name in self._queues}
         for run in due:
-            lines.setdefault(run.queue if run.queue in gates else "", []).append(run)
-        for line in lines.values():
-            line.sort(key=self._get_sort_key)
-        taken: list[Run] = []
-        while len(taken) < limit:
-            heads = (next((run for run in line if self._can_admit(run, gates)), None) for line in lines.values())
+            queues.setdefault(run.queue if run.queue in gates else "", []).append(run)
+        for runs in queues.values():
+            runs.sort(key=self._get_sort_key)
+        admitted: list[Run] = []
+        while len(admitted) < limit:
+            heads = (next((run for run in runs if self._can_admit(run, gates)), None) for runs in queues.values())
             first = min((run for run in heads if run is not None), key=_get_age_sort_key, default=None)
             if first is None:
                 break
-            lines[first.queue if first.queue in gates else ""].remove(first)
-            taken.append(first)
+            queues[first.queue if first.queue in gates else ""].remove(first)
+            admitted.append(first)
             if first.queue in gates:
                 self._count_admitted(first, gates[first.queue])
-        return taken
+        return admitted
 
     def _admit_suspects(self, due: Iterable[Run], now: float, limit: int) -> list[Run]:
-        """The isolated runs that a claim takes of these."""
+        """The isolated runs that a claim takes."""
         gates = {name: self._make_gate(name, now) for name in self._queues}
 
-        def take_place(run: Run) -> bool:
-            passes = self._can_admit(run, gates)
-            if passes and run.queue in gates:
+        def take_slot(run: Run) -> bool:
+            can_admit = self._can_admit(run, gates)
+            if can_admit and run.queue in gates:
                 self._count_admitted(run, gates[run.queue])
-            return passes
+            return can_admit
 
-        return rules.choose_suspects(due, limit, take_place)
+        return rules.choose_suspects(due, limit, take_slot)
 
     def _get_sort_key(self, run: Run) -> tuple[float, ...]:
-        """The order within a queue; in one without limits, there is only priority and age."""
+        """The order within a queue; without limits, only priority and age count."""
         if run.queue not in self._queues:
             return _get_age_sort_key(run)
         return (run.epoch == 0, -run.priority, self._turns.get(run.key, 0), run.key)
@@ -92,15 +92,15 @@ class QueueOperations(Tables):
         )
 
     def _count_admitted(self, run: Run, gate: QueueAdmission) -> None:
-        row, key, begun = self._queues[run.queue], run.queue_key, run.epoch > 0
-        gate.admit(key, has_started=begun)
-        if not begun:
+        row, key, has_started = self._queues[run.queue], run.queue_key, run.epoch > 0
+        gate.admit(key, has_started=has_started)
+        if not has_started:
             turn = self._turns.get(run.key, 0)
             row.last_started_turns[run.priority] = max(row.last_started_turns.get(run.priority, 0), turn)
             row.used, row.used_by_key[key] = gate.rate_usage, gate.get_key_rate_usage(key)
 
     def _iter_wake_times(self, sleeping: Iterable[Run], now: float) -> Iterator[float | None]:
-        """When each of these could be taken, as far as is known now."""
+        """When each of these runs could be claimed, as far as is known now."""
         gates = {name: self._make_gate(name, now) for name in self._queues}
         for run in sleeping:
             gate = gates.get(run.queue)
@@ -110,7 +110,6 @@ class QueueOperations(Tables):
                 yield _get_wake_time(run, run.wake_at, gate)
 
     def _add_token_charge(self, run: Run, tokens: int) -> None:
-        """Note what model calls of a run have used."""
         row = self._queues.get(run.queue)
         if row is not None and row.limits.has_token_rate:
             gate, key = self._make_gate(run.queue, self._clock()), run.queue_key
@@ -119,14 +118,14 @@ class QueueOperations(Tables):
 
 
 class MemoryCapability:
-    """A capability of the store in memory."""
+    """A capability of the memory store."""
 
     def __init__(self, tables: QueueOperations) -> None:
         self._tables = tables
 
 
 class MemoryQueues(MemoryCapability, Queues):
-    """The queues with limits of a store in memory."""
+    """The queues with limits."""
 
     async def declare(self, queues: Sequence[NewQueue]) -> None:
         with self._tables._lock:
@@ -167,7 +166,7 @@ class MemoryQueues(MemoryCapability, Queues):
         return True
 
     def _ensure_queue_row(self, name: str) -> QueueRow:
-        """The row of a queue, which has one from now on."""
+        """The row of a queue, created if it is missing."""
         tables = self._tables
         row = tables._queues.get(name)
         if row is None:
@@ -187,15 +186,11 @@ class MemoryQueues(MemoryCapability, Queues):
 
     def _get_queue_status(self, name: str, now: float) -> QueueStatus:
         tables = self._tables
-        row, runs, gate = (
-            tables._queues[name],
-            tables._list_queue_runs(name),
-            tables._make_gate(name, now),
-        )
+        row, runs, gate = tables._queues[name], tables._list_queue_runs(name), tables._make_gate(name, now)
         running = Counter(run.queue_key for run in runs if run.state is RunState.RUNNING)
         waiting = Counter(run.queue_key for run in runs if _is_waiting(run, now))
         keys = [QueueKeyStatus(key, running[key], waiting[key]) for key in {*running, *waiting}]
-        keys.sort(key=lambda one: (-one.waiting_count, -one.running_count, one.key))
+        keys.sort(key=lambda key: (-key.waiting_count, -key.running_count, key.key))
         return QueueStatus(
             name, row.limits, row.declared_limits, row.override is not None, row.paused_at, running.total(),
             waiting.total(), 0.0 if gate.has_rate_capacity else gate.get_next_start_at(),

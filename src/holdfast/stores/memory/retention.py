@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Deleting runs that have ended, in memory: all at once, so that nothing is left to be swept away."""
+"""Deleting ended runs, in memory: completely and at once, so that nothing is left to sweep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.stores.retention import (
 
 
 class _MemoryRelationReader(RelationReader):
-    """Who is related to whom; everybody is looked at, which is quick enough where all of it is in memory."""
+    """The relations between runs. Looking at all runs is quick enough in memory."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -36,7 +36,7 @@ class _MemoryRelationReader(RelationReader):
         self._by_previous = _group_by(self._runs.values(), "previous_run")
         self._by_session = _group_by([run for run in self._runs.values() if run.session], "session")
         self._sessions: set[tuple[str, str]] = set()
-        """Those whose runs are known: the first one that is met stands for all of them."""
+        """Sessions that have been read: one run of a session finds all the others."""
 
     def read_members(self, keys: Collection[int]) -> Iterator[GroupMember]:
         unclaimed = self._tables._with_unclaimed_result
@@ -76,103 +76,89 @@ class _MemoryRelationReader(RelationReader):
 
 
 class MemoryRetention(MemoryCapability, Retention):
-    """How runs are deleted."""
+    """Deleting runs."""
 
     async def prune(self, request: PruneRequest, cursor: PruneCursor = PRUNE_START, limit: int = 100) -> PruneResult:
         tables = self._tables
         with tables._lock:
-            findings = cursor.progress or PruneProgress()
+            progress = cursor.progress or PruneProgress()
             if request.run_ids is not None:
-                found = [
-                    tables._keys_by_id[run_id]
-                    for run_id in dict.fromkeys(request.run_ids)
-                    if run_id in tables._keys_by_id
-                ]
-                place = None
+                keys = map(tables._keys_by_id.get, dict.fromkeys(request.run_ids))
+                found, next_cursor = [key for key in keys if key is not None], None
             else:
-                found, place = self._find_next(request, cursor, limit)
-            new, kept = findings.split_decided(found)
-            relations, newest = _MemoryRelationReader(tables), self._find_min_kept_keys(request)
-            going, staying = decide_groups(relations, new, request, newest)
-            for family, why in [*((family, None) for family in going), *staying]:
-                findings.add_decision(family, why)
-            kept.update(get_keep_reasons(staying, found))
+                found, next_cursor = self._find_next(request, cursor, limit)
+            undecided, keep_reasons = progress.split_decided(found)
+            min_kept_keys = self._find_min_kept_keys(request)
+            deleted, kept = decide_groups(_MemoryRelationReader(tables), undecided, request, min_kept_keys)
+            for group, reason in [*((group, None) for group in deleted), *kept]:
+                progress.add_decision(group, reason)
+            keep_reasons.update(get_keep_reasons(kept, found))
             records = size = 0
             if request.dry_run:
-                journals = [tables._records.get(key, []) for family in going for key in family.keys]
+                journals = [tables._records.get(key, []) for group in deleted for key in group.keys]
                 records = sum(map(len, journals))
                 size = sum(len(record.payload or b"") for journal in journals for record in journal)
-                runs = [tables._runs[key] for family in going for key in family.keys]
+                runs = [tables._runs[key] for group in deleted for key in group.keys]
                 size += sum(len(run.inputs) + len(run.output or b"") + len(run.error or b"") for run in runs)
             else:
-                for member in [member for family in going for member in family.members]:
+                for member in [member for group in deleted for member in group.members]:
                     self._delete_run(member)
-        return PruneResult(
-            list_ids(going), kept, records, size, None if place is None else place._replace(progress=findings)
-        )
+        if next_cursor is not None:
+            next_cursor = next_cursor._replace(progress=progress)
+        return PruneResult(list_ids(deleted), keep_reasons, records, size, next_cursor)
 
     async def sweep(self, limit: int = 2000) -> SweepResult:
-        """Of runs there is nothing left."""
         tables = self._tables
         with tables._lock:
-            delivered = min((run.created_at for run in tables._runs.values() if run.is_delivery), default=None)
+            oldest_delivery = min((run.created_at for run in tables._runs.values() if run.is_delivery), default=None)
             oldest = min((run.created_at for run in tables._runs.values()), default=None)
-            listeners_from = rules.get_listener_cutoff(delivered, tables._clock())
-            workers_from = rules.get_worker_cutoff(oldest, tables._clock())
+            listener_cutoff = rules.get_listener_cutoff(oldest_delivery, tables._clock())
+            worker_cutoff = rules.get_worker_cutoff(oldest, tables._clock())
             starters = {tables._runs[key].starter for key in tables._unfinished}
             for worker in [*tables._workers.values()]:
-                before = listeners_from if worker.is_listener else workers_from
-                if worker.state != "live" and worker.lease_expires_at < before and worker.id not in starters:
+                cutoff = listener_cutoff if worker.is_listener else worker_cutoff
+                if worker.state != "live" and worker.lease_expires_at < cutoff and worker.id not in starters:
                     del tables._workers[worker.id]
         return SweepResult()
 
-    def _find_next(self, what: PruneRequest, after: PruneCursor, limit: int) -> tuple[list[int], PruneCursor | None]:
-        places = sorted(
+    def _find_next(self, request: PruneRequest, after: PruneCursor, limit: int) -> tuple[list[int], PruneCursor | None]:
+        matching = sorted(
             PruneCursor(run.workflow, run.state, run.key)
             for run in self._tables._runs.values()
-            if run.state in what.states
-            and what.workflow in (None, run.workflow)
+            if run.state in request.states
+            and request.workflow in (None, run.workflow)
             and run.finished_at is not None
-            and run.finished_at < what.finished_before
+            and run.finished_at < request.finished_before
         )
-        found = [place for place in places if place[:3] > after[:3]][:limit]
-        return [place.key for place in found], found[-1] if len(found) == limit else None
+        found = [cursor for cursor in matching if cursor[:3] > after[:3]][:limit]
+        return [cursor.key for cursor in found], found[-1] if len(found) == limit else None
 
-    def _find_min_kept_keys(self, what: PruneRequest) -> dict[str, int]:
-        """The lowest key that is kept, of each workflow that has any to keep."""
-        if not what.keep_newest:
+    def _find_min_kept_keys(self, request: PruneRequest) -> dict[str, int]:
+        """The lowest key of the newest runs that are kept, for each workflow."""
+        if not request.keep_newest:
             return {}
         keys: dict[str, list[int]] = {}
         for run in self._tables._runs.values():
-            if run.state in what.states:
+            if run.state in request.states:
                 keys.setdefault(run.workflow, []).append(run.key)
-        return {workflow: sorted(mine, reverse=True)[: what.keep_newest][-1] for workflow, mine in keys.items()}
+        return {workflow: sorted(found, reverse=True)[: request.keep_newest][-1] for workflow, found in keys.items()}
 
     def _delete_run(self, run: GroupMember) -> None:
         tables = self._tables
-        for place in [(run.key, position) for position in tables._link_positions.pop(run.key, {})]:
-            link = tables._links.pop(place)
-            tables._pending_links.get(link.child_key, {}).pop(place, None)
-        for place in [place for place, link in tables._links.items() if link.child_key == run.key]:
-            tables._delete_link(place)
+        for link_key in [key for key, link in tables._links.items() if run.key in (key[0], link.child_key)]:
+            tables._delete_link(link_key)
         for rows in (
-            tables._runs,
-            tables._records,
-            tables._attempts,
-            tables._mailboxes,
-            tables._live_events,
-            tables._pending_links,
-        ):
+            tables._runs, tables._records, tables._attempts, tables._mailboxes, tables._live_events,
+            tables._link_positions, tables._pending_links, tables._turns, tables._parked_by,
+        ):  # fmt: skip
             rows.pop(run.key, None)
-        tables._turns.pop(run.key, None)
-        tables._parked_by.pop(run.key, None)
         tables._keys_by_id.pop(run.id, None)
         tables._with_generated_id.discard(run.key)
         tables._with_unclaimed_result.discard(run.key)
-        tables._signal_dedup_keys = {place for place in tables._signal_dedup_keys if place[0] != run.key}
-        for approval in [one.id for one in tables._approvals.values() if one.run_id == run.id]:
-            del tables._approvals[approval]
-            tables._withdrawn_epochs.pop(approval, None)
+        tables._signal_dedup_keys = {key for key in tables._signal_dedup_keys if key[0] != run.key}
+        for approval_id in [approval.id for approval in tables._approvals.values() if approval.run_id == run.id]:
+            del tables._approvals[approval_id]
+            tables._withdrawn_epochs.pop(approval_id, None)
         if tables._newest_by_session.get((run.workflow, run.session)) == run.id:
             del tables._newest_by_session[run.workflow, run.session]
         tables._accounts.delete(run.key)

@@ -11,7 +11,7 @@ from holdfast.stores.schedules import Schedule, ScheduleDefinition, Schedules, m
 
 
 class MemorySchedules(MemoryCapability, Schedules):
-    """The schedules of a store in memory."""
+    """Schedules, in memory."""
 
     async def put(
         self, schedules: Sequence[ScheduleDefinition], *, worker: int | None = None, replace: bool = True
@@ -24,9 +24,9 @@ class MemorySchedules(MemoryCapability, Schedules):
                     tables._schedules[new.name] = merge_schedule(known, new, tables._clock())
                 if worker is not None:
                     tables._announcers.setdefault(new.name, set()).add(worker)
-            kept = [self._get_schedule(new.name) for new in schedules]
+            stored = [self._get_schedule(new.name) for new in schedules]
         tables._notify_change()
-        return kept
+        return stored
 
     def _get_schedule(self, name: str) -> Schedule:
         tables = self._tables

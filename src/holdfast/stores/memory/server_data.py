@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""What servers keep, in memory: documents, the audit log, and what was used on which day."""
+"""Documents, the audit log, and daily usage, in memory."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class MemoryDocuments(MemoryCapability, Documents):
 
 
 class MemoryAuditLog(MemoryCapability, AuditLog):
-    """Who asked servers for what."""
+    """The audit log of servers."""
 
     async def append(self, events: Sequence[AuditEvent]) -> None:
         tables = self._tables
         with tables._lock:
-            for entry in events:
+            for event in events:
                 tables._last_audit_id += 1
-                tables._audit_events[tables._last_audit_id] = entry
+                tables._audit_events[tables._last_audit_id] = event
 
     async def trim(self, before: float, limit: int = 10_000) -> int:
         tables = self._tables
         with tables._lock:
-            old = sorted((what.at, id) for id, what in tables._audit_events.items() if what.at < before)[:limit]
+            old = sorted((event.at, id) for id, event in tables._audit_events.items() if event.at < before)[:limit]
             for _, id in old:
                 del tables._audit_events[id]
         return len(old)
@@ -67,15 +67,15 @@ class MemoryAuditLog(MemoryCapability, AuditLog):
     async def list(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         with self._tables._lock:
             found = [
-                AuditRow(id, what)
-                for id, what in self._tables._audit_events.items()
+                AuditRow(id, event)
+                for id, event in self._tables._audit_events.items()
                 if before_id is None or id < before_id
             ]
         return found[::-1][:limit]
 
 
 class MemoryDailyUsage(MemoryCapability, DailyUsageCounters):
-    """What was used, by day."""
+    """Usage and run counts, by day."""
 
     async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         with self._tables._lock:

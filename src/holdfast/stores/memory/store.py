@@ -1,7 +1,7 @@
-"""The store in memory: the contract, spelled out over its tables.
+"""The memory store: the contract, implemented over its tables.
 
-Several engines may share one object as if they were processes on one database. There is no kernel to tell that such a
-"process" is gone, so a worker dies when its lease passes, or when a test calls ``simulate_worker_death``.
+Several engines may share one object as if they were processes on one database. No operating system notices the end of
+such a "process", so a worker dies when its lease expires, or when a test calls ``simulate_worker_death``.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from holdfast.stores.memory.retention import MemoryRetention
 from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.server_data import MemoryAuditLog, MemoryDailyUsage, MemoryDocuments
 from holdfast.stores.memory.start_operations import StartOperations
+from holdfast.stores.memory.usage_accounts import MemoryUsageAccounts
 from holdfast.stores.memory.workers import MemoryClaims, MemoryDisabledWorkflows, MemoryWorkers
-from holdfast.stores.operation_handler import OperationHandler
 from holdfast.stores.operations import Op, OpResult, Run
 from holdfast.stores.served_versions import list_served_names, make_served_name
+from holdfast.stores.shared_operations import SharedOperations
 from holdfast.stores.workers import Worker
 
 ACTIVE_POLL_S = 0.02
@@ -48,10 +49,10 @@ class MemoryStore(
     ClaimedRunOperations,
     ClientOperations,
     StartOperations,
-    OperationHandler,
+    SharedOperations[Run, MemoryUsageAccounts],
     Store,
 ):
-    """Journals in dictionaries, gone with the process."""
+    """Journals in dictionaries, lost when the process ends."""
 
     url = "memory://"
 
@@ -71,13 +72,13 @@ class MemoryStore(
         self.archives = MemoryArchives(self)
 
     async def open(self) -> None:
-        """There is nothing to open."""
+        pass
 
     async def close(self) -> None:
-        """Nothing is closed: another engine may share this object, or open it again."""
+        """Does nothing: another engine may share this object, or open it again."""
 
     def abandon(self) -> None:
-        """As ``close``."""
+        pass
 
     def now(self) -> float:
         return self._clock()
@@ -91,8 +92,9 @@ class MemoryStore(
         return answers
 
     def simulate_worker_death(self, worker: int) -> None:
-        """For tests: the worker's "process" is gone, as the next ``Workers.reap_dead`` will find; not of one by
-        lease, whose process no store can see."""
+        """For tests: end the worker's "process", so that the next ``Workers.reap_dead`` finds it dead.
+
+        Listeners are excluded: no store can see their processes."""
         with self._lock:
             if self._is_live(worker) and not self._workers[worker].is_listener:
                 self._killed_workers.add(worker)
@@ -101,8 +103,8 @@ class MemoryStore(
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         with self._lock:
             unfinished = [self._runs[key] for key in self._unfinished]
-            referred = {run.owner for run in unfinished} | {run.starter for run in unfinished} | {*extra_ids}
-            return [worker for worker in self._workers.values() if worker.state == "live" or worker.id in referred]
+            ids = {run.owner for run in unfinished} | {run.starter for run in unfinished} | {*extra_ids}
+            return [worker for worker in self._workers.values() if worker.state == "live" or worker.id in ids]
 
     # Reading
 
@@ -138,16 +140,16 @@ class MemoryStore(
     ) -> RunSearchPage:
         return self._search(where, limit, before_key, max_scanned)
 
-    def _search(self, where: RunFilter, limit: int, before: int | None, most: int | None) -> RunSearchPage:
+    def _search(self, where: RunFilter, limit: int, before: int | None, max_scanned: int | None) -> RunSearchPage:
         found: list[Run] = []
         with self._lock:
             below = [key for key in sorted(self._runs, reverse=True) if before is None or key < before]
-            for looked_at, key in enumerate(below):
-                if len(found) >= limit or looked_at == most:
-                    last = self._runs[below[looked_at - 1]] if looked_at else None
-                    return RunSearchPage(
-                        found, before if last is None else last.key, None if last is None else last.created_at
-                    )
+            for scanned, key in enumerate(below):
+                if len(found) >= limit or scanned == max_scanned:
+                    if not scanned:
+                        return RunSearchPage(found, before)
+                    last = self._runs[below[scanned - 1]]
+                    return RunSearchPage(found, last.key, last.created_at)
                 if _matches_filter(self._runs[key], where):
                     found.append(self._runs[key])
         return RunSearchPage(found, None)
@@ -163,8 +165,8 @@ class MemoryStore(
             counts = Counter((run.workflow, run.state) for run in self._runs.values())
         if max_ended is None:
             return counts
-        told = {place: min(count, max_ended) if place[1].is_terminal else count for place, count in counts.items()}
-        return {place: count for place, count in told.items() if count}
+        limited = {kind: min(count, max_ended) if kind[1].is_terminal else count for kind, count in counts.items()}
+        return {kind: count for kind, count in limited.items() if count}
 
     async def count_unfinished_runs(self, workflows: Collection[str] | None = None) -> Mapping[tuple[str, str], int]:
         with self._lock:
@@ -184,8 +186,8 @@ class MemoryStore(
             if run is None:
                 return None
             records = [record for record in self._records.get(run.key, ()) if record.seq > after_seq]
-            told = [one for one in self._live_events.get(run.key, {}).items() if one[0] > after_event_id]
-            return RunUpdates(run, records[:limit], told[:limit])
+            live_events = [item for item in self._live_events.get(run.key, {}).items() if item[0] > after_event_id]
+            return RunUpdates(run, records[:limit], live_events[:limit])
 
     # Workflows
 
@@ -194,7 +196,7 @@ class MemoryStore(
             for spec in specs:
                 name = make_served_name(spec.name, spec.version)
                 known = self._specs.get(name)
-                if known != spec:  # apart from `serves` and `announced_at`, which are not compared
+                if known != spec:  # `serves` and `announced_at` are not compared
                     announced_at = self._clock() if known is None else known.announced_at
                     self._specs[name] = replace(spec, serves=(), announced_at=announced_at)
             if worker is not None and worker in self._workers:
@@ -210,20 +212,20 @@ class MemoryStore(
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
-        """Wakes at any write, since nobody can tell which of the engines that share this object made it.
+        """Wakes at any write, because the store does not know which of the engines that share it made the write.
 
-        Nor can it tell who waits, so a write since the same engine's last call is recognised only by its being recent:
-        then the wait ends at the next tick, as it would on a store that polls.
+        It does not know which engine waits either, so it recognizes a write since that engine's last call only by being
+        recent: then the wait ends at the next poll interval, as on a store that polls.
         """
-        recent = time.monotonic() - self._last_write_at < _ACTIVE_WINDOW_S
+        is_recent = time.monotonic() - self._last_write_at < _ACTIVE_WINDOW_S
         waiter = (asyncio.get_running_loop(), asyncio.Event())
         self._change_waiters.add(waiter)
         try:
             # Not `wait_for`: on Python 3.11 it swallows a cancellation that comes together with the event.
-            async with asyncio.timeout(min(timeout_s, ACTIVE_POLL_S) if recent else timeout_s):
+            async with asyncio.timeout(min(timeout_s, ACTIVE_POLL_S) if is_recent else timeout_s):
                 await waiter[1].wait()
         except TimeoutError:
-            return recent and timeout_s >= ACTIVE_POLL_S
+            return is_recent and timeout_s >= ACTIVE_POLL_S
         finally:
             self._change_waiters.discard(waiter)
         return True

@@ -1,4 +1,4 @@
-"""Accounts in memory: all there are, for as long as the store lives."""
+"""Accounts in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.stores.usage_accounts import UsageAccount, UsageAccounts
 
 
 class MemoryUsageAccounts(UsageAccounts):
-    """Accounts in dictionaries, next to those of the runs."""
+    """All accounts, in dictionaries."""
 
     def __init__(self, runs: Mapping[int, Run], keys: Mapping[str, int]) -> None:
         super().__init__()
@@ -19,11 +19,11 @@ class MemoryUsageAccounts(UsageAccounts):
         self._keys = keys
 
     def _load(self, key: int) -> UsageAccount:
-        above = self._keys.get(self._runs[key].parent)
-        return UsageAccount(key, above if above is not None and rules.can_be_parent(above, key) else None)
+        parent = self._keys.get(self._runs[key].parent)
+        return UsageAccount(key, parent if parent is not None and rules.can_be_parent(parent, key) else None)
 
     def delete(self, key: int) -> None:
-        """The run is deleted."""
+        """Delete the account and the reservations of a run."""
         self._accounts.pop(key, None)
         self._reservations.pop(key, None)
 
@@ -34,10 +34,10 @@ class MemoryUsageAccounts(UsageAccounts):
         return sorted(account.key for account in self._accounts.values() if account.short_positions)
 
     def _mark_changed(self, account: UsageAccount) -> None:
-        """It is kept where it is."""
+        pass
 
     def _store_reservation(self, key: int, position: int, expected: Usage | None) -> None:
-        """It is kept where it is."""
+        pass
 
     def _get_run_id(self, key: int) -> str:
         return self._runs[key].id

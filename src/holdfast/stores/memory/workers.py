@@ -1,5 +1,5 @@
 # pyright: reportPrivateUsage=false
-"""Workers in memory, the runs that they take, and the workflows of which they take none."""
+"""Workers, claims, and disabled workflows, in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.stores.workers import NewWorker, ReapResult, Worker, Workers
 
 
 class MemoryWorkers(MemoryCapability, Workers):
-    """The workers that share a store in memory."""
+    """The workers that share a memory store."""
 
     async def register(self, worker: NewWorker, lease_s: float) -> int:
         tables = self._tables
@@ -27,18 +27,9 @@ class MemoryWorkers(MemoryCapability, Workers):
             tables._last_worker_id += 1
             number, now = tables._last_worker_id, tables._clock()
             tables._workers[number] = Worker(
-                number,
-                worker.name,
-                worker.host,
-                worker.pid,
-                "live",
-                worker.workflows,
-                worker.queues,
-                now,
-                now + lease_s,
-                now,
-                worker.is_listener,
-            )
+                number, worker.name, worker.host, worker.pid, "live", worker.workflows, worker.queues, now,
+                now + lease_s, now, worker.is_listener,
+            )  # fmt: skip
         tables._notify_change()
         return number
 
@@ -73,7 +64,7 @@ class MemoryWorkers(MemoryCapability, Workers):
         with tables._lock:
             now = tables._clock()
             window = window or LeaseWindow(0.0, now)
-            gone = [
+            dead_workers = [
                 worker
                 for worker in tables._workers.values()
                 if worker.state == "live"
@@ -85,8 +76,8 @@ class MemoryWorkers(MemoryCapability, Workers):
                 )
             ]
             released = 0
-            dead: list[str] = []
-            for worker in gone:
+            dead_runs: list[str] = []
+            for worker in dead_workers:
                 tables._workers[worker.id] = replace(worker, state="dead")
                 tables._wake_parked_by(worker.id)
                 held = tables._list_claimed_by(worker.id)
@@ -94,30 +85,28 @@ class MemoryWorkers(MemoryCapability, Workers):
                     if self._requeue_or_end(run, worker, len(held), now):
                         released += 1
                     else:
-                        dead.append(run.id)
-        if gone:
+                        dead_runs.append(run.id)
+        if dead_workers:
             tables._notify_change()
-        return ReapResult(tuple(worker.id for worker in gone), released, tuple(dead))
+        return ReapResult(tuple(worker.id for worker in dead_workers), released, tuple(dead_runs))
 
-    def _requeue_or_end(self, run: Run, worker: Worker, held: int, now: float) -> bool:
-        """Free a run whose worker, which held so many, is dead; or end it if that was once too often."""
+    def _requeue_or_end(self, run: Run, worker: Worker, claimed_count: int, now: float) -> bool:
+        """Release a run of a dead worker, or end it if its workers died too often. Returns whether it was released."""
         tables = self._tables
-        after = rules.get_worker_death_effect(run.delivery_count, run.max_deliveries, run.suspicion, held)
-        if not after.is_dead:
-            tables._requeue_run(replace(run, delivery_count=after.delivery_count, suspicion=after.suspicion))
+        effect = rules.get_worker_death_effect(run.delivery_count, run.max_deliveries, run.suspicion, claimed_count)
+        changed = replace(run, delivery_count=effect.delivery_count)
+        if not effect.is_dead:
+            tables._requeue_run(replace(changed, suspicion=effect.suspicion))
             return True
-        who = rules.describe_worker(worker.name, worker.host, worker.pid, is_listener=worker.is_listener)
-        error = rules.encode_death_error(
-            run.id, after.delivery_count, who, tables._live_events.get(run.key, {}).values()
-        )
-        tables._end_run(
-            replace(run, state=RunState.DEAD, delivery_count=after.delivery_count, error=error, finished_at=now)
-        )
+        description = rules.describe_worker(worker.name, worker.host, worker.pid, is_listener=worker.is_listener)
+        live_events = tables._live_events.get(run.key, {}).values()
+        error = rules.encode_death_error(run.id, effect.delivery_count, description, live_events)
+        tables._end_run(replace(changed, state=RunState.DEAD, error=error, finished_at=now))
         return False
 
 
 class MemoryClaims(MemoryCapability, Claims):
-    """The runs that workers take from a store in memory."""
+    """The runs that workers claim."""
 
     async def claim(
         self,
@@ -188,17 +177,17 @@ class MemoryClaims(MemoryCapability, Claims):
 
     async def get_run_requests(self, worker: int) -> list[RunRequests]:
         with self._tables._lock:
-            asked = [
+            requests = [
                 RunRequests(run.key, run.cancel_state is CancelState.REQUESTED, run.paused_at is not None)
                 for run in self._tables._list_claimed_by(worker)
             ]
-        return [request for request in asked if request.is_cancel_requested or request.is_pause_requested]
+        return [request for request in requests if request.is_cancel_requested or request.is_pause_requested]
 
     async def expire_runs(self, limit: int = 100) -> list[str]:
         tables = self._tables
         with tables._lock:
             now = tables._clock()
-            late = [
+            overdue = [
                 run
                 for run in (tables._runs[key] for key in tables._unfinished)
                 if run.is_delivery
@@ -206,13 +195,13 @@ class MemoryClaims(MemoryCapability, Claims):
                 and run.deadline <= now
                 and run.paused_at != NOT_ACTIVATED
             ]
-            late = sorted(late, key=lambda run: (run.deadline, run.key))[:limit]
-            for run in late:
+            overdue = sorted(overdue, key=lambda run: (run.deadline, run.key))[:limit]
+            for run in overdue:
                 error = rules.encode_deadline_error(run.id)
                 tables._end_run(replace(run, state=RunState.FAILED, error=error, finished_at=now))
-        if late:
+        if overdue:
             tables._notify_change()
-        return [run.id for run in late]
+        return [run.id for run in overdue]
 
 
 class MemoryDisabledWorkflows(MemoryCapability, DisabledWorkflows):
@@ -224,8 +213,8 @@ class MemoryDisabledWorkflows(MemoryCapability, DisabledWorkflows):
             known = tables._disabled_workflows.get(workflow)
             if known is not None and (is_temporary or not known.is_temporary):
                 return False
-            since = tables._clock() if known is None else known.disabled_at
-            tables._disabled_workflows[workflow] = DisabledWorkflow(since, actor, reason, is_temporary)
+            disabled_at = tables._clock() if known is None else known.disabled_at
+            tables._disabled_workflows[workflow] = DisabledWorkflow(disabled_at, actor, reason, is_temporary)
         tables._notify_change()
         return True
 

@@ -1,10 +1,10 @@
 """What all SQL stores share: transactions that are decided in Python over rows that one round trip has read.
 
-The same code keeps the contract on every database. A database adds a connection (``database``), a dialect for the
-statements, statements of its own, and its way to notice that a worker is dead. One commit, top to bottom::
+The same code implements the contract on every database. A database adds a connection (``database``), a dialect for the
+statements, its own statements, and its way to notice that a worker is dead. One commit, top to bottom::
 
     store                     SqlStore: the contract; which connection does what
-    group_commit              the commits of many callers, carried out together
+    group_commit              the commits of many callers, made together
     batch                     one commit, one transaction: prefetch, carry out the operations, write
       claimed_run_operations  operations on a held run
       client_operations       operations from outside
@@ -12,17 +12,17 @@ statements, statements of its own, and its way to notice that a worker is dead. 
       queue_placement         the position of a new run in its queue
       approval_operations     approvals, live events, and memories
       transaction             what the operations of a transaction share: fences, writes, links, ends
-      usage_accounts          what runs have used, and may use
-    step_transactions         what became of a step's transaction
-    claims                    which runs are due, and taking them
+      usage_accounts          usage and budgets of runs
+    step_transactions         the outcome of a step's transaction
+    claims                    which runs are due, and claiming them
       limited_queues          queues with limits
       suspects                isolated runs
       ready_states            whether a run may be claimed, and how
     queue_settings            limits from code and from people
-    workers delivery_expiry schedules server_data memories   what else is kept
-    queries run_lists run_updates journal_pages              what is read
-    retention archives        runs that are deleted, or come from elsewhere
+    workers delivery_expiry schedules server_data memories   other tables
+    queries run_lists run_updates journal_pages              reading
+    retention archives        deleting runs, and importing them
     rows payloads blobs       values to rows and back
-    database_access           how all of these do work on the database
-    database templates statements schema                     what a database needs
+    database_access           how all of these use the database
+    database templates statements tables schema              what a database needs
 """

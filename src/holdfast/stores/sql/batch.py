@@ -1,13 +1,13 @@
 """Carrying out operations: one call, one transaction.
 
-Records alone, which are most of what is ever committed, are inserted by a statement that contains its own fence check;
-for the single record of a sequential run, that statement is the whole transaction. All else is a *batch*: see
-``transaction`` for what its operations share. A batch looks ahead: all that its operations are going to ask for, of
-which there may be much, it tells the database before the first of them, so that it can be read in one round trip.
+Most commits consist of plain records. These are inserted by a statement that contains its own fence check; for the
+single record of a sequential run, that statement is the whole transaction. Everything else is a *batch*: see
+``transaction`` for what its operations share. A batch prefetches: before its first operation, it tells the database
+everything that its operations will read, so that one round trip is enough.
 
-A batch assumes that its records and its runs are new. If the database finds that one is there already, the batch was
-handed in before (see the contract on repeats), or somebody else has started the same run in this moment: it is rolled
-back and carried out again *carefully*, looking before each append.
+A batch assumes that its records and runs are new. If the database finds that one exists, the batch was submitted before
+(see the contract on repeats), or another process has started the same run at the same moment. Then it is rolled back
+and carried out again with ``check_existing``, which looks for each record before it appends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from holdfast.core.records import RecordKind
 from holdfast.stores.approvals import AnswerApproval, RemindApproval, RequestApproval, WithdrawApproval
 from holdfast.stores.memories import DeleteMemory, PutMemory
-from holdfast.stores.operation_handler import OperationHandler
 from holdfast.stores.operations import (
     AppendLiveEvents,
     AppendRecord,
@@ -41,6 +40,7 @@ from holdfast.stores.operations import (
     SetBudget,
     StartRun,
 )
+from holdfast.stores.shared_operations import SharedOperations
 from holdfast.stores.sql.approval_operations import ApprovalOperations
 from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch, is_large
 from holdfast.stores.sql.claimed_run_operations import ClaimedRunOperations
@@ -50,13 +50,15 @@ from holdfast.stores.sql.queue_placement import TurnAllocator
 from holdfast.stores.sql.rows import RowReader, record_to_row
 from holdfast.stores.sql.start_operations import StartOperations, list_needed_links
 from holdfast.stores.sql.statements import Statements
+from holdfast.stores.sql.transaction import Fence
+from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 from holdfast.stores.utf8 import is_encodable
 
 
 def apply_ops(
     db: Database, ops: Sequence[Op], now: float, reader: RowReader, blob_batch: BlobBatch = NO_BLOBS
 ) -> list[OpResult]:
-    """Carry out ``ops`` durably, and answer each. ``blob_batch`` has their large payloads."""
+    """Commit ``ops``, and answer each. ``blob_batch`` has their large payloads."""
     if (records := get_plain_record_rows(ops)) is not None and db.append_fenced(records):
         return [OpStatus.DONE] * len(records)
     try:
@@ -67,7 +69,7 @@ def apply_ops(
 
 
 def get_plain_record_rows(ops: Sequence[Op]) -> list[Row] | None:
-    """The rows of a batch that consists of records only, without side effects and large values."""
+    """The rows of operations that only append records, without side effects and large values."""
     rows: list[Row] = []
     for op in ops:
         if (
@@ -95,7 +97,13 @@ def _run_transaction(
     return answers
 
 
-class Batch(ClaimedRunOperations, ClientOperations, StartOperations, ApprovalOperations, OperationHandler):
+class Batch(
+    ClaimedRunOperations,
+    ClientOperations,
+    StartOperations,
+    ApprovalOperations,
+    SharedOperations[Fence, SqlUsageAccounts],
+):
     """The operations of one transaction."""
 
     def __init__(
@@ -121,40 +129,43 @@ class Batch(ClaimedRunOperations, ClientOperations, StartOperations, ApprovalOpe
         self._dedup_owners = {}
 
     def apply(self) -> list[OpResult]:
-        """Decide and write; the caller commits."""
+        """Decide and write. The caller commits."""
         self._prefetch()
         answers = [self._apply_op(op) for op in self._ops]
         self.flush()
         return answers
 
+    def _answer_approval(self, op: AnswerApproval) -> OpStatus:
+        return super()._answer_approval(op) if is_encodable(op.id) else OpStatus.UNKNOWN_APPROVAL
+
     def _prefetch(self) -> None:
-        """Read the fences of all runs that the operations touch, and all that is certain to be asked."""
-        ahead = _PrefetchPlan(self._sql)
+        """Read the fences of all runs that the operations touch, and everything else that they are sure to read."""
+        plan = _PrefetchPlan(self._sql)
         for op in self._ops:
-            ahead.add(op, check_existing=self._check_existing)
-        self._ending_keys = ahead.ending_keys
-        ahead.lookups[self._sql.LINKS] = set(list_needed_links(self._ops))
-        ahead.lookups[self._sql.WAITERS] = {(key,) for key in self._ending_keys}
-        if self._ending_keys or ahead.cancelled_ids:
-            ahead.lookups[self._sql.HAS_LEFTOVERS] = {()}
-        if ahead.sessions:
-            self._db.lock_sessions(ahead.sessions)
-        if ahead.account_keys:
-            self._db.lock_accounts(ahead.account_keys)
-        if ahead.turn_keys:
-            self._db.lock_turns(ahead.turn_keys)
-        if ahead.start_count:
-            self._db.prefetch_keys(ahead.start_count)
-        self._db.prefetch({statement: asked for statement, asked in ahead.lookups.items() if asked})
-        ids = filter(is_encodable, ahead.ids)  # no run has another one
-        self.read_fences(ahead.keys, ids, ahead.ending_keys)  # last: a database that is far away sends all at once
+            plan.add(op, check_existing=self._check_existing)
+        self._ending_keys = plan.ending_keys
+        plan.lookups[self._sql.LINKS] = set(list_needed_links(self._ops))
+        plan.lookups[self._sql.WAITERS] = {(key,) for key in self._ending_keys}
+        if self._ending_keys or plan.cancelled_ids:
+            plan.lookups[self._sql.HAS_LEFTOVERS] = {()}
+        if plan.sessions:
+            self._db.lock_sessions(plan.sessions)
+        if plan.account_keys:
+            self._db.lock_accounts(plan.account_keys)
+        if plan.turn_keys:
+            self._db.lock_turns(plan.turn_keys)
+        if plan.start_count:
+            self._db.prefetch_keys(plan.start_count)
+        self._db.prefetch({statement: parameters for statement, parameters in plan.lookups.items() if parameters})
+        ids = filter(is_encodable, plan.ids)  # no other ids exist
+        self.read_fences(plan.keys, ids, plan.ending_keys)  # last: a remote database sends everything before together
         self._ending_keys.update(
-            self._fences_by_id[run_id].key for run_id in ahead.cancelled_ids if run_id in self._fences_by_id
+            self._fences_by_id[run_id].key for run_id in plan.cancelled_ids if run_id in self._fences_by_id
         )
 
 
 class _PrefetchPlan:
-    """What the operations of a batch are going to touch, and to ask."""
+    """What the operations of a batch will touch and read."""
 
     def __init__(self, sql: Statements) -> None:
         self._sql = sql
@@ -167,11 +178,10 @@ class _PrefetchPlan:
         self.account_keys: set[int] = set()
         self.lookups: dict[str, set[Row]] = {}
         self.turn_keys: set[tuple[str, int, str]] = set()
-        """The queues and keys of runs that are started."""
+        """Queue, priority, and queue key of the runs to start."""
         self.start_count = 0
 
     def add(self, op: Op, *, check_existing: bool) -> None:
-        """One more operation."""
         match op:
             case AppendRecord():
                 self.keys.add(op.key)

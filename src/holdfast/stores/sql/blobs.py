@@ -1,9 +1,9 @@
 """Large payloads: kept apart, compressed, and once for equal content.
 
-A column that holds a payload holds a *reference* to it when it is larger than ``MAX_INLINE_BYTES``: a zero byte and the
-hash of the content. Payloads are JSON text, which never begins with a zero byte; to be safe, one that could be taken
-for a reference is kept apart as well. Hashing and compressing take their time, so they happen in a thread, before the
-transaction that writes what they made; so do reading and checking.
+If a payload is larger than ``MAX_INLINE_BYTES``, its column holds a *reference* to it: a zero byte and the hash of the
+content. Payloads are JSON text, which never begins with a zero byte; to be safe, one that looks like a reference is
+kept apart as well. Hashing and compressing are slow, so they happen in a thread, before the transaction that writes
+the result. Reading and checking happen in a thread, too.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _HASH_SIZE = 32
 _REFERENCE_SIZE = 1 + _HASH_SIZE
 _RAW, _ZLIB = b"\x00", b"\x01"
 BATCH_SIZE = 8
-"""How many are read at a time: each may have megabytes."""
+"""Blobs that are read at a time: each may have megabytes."""
 _ZLIB_LEVEL = 1
-"""Five times as quick as zlib's usual level, for a tenth more space."""
+"""Five times as fast as zlib's default level, for a tenth more space."""
 
 
 class BlobBatch(NamedTuple):
     """The large payloads of a commit, ready to be written."""
 
     references: dict[bytes, bytes]
-    """What stands in a column, by payload."""
+    """References by payload."""
     rows: Sequence[tuple[bytes, int, bytes]]
     """The columns of ``statements.PUT_BLOB``."""
 
@@ -50,7 +50,7 @@ class PayloadDamage(NamedTuple):
 
 
 def list_large_payloads(ops: Sequence[Op]) -> list[bytes]:
-    """The payloads of these operations that are to be kept apart."""
+    """The payloads of these operations that must be kept apart."""
     found: list[bytes] = []
     for op in ops:
         if isinstance(op, AppendRecord):  # by far the most frequent
@@ -68,12 +68,10 @@ def _get_payloads(op: Op) -> tuple[bytes | None, ...]:
             return (op.run.inputs,)
         case FinishRun():
             return (op.output, op.error)
-        case SendSignal():
+        case SendSignal() | AnswerApproval():
             return (op.payload,)
         case RequestApproval():
             return (op.request.form_schema, op.request.arguments)
-        case AnswerApproval():
-            return (op.payload,)
         case ForkRun():
             return (op.run.inputs, None if op.record is None else op.record.payload)
         case ReopenRun():
@@ -83,13 +81,13 @@ def _get_payloads(op: Op) -> tuple[bytes | None, ...]:
 
 
 def is_large(payload: bytes) -> bool:
-    """Whether a payload is to be kept apart."""
+    """Whether a payload must be kept apart."""
     size = len(payload)
     return size > MAX_INLINE_BYTES or (size == _REFERENCE_SIZE and payload.startswith(_REFERENCE_PREFIX))
 
 
 def pack_blobs(payloads: Iterable[bytes]) -> BlobBatch:
-    """Hash and compress. Slow: not for the event loop."""
+    """Hash and compress payloads. Slow: not for the event loop."""
     references: dict[bytes, bytes] = {}
     rows: list[tuple[bytes, int, bytes]] = []
     for payload in payloads:
@@ -115,7 +113,7 @@ def is_reference(value: Any) -> bool:
 
 
 def fetch_payloads(db: Database, references: Collection[bytes]) -> dict[bytes, bytes | PayloadDamage]:
-    """The payloads behind references. Slow: not for the event loop."""
+    """The payloads that references stand for. Slow: not for the event loop."""
     found: dict[bytes, bytes | PayloadDamage] = dict.fromkeys(references, PayloadDamage("its large payload is missing"))
     for name, data in _lookup_in_batches(db, db.sql.BLOBS, references):
         found[_REFERENCE_PREFIX + name] = _unpack(name, data)
@@ -123,16 +121,16 @@ def fetch_payloads(db: Database, references: Collection[bytes]) -> dict[bytes, b
 
 
 def fetch_sizes(db: Database, references: Collection[bytes]) -> dict[bytes, int]:
-    """The sizes of the payloads behind references, those that are there; the payloads themselves are not read."""
+    """The sizes of the payloads that references stand for, without reading these. Missing ones are left out."""
     return {_REFERENCE_PREFIX + name: size for name, size in _lookup_in_batches(db, db.sql.BLOB_SIZES, references)}
 
 
 def _lookup_in_batches(db: Database, statement: str, references: Collection[bytes]) -> Iterable[Any]:
     names = [reference[1:] for reference in set(references)]
     for at in range(0, len(names), BATCH_SIZE):
-        piece = names[at : at + BATCH_SIZE]
-        db.prefetch({statement: [(name,) for name in piece]})
-        for name in piece:
+        batch = names[at : at + BATCH_SIZE]
+        db.prefetch({statement: [(name,) for name in batch]})
+        for name in batch:
             yield from db.lookup(statement, name)
 
 
@@ -141,6 +139,6 @@ def _unpack(name: bytes, data: bytes) -> bytes | PayloadDamage:
         payload = zlib.decompress(data[1:]) if data.startswith(_ZLIB) else data[1:]
     except zlib.error as error:
         return PayloadDamage(f"its large payload is damaged ({error})")
-    return (
-        payload if _hash(payload) == name else PayloadDamage("its large payload is damaged (it does not fit its hash)")
-    )
+    if _hash(payload) != name:
+        return PayloadDamage("its large payload is damaged (it does not fit its hash)")
+    return payload

@@ -1,8 +1,8 @@
-"""Claims: which runs are due, and taking them; and the workflows of which none is due.
+"""Claims: which runs are due, and claiming them; and the workflows that are disabled.
 
-Due runs are in claiming order in an index, one range for each version of a workflow, so a backlog that no worker serves
-slows no claim. A run whose time has come is first moved there from the timers (at most ``MAX_PROMOTED_TIMERS`` at a
-time: after a long pause, a million timers may be due). ``Database.lock_due_runs`` does both. ``limited_queues`` handles
+Due runs are in claiming order in an index, with one range for each version of a workflow, so a backlog that no worker
+serves slows no claim. A timer that is due is first moved there (at most ``MAX_PROMOTED_TIMERS`` at a time: after a long
+pause, a million timers may be due). ``Database.lock_due_runs`` does both. ``limited_queues`` handles
 queues with limits, and ``suspects`` isolated runs.
 """
 
@@ -28,24 +28,24 @@ from holdfast.stores.sql.transaction import Transaction
 log = logging.getLogger("holdfast.stores")
 
 MAX_PROMOTED_TIMERS = 10_000
-"""So many timers of a version of a workflow become due at a time."""
+"""Timers of one version of a workflow that a claim moves to the due runs."""
 
 
 class ClaimScope:
-    """The workflows, in which versions, and the queues that a worker serves."""
+    """The versions of workflows and the queues that a worker serves."""
 
     def __init__(self, workflows: Collection[str], queues: Collection[str] | None) -> None:
         self.workflows = tuple(sorted({split_served_name(name) for name in workflows}))
         self.queues = None if queues is None else tuple(sorted(set(queues)))
 
     def to_parameters(self, db: Database) -> dict[str, Any]:
-        """As statements take them."""
+        """The values for statements."""
         queues = None if self.queues is None else db.to_list_parameter(self.queues)
         return {**db.to_served_parameters(self.workflows), "queues": queues}
 
 
 class SqlClaims(SqlCapability, Claims):
-    """The runs that workers take from a database."""
+    """The runs that workers claim from a database."""
 
     async def claim(
         self,
@@ -58,26 +58,26 @@ class SqlClaims(SqlCapability, Claims):
     ) -> list[Run]:
         if limit <= 0 or not workflows:
             return []
-        database, wanted = self._database, ClaimScope(workflows, queues)
-        if not await database.read(lambda db: _has_due_runs(db, wanted, database.now()), is_slow=False):
+        database, scope = self._database, ClaimScope(workflows, queues)
+        if not await database.read(lambda db: _has_due_runs(db, scope, database.now()), is_slow=False):
             return []
         runs = await database.write(
             lambda db: _claim_runs(
-                db, database.reader, worker, wanted, limit, database.now(), database.resolve_time, suspect_delay_s
+                db, database.reader, worker, scope, limit, database.now(), database.resolve_time, suspect_delay_s
             ),
             limit,
         )
         if not any(map(payloads.has_references, runs)):
             return runs
-        read = await database.read(lambda db: payloads.fill_runs(db, database.reader, runs))
-        broken = [(run.key, got) for run, got in zip(runs, read, strict=True) if isinstance(got, StoreCorrupt)]
-        if broken:
-            await database.write(lambda db: _fail_unreadable(db, broken, database.now()))
-        return [run for run in read if isinstance(run, Run)]
+        filled = await database.read(lambda db: payloads.fill_runs(db, database.reader, runs))
+        unreadable = [(run.key, read) for run, read in zip(runs, filled, strict=True) if isinstance(read, StoreCorrupt)]
+        if unreadable:
+            await database.write(lambda db: _fail_unreadable(db, unreadable, database.now()))
+        return [run for run in filled if isinstance(run, Run)]
 
     async def get_next_wake_at(self, *, workflows: Collection[str], queues: Collection[str] | None) -> float | None:
-        database, wanted = self._database, ClaimScope(workflows, queues)
-        return await database.read(lambda db: _get_next_wake_at(db, wanted, database.now()), is_slow=False)
+        database, scope = self._database, ClaimScope(workflows, queues)
+        return await database.read(lambda db: _get_next_wake_at(db, scope, database.now()), is_slow=False)
 
     async def get_new_signals(self, worker: int, after: int) -> NewSignals:
         database = self._database
@@ -105,22 +105,18 @@ class SqlDisabledWorkflows(SqlCapability, DisabledWorkflows):
 
     async def disable(self, workflow: str, actor: str = "", reason: str = "", *, is_temporary: bool = False) -> bool:
         row = (workflow, self._database.now(), actor, reason, int(is_temporary))
-        is_changed = await self._database.write(lambda db: db.execute(db.sql.DISABLE_WORKFLOW, row) == 1)
-        self._database.notify_work()
-        return is_changed
+        return await self._write_and_notify(lambda db: db.execute(db.sql.DISABLE_WORKFLOW, row) == 1)
 
     async def enable(self, workflow: str, *, only_temporary: bool = False) -> bool:
         row = (workflow, int(only_temporary))
-        is_changed = await self._database.write(lambda db: db.execute(db.sql.ENABLE_WORKFLOW, row) == 1)
-        self._database.notify_work()
-        return is_changed
+        return await self._write_and_notify(lambda db: db.execute(db.sql.ENABLE_WORKFLOW, row) == 1)
 
     async def get_all(self) -> Mapping[str, DisabledWorkflow]:
         return await self._database.read(_read_disabled_workflows, is_slow=False)
 
 
 def _has_due_runs(db: Database, scope: ClaimScope, now: float) -> bool:
-    """Whether there is anything to claim, asked first because it costs no lock."""
+    """Whether there is anything to claim. Checked first, because it takes no lock."""
     return db.query(db.sql.HAS_DUE, {**scope.to_parameters(db), "now": now})[0][0] == 1
 
 
@@ -134,21 +130,21 @@ def _claim_runs(
     get_time: Callable[[float | None], float],
     suspect_delay_s: float | None,
 ) -> list[Run]:
-    """Take up to ``limit`` due runs, with references where their large payloads are.
+    """Claim up to ``limit`` due runs. Large payloads stay references.
 
-    ``get_time`` tells what time it is later than ``now``, if the database says this.
+    ``get_time`` returns the current time, which is later than ``now``, from the time that the database reports.
     """
     db.begin()
     runs: list[Run] = []
     before = None if suspect_delay_s is None else now - suspect_delay_s
-    asked = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, before)}
-    db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,)], db.sql.DISABLED_WORKFLOWS: [()], **asked})
+    lookups = {**limited_queues.get_lookups(db, scope.queues), **suspects.get_lookups(db, scope.workflows, before)}
+    db.prefetch({db.sql.IS_WORKER_LIVE: [(worker,)], db.sql.DISABLED_WORKFLOWS: [()], **lookups})
     if db.lookup(db.sql.IS_WORKER_LIVE, worker):
-        off = _read_disabled_workflows(db)
-        served = [(name, version) for name, version in scope.workflows if name not in off]
+        disabled = _read_disabled_workflows(db)
+        served = [(name, version) for name, version in scope.workflows if name not in disabled]
         limited = limited_queues.lock_limited_queues(db, scope.queues, get_time)
         if keys := suspects.choose_runs(db, limited, served, scope.queues, limit, before):
-            limited = []  # nothing that these keep has changed
+            limited = []  # their rows have not changed
         elif limited:
             keys = limited_queues.choose_runs(db, limited, served, scope.queues, limit, now)
         else:
@@ -159,9 +155,9 @@ def _claim_runs(
             queue.save(db)
         read = queries.read_runs(db, reader, keys)
         runs = [run for run in read if isinstance(run, Run)]
-        broken = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
-        if broken:
-            _end_unreadable(db, broken, now)
+        unreadable = [(key, run) for key, run in zip(keys, read, strict=True) if isinstance(run, StoreCorrupt)]
+        if unreadable:
+            _end_unreadable(db, unreadable, now)
     db.commit()
     return runs
 
@@ -184,7 +180,7 @@ def _end_unreadable(db: Database, unreadable: Sequence[tuple[int, StoreCorrupt]]
 
 
 def _get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | None:
-    """When the next run can be taken, as far as is known; if one can be already, a time in the past."""
+    """When the next run can be claimed, as far as is known; a time in the past if one can be claimed now."""
     values = scope.to_parameters(db)
     [(ready, limited, suspect)] = db.query(db.sql.NEXT_READY, values)
     if ready is not None:
@@ -196,8 +192,7 @@ def _get_next_wake_at(db: Database, scope: ClaimScope, now: float) -> float | No
 
 
 def _read_disabled_workflows(db: Database) -> dict[str, DisabledWorkflow]:
-    """The disabled workflows."""
     return {
-        name: DisabledWorkflow(since, by, reason, temporary == 1)
-        for name, since, by, reason, temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)
+        name: DisabledWorkflow(disabled_at, actor, reason, is_temporary == 1)
+        for name, disabled_at, actor, reason, is_temporary in db.lookup(db.sql.DISABLED_WORKFLOWS)
     }

@@ -1,18 +1,18 @@
-"""What a database has to bring along: one connection, as the code that all SQL stores share uses it.
+"""What a database must provide: one connection, as the code that all SQL stores share uses it.
 
-A ``Database`` is used by one thread at a time. There are three ways to use a statement (``statements`` says which is
-meant for which):
+One thread at a time uses a ``Database``. There are three ways to use a statement (its template in ``statements`` says
+which):
 
-- ``write`` hands rows to a statement that changes something, and asks for nothing. A row is one change; a thousand of
-  them cost one round trip, or none of their own: whoever needs no answer need not wait for one before the commit.
-- ``lookup`` asks one of a kind of question that a transaction asks many times, such as "which epoch wrote this record".
-  ``prefetch`` tells which of them will come, so that a database that is far away can answer all of them at once.
+- ``write`` passes rows to a statement that changes something, and returns nothing. A row is one change. A thousand rows
+  cost one round trip, or none of their own: nothing has to wait for their result before the commit.
+- ``lookup`` makes a query that a transaction makes many times, such as "which epoch wrote this record". ``prefetch``
+  announces lookups, so that a remote database can answer all of them in one round trip.
 - ``query`` is for everything else.
 
-**What is foreseen is answered as of then**, and not asked again. So whoever foresees must know himself what the
-transaction has changed of it since. Locks come first: a database in which others write at the same time locks the rows
-of all runs that are touched when their fences are read, and what is read after that stays as it is until the commit.
-What is foreseen, or to be locked, before that, is asked behind it, in the same round trip.
+**A prefetched lookup returns what was read then**, and does not query again. So the caller must keep track of what the
+transaction has changed since. Locks come first: a database with concurrent writers locks the rows of all runs that are
+touched when their fences are read, and what is read after that stays the same until the commit. Lookups that are
+prefetched before the fences are read, and locks that are requested before, follow them in the same round trip.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Values = Sequence[Any] | Mapping[str, Any]
 
 
 class InvalidText(Exception):
-    """A row holds text that is none: the row is damaged, and not the database."""
+    """A row holds bytes that are not valid text: the row is damaged, not the database."""
 
 
 class WriteConflict(Exception):
-    """Somebody else has written in the meantime what this transaction wanted to write.
+    """Another transaction has written the same row in the meantime.
 
-    It is to be rolled back and begun again; it will find what is there now.
+    The caller rolls back and begins again; then it finds the other's row.
     """
 
 
@@ -48,34 +48,34 @@ class Database(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin to write."""
+        """Begin a transaction that writes."""
 
     @abstractmethod
     def begin_snapshot(self) -> None:
-        """Begin to read, all of it as of one moment."""
+        """Begin a transaction that reads a snapshot."""
 
     @abstractmethod
     def commit(self) -> None:
-        """End either, durably."""
+        """End the transaction; what it wrote is durable."""
 
     @abstractmethod
     def roll_back(self) -> None:
-        """Leave whatever transaction is open, so that the connection can be used again."""
+        """Leave an open transaction, so that the connection can be used again."""
 
     # Statements
 
     @abstractmethod
     def query(self, statement: str, values: Values = ()) -> list[Row]:
-        """The rows of a question, or those that a change returns."""
+        """The rows of a query, or those that a change returns."""
 
     def query_one(self, statement: str, *values: Any) -> Row | None:
-        """The first row of a question."""
+        """The first row of a query, if any."""
         rows = self.query(statement, values)
         return rows[0] if rows else None
 
     @abstractmethod
     def execute(self, statement: str, values: Values = ()) -> int:
-        """Change something, and return how many rows that were."""
+        """Make a change, and return the number of changed rows."""
 
     @abstractmethod
     def write(self, statement: str, rows: Sequence[Row]) -> None:
@@ -83,21 +83,21 @@ class Database(ABC):
 
     @abstractmethod
     def lookup(self, statement: str, *parameters: Any) -> list[Row]:
-        """The answer to a question that may have been foreseen."""
+        """The rows of a query that may have been prefetched."""
 
     @abstractmethod
     def prefetch(self, lookups: Mapping[str, Collection[Row]]) -> None:
-        """These questions, by their statement, will be looked up. What is answered already is not asked again."""
+        """Announce lookups, by statement. Known ones are not read again."""
 
     @abstractmethod
     def discard_prefetched(self, statement: str, *parameters: Any) -> None:
-        """What was foreseen is no longer so: the answer to this question, or to all of them."""
+        """Forget a prefetched lookup, or all lookups of the statement, because the rows have changed."""
 
     @abstractmethod
     def to_list_parameter(self, values: Iterable[Any]) -> Any:
-        """A list, as ``query`` and ``execute`` take it for one value."""
+        """A list as one value of ``query`` and ``execute``."""
 
-    # What databases do in their own way
+    # What databases do differently
 
     @abstractmethod
     def read_fences(
@@ -105,62 +105,61 @@ class Database(ABC):
     ) -> Iterable[Row]:
         """``(key, id, epoch, state, cancel_state, is paused, awaited, has_budget, is limited, is_delivery)`` of runs.
 
-        They stay so until the commit, as far as others are concerned. Also locked, and perhaps returned, are those that
-        wait for ``ending_keys``, which are likely to end.
+        No other transaction changes these runs before the commit. The runs that wait for ``ending_keys``, which are
+        likely to end, are locked as well, and perhaps returned.
         """
 
     @abstractmethod
     def append_fenced(self, rows: Sequence[Row]) -> bool:
-        """Append records (rows of ``APPEND_RECORD``) of runs without a budget, in a transaction of its own.
+        """Append records (rows of ``APPEND_RECORD``) of runs without a budget, in a separate transaction.
 
-        False: nothing was appended, because some of them are fenced or there already.
+        False: nothing was appended, because some of them are fenced or exist already.
         """
 
     @abstractmethod
     def prefetch_keys(self, count: int) -> None:
-        """So many new ones will be asked for."""
+        """Announce ``allocate_keys``."""
 
     @abstractmethod
     def allocate_keys(self, count: int) -> Sequence[int]:
-        """Keys for runs that are created in this transaction: rising, and higher than all that could be seen."""
+        """Keys for new runs, in ascending order and higher than every visible key."""
 
     @abstractmethod
     def to_served_parameters(self, workflows: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """Workflows and versions, as the statements about claims take them."""
+        """Workflows and versions, as values for the statements about claims."""
 
     @abstractmethod
     def lock_due_runs(
         self, workflows: Sequence[tuple[str, str]], queues: Collection[str] | None, limit: int, now: float
     ) -> list[tuple[int, int]]:
-        """Priority and key of up to ``limit`` runs of these workflows and versions that are due, in claiming order.
+        """Lock up to ``limit`` due runs of these workflows and versions; returns priority and key, in claiming order.
 
-        They are locked. Those of limited queues become due, but are not among them. Runs of workflows that are switched
-        off are among them, if asked for.
+        Timers of limited queues become due, but are not returned. Disabled workflows are not excluded.
         """
 
     @abstractmethod
     def lock_sessions(self, sessions: Collection[tuple[str, str]]) -> None:
-        """Keep others from creating runs of these workflows and sessions until the commit."""
+        """Keep other transactions from creating runs of these workflows and sessions until the commit."""
 
     @abstractmethod
     def lock_turns(self, turn_keys: Collection[tuple[str, int, str]]) -> None:
-        """Keep others from giving turns until the commit: to runs of these limited queues, priorities and keys.
+        """Keep other transactions from assigning turns to these queues, priorities, and queue keys until the commit.
 
-        They are foreseen by this.
+        This prefetches the turns.
         """
 
     @abstractmethod
     def lock_accounts(self, keys: Collection[int]) -> None:
-        """Keep others from changing the accounts of these runs, and of all above them, until the commit.
+        """Keep other transactions from changing the accounts of these runs and their ancestors until the commit.
 
-        They are foreseen by this.
+        This prefetches the accounts.
         """
 
     # Memories
 
     @abstractmethod
     def change_memory(self, change: MemoryChange) -> None:
-        """Keep or forget a value, with the words that it is found by."""
+        """Write or delete a memory, with the words by which it is found."""
 
     @abstractmethod
     def search_memories(self, namespace: str, words: Sequence[str], limit: int) -> list[Memory]:
@@ -170,7 +169,7 @@ class Database(ABC):
 
     @abstractmethod
     def make_text_condition(self, text: str) -> tuple[str, list[Any]]:
-        """A condition on rows of ``runs`` that their texts contain this one (see ``RunFilter.text``), and its values.
+        """The condition that a row of ``runs`` contains a text (see ``RunFilter.text``), and its values.
 
-        It begins with `` AND``.
+        The condition begins with `` AND``.
         """

@@ -1,8 +1,8 @@
-"""How the parts of a SQL store do work on its database.
+"""How the parts of a SQL store use its database.
 
-A store brings along three ways. ``write`` and ``read`` are the engine's; the work of ``read_for_client`` is done for
-people, and a slow list must not hold up the engine. Work that takes its time (hashing, compressing, finding words) is
-never done on the event loop: it is ``is_slow``.
+A store has three ways. The engine uses ``write`` and ``read``. ``read_for_client`` is for clients, because a slow list
+must not hold up the engine. Slow work (hashing, compressing, finding words) is never done on the event loop: callers
+mark it with ``is_slow``.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class DatabaseAccess(ABC):
 
     @abstractmethod
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
-        """Do work that only reads, and that somebody is waiting for who is no engine."""
+        """Do work that only reads, for a client."""
 
     @abstractmethod
     def now(self) -> float:
         """The store's clock."""
 
     def resolve_time(self, server_time: float | None) -> float:
-        """What time it is, if this is what the database has just said."""
+        """The current time, from the time that the database has just reported."""
         return self.now()
 
-    def notify_work(self) -> None:  # noqa: B027 - nothing is done where other processes poll for changes
-        """Let other processes know that there may be something to do."""
+    def notify_work(self) -> None:  # noqa: B027 - nothing to do where other processes poll for changes
+        """Notify other processes that there may be something to do."""
 
     def notify_all(self) -> None:  # noqa: B027
-        """The same, and that runs may have ended."""
+        """Notify other processes of that, and that runs may have ended."""
 
 
 class SqlCapability:
@@ -55,3 +55,8 @@ class SqlCapability:
 
     def __init__(self, database: DatabaseAccess) -> None:
         self._database = database
+
+    async def _write_and_notify(self, work: DatabaseWork[T]) -> T:
+        result = await self._database.write(work)
+        self._database.notify_work()
+        return result

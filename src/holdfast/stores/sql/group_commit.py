@@ -1,7 +1,7 @@
-"""Commits that come in while one is under way are carried out together: one sync of the disk for all of them.
+"""Commits that arrive while another one is under way are made together, with one sync of the disk for all of them.
 
-An engine gathers what its runs have to write itself. Whoever serves many callers at once, of which each knows only its
-own operation, is helped here: nobody waits longer than they would have waited for their turn anyway.
+An engine collects the writes of its runs itself. This is for a process with many concurrent callers, such as a server,
+in which each caller knows only its own operation. No caller waits longer than it would have waited for its turn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_OPS = 500
 
 
 class GroupCommit:
-    """Stands before the commits of a database with a single writer."""
+    """Groups the commits of a database with a single writer."""
 
     def __init__(self, commit: CommitFunction) -> None:
         self._commit = commit
@@ -27,11 +27,11 @@ class GroupCommit:
         self._waiting: list[tuple[Sequence[Op], asyncio.Future[list[OpResult]]]] = []
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
-        """Carry out operations, alone or together with others."""
+        """Commit operations, alone or together with other callers'."""
         if self._is_busy:
-            turn: asyncio.Future[list[OpResult]] = asyncio.get_running_loop().create_future()
-            self._waiting.append((ops, turn))
-            return await turn
+            future: asyncio.Future[list[OpResult]] = asyncio.get_running_loop().create_future()
+            self._waiting.append((ops, future))
+            return await future
         self._is_busy = True
         try:
             return await self._commit(ops)
@@ -39,8 +39,8 @@ class GroupCommit:
             self._commit_waiting()
 
     def _commit_waiting(self) -> None:
-        """It is the turn of those that wait."""
-        waiting = [(ops, turn) for ops, turn in self._waiting if not turn.get_loop().is_closed()]
+        """Start the next group, if any caller waits."""
+        waiting = [(ops, future) for ops, future in self._waiting if not future.get_loop().is_closed()]
         if not waiting:
             self._is_busy, self._waiting = False, []
             return
@@ -48,23 +48,23 @@ class GroupCommit:
         while taken < len(waiting) and count + len(waiting[taken][0]) <= MAX_OPS:
             count += len(waiting[taken][0])
             taken += 1
-        together, self._waiting = waiting[:taken], waiting[taken:]
-        self._task = together[0][1].get_loop().create_task(self._commit_group(together))
+        group, self._waiting = waiting[:taken], waiting[taken:]
+        self._task = group[0][1].get_loop().create_task(self._commit_group(group))
 
     async def _commit_group(self, group: Sequence[tuple[Sequence[Op], asyncio.Future[list[OpResult]]]]) -> None:
         try:
             answers = await self._commit([op for ops, _ in group for op in ops])
         except StoreUnavailable as error:
-            for _, turn in group:
-                _fail_future(turn, error)
+            for _, future in group:
+                _fail_future(future, error)
         except Exception:
-            for ops, turn in group:  # one of them cannot be carried out: repeating the others is harmless
-                await self._commit_alone(ops, turn)
+            for ops, future in group:  # one of them is at fault, and repeating the others is harmless
+                await self._commit_alone(ops, future)
         else:
             at = 0
-            for ops, turn in group:
-                if not turn.done():
-                    turn.set_result(answers[at : at + len(ops)])
+            for ops, future in group:
+                if not future.done():
+                    future.set_result(answers[at : at + len(ops)])
                 at += len(ops)
         finally:
             self._commit_waiting()

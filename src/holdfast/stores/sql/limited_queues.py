@@ -28,29 +28,32 @@ from typing import Any, NamedTuple, cast
 from holdfast.admission.queue_limits import Admission, QueueAdmission, QueueLimits, RateUsage
 from holdfast.errors import UsageError
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.ready_states import ReadyState
 
 log = logging.getLogger("holdfast.stores")
 
 MAX_THROTTLED_RUNS = 10_000
-"""So many runs of a key are set aside at a time."""
+"""Runs of a key that are throttled at a time."""
 MAX_THROTTLED_KEYS = 10_000
-"""Of so many keys, what is set aside is looked at in a claim."""
+"""Keys whose throttled runs a claim reads."""
 _EXTRA_READ_COUNT = 100
-"""A claim reads so many more runs than it wants, where keys may be at their limits."""
+"""Additional runs that a claim reads where keys may be at their limits."""
 _MAX_ROUNDS = 8
-"""So often a claim reads on because what it has read was set aside."""
+"""How often a claim reads more runs because those it read were throttled."""
 MAX_PRIORITIES = 100
-"""Of so many priorities, the highest ones, a queue knows whose turn it is."""
+"""Priorities, the highest ones, for which a queue keeps the current turn."""
 _MIN_KEY_RETENTION_S = 3600.0
-"""Seconds for which the row of a key is kept."""
+"""Seconds for which the row of a key is kept at least."""
 
-UNSTARTED, STARTED, THROTTLED_UNSTARTED, THROTTLED_STARTED, EXEMPT = 2, 3, 4, 5, 6
-"""``runs.ready_state`` in limited queues. Runs that are to be cancelled are exempt from limits."""
+UNSTARTED, STARTED = int(ReadyState.UNSTARTED), int(ReadyState.STARTED)
+THROTTLED_UNSTARTED, THROTTLED_STARTED = int(ReadyState.THROTTLED_UNSTARTED), int(ReadyState.THROTTLED_STARTED)
+EXEMPT = int(ReadyState.EXEMPT)
+"""``runs.ready_state`` in limited queues, as exact ints: drivers look for an adapter of anything else."""
 
 ServedVersions = Sequence[tuple[str, str]]
 """Workflows and versions."""
 PendingLookup = tuple[str, Row]
-"""A lookup, and its values."""
+"""A statement, and its values."""
 
 
 class Candidate(NamedTuple):
@@ -64,7 +67,7 @@ class Candidate(NamedTuple):
 
     @property
     def is_started(self) -> bool:
-        """Whether it has begun, and needs nothing of the rates."""
+        """Whether it has started, and so needs no rate capacity."""
         return self.ready_state not in (UNSTARTED, THROTTLED_UNSTARTED)
 
     @property
@@ -73,29 +76,27 @@ class Candidate(NamedTuple):
         return (0 if self.is_started else 1, -self.priority, self.turn, self.key)
 
 
-# What a claim asks
+# Claims
 
 
 def get_lookups(db: Database, queues: Collection[str] | None) -> dict[str, Collection[Row]]:
-    """What is to be foreseen by a claim that serves these queues."""
-    return (
-        {db.sql.LOCK_LIMITED_QUEUES: [()]}
-        if queues is None
-        else {db.sql.LOCK_LIMITED_QUEUE: [(name,) for name in queues]}
-    )
+    """The lookups that a claim from these queues prefetches."""
+    if queues is None:
+        return {db.sql.LOCK_LIMITED_QUEUES: [()]}
+    return {db.sql.LOCK_LIMITED_QUEUE: [(name,) for name in queues]}
 
 
 def lock_limited_queues(
     db: Database, queues: Collection[str] | None, get_time: Callable[[float | None], float]
 ) -> list[LimitedQueue]:
-    """The limited ones of these queues, which nobody else takes from before the commit.
+    """Lock the limited queues among these, so that no other claim takes runs from them before the commit.
 
-    ``get_time`` tells what time it is now that they are held, if the database says this: one that was asked before
-    might lie before the last claim of another.
+    ``get_time`` returns the time from what the database reports, now that the queues are locked: a time from before
+    might be earlier than another worker's last claim.
     """
-    [(statement, asked)] = get_lookups(db, queues).items()
+    [(statement, lookups)] = get_lookups(db, queues).items()
     found: list[LimitedQueue] = []
-    for row in (row for one in asked for row in db.lookup(statement, *one)):
+    for row in (row for values in lookups for row in db.lookup(statement, *values)):
         limits = parse_limits(row[1])
         if limits is None:
             log.warning("nothing is taken from queue %r: %r are not limits that this Holdfast can read", row[0], row[1])
@@ -112,9 +113,9 @@ def choose_runs(
     limit: int,
     now: float,
 ) -> list[int]:
-    """The keys of up to ``limit`` runs that are due, in limited queues and others, locked, in claiming order."""
-    _prefetch(db, [one for queue in limited for one in queue.get_initial_lookups(db)])
-    _prefetch(db, [one for queue in limited for one in queue.get_ready_lookups(db, served, limit)])
+    """Lock up to ``limit`` due runs, in limited queues and others; returns their keys, in claiming order."""
+    _prefetch(db, [lookup for queue in limited for lookup in queue.get_initial_lookups(db)])
+    _prefetch(db, [lookup for queue in limited for lookup in queue.get_ready_lookups(db, served, limit)])
     chosen: list[int] = []
     due = db.lock_due_runs(served, queues, limit, now)
     for queue in limited:
@@ -124,12 +125,12 @@ def choose_runs(
             queue.read_ready(db, served, limit)
         _read_keys(db, limited, served, limit)
         chosen = _merge_by_priority(due, limited, limit)
-        goes_on = [queue.throttle_keys(db) for queue in limited]
-        if len(chosen) == limit or not any(goes_on):
+        may_have_more = [queue.throttle_keys(db) for queue in limited]
+        if len(chosen) == limit or not any(may_have_more):
             break
         db.discard_prefetched(db.sql.READY_RUNS)
         db.discard_prefetched(db.sql.THROTTLED_RUNS)
-        _prefetch(db, [one for queue in limited for one in queue.get_ready_lookups(db, served, limit)])
+        _prefetch(db, [lookup for queue in limited for lookup in queue.get_ready_lookups(db, served, limit)])
     wanted = [candidate.key for queue in limited for candidate in queue.chosen]
     locked = {row[0] for row in db.query(db.sql.LOCK_DUE, (db.to_list_parameter(wanted),))} if wanted else set[int]()
     locked.update(key for _, key in due)
@@ -139,21 +140,21 @@ def choose_runs(
 
 
 def _prefetch(db: Database, lookups: Iterable[PendingLookup]) -> None:
-    gathered: dict[str, list[Row]] = {}
-    for statement, question in lookups:
-        gathered.setdefault(statement, []).append(question)
-    db.prefetch(gathered)
+    by_statement: dict[str, list[Row]] = {}
+    for statement, values in lookups:
+        by_statement.setdefault(statement, []).append(values)
+    db.prefetch(by_statement)
 
 
 def _read_keys(db: Database, limited: Sequence[LimitedQueue], served: ServedVersions, limit: int) -> None:
-    asked = [list(queue.get_key_lookups(db, served, limit)) for queue in limited]
-    _prefetch(db, [one for several in asked for one in several])
-    for queue, several in zip(limited, asked, strict=True):
-        queue.read_keys(db, several)
+    lookups = [list(queue.get_key_lookups(db, served, limit)) for queue in limited]
+    _prefetch(db, [lookup for queue_lookups in lookups for lookup in queue_lookups])
+    for queue, queue_lookups in zip(limited, lookups, strict=True):
+        queue.read_keys(db, queue_lookups)
 
 
 def _merge_by_priority(due: Sequence[tuple[int, int]], limited: Sequence[LimitedQueue], limit: int) -> list[int]:
-    """Of those that are next in their queues the first, again and again."""
+    """Merge the queues: repeatedly take the first of the runs that are next in their queues."""
     chosen: list[int] = []
     at = 0
     while len(chosen) < limit:
@@ -178,26 +179,26 @@ def _merge_by_priority(due: Sequence[tuple[int, int]], limited: Sequence[Limited
 
 
 class LimitedQueue:
-    """A limited queue during a claim, which holds its row."""
+    """A limited queue during a claim, which has locked its row."""
 
     def __init__(self, row: Row, limits: QueueLimits, now: float) -> None:
         self.name: str = row[0]
         self.limits = limits
         self.chosen: list[Candidate] = []
         self._saved_row: Row = row[2:5]
-        """Its turns, what is used of its rates, and when they let the next run begin."""
+        """Its turns, the usage of its rates, and when they let the next run start."""
         self._now = now
         self._running_counts: dict[str, int] = {}
         self._charges: list[tuple[str, int, float]] = []
         self._used_by_key: dict[str, RateUsage] = {}
         self._throttled_keys: set[str] = set()
-        """Keys with runs that are set aside, and are to be looked at."""
+        """Keys with throttled runs that must be checked."""
         self._keys_to_throttle: set[str] = set()
-        """Keys with runs that are to be set aside."""
+        """Keys with runs that must be throttled."""
         self._changed_keys: set[str] = set()
-        """Keys whose row is to be written."""
+        """Keys with a row that must be written."""
         self._has_more = False
-        """There are runs that are due, and have not been read."""
+        """There are due runs that have not been read."""
         self._candidates: list[Candidate] = []
         self._index = 0
         self._gate = self._make_gate()
@@ -205,17 +206,16 @@ class LimitedQueue:
     # Reading
 
     def get_initial_lookups(self, db: Database) -> Iterator[PendingLookup]:
-        """What is asked once."""
+        """The lookups that a claim makes once."""
         if self.limits.concurrency is not None or self.limits.key_concurrency is not None:
             yield db.sql.RUNNING_COUNTS, (self.name,)
         if self.limits.has_token_rate:
             yield db.sql.CONSUME_CHARGES, (self.name,)
-        yield db.sql.THROTTLED_KEYS, (self.name, self._now, MAX_THROTTLED_KEYS)  # also if keys have no limits any more
+        yield db.sql.THROTTLED_KEYS, (self.name, self._now, MAX_THROTTLED_KEYS)  # keys may have had limits before
 
     def read_initial(self, db: Database) -> None:
-        """Take the answers to that."""
-        for statement, question in self.get_initial_lookups(db):
-            rows = db.lookup(statement, *question)
+        for statement, values in self.get_initial_lookups(db):
+            rows = db.lookup(statement, *values)
             if statement == db.sql.RUNNING_COUNTS:
                 self._running_counts = {row[0]: row[1] for row in rows}
             elif statement == db.sql.CONSUME_CHARGES:
@@ -227,38 +227,37 @@ class LimitedQueue:
             self._changed_keys.update(key for key, _, _ in self._charges)
 
     def get_ready_lookups(self, db: Database, served: ServedVersions, limit: int) -> Iterator[PendingLookup]:
-        """What is asked in each round: for the runs that are due, and not set aside."""
-        few = self._get_read_limit(limit)
+        """The lookups of each round: due runs that are not throttled."""
+        max_rows = self._get_read_limit(limit)
         for workflow, version in served:
-            for ready in (EXEMPT, STARTED, UNSTARTED):
-                yield db.sql.READY_RUNS, (self.name, workflow, version, ready, few)
+            for ready_state in (EXEMPT, STARTED, UNSTARTED):
+                yield db.sql.READY_RUNS, (self.name, workflow, version, ready_state, max_rows)
 
     def read_ready(self, db: Database, served: ServedVersions, limit: int) -> None:
-        """Take the answers to that."""
-        found = [db.lookup(statement, *question) for statement, question in self.get_ready_lookups(db, served, limit)]
+        found = [db.lookup(statement, *values) for statement, values in self.get_ready_lookups(db, served, limit)]
         self._has_more = any(len(rows) == self._get_read_limit(limit) for rows in found)
         self._candidates = [Candidate(*row) for rows in found for row in rows]
         self._gate = self._make_gate()
 
     def get_key_lookups(self, db: Database, served: ServedVersions, limit: int) -> Iterator[PendingLookup]:
-        """What is asked then, about keys: for the runs that are set aside, and what is used of rates."""
+        """The lookups about keys that follow: their throttled runs, and their rate usage."""
         for key in sorted(self._throttled_keys):
-            places = self._gate.get_key_free_slot_count(key)
-            few = limit if places is None else min(limit, places)
-            for workflow, version in served if few else ():
-                for ready in (THROTTLED_STARTED, THROTTLED_UNSTARTED):
-                    yield db.sql.THROTTLED_RUNS, (self.name, key, ready, workflow, version, few)
+            free_slots = self._gate.get_key_free_slot_count(key)
+            max_rows = limit if free_slots is None else min(limit, free_slots)
+            for workflow, version in served if max_rows else ():
+                for ready_state in (THROTTLED_STARTED, THROTTLED_UNSTARTED):
+                    yield db.sql.THROTTLED_RUNS, (self.name, key, ready_state, workflow, version, max_rows)
         if self.limits.key_rates:
             keys = {candidate.queue_key for candidate in self._candidates} | self._changed_keys
             for key in sorted(keys - self._used_by_key.keys()):
                 yield db.sql.KEY_RATE_USAGE, (self.name, key)
 
     def read_keys(self, db: Database, lookups: Iterable[PendingLookup]) -> None:
-        """Take the answers to that, and be ready to choose."""
-        for statement, question in lookups:
-            rows = db.lookup(statement, *question)
+        """Read what was looked up about keys, and get ready to choose."""
+        for statement, values in lookups:
+            rows = db.lookup(statement, *values)
             if statement == db.sql.KEY_RATE_USAGE:
-                self._used_by_key[question[1]] = parse_rate_usage(rows[0][0]) if rows else {}
+                self._used_by_key[values[1]] = parse_rate_usage(rows[0][0]) if rows else {}
             else:
                 self._candidates += [Candidate(*row) for row in rows]
         self._candidates.sort(key=lambda candidate: candidate.rank)
@@ -280,15 +279,16 @@ class LimitedQueue:
     # Choosing
 
     def find_next(self) -> Candidate | None:
-        """The next run that is let through; keys at their limits that stand before it are passed over."""
+        """The next run that is admitted. Notes the keys of earlier runs that are at their limits."""
         while self._index < len(self._candidates):
             candidate = self._candidates[self._index]
             if candidate.ready_state == EXEMPT:
                 return candidate
-            key, begun = candidate.queue_key, candidate.is_started
-            if self._gate.decide(key, has_started=begun) is Admission.ADMITTED:
+            key, has_started = candidate.queue_key, candidate.is_started
+            if self._gate.decide(key, has_started=has_started) is Admission.ADMITTED:
                 return candidate
-            if self._gate.get_key_free_slot_count(key) == 0 or not (begun or self._gate.has_key_rate_capacity(key)):
+            has_capacity = has_started or self._gate.has_key_rate_capacity(key)
+            if self._gate.get_key_free_slot_count(key) == 0 or not has_capacity:
                 self._changed_keys.add(key)
                 if candidate.ready_state in (STARTED, UNSTARTED):
                     self._keys_to_throttle.add(key)
@@ -296,19 +296,19 @@ class LimitedQueue:
         return None
 
     def choose_next(self) -> None:
-        """Choose the head."""
+        """Choose the run that ``find_next`` has found."""
         candidate = self._candidates[self._index]
         self._gate.admit(candidate.queue_key, has_started=candidate.is_started)
         self.chosen.append(candidate)
         self._index += 1
 
     def scan_rest(self) -> None:
-        """Pass over the keys at their limits that stand behind those that were chosen."""
+        """Note the keys of the remaining runs that are at their limits."""
         while self.find_next() is not None:
             self._index += 1
 
     def throttle_keys(self, db: Database) -> bool:
-        """Set aside all runs of the keys that were passed over. Whether there may be others that are let through."""
+        """Throttle all runs of the keys at their limits. Returns whether other runs might still be admitted."""
         rows: list[Row] = []
         for key in sorted(self._keys_to_throttle):
             rows.append((self.name, key, UNSTARTED, MAX_THROTTLED_RUNS))
@@ -320,10 +320,10 @@ class LimitedQueue:
         self._keys_to_throttle = set()
         return bool(rows) and self._has_more and self._gate.free_slot_count != 0
 
-    # Keeping
+    # Saving
 
     def count_chosen(self, locked_keys: Collection[int]) -> None:
-        """Count those that were chosen, as far as they are locked."""
+        """Admit the chosen runs that are locked."""
         self._gate = self._make_gate()
         turns = parse_turns(self._saved_row[0])
         for candidate in self.chosen:
@@ -336,25 +336,25 @@ class LimitedQueue:
         self._turns = dict(sorted(turns.items())[-MAX_PRIORITIES:])
 
     def save(self, db: Database) -> None:
-        """Write how the gate was left, once the runs that were chosen are taken."""
-        kept = (json.dumps(self._turns), json.dumps(self._gate.rate_usage), self._gate.get_next_start_at())
-        if kept != self._saved_row:
-            db.write(db.sql.SAVE_QUEUE_STATE, [(*kept, self.name)])
+        """Write the state of the queue after the claim."""
+        row = (json.dumps(self._turns), json.dumps(self._gate.rate_usage), self._gate.get_next_start_at())
+        if row != self._saved_row:
+            db.write(db.sql.SAVE_QUEUE_STATE, [(*row, self.name)])
         if self._changed_keys:
             db.write(db.sql.SAVE_KEY_STATE, [self._make_key_row(key) for key in sorted(self._changed_keys)])
 
     def _make_key_row(self, key: str) -> Row:
-        open_at = self._gate.get_key_next_start_at(key)
-        longest = max((rate.window_s for rate in self.limits.key_rates), default=0.0)
-        until = max(open_at, self._now) + max(longest, _MIN_KEY_RETENTION_S)
-        return (self.name, key, json.dumps(self._gate.get_key_rate_usage(key)), open_at, until)
+        next_start_at = self._gate.get_key_next_start_at(key)
+        longest_window_s = max((rate.window_s for rate in self.limits.key_rates), default=0.0)
+        expires_at = max(next_start_at, self._now) + max(longest_window_s, _MIN_KEY_RETENTION_S)
+        return (self.name, key, json.dumps(self._gate.get_key_rate_usage(key)), next_start_at, expires_at)
 
 
 # Columns
 
 
 def parse_limits(text: str) -> QueueLimits | None:
-    """The limits in a column; ``None``: they were written by a newer Holdfast, or changed by hand."""
+    """The limits in a column; ``None``: a newer Holdfast wrote them, or they were changed by hand."""
     try:
         return QueueLimits.from_json(text)
     except (TypeError, ValueError, UsageError):
@@ -362,7 +362,7 @@ def parse_limits(text: str) -> QueueLimits | None:
 
 
 def parse_turns(text: str) -> dict[int, int]:
-    """The turns of a queue, by priority; none, if they cannot be read."""
+    """The turns of a queue by priority; empty if they cannot be read."""
     try:
         turns: Any = json.loads(text)
         return {int(priority): int(turn) for priority, turn in turns.items()}
@@ -371,7 +371,7 @@ def parse_turns(text: str) -> dict[int, int]:
 
 
 def parse_rate_usage(text: str) -> RateUsage:
-    """What is used of rates; nothing, if it cannot be read."""
+    """The usage of rates; empty if it cannot be read."""
     try:
         numbers: Any = json.loads(text)
     except ValueError:

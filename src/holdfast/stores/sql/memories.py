@@ -1,4 +1,4 @@
-"""Reading memories in a database, each of which has its own index of their words."""
+"""Reading memories. Each database has its own index of their words."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Putting large payloads back where references to them stand, many at a time."""
+"""Replacing references to large payloads by the payloads, many at a time."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.records import Record, Signal
 from holdfast.errors import StoreCorrupt
@@ -15,16 +16,20 @@ from holdfast.stores.sql.blobs import PayloadDamage, is_reference
 from holdfast.stores.sql.database import Database
 from holdfast.stores.sql.rows import RowReader, describe_record
 
+log = logging.getLogger("holdfast.stores")
+
+T = TypeVar("T")
+
 _PAYLOAD_COLUMNS = ("inputs", "output", "error")
 
 
 def has_references(run: Run) -> bool:
-    """Whether a row has references where its payloads should be."""
+    """Whether a row has references instead of payloads."""
     return is_reference(run.inputs) or is_reference(run.output) or is_reference(run.error)
 
 
 def fill_runs(db: Database, reader: RowReader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
-    """Rows with their large payloads; for each that cannot be had, why not."""
+    """Rows with their large payloads, or the error for a row with an unreadable one."""
     wanted = [value for run in runs for value in _get_payloads(run) if is_reference(value)]
     if not wanted:
         return list(runs)
@@ -48,28 +53,44 @@ def _fill_run(reader: RowReader, run: Run, found: dict[bytes, bytes | PayloadDam
 
 
 def shorten_runs(db: Database, reader: RowReader, runs: Sequence[Run]) -> list[Run | StoreCorrupt]:
-    """Rows for a list: large inputs and outputs are named by their size, and only errors are read."""
-    lacking = [run for run in runs if has_references(run)]
-    if not lacking:
+    """Rows for a list: their size stands for large inputs and outputs, and only errors are read."""
+    large = [run for run in runs if has_references(run)]
+    if not large:
         return list(runs)
-    sizes = blobs.fetch_sizes(db, [v for run in lacking for v in (run.inputs, run.output) if v and is_reference(v)])
-    errors = blobs.fetch_payloads(db, [run.error for run in lacking if run.error and is_reference(run.error)])
+    sizes = blobs.fetch_sizes(db, [v for run in large for v in (run.inputs, run.output) if v and is_reference(v)])
+    errors = blobs.fetch_payloads(db, [run.error for run in large if run.error and is_reference(run.error)])
 
-    def short(value: Any) -> Any:
+    def shorten(value: Any) -> Any:
         return make_placeholder(sizes.get(value)) if is_reference(value) else value
 
-    return [_fill_run(reader, replace(run, inputs=short(run.inputs), output=short(run.output)), errors) for run in runs]
+    short = [replace(run, inputs=shorten(run.inputs), output=shorten(run.output)) for run in runs]
+    return [_fill_run(reader, run, errors) for run in short]
+
+
+def raise_unreadable(values: Iterable[T | StoreCorrupt]) -> list[T]:
+    """The values; raises the first error among them."""
+    readable: list[T] = []
+    for value in values:
+        if isinstance(value, StoreCorrupt):
+            raise value
+        readable.append(value)
+    return readable
+
+
+def log_unreadable(values: Iterable[T | StoreCorrupt]) -> list[T]:
+    """The values without the errors, which are logged."""
+    readable: list[T] = []
+    for value in values:
+        if isinstance(value, StoreCorrupt):
+            log.warning("%s", value)
+        else:
+            readable.append(value)
+    return readable
 
 
 def fill_records(db: Database, reader: RowReader, records: list[Record], run_id: Callable[[], str]) -> list[Record]:
-    """A journal with its large payloads."""
-    wanted: list[bytes] = []
-    for record in records:
-        payload: Any = record.payload
-        if payload is None:
-            continue
-        if is_reference(payload):
-            wanted.append(payload)
+    """A journal with its large payloads. Raises ``StoreCorrupt`` for an unreadable one."""
+    wanted = [record.payload for record in records if record.payload is not None and is_reference(record.payload)]
     if not wanted:
         return records
     found = blobs.fetch_payloads(db, wanted)
@@ -86,7 +107,7 @@ def fill_records(db: Database, reader: RowReader, records: list[Record], run_id:
 def fill_signals(
     db: Database, reader: RowReader, signals: Sequence[Signal], run_id: Callable[[], str]
 ) -> list[Signal | StoreCorrupt]:
-    """A mailbox with its large payloads; for each that cannot be had, why not."""
+    """A mailbox with its large payloads, or the error for a signal with an unreadable one."""
     wanted = [signal.payload for signal in signals if is_reference(signal.payload)]
     if not wanted:
         return list(signals)
@@ -95,11 +116,8 @@ def fill_signals(
     for signal in signals:
         content = found.get(signal.payload)
         if isinstance(content, PayloadDamage):
-            filled.append(
-                reader.make_unreadable_error(
-                    f"signal {signal.id} ({signal.name!r}) to run {run_id()!r}", content.problem
-                )
-            )
+            row_name = f"signal {signal.id} ({signal.name!r}) to run {run_id()!r}"
+            filled.append(reader.make_unreadable_error(row_name, content.problem))
         else:
             filled.append(signal if content is None else signal._replace(payload=content))
     return filled

@@ -1,4 +1,4 @@
-"""Reading: histories, rows and counts, each a function of a db (lists are in ``run_lists``)."""
+"""Reading histories, rows, and counts. ``run_lists`` reads lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.stores.claims import NewSignals, RunRequests
 from holdfast.stores.contract import History, RunUsage, WorkflowSpec
 from holdfast.stores.operations import OpResult, Run, StartResult
 from holdfast.stores.sql.database import Database, InvalidText, Row
-from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals
+from holdfast.stores.sql.payloads import fill_records, fill_runs, fill_signals, log_unreadable, raise_unreadable
 from holdfast.stores.sql.rows import RowReader, describe_record, read_each
 from holdfast.stores.sql.statements import MAX_INT64
 from holdfast.stores.utf8 import is_encodable
@@ -23,25 +23,19 @@ log = logging.getLogger("holdfast.stores")
 
 
 def get_run(db: Database, reader: RowReader, run_id: str) -> Run | None:
-    """One run's row, with references where its large payloads are."""
+    """One run's row. Large payloads stay references."""
     row = db.query_one(db.sql.GET_RUN, run_id) if is_encodable(run_id) else None
     return None if row is None else reader.read_run(row)
 
 
 def get_runs(db: Database, reader: RowReader, run_ids: Sequence[str]) -> list[Run]:
-    """The rows of those that exist. One that cannot be read is left out, and named in the log."""
+    """The rows of the runs that exist. An unreadable one is left out and logged."""
     wanted = [*filter(is_encodable, run_ids)]
     try:
         rows = db.query(db.sql.GET_RUNS_BY_ID, (db.to_list_parameter(wanted),))
     except InvalidText:
         rows = [row for run_id in dict.fromkeys(wanted) if (row := _get_row(db, run_id)) is not None]
-    found: list[Run] = []
-    for run in fill_runs(db, reader, read_each(rows, reader.read_run)):
-        if isinstance(run, StoreCorrupt):
-            log.warning("%s", run)
-        else:
-            found.append(run)
-    return found
+    return log_unreadable(fill_runs(db, reader, read_each(rows, reader.read_run)))
 
 
 def _get_row(db: Database, run_id: str) -> Row | None:
@@ -53,7 +47,7 @@ def _get_row(db: Database, run_id: str) -> Row | None:
 
 
 def read_runs(db: Database, reader: RowReader, keys: Sequence[int]) -> list[Run | StoreCorrupt]:
-    """The rows of runs, in order, with references where large payloads are; for one that cannot be read, why not.
+    """The rows of runs, in order, or the error for one that cannot be read. Large payloads stay references.
 
     Raises ``StoreCorrupt`` if a row is missing: the keys come from an index in the same transaction.
     """
@@ -84,41 +78,33 @@ def _read_run_alone(db: Database, reader: RowReader, key: int) -> Run | StoreCor
     return _parse_run(reader, row)
 
 
-def fill_runs_or_raise(db: Database, reader: RowReader, runs: Sequence[Run]) -> list[Run]:
-    """Rows with their large payloads."""
-    found: list[Run] = []
-    for run in fill_runs(db, reader, runs):
-        if isinstance(run, StoreCorrupt):
-            raise run
-        found.append(run)
-    return found
-
-
 def fill_results(db: Database, reader: RowReader, results: Sequence[OpResult]) -> list[OpResult]:
-    """Answers whose runs have their large payloads.
+    """Answers with the large payloads of their runs.
 
-    They are no concern of the other answers when they are lost: whoever reads such a run finds the reference, which is
-    no payload.
+    A lost payload must not fail the other answers: it is logged, and the run keeps the reference, which is not a valid
+    payload.
     """
-    started = [answer for answer in results if isinstance(answer, StartResult)]
-    filled = iter(fill_runs(db, reader, [answer.run for answer in started]))
-    told: list[OpResult] = []
+    runs = iter(fill_runs(db, reader, [answer.run for answer in results if isinstance(answer, StartResult)]))
+    filled: list[OpResult] = []
     for answer in results:
-        run = next(filled) if isinstance(answer, StartResult) else None
-        if isinstance(run, StoreCorrupt):
-            log.warning("%s", run)
-        told.append(answer._replace(run=run) if isinstance(answer, StartResult) and isinstance(run, Run) else answer)
-    return told
+        if isinstance(answer, StartResult):
+            run = next(runs)
+            if isinstance(run, StoreCorrupt):
+                log.warning("%s", run)
+            else:
+                answer = answer._replace(run=run)
+        filled.append(answer)
+    return filled
 
 
 # Histories
 
 
 def read_histories(db: Database, reader: RowReader, keys: Sequence[int]) -> list[History]:
-    """The histories of these runs, all as of one moment."""
+    """The histories of these runs, in one snapshot."""
     db.begin_snapshot()
-    places = [(key,) for key in keys]
-    db.prefetch(dict.fromkeys((db.sql.JOURNAL, db.sql.ATTEMPTS, db.sql.MAILBOX, db.sql.LINKED_RUNS), places))
+    runs = [(key,) for key in keys]
+    db.prefetch(dict.fromkeys((db.sql.JOURNAL, db.sql.ATTEMPTS, db.sql.MAILBOX, db.sql.LINKED_RUNS), runs))
     found = [
         History(
             records=_read_journal(db, reader, key),
@@ -143,42 +129,37 @@ def _read_journal(db: Database, reader: RowReader, key: int) -> list[Record]:
 
 
 def read_new_records(db: Database, reader: RowReader, run: Run, after_seq: int, limit: int) -> list[Record]:
-    """The records of a run behind a number, with references where large payloads are."""
+    """The records of a run after a ``seq``. Large payloads stay references."""
     try:
         rows = db.query(db.sql.NEW_RECORDS, (run.key, after_seq, limit))
     except InvalidText:
-        _read_records_singly(db, reader, run.key)  # it says which one is wrong
+        _read_records_singly(db, reader, run.key)  # raises an error that names the record
         raise
     return [reader.read_record(row, run.id) for row in rows]
 
 
 def _read_records_singly(db: Database, reader: RowReader, key: int) -> list[Record]:
-    """A journal in which something is wrong: find out with which record."""
+    """Read a damaged journal record by record, to find the one that is damaged."""
     run_id = get_run_name(db, key)
     records: list[Record] = []
     for seq, position, name in db.query(db.sql.JOURNAL_POSITIONS, (key,)):
         try:
             [row] = db.query(db.sql.GET_RECORD, (key, seq))
         except InvalidText as error:
-            where = describe_record(run_id, seq, _decode_text(name), position)
-            raise reader.make_unreadable_error(where, str(error)) from None
+            row_name = describe_record(run_id, seq, _decode_text(name), position)
+            raise reader.make_unreadable_error(row_name, str(error)) from None
         records.append(reader.read_record(row, run_id))
     return records
 
 
 def read_mailbox(db: Database, reader: RowReader, key: int) -> list[Signal]:
-    """What was sent to a run and is not taken yet."""
-    signals = reader.read_signals(db.lookup(db.sql.MAILBOX, key))
-    found: list[Signal] = []
-    for signal in fill_signals(db, reader, signals, lambda: get_run_name(db, key)):
-        if isinstance(signal, StoreCorrupt):
-            raise signal
-        found.append(signal)
-    return found
+    """The signals to a run that are not consumed yet."""
+    signals = [Signal(*row) for row in db.lookup(db.sql.MAILBOX, key)]
+    return raise_unreadable(fill_signals(db, reader, signals, lambda: get_run_name(db, key)))
 
 
 def get_run_name(db: Database, key: int) -> str:
-    """The id of a run, also if it is not proper text."""
+    """The id of a run, even if it is not valid text."""
     row = db.query_one(db.sql.RUN_ID_BYTES, key)
     return f"with key {key}" if row is None else _decode_text(row[0])
 
@@ -191,7 +172,7 @@ def _decode_text(text: object) -> str:
 
 
 def read_new_signals(db: Database, worker: int, after: int) -> NewSignals:
-    """Signals behind ``after`` for the runs that ``worker`` holds, with references where large payloads are."""
+    """Signals after the cursor ``after`` for the runs that ``worker`` holds. Large payloads stay references."""
     rows = db.query(db.sql.NEW_SIGNALS, (after, worker))
     signals = [(row[0], Signal(*row[1:-1])) for row in rows if row[0] is not None]
     return NewSignals(signals, max((row[-1] for row in rows), default=after))
@@ -200,40 +181,36 @@ def read_new_signals(db: Database, worker: int, after: int) -> NewSignals:
 def fill_new_signals(db: Database, reader: RowReader, found: Sequence[tuple[int, Signal]]) -> list[tuple[int, Signal]]:
     """Signals with their large payloads.
 
-    One whose payload is lost is left out: it is no concern of the other runs. Its own run is stopped by its history
-    when it is taken up the next time.
+    A signal with a lost payload is logged and left out, because it must not affect other runs. Its own run fails when
+    its history is read for the next claim.
     """
-    told: list[tuple[int, Signal]] = []
-    for key, signal in found:
-        [filled] = fill_signals(db, reader, [signal], partial(get_run_name, db, key))
-        if isinstance(filled, StoreCorrupt):
-            log.warning("%s", filled)
-        else:
-            told.append((key, filled))
-    return told
+    return [
+        (key, filled)
+        for key, signal in found
+        for filled in log_unreadable(fill_signals(db, reader, [signal], partial(get_run_name, db, key)))
+    ]
 
 
 def read_run_requests(db: Database, worker: int) -> list[RunRequests]:
-    """What has been asked of the runs that ``worker`` holds."""
+    """The cancel and pause requests for the runs that ``worker`` holds."""
     return [RunRequests(key, cancel == 1, pause == 1) for key, cancel, pause in db.query(db.sql.REQUESTS, (worker,))]
 
 
-# All the rest
+# Counts, workers, and workflows
 
 
 def count_runs(db: Database, reader: RowReader, max_ended: int | None) -> Mapping[tuple[str, RunState], int]:
-    """How many runs there are for each workflow and state; those in no state that there is are left out."""
+    """The number of runs for each workflow and state. Runs in an unknown state are left out."""
     counts: dict[tuple[str, RunState], int] = {}
     if max_ended is None:
         rows = db.query(db.sql.COUNT_RUNS)
     else:
         ended = [state.value for state in RunState if state.is_terminal]
-        others = [state.value for state in RunState if not state.is_terminal]
-        wanted = ((ended, max_ended), (others, MAX_INT64))
+        unfinished = [state.value for state in RunState if not state.is_terminal]
         rows = [
             row
-            for states, few in wanted
-            for row in db.query(db.sql.COUNT_RUNS_UP_TO, (db.to_list_parameter(states), few))
+            for states, max_count in ((ended, max_ended), (unfinished, MAX_INT64))
+            for row in db.query(db.sql.COUNT_RUNS_UP_TO, (db.to_list_parameter(states), max_count))
             if row[2]
         ]
     for workflow, state, count in rows:
@@ -245,14 +222,14 @@ def count_runs(db: Database, reader: RowReader, max_ended: int | None) -> Mappin
 
 
 def count_unfinished_runs(db: Database, workflows: Collection[str] | None) -> Mapping[tuple[str, str], int]:
-    """How many runs each version of a workflow, of all or of these, has that have not ended."""
+    """The number of unfinished runs of each version of all workflows, or of these."""
     names = [row[0] for row in db.query(db.sql.KNOWN_WORKFLOWS)] if workflows is None else set(workflows)
     rows = db.query(db.sql.COUNT_UNFINISHED, (db.to_list_parameter(names),))
     return {(workflow, version): count for workflow, version, count in rows}
 
 
 def get_usages(db: Database, reader: RowReader, run_ids: Sequence[str]) -> dict[str, RunUsage]:
-    """What runs have used, and their budgets."""
+    """The usage and budgets of runs."""
     found = {
         row[0]: reader.read_usage(row)
         for row in db.query(db.sql.USAGES, (db.to_list_parameter(filter(is_encodable, run_ids)),))
@@ -261,7 +238,7 @@ def get_usages(db: Database, reader: RowReader, run_ids: Sequence[str]) -> dict[
 
 
 def list_workers(db: Database, reader: RowReader, extra_ids: Collection[int]) -> list[Worker]:
-    """Workers that are live, or that unfinished runs refer to, or that are asked for by id."""
+    """Workers that are live, that unfinished runs refer to, or that have one of these ids."""
     return read_each(db.query(db.sql.WORKERS, (db.to_list_parameter(extra_ids),)), reader.read_worker)
 
 

@@ -1,7 +1,7 @@
 """``runs.ready_state``: whether a run may be claimed, and how. The numbers are stored.
 
-NULL stands for a run that waits for no time: it is running, has ended, is parked until a signal, or is paused.
-``runs.due_state`` says what a run's ``ready_state`` becomes when it is due.
+NULL means that no time makes the run claimable: it is running, has ended, is parked until a signal, or is paused.
+``runs.due_state`` is what a run's ``ready_state`` becomes when it is due.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ class ReadyState(IntEnum):
     TIMER = 0
     """It becomes due at ``wake_at``."""
     DUE = 1
-    """By any worker that serves it."""
+    """Any worker that serves it may claim it."""
     UNSTARTED = 2
-    """By the limits of its queue, as a run that has not begun yet."""
+    """It may be claimed within the limits of its queue, as a run that has not started yet."""
     STARTED = 3
-    """By the limits of its queue, as a run that only wants its place back."""
+    """It may be claimed within the limits of its queue, as a run that has started and only needs a slot."""
     THROTTLED_UNSTARTED = 4
-    """Like ``UNSTARTED``, but its key is at its limits: claims pass it over until that may have changed."""
+    """Like ``UNSTARTED``, but its key is at its limits: claims do not read it until that may have changed."""
     THROTTLED_STARTED = 5
     EXEMPT = 6
-    """It is to be cancelled, and needs no place in its queue."""
+    """A cancel is requested, so it needs no slot in its queue."""
     SUSPECT = 7
-    """Alone: workers that held it died without a new record (see ``suspects``)."""
+    """It is claimed alone: workers that held it died without a new record (see ``suspects``)."""
 
 
 LIMITED_READY = f"({ReadyState.UNSTARTED}, {ReadyState.STARTED}, {ReadyState.EXEMPT})"
@@ -39,7 +39,7 @@ THROTTLED_READY = f"({ReadyState.THROTTLED_UNSTARTED}, {ReadyState.THROTTLED_STA
 
 
 def ready_when_due(suspicion: str = "suspicion", cancelled: str = "cancel_state <> ''") -> str:
-    """What ``ready_state`` becomes when a run is due, as an expression."""
+    """The expression for what ``ready_state`` becomes when a run is due."""
     return (
         f"CASE WHEN {suspicion} > 1 THEN {ReadyState.SUSPECT} WHEN due_state > {ReadyState.DUE} AND {cancelled} "
         f"THEN {ReadyState.EXEMPT} ELSE due_state END"

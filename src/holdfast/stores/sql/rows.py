@@ -1,4 +1,4 @@
-"""Rows to values and back. What cannot be read is reported with the row's name, never guessed."""
+"""Rows to values and back. An unreadable row raises an error with its name; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
 from holdfast.admission.usage import BudgetLimits, Usage
-from holdfast.core.records import Attempt, Record, RecordKind, Rewind, RewindPoint, Signal
+from holdfast.core.records import Attempt, Record, RecordKind, Rewind, RewindPoint
 from holdfast.core.states import RunState
 from holdfast.errors import StoreCorrupt
 from holdfast.stores.contract import RunUsage, WorkflowSpec
@@ -17,6 +17,7 @@ from holdfast.stores.operations import CancelState, NewRun, Run, SaveAttempt
 from holdfast.stores.rules import encode_corrupt_error, get_first_wake_at
 from holdfast.stores.served_versions import make_served_name, split_served_name
 from holdfast.stores.sql.database import Row
+from holdfast.stores.sql.ready_states import ReadyState
 from holdfast.stores.usage_accounts import UsageAccount
 from holdfast.stores.workers import Worker
 
@@ -31,7 +32,7 @@ _EMPTY_LIST = "[]"
 
 
 def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
-    """What is in the rows. One that cannot be read is left out, and named in the log."""
+    """The values in the rows. An unreadable one is left out and logged."""
     found: list[T] = []
     for row in rows:
         try:
@@ -42,14 +43,14 @@ def read_each(rows: Iterable[Row], read: Callable[[Row], T]) -> list[T]:
 
 
 def names_to_json(names: Iterable[str]) -> str:
-    """A list of names as it is kept in a column."""
+    """The stored form of a list of names."""
     return json.dumps(list(names), ensure_ascii=False) if names else _EMPTY_LIST
 
 
 def record_to_row(key: int, r: Record, payload: bytes | None) -> Row:
     """The columns of ``statements.APPEND_RECORD``; exact ints, because drivers look for an adapter of anything else.
 
-    ``payload`` is what stands in the column, which is a reference for a large one.
+    ``payload`` is in its stored form: a reference, if it is large.
     """
     return (
         key, r.seq, int(r.kind), r.position, 1 if r.ok else 0, r.at, r.started_at, r.attempts, r.worker, r.epoch,
@@ -58,13 +59,18 @@ def record_to_row(key: int, r: Record, payload: bytes | None) -> Row:
 
 
 class QueuePosition(NamedTuple):
-    """How a run stands in its queue."""
+    """The position of a run in its queue."""
 
     due_state: int = 1
-    """What ``ready_state`` is when it is due: 1 in a queue without limits; else 2, and 3 once it has begun."""
+    """Its ``ready_state`` when it is due: ``DUE`` in a queue without limits; else ``UNSTARTED`` or ``STARTED``."""
     turn: int = 0
     dedup_key: str = ""
     is_debounced: bool = False
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its queue has limits."""
+        return self.due_state > 1
 
 
 UNLIMITED_POSITION = QueuePosition()
@@ -79,26 +85,27 @@ def run_to_row(
     has_budget: bool,
     position: QueuePosition = UNLIMITED_POSITION,
 ) -> Row:
-    """The columns of ``statements.START_RUN``, as ``rules.make_run`` would have it.
+    """The columns of ``statements.START_RUN``, for the run that ``rules.make_run`` makes.
 
-    ``inputs`` is what stands in the column, which is a reference for large ones.
+    ``inputs`` is in its stored form: a reference, if they are large.
     """
     state, epoch, ready, wake_at = "running", 1, None, None
     if owner is None:
         wake_at = get_first_wake_at(new, now)
-        state, epoch, ready = "pending", 0, position.due_state if wake_at <= now else 0
-    began_at = new.created_at if new.clock_started_at is None else new.clock_started_at
+        state, epoch, ready = "pending", 0, position.due_state if wake_at <= now else int(ReadyState.TIMER)
+    clock_started_at = new.created_at if new.clock_started_at is None else new.clock_started_at
     return (
         new.id, new.workflow, new.queue, state, epoch, owner, new.starter, new.max_deliveries, ready, wake_at,
-        new.priority, new.deadline, 1 if new.has_generated_id else 0, new.python_version, new.created_at, began_at,
-        new.parent, new.forked_from, json.dumps(new.rewind_points), new.digest, new.seed, names_to_json(new.tags),
-        inputs, new.session, previous, 1 if has_budget else 0, new.version, new.queue_key, position.due_state,
-        position.turn, position.dedup_key, 1 if position.is_debounced else 0, 1 if new.is_delivery else 0,
+        new.priority, new.deadline, 1 if new.has_generated_id else 0, new.python_version, new.created_at,
+        clock_started_at, new.parent, new.forked_from, json.dumps(new.rewind_points), new.digest, new.seed,
+        names_to_json(new.tags), inputs, new.session, previous, 1 if has_budget else 0, new.version, new.queue_key,
+        position.due_state, position.turn, position.dedup_key, 1 if position.is_debounced else 0,
+        1 if new.is_delivery else 0,
     )  # fmt: skip
 
 
 def rewind_to_json(rewind: Rewind | None) -> str | None:
-    """A rewind as it is kept in a column."""
+    """The stored form of a rewind."""
     return None if rewind is None else json.dumps(rewind)
 
 
@@ -121,12 +128,12 @@ def account_to_row(account: UsageAccount) -> Row:
 
 
 def limits_to_json(limits: BudgetLimits | None) -> str | None:
-    """A budget as it is kept in a column."""
+    """The stored form of a budget."""
     return None if limits is None else json.dumps(limits)
 
 
 def parse_limits_or_zero(text: Any, run_id: str) -> BudgetLimits:
-    """The budget of a run. One that cannot be read lets nothing through, until somebody sets it anew."""
+    """The budget of a run. One that cannot be read admits nothing until it is set again."""
     limits = _parse_limits(text)
     if limits is None:
         log.warning("the budget of run %r cannot be read (%r): it counts as used up until it is set anew", run_id, text)
@@ -139,7 +146,7 @@ def _parse_limits(text: Any) -> BudgetLimits | None:
         limits = BudgetLimits(*values)
     except (TypeError, ValueError):
         return None
-    return limits if all(most is None or isinstance(most, int | float) for most in values) else None
+    return limits if all(value is None or isinstance(value, int | float) for value in values) else None
 
 
 def spec_to_row(spec: WorkflowSpec, announced_at: float) -> Row:
@@ -152,25 +159,25 @@ def spec_to_row(spec: WorkflowSpec, announced_at: float) -> Row:
 
 
 def describe_record(run_id: str, seq: int, name: str, position: int) -> str:
-    """A record, for people to find it."""
+    """The name of a record in an error message."""
     return f"record {seq} of run {run_id!r} ({name!r} at position {position})"
 
 
 class RowReader:
-    """Turns the rows of one database into values. Large payloads stay references: see ``payloads``."""
+    """Converts the rows of one database to values. Large payloads stay references: see ``payloads``."""
 
     def __init__(self, database: str) -> None:
         self._database = database
 
     def make_unreadable_error(self, row_name: str, problem: str) -> StoreCorrupt:
-        """A row that this version of Holdfast cannot have written."""
+        """The error for a row that this version of Holdfast cannot have written."""
         return StoreCorrupt(
             f"{self._database}: {row_name} cannot be read: {problem}. It was written by a newer Holdfast or changed by "
             f"hand; upgrade Holdfast, or repair the row."
         )
 
     def make_missing_error(self, key: int) -> StoreCorrupt:
-        """An index has a run that the table does not have: the database itself is damaged."""
+        """The error for a run that is in an index and not in its table: the database itself is damaged."""
         return StoreCorrupt(
             f"{self._database} is damaged: an index lists the run with key {key}, and the table does not have its row. "
             f"Stop all workers and check it (SQLite: PRAGMA integrity_check; PostgreSQL: pg_amcheck). REINDEX repairs "
@@ -194,7 +201,7 @@ class RowReader:
         )  # fmt: skip
 
     def read_as_failed(self, row: Row, problem: StoreCorrupt) -> Run:
-        """A row that cannot be read, as a run that has failed because of that."""
+        """An unreadable row, as a run that has failed because of that."""
         error = encode_corrupt_error(str(problem))
         values: Row = (*row[:4], RunState.FAILED, *row[5:18], error, (), *row[20:24], CancelState.NONE, None, None)
         return Run(
@@ -204,13 +211,13 @@ class RowReader:
         )  # fmt: skip
 
     def read_rewind(self, text: Any, row_name: str) -> Rewind | None:
-        """What a retry takes back, from a row named ``row_name``."""
+        """What a retry removes, from a row named ``row_name``."""
         if text is None:
             return None
         try:
-            failed, positions, timers, undone, *lists = json.loads(text)
-            once, abandoned = (tuple(map(int, one)) for one in lists)
-            return Rewind(tuple(map(int, failed)), int(positions), int(timers), bool(undone), once, abandoned)
+            failed, commands, timers, is_compensated, *lists = json.loads(text)
+            once, abandoned = (tuple(map(int, numbers)) for numbers in lists)
+            return Rewind(tuple(map(int, failed)), int(commands), int(timers), bool(is_compensated), once, abandoned)
         except (TypeError, ValueError):
             raise self.make_unreadable_error(row_name, f"{text!r} does not tell what a retry takes back") from None
 
@@ -228,7 +235,7 @@ class RowReader:
         return Record(r[0], kind, r[2], r[3], r[4] == 1, *r[5:])
 
     def read_records(self, rows: Iterable[Row]) -> list[Record] | None:
-        """A run's journal, from rows in the order of ``Record``'s fields; ``None``: there is one that is wrong."""
+        """A run's journal, from rows in the order of ``Record``'s fields; ``None``: a row is unreadable."""
         kinds = _KINDS
         try:
             return [
@@ -241,39 +248,35 @@ class RowReader:
             return None
 
     def read_segment(self, row: Row, run_id: str) -> JournalSegment:
-        """What is counted of a journal, from a row in the order of ``JournalSegment``'s fields."""
-        epoch, worker, number, records, first, last = row
+        """A part of a journal, from a row in the order of ``JournalSegment``'s fields."""
+        epoch, worker, number, record_count, first_seq, last_seq = row
         kind = _KINDS.get(number)
         if kind is None:
-            raise self.make_unreadable_error(f"record {first} of run {run_id!r}", f"unknown kind {number!r}")
-        return JournalSegment(epoch, worker, kind, records, first, last)
+            raise self.make_unreadable_error(f"record {first_seq} of run {run_id!r}", f"unknown kind {number!r}")
+        return JournalSegment(epoch, worker, kind, record_count, first_seq, last_seq)
 
     def read_attempts(self, rows: Iterable[Row]) -> dict[int, Attempt]:
-        """What is known of a run's open steps, by position."""
+        """A run's steps in flight, by position."""
         return {r[0]: Attempt(r[0], r[1], r[2] == 1, *r[3:]) for r in rows}
-
-    def read_signals(self, rows: Iterable[Row]) -> list[Signal]:
-        """A run's mailbox."""
-        return [Signal(*row) for row in rows]
 
     def read_worker(self, row: Row) -> Worker:
         """A row of ``statements.WORKER_COLUMNS``."""
-        where = f"worker {row[0]}"
-        queues = None if row[6] is None else self._read_names(row[6], where)
-        values: Row = (*row[:5], self._read_names(row[5], where), queues, *row[7:10], row[10] == 1)
+        row_name = f"worker {row[0]}"
+        queues = None if row[6] is None else self._read_names(row[6], row_name)
+        values: Row = (*row[:5], self._read_names(row[5], row_name), queues, *row[7:10], row[10] == 1)
         return Worker(*values)
 
     def read_spec(self, row: Row) -> WorkflowSpec:
         """A row of ``statements.SPECS``."""
-        where = f"workflow {row[0]!r}"
-        names, tags, budget = self._read_names(row[1], where), self._read_names(row[5], where), None
+        row_name = f"workflow {row[0]!r}"
+        parameters, tags, budget = self._read_names(row[1], row_name), self._read_names(row[5], row_name), None
         if row[6] is not None:
             budget = _parse_limits(row[6])
             if budget is None:
-                raise self.make_unreadable_error(where, f"{row[6]!r} is not a budget")
+                raise self.make_unreadable_error(row_name, f"{row[6]!r} is not a budget")
         name, version = split_served_name(row[0])
         return WorkflowSpec(
-            name, names, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
+            name, parameters, row[2], row[3], row[4], tags, budget, row[7] == 1, row[8], version, row[10],
             is_address=row[11] == 1, inputs_schema=row[12], announced_at=row[9],
         )  # fmt: skip
 

@@ -1,11 +1,11 @@
 """Lists of runs, newest first: a page costs the same in a table of a hundred runs and of a million.
 
-A page is found in two steps: the keys of its runs, then their rows. The keys come from whatever narrows the list most
-for certain: an owner, a parent, a tag, the beginning of an id or a span of time, if few runs have it (they are counted,
-up to ``MAX_SMALL_SET``). Else an index holds the keys of each state in order, and another one those of each workflow
-and state. So a list that is narrowed by either takes the newest of each of its states, in one round trip, and the
-newest of those. What is left of the conditions is checked row by row; a search does that for so many rows and no more,
-and tells how far it has come.
+A page is read in two steps: the keys of its runs, then their rows. The keys come from the condition that surely leaves
+few runs: an owner, a parent, a tag, the beginning of an id, or a time range (the runs are counted, up to
+``MAX_SMALL_SET``). Otherwise they come from an index that has the keys of each state in order, or from another one with
+those of each workflow and state: the list takes the newest runs of each of its states, in one round trip, and the
+newest of those. The remaining conditions are checked row by row. A search does that for a limited number of rows, and
+returns how far it has come.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from holdfast.stores.sql.statements import MAX_INT64
 from holdfast.stores.utf8 import is_encodable
 
 MAX_SMALL_SET = 2000
-"""So many runs can be looked at one by one for a page."""
+"""Runs that can be checked one by one for a page."""
 _MAX_TIMESTAMP = 1e300
 
 log = logging.getLogger("holdfast.stores")
 
 
 def list_runs(db: Database, reader: RowReader, where: RunFilter, limit: int, before_key: int | None) -> list[Run]:
-    """Runs that match, newest first; one whose row cannot be read is left out."""
+    """Runs that match, newest first. Unreadable rows are left out."""
     return search_runs(db, reader, where, limit, before_key, None).runs
 
 
 def search_runs(
     db: Database, reader: RowReader, where: RunFilter, limit: int, before_key: int | None, max_scanned: int | None
 ) -> RunSearchPage:
-    """The same, among the newest ``max_scanned`` of those that the index finds."""
+    """The same, among the newest ``max_scanned`` runs that the index finds."""
     texts = (where.workflow, where.tag, where.id_prefix, where.text, where.parent)
     if not all(is_encodable(text) for text in texts if text is not None):
         return RunSearchPage([], None)
     below = MAX_INT64 if before_key is None else before_key
     found: list[Run] = []
     conditions = _bind_conditions(db, where)
-    db.begin_snapshot()  # one moment
+    db.begin_snapshot()
     source = _choose_source(db, where, conditions)
     below = min(below, _find_max_key(db, where, conditions, source) + 1)
-    floor, until = (0, None) if max_scanned is None else _find_min_key(db, conditions, source, below, max_scanned)
-    while (wanted := limit - len(found)) > 0:
-        keys = _read_keys(db, conditions, source, below, floor, wanted)
+    min_key, cursor = (0, None) if max_scanned is None else _find_min_key(db, conditions, source, below, max_scanned)
+    while (missing := limit - len(found)) > 0:
+        keys = _read_keys(db, conditions, source, below, min_key, missing)
         for run in _read_rows(db, reader, keys):
             if isinstance(run, StoreCorrupt):
                 log.warning("a run is left out of a list: %s", run)
             else:
                 found.append(run)
-        if len(keys) < wanted:
+        if len(keys) < missing:
             break
-        until = below = keys[-1]
-    at = next((run.created_at for run in found[-1:] if run.key == until), None)
-    if until is not None and at is None:
-        [run] = read_runs(db, reader, [until])
-        at = run.created_at if isinstance(run, Run) else None
+        cursor = below = keys[-1]
+    created_at = next((run.created_at for run in found[-1:] if run.key == cursor), None)
+    if cursor is not None and created_at is None:
+        [run] = read_runs(db, reader, [cursor])
+        created_at = run.created_at if isinstance(run, Run) else None
     db.commit()
-    return RunSearchPage(found, until, at)
+    return RunSearchPage(found, cursor, created_at)
 
 
 # The conditions
 
 
 def _bind_conditions(db: Database, where: RunFilter) -> dict[str, list[Any]]:
-    """The values that are bound to each condition, by its name in ``statements.FILTERS``."""
+    """The values of each condition, by its name in ``statements.FILTERS``."""
     found: dict[str, list[Any]] = {}
     if where.states:
         found["states"] = [db.to_list_parameter(state.value for state in where.states)]
@@ -92,7 +92,7 @@ def _bind_conditions(db: Database, where: RunFilter) -> dict[str, list[Any]]:
 
 
 def _build_filters(db: Database, conditions: dict[str, list[Any]], *excluded: str) -> tuple[str, list[Any]]:
-    """Conditions as SQL text, and the values bound to it."""
+    """Conditions as SQL text, and their values."""
     text = ""
     bound: list[Any] = []
     for name, values in conditions.items():
@@ -113,13 +113,13 @@ class _KeySource(NamedTuple):
     """Where the keys of a list come from."""
 
     name: str
-    """``key``, ``stretch``, ``state``, or the condition that narrows it."""
+    """``key``, ``workflow_and_state``, ``state``, or the name of the condition that leaves few runs."""
     covered_conditions: tuple[str, ...] = ()
     """The conditions that need not be checked row by row."""
     is_small: bool = False
-    """There are so few that those can be looked at one by one."""
+    """There are few enough to check them one by one."""
     index_ranges: Sequence[tuple[str, ...]] = ()
-    """States, each with the workflow if there is one; the keys of each are in order."""
+    """States, or workflows and states. The index has the keys of each in order."""
 
 
 def _choose_source(db: Database, where: RunFilter, conditions: dict[str, list[Any]]) -> _KeySource:
@@ -127,8 +127,8 @@ def _choose_source(db: Database, where: RunFilter, conditions: dict[str, list[An
         if name in conditions and db.query(statement, (*conditions[name], MAX_SMALL_SET))[0][0] < MAX_SMALL_SET:
             return _KeySource(name, (name,), is_small=True)
     if where.workflow is not None:
-        stretches = [(where.workflow, state.value) for state in where.states or RunState]
-        return _KeySource("stretch", ("workflow", "states"), index_ranges=stretches)
+        ranges = [(where.workflow, state.value) for state in where.states or RunState]
+        return _KeySource("workflow_and_state", ("workflow", "states"), index_ranges=ranges)
     if where.states:
         return _KeySource("state", ("states",), index_ranges=[(state.value,) for state in where.states])
     name = next((name for name in ("parent", "owner", "tag") if name in conditions), None)
@@ -136,7 +136,7 @@ def _choose_source(db: Database, where: RunFilter, conditions: dict[str, list[An
 
 
 def _find_max_key(db: Database, where: RunFilter, conditions: dict[str, list[Any]], source: _KeySource) -> int:
-    """No run that matches has a higher key: for a long span of time, what is newer than all of it is passed over."""
+    """The highest key that can match: runs that are newer than a long time range need not be read."""
     newest = None
     if where.created_before is not None and not source.is_small:
         newest = db.query(db.sql.NEWEST_CREATED, conditions["created"])[0][0]
@@ -146,19 +146,19 @@ def _find_max_key(db: Database, where: RunFilter, conditions: dict[str, list[Any
 def _find_min_key(
     db: Database, conditions: dict[str, list[Any]], source: _KeySource, below: int, max_scanned: int
 ) -> tuple[int, int | None]:
-    """The lowest key to look at, and the same again if there may be something below it.
+    """The lowest key to check, and the same key again if more runs below it may match.
 
-    What the index does not serve is checked row by row, for ``max_scanned`` rows.
+    Conditions that the index does not cover are checked row by row, for ``max_scanned`` rows.
     """
-    places = source.index_ranges or [conditions.get(source.name, ())]
-    if source.is_small or set(conditions) <= set(source.covered_conditions) or not places:
+    ranges = source.index_ranges or [conditions.get(source.name, ())]
+    if source.is_small or set(conditions) <= set(source.covered_conditions) or not ranges:
         return 0, None
-    each = max(1, max_scanned // len(places))
+    max_rows = max(1, max_scanned // len(ranges))
     statement = f"SELECT count(*), min(found.key) FROM ({_get_statement(db, source).format(filters='')}) found"
-    asked = [(*place, below, 0, each) for place in places]
-    db.prefetch({statement: asked})
-    looked_at = [db.lookup(statement, *question)[0] for question in asked]
-    last = max((lowest for count, lowest in looked_at if count == each), default=0)
+    lookups = [(*values, below, 0, max_rows) for values in ranges]
+    db.prefetch({statement: lookups})
+    scanned = [db.lookup(statement, *lookup)[0] for lookup in lookups]
+    last = max((min_key for count, min_key in scanned if count == max_rows), default=0)
     if not last or ("created" in conditions and not db.query(db.sql.HAS_CREATED_BELOW, (*conditions["created"], last))):
         return last, None
     return last, last
@@ -168,7 +168,7 @@ def _get_statement(db: Database, source: _KeySource) -> str:
     match source.name:
         case "key":
             return db.sql.LIST_BY_KEY
-        case "stretch":
+        case "workflow_and_state":
             return db.sql.LIST_BY_WORKFLOW_AND_STATE
         case "state":
             return db.sql.LIST_BY_STATE
@@ -185,9 +185,9 @@ def _read_keys(
     if not source.index_ranges:
         rows = db.query(statement, (*conditions.get(source.name, ()), below, min_key, *bound, limit))
         return [row[0] for row in rows]
-    asked = [(*stretch, below, min_key, *bound, limit) for stretch in source.index_ranges]
-    db.prefetch({statement: asked})
-    keys = {row[0] for question in asked for row in db.lookup(statement, *question)}
+    lookups = [(*values, below, min_key, *bound, limit) for values in source.index_ranges]
+    db.prefetch({statement: lookups})
+    keys = {row[0] for lookup in lookups for row in db.lookup(statement, *lookup)}
     return sorted(keys, reverse=True)[:limit]
 
 

@@ -19,11 +19,11 @@ class SqlSchedules(SqlCapability, Schedules):
         if not schedules:
             return []
         database = self._database
-        kept = await database.write(
+        stored = await database.write(
             lambda db: _put_schedules(db, database.reader, schedules, worker, replace, database.now()), len(schedules)
         )
         database.notify_work()
-        return kept
+        return stored
 
     async def advance(
         self,
@@ -39,14 +39,10 @@ class SqlSchedules(SqlCapability, Schedules):
 
     async def pause(self, name: str) -> bool:
         now = self._database.now()
-        is_changed = await self._database.write(lambda db: db.execute(db.sql.PAUSE_SCHEDULE, (now, name)) == 1)
-        self._database.notify_work()
-        return is_changed
+        return await self._write_and_notify(lambda db: db.execute(db.sql.PAUSE_SCHEDULE, (now, name)) == 1)
 
     async def resume(self, name: str) -> bool:
-        is_changed = await self._database.write(lambda db: db.execute(db.sql.RESUME_SCHEDULE, (name,)) == 1)
-        self._database.notify_work()
-        return is_changed
+        return await self._write_and_notify(lambda db: db.execute(db.sql.RESUME_SCHEDULE, (name,)) == 1)
 
     async def delete(self, name: str) -> bool:
         return await self._database.write(lambda db: _delete_schedule(db, name))
@@ -66,31 +62,27 @@ def _put_schedules(
     replace: bool,
     now: float,
 ) -> list[Schedule]:
-    """Keep schedules; nothing is written of those that are known as they are."""
-    names = [one.name for one in definitions]
+    """Write schedules, except those that are stored already."""
+    names = [new.name for new in definitions]
     db.begin()
-    known = {one.definition.name: one for one in _read_schedules(db, reader, names, now)}
-    for one in sorted(
-        definitions, key=lambda one: one.name
-    ):  # so that two who announce the same wait in the same order
-        before = known.get(one.name)
-        is_new = (
-            before is None
-            and db.execute(db.sql.ADD_SCHEDULE, _schedule_to_row(one, merge_schedule(None, one, now))) == 1
-        )
-        if not is_new and replace and (before is None or before.definition != one):
-            db.execute(db.sql.PUT_SCHEDULE, _schedule_to_row(one, merge_schedule(before, one, now)))
+    known = {schedule.definition.name: schedule for schedule in _read_schedules(db, reader, names, now)}
+    for new in sorted(definitions, key=lambda new: new.name):  # in one order, so that two processes cannot deadlock
+        before = known.get(new.name)
+        row = _schedule_to_row(new, merge_schedule(before, new, now))
+        is_new = before is None and db.execute(db.sql.ADD_SCHEDULE, row) == 1
+        if not is_new and replace and (before is None or before.definition != new):
+            db.execute(db.sql.PUT_SCHEDULE, row)
         if worker is not None:
-            db.execute(db.sql.ANNOUNCE_SCHEDULE, (one.name, worker))
+            db.execute(db.sql.ANNOUNCE_SCHEDULE, (new.name, worker))
     if worker is not None:
         db.execute(db.sql.DELETE_STALE_ANNOUNCEMENTS)
-    kept = {one.definition.name: one for one in _read_schedules(db, reader, names, now)}
+    stored = {schedule.definition.name: schedule for schedule in _read_schedules(db, reader, names, now)}
     db.commit()
-    return [kept[name] for name in names if name in kept]
+    return [stored[name] for name in names if name in stored]
 
 
 def _read_schedules(db: Database, reader: RowReader, names: Collection[str] | None, now: float) -> list[Schedule]:
-    """All schedules, or those of these names; without those that cannot be read."""
+    """All schedules, or those with these names. Unreadable ones are left out."""
     if names is None:
         rows = db.query(db.sql.SCHEDULES, (now,))
     else:
@@ -99,7 +91,6 @@ def _read_schedules(db: Database, reader: RowReader, names: Collection[str] | No
 
 
 def _delete_schedule(db: Database, name: str) -> bool:
-    """Forget a schedule."""
     db.begin()
     is_deleted = db.execute(db.sql.DELETE_SCHEDULE, (name,)) == 1
     db.execute(db.sql.DELETE_ANNOUNCEMENTS, (name,))
@@ -118,12 +109,11 @@ def _schedule_to_row(definition: ScheduleDefinition, schedule: Schedule) -> Row:
 
 def _read_schedule(reader: RowReader, row: Row) -> Schedule:
     """A row of ``statements.SCHEDULES``."""
-    name, workflow, timing, catch_up, most, overlap, by_code, options, inputs, *rest = [*row]
-    plain = ScheduleDefinition(
-        name, workflow, timing, inputs, catch_up, most, overlap, is_declared_in_code=by_code == 1
+    name, workflow, timing, catch_up, max_catch_up, overlap, is_declared, options, inputs, *times, is_announced = row
+    without_options = ScheduleDefinition(
+        name, workflow, timing, inputs, catch_up, max_catch_up, overlap, is_declared_in_code=is_declared == 1
     )
-    what = read_options(plain, options)
-    if what is None:
+    definition = read_options(without_options, options)
+    if definition is None:
         raise reader.make_unreadable_error(f"schedule {name!r}", f"{options!r} is not how runs are started")
-    *rest, announced = rest
-    return Schedule(what, *rest, is_announced=bool(announced))
+    return Schedule(definition, *times, is_announced=bool(is_announced))

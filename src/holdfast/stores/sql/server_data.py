@@ -1,7 +1,7 @@
-"""What servers keep, and what was used on which day.
+"""Documents and the audit log of servers, and daily usage.
 
-A document is changed by a single statement that has the condition in itself, so that of two who have read the same
-version one is told that it came too late.
+A single statement changes a document and checks its version, so of two processes that have read the same version, only
+one succeeds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SqlDocuments(SqlCapability, Documents):
 def _put_document(
     db: Database, kind: str, name: str, data: bytes, if_version: int | None, now: float
 ) -> Document | None:
-    """Keep a document; ``None``: it has another version."""
+    """Write a document; ``None``: it has another version."""
     if if_version:
         rows = db.query(db.sql.UPDATE_DOCUMENT, (data, now, kind, name, if_version))
     else:
@@ -60,7 +60,6 @@ def _put_document(
 
 
 def _list_documents(db: Database, kind: str, names: Collection[str] | None, after: str, limit: int) -> list[Document]:
-    """Documents of a kind, in order."""
     if not (is_encodable(kind) and is_encodable(after)):
         return []
     if names is None:
@@ -84,21 +83,18 @@ class SqlAuditLog(SqlCapability, AuditLog):
     async def list(self, *, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
         page = (MAX_INT64 if before_id is None else before_id, limit)
         rows = await self._database.read_for_client(lambda db: db.query(db.sql.AUDIT, page))
-        return [AuditRow(number, AuditEvent(*what)) for number, *what in rows]
+        return [AuditRow(id, AuditEvent(*event)) for id, *event in rows]
 
 
 def _append_audit(db: Database, events: Sequence[AuditEvent]) -> None:
-    """Add entries, all of them or none."""
+    rows = [(e.at, e.key_id, e.key_name, e.action, e.target, e.outcome, e.remote_address) for e in events]
     db.begin()
-    db.write(
-        db.sql.APPEND_AUDIT,
-        [(one.at, one.key_id, one.key_name, one.action, one.target, one.outcome, one.remote_address) for one in events],
-    )
+    db.write(db.sql.APPEND_AUDIT, rows)
     db.commit()
 
 
 class SqlDailyUsage(SqlCapability, DailyUsageCounters):
-    """The table ``daily_usage``, and the times at which runs were created."""
+    """The table ``spending``, and when runs were created."""
 
     async def get(self, since: str, until: str, *, workflow: str | None = None) -> list[DailyUsage]:
         rows = await self._database.read_for_client(lambda db: db.query(db.sql.DAILY_USAGE, (since, until, workflow)))
@@ -118,7 +114,7 @@ def increment_to_row(run: int, increment: DailyUsageIncrement) -> Row:
 
 
 def _get_run_counts(db: Database, since: str, until: str, workflow: str | None) -> list[DailyRunCount]:
-    """How many runs were created on these days: each day is a stretch of the index of the times of creation."""
+    """The number of runs created on each day: a day is a range in the index on the creation time."""
     db.begin_snapshot()
     [(first, last)] = db.query(db.sql.CREATED_RANGE)
     found: list[DailyRunCount] = []
@@ -127,8 +123,8 @@ def _get_run_counts(db: Database, since: str, until: str, workflow: str | None) 
             day: get_day_bounds(day) for day in list_days(max(since, get_utc_day(first)), min(until, get_utc_day(last)))
         }
         db.prefetch({db.sql.CREATED_COUNTS: list(days.values())})
-        for day, span in days.items():
-            rows = db.lookup(db.sql.CREATED_COUNTS, *span)
+        for day, bounds in days.items():
+            rows = db.lookup(db.sql.CREATED_COUNTS, *bounds)
             found += [DailyRunCount(day, name, count) for name, count in sorted(rows) if workflow in (None, name)]
     db.commit()
     return found

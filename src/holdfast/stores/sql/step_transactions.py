@@ -1,4 +1,4 @@
-"""Finding out what became of a step's transaction, in a transaction of our own: see ``stores.step_transactions``."""
+"""Finding the outcome of a step's transaction, in another transaction: see ``stores.step_transactions``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from holdfast.stores.sql.rows import attempt_to_row
 
 
 def resolve_attempt(db: Database, run: Run, attempt: Attempt, now: float) -> OpStatus:
-    """Whether an attempt was committed (``DONE``); if not, see to it that it never will be (``REFUSED``).
+    """Whether an attempt was committed (``DONE``). If not, it never will be (``REFUSED``).
 
-    The run's row is locked first. A commit that has come as far as its fence is waited for by this; one that comes
-    later finds the number of its attempt among those that are over.
+    The run's row is locked first. This waits for a commit that has passed its fence; a later commit finds that its
+    attempt is over.
     """
     db.begin()
-    held = any(rules.can_write(row[3], row[2], run.epoch) for row in db.read_fences([run.key]))
-    if not held:
+    if not any(rules.can_write(row[3], row[2], run.epoch) for row in db.read_fences([run.key])):
         db.roll_back()
         return OpStatus.FENCED
     if db.query_one(db.sql.HAS_OUTCOME, run.key, attempt.position, attempt.name) is not None:

@@ -1,4 +1,4 @@
-"""The contract, spelled out over a database: what is done in which transaction."""
+"""The contract, implemented over a database: what is done in which transaction."""
 
 from __future__ import annotations
 
@@ -58,15 +58,14 @@ class SqlStore(DatabaseAccess, Store):
     async def _commit(self, ops: Sequence[Op]) -> list[OpResult]:
         large = blobs.list_large_payloads(ops)
         if large:
-            parcel = await asyncio.to_thread(blobs.pack_blobs, large)
+            blob_batch = await asyncio.to_thread(blobs.pack_blobs, large)
             answers = await self.write(
-                lambda db: apply_ops(db, ops, self.now(), self.reader, parcel), len(ops), is_slow=True
+                lambda db: apply_ops(db, ops, self.now(), self.reader, blob_batch), len(ops), is_slow=True
             )
         else:
+            is_slow = any(map(_is_memory_change, ops))
             answers = await self.write(
-                lambda db: apply_ops(db, ops, self.now(), self.reader),
-                len(ops),
-                is_slow=any(map(_is_memory_change, ops)),
+                lambda db: apply_ops(db, ops, self.now(), self.reader), len(ops), is_slow=is_slow
             )
         for answer in answers:
             if isinstance(answer, StartResult) and payloads.has_references(answer.run):
@@ -79,7 +78,7 @@ class SqlStore(DatabaseAccess, Store):
                 lambda db: workers.publish_workflows(db, self.reader, specs, worker, self.now()), len(specs)
             )
 
-    # The engine's reading
+    # Reads of the engine
 
     async def get_histories(self, keys: Sequence[int]) -> list[History]:
         return await self.read(lambda db: queries.read_histories(db, self.reader, keys))
@@ -88,7 +87,8 @@ class SqlStore(DatabaseAccess, Store):
         run = await self.read(lambda db: queries.get_run(db, self.reader, run_id), is_slow=False)
         if run is None or not payloads.has_references(run):
             return run
-        return (await self.read(lambda db: queries.fill_runs_or_raise(db, self.reader, [run])))[0]
+        [filled] = payloads.raise_unreadable(await self.read(lambda db: payloads.fill_runs(db, self.reader, [run])))
+        return filled
 
     async def get_runs(self, run_ids: Sequence[str]) -> list[Run]:
         return await self.read(lambda db: queries.get_runs(db, self.reader, run_ids))
@@ -118,7 +118,7 @@ class SqlStore(DatabaseAccess, Store):
     async def get_workflow_specs(self) -> Mapping[str, WorkflowSpec]:
         return await self.read(lambda db: queries.get_workflow_specs(db, self.reader))
 
-    # Other reading
+    # Reads of clients
 
     async def list_workers(self, extra_ids: Collection[int] = ()) -> list[Worker]:
         return await self.read_for_client(lambda db: queries.list_workers(db, self.reader, extra_ids))
@@ -144,5 +144,5 @@ class SqlStore(DatabaseAccess, Store):
 
 
 def _is_memory_change(op: Op) -> bool:
-    """Whether an operation changes a memory, so that the words of a text must be found."""
+    """Whether an operation changes a memory: finding its words is slow."""
     return (type(op) is AppendRecord and op.memory is not None) or type(op) is PutMemory or type(op) is DeleteMemory

@@ -1,8 +1,8 @@
 """Claims of suspects: runs whose workers have died more than once without a new record (see ``rules``).
 
 A suspect that may be claimed has ``ReadyState.SUSPECT``, whatever its queue, so an ordinary claim never reads one.
-Those of each version are in an index of their own, which is nearly always empty. In a limited queue a suspect needs a
-slot, like any run that has begun, unless it is to be cancelled.
+Suspects have their own index, which is nearly always empty. In a limited queue a suspect needs a slot, like any run
+that has started, unless a cancel is requested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SuspectRun(NamedTuple):
 
 
 def get_lookups(db: Database, served: ServedVersions, due_before: float | None) -> dict[str, Collection[Row]]:
-    """What a claim asks about suspects that were due before a time; ``None``: nothing."""
+    """The lookups that a claim prefetches for suspects that were due before a time; ``None``: it reads none."""
     if due_before is None:
         return {}
     return {db.sql.SUSPECTS: [(workflow, version, due_before, MAX_SUSPECTS_READ) for workflow, version in served]}
@@ -46,13 +46,13 @@ def choose_runs(
     limit: int,
     due_before: float | None,
 ) -> list[int]:
-    """The keys of the suspects that a claim takes, locked; none, if it takes ordinary runs."""
-    asked = get_lookups(db, served, due_before).get(db.sql.SUSPECTS, ())
-    found = [SuspectRun(*row) for one in asked for row in db.lookup(db.sql.SUSPECTS, *one)]
-    served_here = [run for run in found if queues is None or run.queue in queues]
-    if not served_here:
+    """Lock the suspects that a claim takes, and return their keys; none: the claim takes ordinary runs."""
+    lookups = get_lookups(db, served, due_before).get(db.sql.SUSPECTS, ())
+    found = [SuspectRun(*row) for values in lookups for row in db.lookup(db.sql.SUSPECTS, *values)]
+    in_queues = [run for run in found if queues is None or run.queue in queues]
+    if not in_queues:
         return []
-    chosen = rules.choose_suspects(served_here, limit, QueueSlots(db, limited).take_slot)
+    chosen = rules.choose_suspects(in_queues, limit, QueueSlots(db, limited).take_slot)
     if not chosen:
         return []
     locked = {row[0] for row in db.query(db.sql.LOCK_DUE, (db.to_list_parameter([run.key for run in chosen]),))}
@@ -60,7 +60,7 @@ def choose_runs(
 
 
 class QueueSlots:
-    """The places that limited queues have for runs that have begun, while a claim holds these queues."""
+    """The free slots of limited queues for started runs, while a claim has these queues locked."""
 
     def __init__(self, db: Database, limited: Sequence[LimitedQueue]) -> None:
         self._db = db
@@ -68,11 +68,11 @@ class QueueSlots:
         self._gates: dict[str, QueueAdmission] = {}
 
     def take_slot(self, run: SuspectRun) -> bool:
-        """Take a place for a run; whether there is one."""
+        """Take a slot for a run. Returns whether there was one."""
         if not run.is_limited:
             return True
         if run.queue not in self._queues:
-            return False  # the queue is paused, or another claim holds it
+            return False  # the queue is paused, or another claim has locked it
         gate = self._get_gate(run.queue)
         if not run.is_cancelled and gate.decide(run.queue_key, has_started=True) is not Admission.ADMITTED:
             return False

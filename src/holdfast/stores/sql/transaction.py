@@ -1,75 +1,61 @@
-"""What the operations of one transaction share: what is known of the runs that they touch, and what is still to write.
+"""The state that the operations of one transaction share: what is known about their runs, and what is not written yet.
 
-A transaction first reads the *fence* of every run that it will touch, in one statement, decides in Python what each
-operation does, and writes with as few statements as possible: changes are gathered in *lanes*, one for each table, and
-those of the same statement are written together, as long as no two changes of one run change places. Between lanes the
-order does not matter, as long as a lane is flushed before its table is read.
+A transaction first reads the *fence* of every run that it will touch, in one statement. It decides in Python what each
+operation does, and writes with as few statements as possible: changes are collected in *write buffers*, one for each
+table. Changes with the same statement are written together, unless that would reorder two changes of one run. The order
+between tables does not matter, as long as a buffer is flushed before its table is read.
 
-What is asked of the tables has often been *foreseen* (see ``database``), so the transaction keeps in mind what it has
-changed of that itself: records that it has appended, runs that it has sent something to.
+Most of what a transaction reads was prefetched (see ``database``), so the transaction keeps track of what it has
+changed since: records that it has appended, and mailboxes that it has written to.
 
-When a run ends, whoever waits for it is told in the same transaction. Thousands of runs may end in one commit, so who
-waits for any of them is read at once.
+When a run ends, the runs that wait for it are notified in the same transaction. Thousands of runs may end in one
+commit, so the waiters of all of them are read together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from holdfast.core.records import Record
 from holdfast.core.states import TERMINAL_STATES, RunState
 from holdfast.stores import rules
+from holdfast.stores.row_access import LinkKey
 from holdfast.stores.rules import LinkState
 from holdfast.stores.sql.blobs import NO_BLOBS, BlobBatch
 from holdfast.stores.sql.database import Database, Row
+from holdfast.stores.sql.rows import record_to_row
 from holdfast.stores.sql.usage_accounts import SqlUsageAccounts
 
+_BUFFERED_TABLES = (
+    "runs", "records", "attempts", "signals", "links", "tags", "live_events", "approvals", "charges", "spending",
+)  # fmt: skip
+"""In the order of writing. ``spending`` comes last: other transactions need the same rows, so they are locked only
+briefly."""
 
+
+@dataclass(slots=True, eq=False)
 class Fence:
-    """What a transaction knows of a run: its row, and what earlier operations have made of it."""
+    """What a transaction knows about a run: its row, and what earlier operations have changed."""
 
-    __slots__ = (
-        "can_be_awaited",
-        "cancel_state",
-        "epoch",
-        "has_budget",
-        "is_delivery",
-        "is_limited",
-        "is_paused",
-        "is_woken",
-        "key",
-        "state",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        key: int,
-        epoch: int,
-        state: str,
-        cancel_state: str = "",
-        is_paused: bool = False,
-        can_be_awaited: bool = False,
-        has_budget: bool = False,
-        is_limited: bool = False,
-        is_delivery: bool = False,
-    ) -> None:
-        self.key = key
-        self.epoch = epoch
-        self.state = state
-        self.cancel_state = cancel_state
-        self.is_paused = is_paused
-        self.can_be_awaited = can_be_awaited
-        """There may be somebody who waits for its end."""
-        self.has_budget = has_budget
-        """Something may be reserved for it."""
-        self.is_limited = is_limited
-        """What it uses may be charged to its queue."""
-        self.is_delivery = is_delivery
-        self.is_woken = False
-        """It was parked, and something in this transaction has woken it."""
+    key: int
+    epoch: int
+    state: str
+    cancel_state: str = ""
+    is_paused: bool = False
+    can_be_awaited: bool = False
+    """Another run may wait for its end."""
+    has_budget: bool = False
+    """It may have reservations."""
+    is_limited: bool = False
+    """Its usage may be charged to its queue."""
+    is_delivery: bool = False
+    is_woken: bool = False
+    """It was parked, and this transaction has woken it."""
 
 
 class WriteBuffer:
-    """The changes of one table that are still to be written, gathered by statement."""
+    """Changes of one table that are not written yet, grouped by statement."""
 
     __slots__ = ("_groups", "_last_group_by_run", "_last_group_by_statement")
 
@@ -78,10 +64,9 @@ class WriteBuffer:
         self._last_group_by_statement: dict[str, int] = {}
         """The last group of each statement."""
         self._last_group_by_run: dict[int, int] = {}
-        """The last group with a change of each run: what comes after it must not be written before it."""
+        """The last group with a change of each run: later changes of the run must not be written before it."""
 
     def add(self, statement: str, run: int, row: Row) -> None:
-        """One more change."""
         at = self._last_group_by_statement.get(statement, -1)
         if at < 0 or at < self._last_group_by_run.get(run, -1):
             at = self._last_group_by_statement[statement] = len(self._groups)
@@ -91,7 +76,7 @@ class WriteBuffer:
         self._last_group_by_run[run] = at
 
     def flush(self, db: Database) -> bool:
-        """Write them; whether there were any."""
+        """Write all changes. Returns whether there were any."""
         if not self._groups:
             return False
         for statement, rows in self._groups:
@@ -103,7 +88,7 @@ class WriteBuffer:
 
 
 class Transaction:
-    """The state of one transaction; whoever uses it begins and commits."""
+    """The state of one transaction. The caller begins it and commits it."""
 
     def __init__(self, db: Database, now: float, *, blob_batch: BlobBatch = NO_BLOBS) -> None:
         self._db = db
@@ -112,39 +97,25 @@ class Transaction:
         self._references = blob_batch.references
         self._fences_by_key: dict[int, Fence] = {}
         self._fences_by_id: dict[str, Fence] = {}
-        self._write_buffers = {
-            name: WriteBuffer()
-            for name in (
-                "runs",
-                "records",
-                "attempts",
-                "signals",
-                "links",
-                "tags",
-                "live_events",
-                "approvals",
-                "charges",
-                "spending",  # last: its rows are shared with others, and are to be locked for as short as possible
-            )
-        }
+        self._write_buffers = {table: WriteBuffer() for table in _BUFFERED_TABLES}
         self._ending_keys: set[int] = set()
         """Runs that are likely to end in this transaction."""
-        self._waiters: dict[int, list[tuple[int, int]]] = {}
-        """Who waits for a run, as far as that has been read: the other run's key, and the position of its command."""
+        self._waiters: dict[int, list[LinkKey]] = {}
+        """The commands that wait for a run, for the runs for which they have been read."""
         self._appended_epochs: dict[tuple[int, int], int] = {}
-        """The epochs of the records that this transaction has appended, by run and number."""
+        """The epochs of the records that this transaction has appended, by run and ``seq``."""
         self._changed_mailboxes: set[int] = set()
         """The runs whose mailbox this transaction has changed."""
         self._accounts = SqlUsageAccounts(db)
         self._leftovers: tuple[bool, bool] | None = None
-        """Whether there are notices of steps, and open questions, of any run: read when the first run ends."""
+        """Whether any run has live events of steps, or open approvals. Read when the first run ends."""
         if blob_batch.rows:
             db.write(self._sql.PUT_BLOB, blob_batch.rows)
 
     # Fences
 
     def read_fences(self, keys: Iterable[int], ids: Iterable[str] = (), ending_keys: Iterable[int] = ()) -> None:
-        """Read what is not known yet of these runs; others do not change it from now on."""
+        """Read the fences of these runs that are not known yet. No other process changes the runs from then on."""
         wanted = {key for key in keys if key not in self._fences_by_key}
         names = {name for name in ids if name not in self._fences_by_id}
         if not wanted and not names:
@@ -153,31 +124,44 @@ class Transaction:
             self._add_fence(row)
 
     def _add_fence(self, row: Row) -> Fence:
-        """The run of a row of ``Database.read_fences``."""
-        key, run_id, epoch, state, cancel, paused, awaited, budget, limited, by_delivery = row
-        if key not in self._fences_by_key:
+        """The fence in a row of ``Database.read_fences``."""
+        key, run_id, epoch, state, cancel_state, paused, awaited, budget, limited, delivery = row
+        fence = self._fences_by_key.get(key)
+        if fence is None:
             fence = Fence(
-                key, epoch, state, cancel, paused == 1, awaited == 1, budget == 1, limited == 1, by_delivery == 1
+                key, epoch, state, cancel_state, paused == 1, awaited == 1, budget == 1, limited == 1, delivery == 1
             )
             self._fences_by_key[key] = self._fences_by_id[run_id] = fence
-        return self._fences_by_key[key]
+        return fence
 
     def _reload_run(self, key: int) -> None:
-        """Read again what is known of a run that has been reopened, and of links."""
+        """Read a reopened run again, and forget what was read about its records and links."""
         self._fences_by_key.pop(key, None)
         self._waiters.clear()
-        self._appended_epochs = {place: epoch for place, epoch in self._appended_epochs.items() if place[0] != key}
+        self._appended_epochs = {record: epoch for record, epoch in self._appended_epochs.items() if record[0] != key}
         self._changed_mailboxes.add(key)
         for statement in (self._sql.RECORD_EPOCH, self._sql.WAITERS, self._sql.LINKS):
             self._db.discard_prefetched(statement)
         self.read_fences([key])
 
+    def _get_by_key(self, key: int) -> Fence | None:
+        return self._fences_by_key.get(key)
+
+    def _get_by_id(self, run_id: str) -> Fence | None:
+        return self._fences_by_id.get(run_id)
+
+    def _list_by_key(self, keys: Sequence[int]) -> list[Fence]:
+        self.read_fences(keys)
+        return [self._fences_by_key[key] for key in keys]
+
     def _get_claimed(self, key: int, epoch: int) -> Fence | None:
-        """The run, if an operation under ``epoch`` may change it."""
         fence = self._fences_by_key.get(key)
         return fence if fence is not None and rules.can_write(fence.state, fence.epoch, epoch) else None
 
-    # Lanes
+    def _is_paused(self, run: Fence) -> bool:
+        return run.is_paused
+
+    # Write buffers
 
     def _buffer_write(self, table: str, statement: str, run: int, row: Row) -> None:
         self._write_buffers[table].add(statement, run, row)
@@ -188,42 +172,43 @@ class Transaction:
             self._db.discard_prefetched(self._sql.LINKS)
 
     def flush(self) -> None:
-        """Write all that is still waiting for it."""
-        for lane in self._write_buffers.values():
-            lane.flush(self._db)
+        """Write everything that is not written yet."""
+        for buffer in self._write_buffers.values():
+            buffer.flush(self._db)
         self._accounts.flush()
 
-    def _to_column(self, payload: bytes | None) -> bytes | None:
-        """What stands in the column for a payload."""
-        return self._references.get(payload, payload) if self._references and payload is not None else payload
+    def _to_column(self, payload: bytes) -> bytes:
+        return self._references.get(payload, payload) if self._references else payload
 
     # Records and mailboxes
 
-    def _append_row(self, key: int, seq: int, epoch: int, row: Row) -> None:
-        self._appended_epochs[key, seq] = epoch
-        self._buffer_write("records", self._sql.APPEND_RECORD, key, row)
+    def _append_record(self, key: int, record: Record) -> None:
+        payload = None if record.payload is None else self._to_column(record.payload)
+        self._appended_epochs[key, record.seq] = record.epoch
+        self._buffer_write("records", self._sql.APPEND_RECORD, key, record_to_row(key, record, payload))
 
-    def _record_epoch(self, key: int, seq: int) -> int | None:
-        """The epoch that wrote a record, if it is there."""
+    def _get_record_epoch(self, key: int, seq: int) -> int | None:
+        """The epoch that wrote a record, if the record exists."""
         epoch = self._appended_epochs.get((key, seq))
         if epoch is not None:
             return epoch
         rows = self._db.lookup(self._sql.RECORD_EPOCH, key, seq)
         return rows[0][0] if rows else None
 
-    def _add_signal(self, key: int, name: str, at: float, payload: bytes | None, position: int | None = None) -> None:
-        """Put something into the mailbox of a run. ``payload`` is as it stands in a column."""
+    def _add_signal(self, key: int, name: str, at: float, payload: bytes, position: int | None = None) -> None:
         self._changed_mailboxes.add(key)
         self._buffer_write("signals", self._sql.SEND_SIGNAL, key, (key, name, at, payload, position))
 
     def _delete_signal(self, statement: str, key: int, row: Row) -> None:
-        """Take something out of a mailbox."""
         self._changed_mailboxes.add(key)
         self._buffer_write("signals", statement, key, row)
 
-    def _read_mailbox(self, key: int) -> list[Row]:
-        """Name and position of what is in a run's mailbox."""
-        if key in self._changed_mailboxes:  # what may have been foreseen is no longer so
+    def _delete_end_signal(self, link_key: LinkKey) -> None:
+        self._delete_signal(self._sql.DELETE_END_SIGNAL, link_key[0], link_key)
+        self._waiters.clear()  # the link is replaced, and may be among them
+
+    def _list_mailbox(self, key: int) -> Sequence[tuple[str, int | None]]:
+        if key in self._changed_mailboxes:  # what was prefetched is out of date
             self._flush_table("signals")
             self._db.discard_prefetched(self._sql.MAILBOX_NAMES, key)
         return self._db.lookup(self._sql.MAILBOX_NAMES, key)
@@ -231,15 +216,21 @@ class Transaction:
     # Ends
 
     def release_reservations(self, key: int) -> None:
-        """Nobody holds a run any more: give back what it has reserved."""
+        """Release the reservations of a run that no worker holds any more."""
         fence = self._fences_by_key.get(key)
         if fence is None or fence.has_budget:
             self._accounts.release_reservations(key)
 
-    def handle_run_end(self, key: int, state: str, payload: bytes, at: float) -> bool:
-        """Give back what a run has reserved that has ended, clean up behind it, and tell whoever waits for it.
+    def _end_run(self, run: Fence, state: RunState, payload: bytes, at: float) -> bool:
+        """Note that this transaction ends a run. Returns whether another run waited for it."""
+        run.state = state
+        run.is_paused = False
+        return self.handle_run_end(run.key, state, payload, at)
 
-        ``payload`` is as it stands in a column. Returns whether anybody waited.
+    def handle_run_end(self, key: int, state: str, payload: bytes, at: float) -> bool:
+        """Release what an ended run has reserved, clean up after it, and notify the runs that wait for it.
+
+        ``payload`` is in its stored form. Returns whether any run waited.
         """
         self.release_reservations(key)
         self._delete_leftovers(key)
@@ -248,35 +239,37 @@ class Transaction:
         if key not in self._waiters:
             self._read_waiters({key, *self._ending_keys})
         waiting = self._waiters.pop(key)
-        for parent, position in waiting:
+        for link_key in waiting:
+            parent, position = link_key
             fence = self._fences_by_key.get(parent)
             if fence is None or fence.state in TERMINAL_STATES:
-                self._put_link(parent, position, key, LinkState.LATE)
+                self._put_link(link_key, key, LinkState.LATE)
                 continue
-            self._put_link(parent, position, key, LinkState.NOTIFIED)
+            self._put_link(link_key, key, LinkState.NOTIFIED)
             self._add_signal(parent, state, at, payload, position)
             self._wake(fence)
         return bool(waiting)
 
     def _delete_leftovers(self, key: int) -> None:
-        """Drop what was told of steps in flight, and withdraw questions: nobody waits for either."""
+        """Delete the live events of steps in flight, and withdraw open approvals: the run needs neither any more."""
         if self._leftovers is None:
-            [(told, asked)] = self._db.lookup(self._sql.HAS_LEFTOVERS)
-            self._leftovers = (told == 1, asked == 1)
+            [(has_events, has_approvals)] = self._db.lookup(self._sql.HAS_LEFTOVERS)
+            self._leftovers = (has_events == 1, has_approvals == 1)
         if self._leftovers[0]:
             self._buffer_write("live_events", self._sql.CLEAR_ALL_LIVE_EVENTS, key, (key,))
         if self._leftovers[1]:
             self._buffer_write("approvals", self._sql.WITHDRAW_ALL_APPROVALS, key, (key,))
 
     def _mark_leftovers(self) -> None:
-        """A run that this transaction ends may leave something behind that this transaction has written."""
+        """This transaction has written something that a run may leave when it ends."""
         self._leftovers = (True, True)
 
     def _add_lasting_event(self, key: int, position: int, at: float, kind: str, data: bytes) -> None:
-        """Leave a notice that stays."""
         self._flush_table("live_events")
         values = {"run": key, "position": position, "at": at, "kind": kind, "data": data}
         self._db.execute(self._sql.ADD_LASTING_EVENT, values)
+
+    # Links
 
     def _can_be_awaited(self, key: int) -> bool:
         fence = self._fences_by_key.get(key)
@@ -284,24 +277,25 @@ class Transaction:
 
     def _read_waiters(self, keys: set[int]) -> None:
         self._flush_table("links")
-        wanted = [key for key in keys if key not in self._waiters and self._can_be_awaited(key)]
-        self._db.prefetch({self._sql.WAITERS: [(key,) for key in wanted]})
-        for key in wanted:
+        unread = [key for key in keys if key not in self._waiters and self._can_be_awaited(key)]
+        self._db.prefetch({self._sql.WAITERS: [(key,) for key in unread]})
+        for key in unread:
             self._waiters[key] = [(parent, position) for parent, position in self._db.lookup(self._sql.WAITERS, key)]
-        self.read_fences(parent for key in wanted for parent, _ in self._waiters[key])
+        self.read_fences(parent for key in unread for parent, _ in self._waiters[key])
 
-    def _put_link(self, parent: int, position: int, child: int, state: LinkState) -> None:
-        """Write a link, the last of its place."""
-        self._buffer_write("links", self._sql.PUT_LINK, parent, (parent, position, child, int(state)))
+    def _put_link(self, link_key: LinkKey, child: int, state: LinkState) -> None:
+        self._buffer_write("links", self._sql.PUT_LINK, link_key[0], (*link_key, child, int(state)))
         if state is LinkState.PENDING:
-            self._mark_awaited(child)
+            fence = self._fences_by_key.get(child)
+            if fence is not None:
+                fence.can_be_awaited = True
+            if child in self._waiters:
+                self._waiters[child].append(link_key)
 
-    def _mark_awaited(self, key: int) -> None:
-        fence = self._fences_by_key.get(key)
-        if fence is not None:
-            fence.can_be_awaited = True
+    def _delete_link(self, link_key: LinkKey) -> None:
+        self._buffer_write("links", self._sql.DELETE_LINK, link_key[0], link_key)
 
-    def _wake(self, fence: Fence) -> None:
-        if fence.state == RunState.WAITING and not (fence.is_paused or fence.is_woken):
-            self._buffer_write("runs", self._sql.WAKE_RUN, fence.key, (self._now, fence.key))
-            fence.is_woken = True
+    def _wake(self, run: Fence) -> None:
+        if run.state == RunState.WAITING and not (run.is_paused or run.is_woken):
+            self._buffer_write("runs", self._sql.WAKE_RUN, run.key, (self._now, run.key))
+            run.is_woken = True

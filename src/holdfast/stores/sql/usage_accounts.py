@@ -1,6 +1,6 @@
-"""Accounts in a transaction: read when they are first needed, changed in memory, and written once at its end.
+"""Accounts in a transaction: read at first use, changed in memory, and written once at its end.
 
-So a thousand runs that record in one commit what they have used change the row of the run above them once.
+So when a thousand runs record usage in one commit, the row of their parent changes once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,15 @@ from holdfast.stores.sql.rows import account_to_row, parse_limits_or_zero
 from holdfast.stores.usage_accounts import UsageAccount, UsageAccounts
 
 
-def _parse_positions(text: str) -> tuple[int, ...]:
+def parse_positions(text: str) -> tuple[int, ...]:
+    """The positions in the column ``short_positions``."""
     return tuple(json.loads(text)) if text else ()
+
+
+def read_parent_key(db: Database, key: int) -> int | None:
+    """The key of the run that started a run."""
+    rows = db.lookup(db.sql.PARENT_KEY, key)
+    return rows[0][0] if rows and rules.can_be_parent(rows[0][0], key) else None
 
 
 class SqlUsageAccounts(UsageAccounts):
@@ -29,30 +36,29 @@ class SqlUsageAccounts(UsageAccounts):
         self._changed_reservations: dict[tuple[int, int], Usage | None] = {}
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write the changed accounts and reservations."""
         if self._changed_accounts:
             rows = [account_to_row(account) for account in self._changed_accounts.values()]
             self._db.write(self._sql.PUT_ACCOUNT, rows)
             self._changed_accounts.clear()
         if self._changed_reservations:
             changes = self._changed_reservations.items()
-            gone = [place for place, expected in changes if expected is None]
-            there = [(*place, e.calls, e.input_tokens, e.nano_usd) for place, e in changes if e is not None]
-            for statement, places in ((self._sql.DELETE_RESERVATION, gone), (self._sql.PUT_RESERVATION, there)):
-                if places:
-                    self._db.write(statement, places)
+            deleted = [step for step, expected in changes if expected is None]
+            written = [(*step, e.calls, e.input_tokens, e.nano_usd) for step, e in changes if e is not None]
+            for statement, rows in ((self._sql.DELETE_RESERVATION, deleted), (self._sql.PUT_RESERVATION, written)):
+                if rows:
+                    self._db.write(statement, rows)
             self._changed_reservations.clear()
 
     def _load(self, key: int) -> UsageAccount:
         self._db.lock_accounts([key])
         rows = self._db.lookup(self._sql.ACCOUNT, key)
         if not rows:
-            above = self._db.lookup(self._sql.PARENT_KEY, key)
-            return UsageAccount(key, above[0][0] if above and rules.can_be_parent(above[0][0], key) else None)
+            return UsageAccount(key, read_parent_key(self._db, key))
         [row] = rows
         reserved = Usage(calls=row[8], input_tokens=row[9], nano_usd=row[10])
         budget = None if row[11] is None else parse_limits_or_zero(row[11], self._get_run_id(key))
-        return UsageAccount(key, row[0], Usage(*row[1:8]), reserved, budget, _parse_positions(row[12]))
+        return UsageAccount(key, row[0], Usage(*row[1:8]), reserved, budget, parse_positions(row[12]))
 
     def _load_reservations(self, key: int) -> dict[int, Usage]:
         rows = self._db.lookup(self._sql.RESERVATIONS, key)

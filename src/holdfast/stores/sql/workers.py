@@ -1,7 +1,7 @@
-"""Workers: registering, announcing what they can do, leaving, and burying those that are gone.
+"""Workers: registering, announcing workflows, retiring, and declaring dead ones dead.
 
-How a store comes to suspect that a worker is dead is its own business; here it is looked at once more, in the
-transaction that declares it dead and frees its runs.
+Each store notices in its own way that a worker may be dead. This module checks again, in the transaction that declares
+it dead and releases its runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.stores.sql.transaction import Transaction
 from holdfast.stores.workers import NewWorker, ReapResult
 
 _MAX_EVENTS_READ = 1000
-"""Notices that are looked through for what a run was doing when it died."""
+"""Live events that are read to find the steps that were in flight when a run's worker died."""
 
 
 class PresumedDeadWorker(NamedTuple):
@@ -34,14 +34,14 @@ class PresumedDeadWorker(NamedTuple):
 
 
 def worker_to_row(worker: NewWorker, token: str) -> Row:
-    """What a worker tells of itself: token, name, host, pid, workflows, queues, is_listener."""
+    """The columns that a worker sets: token, name, host, pid, workflows, queues, is_listener."""
     queues = None if worker.queues is None else names_to_json(worker.queues)
     is_listener = 1 if worker.is_listener else 0
     return (token, worker.name, worker.host, worker.pid, names_to_json(worker.workflows), queues, is_listener)
 
 
 def retire_worker(db: Database, worker: int, now: float) -> None:
-    """Mark a worker as gone in good order, and give back what it holds without counting a delivery."""
+    """Mark a worker as retired, and release its runs without counting a delivery."""
     db.begin()
     if db.query_one(db.sql.LOCK_LEASE, worker) is not None:
         db.execute(db.sql.SET_WORKER_STATE, ("retired", worker))
@@ -57,23 +57,24 @@ def retire_worker(db: Database, worker: int, now: float) -> None:
 def publish_workflows(
     db: Database, reader: RowReader, specs: Sequence[WorkflowSpec], worker: int | None, now: float
 ) -> None:
-    """Announce workflows, the last one of a name and version; nothing is written when all of it is known already."""
+    """Announce workflows. The last one with a name and version counts, and known ones are not written again."""
     known = {row[0]: reader.read_spec(row) for row in db.query(db.sql.SPECS)}
-    last = {make_served_name(spec.name, spec.version): spec for spec in specs}
-    news = [(name, spec) for name, spec in sorted(last.items()) if known.get(name) != spec]
+    announced = {make_served_name(spec.name, spec.version): spec for spec in specs}
+    changed = [
+        spec_to_row(spec, known[name].announced_at if name in known else now)
+        for name, spec in sorted(announced.items())
+        if known.get(name) != spec
+    ]
     row = None if worker is None else db.query_one(db.sql.WORKER, worker)
-    served = () if row is None else reader.read_worker(row).workflows
-    serves = () if row is None else rules.merge_workflows(served, list_served_names(specs))
-    if not news and serves == served:
+    before = () if row is None else reader.read_worker(row).workflows
+    after = () if row is None else rules.merge_workflows(before, list_served_names(specs))
+    if not changed and after == before:
         return
     db.begin()
-    if news:
-        db.write(
-            db.sql.PUT_SPEC,
-            [spec_to_row(spec, known[name].announced_at if name in known else now) for name, spec in news],
-        )
-    if serves != served:
-        db.execute(db.sql.SET_WORKER_WORKFLOWS, (names_to_json(serves), worker))
+    if changed:
+        db.write(db.sql.PUT_SPEC, changed)
+    if after != before:
+        db.execute(db.sql.SET_WORKER_WORKFLOWS, (names_to_json(after), worker))
     db.commit()
 
 
@@ -83,37 +84,38 @@ def declare_dead(
     is_dead: Callable[[PresumedDeadWorker, float, float], bool],
     now: float,
 ) -> ReapResult:
-    """Declare the suspects dead that still deserve it, and free their runs.
+    """Declare workers dead if they still seem dead, and release their runs.
 
-    ``is_dead`` is asked with the last renewal and the end of a worker's lease; nobody prolongs it meanwhile.
+    ``is_dead`` gets the last renewal and the end of a worker's lease, which cannot change until the commit.
     """
     db.begin()
     transaction = Transaction(db, now)
     dead_workers: list[int] = []
     dead_runs: list[str] = []
-    freed: list[Row] = []
-    for suspect in workers:
-        row = db.query_one(db.sql.LOCK_LEASE, suspect.id)
-        if row is None or not is_dead(suspect, *row):
+    released: list[Row] = []
+    for worker in workers:
+        row = db.query_one(db.sql.LOCK_LEASE, worker.id)
+        if row is None or not is_dead(worker, *row):
             continue
-        db.execute(db.sql.SET_WORKER_STATE, ("dead", suspect.id))
-        dead_workers.append(suspect.id)
-        held = db.query(db.sql.LOCK_CLAIMED_RUNS, (suspect.id,))
-        db.execute(db.sql.WAKE_PARKED_BY, (now, suspect.id))  # after waiting for a park that was under way
-        for key, run_id, deliveries, most, suspicion in held:
-            after = rules.get_worker_death_effect(deliveries, most, suspicion, len(held))
-            if after.is_dead:
-                who = rules.describe_worker(suspect.name, suspect.host, suspect.pid, is_listener=suspect.is_listener)
-                told = [LiveEvent(*row[1:]) for row in db.query(db.sql.NEW_LIVE_EVENTS, (key, 0, _MAX_EVENTS_READ))]
-                error = rules.encode_death_error(run_id, after.delivery_count, who, told)
-                db.write(db.sql.MARK_RUN_DEAD, [(after.delivery_count, error, now, key)])
+        db.execute(db.sql.SET_WORKER_STATE, ("dead", worker.id))
+        dead_workers.append(worker.id)
+        held = db.query(db.sql.LOCK_CLAIMED_RUNS, (worker.id,))
+        db.execute(db.sql.WAKE_PARKED_BY, (now, worker.id))  # after waiting for a park that was under way
+        for key, run_id, delivery_count, max_deliveries, suspicion in held:
+            effect = rules.get_worker_death_effect(delivery_count, max_deliveries, suspicion, len(held))
+            if effect.is_dead:
+                rows = db.query(db.sql.NEW_LIVE_EVENTS, (key, 0, _MAX_EVENTS_READ))
+                description = rules.describe_worker(*worker[1:4], is_listener=worker.is_listener)
+                live_events = [LiveEvent(*row[1:]) for row in rows]
+                error = rules.encode_death_error(run_id, effect.delivery_count, description, live_events)
+                db.write(db.sql.MARK_RUN_DEAD, [(effect.delivery_count, error, now, key)])
                 transaction.handle_run_end(key, RunState.DEAD, error, now)
                 dead_runs.append(run_id)
             else:
-                freed.append((now, after.delivery_count, after.suspicion, key))
+                released.append((now, effect.delivery_count, effect.suspicion, key))
                 transaction.release_reservations(key)
-    if freed:
-        db.write(db.sql.REQUEUE_RUN, freed)
+    if released:
+        db.write(db.sql.REQUEUE_RUN, released)
     transaction.flush()
     db.commit()
-    return ReapResult(tuple(dead_workers), len(freed), tuple(dead_runs))
+    return ReapResult(tuple(dead_workers), len(released), tuple(dead_runs))

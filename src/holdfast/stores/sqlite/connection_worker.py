@@ -5,9 +5,9 @@ Work is a function of the database. There are two ways to do it:
 - **inline**, on the event loop. It saves two thread hops (about 60 µs, as much as a quick commit), but stops the loop
   while the disk syncs. So inline is for small work on a quick disk, and never waits: if the connection is in use, or
   another process holds the database lock, the work goes to the thread instead.
-- **in the thread**, which waits for locks as long as ``LOCK_TIMEOUT_S`` allows, without blocking the loop.
+- **in the thread**, which waits for locks for up to ``LOCK_TIMEOUT_S``, without blocking the loop.
 
-The connection that writes chooses by measuring: it keeps a moving average of how long small commits took, in both ways.
+The connection that writes chooses by measuring: it keeps a moving average of the time that small commits take.
 
 A newer Holdfast may migrate the file while it is open here. So a connection that writes checks the schema's version
 first whenever another process has written since the last check.
@@ -57,10 +57,10 @@ class ConnectionWorker:
         self._average_commit_s = 0.0
         self._is_writer = is_writer
         self._checked_data_version: int | None = None
-        """The ``data_version`` at which the schema's version was last looked at."""
+        """The ``data_version`` at which the schema's version was last checked."""
 
     async def write(self, work: Work[T], size: int = 1, *, slow: bool = False) -> T:
-        """Do work that may commit ``size`` operations: inline when that is likely to be quick, else in the thread."""
+        """Do work that may commit ``size`` operations: inline if that is likely to be quick, else in the thread."""
         self.check_files_unchanged()
         if slow:
             return await self.run_in_thread(work, sample=False)
@@ -69,7 +69,7 @@ class ConnectionWorker:
         return await self.run_in_thread(work, sample=size <= MAX_INLINE_OPS)
 
     async def run_inline_if_free(self, work: Work[T]) -> T:
-        """Do small work inline if nobody is in the way, else in the thread."""
+        """Do small work inline if no lock is in the way, else in the thread."""
         if self._lock.acquire(blocking=False):
             try:
                 return self._run(work, sample=True)
@@ -78,12 +78,11 @@ class ConnectionWorker:
             finally:
                 self._lock.release()
             if not is_busy(failure):
-                # In a thread: telling damage from a failed read may take a look at the whole file.
+                # In a thread: to tell damage from a failed read may take a check of the whole file.
                 raise await asyncio.to_thread(_translate_error, failure, self._path) from failure
         return await self.run_in_thread(work)
 
     async def run_in_thread(self, work: Work[T], *, sample: bool = True) -> T:
-        """Do work in the line's own thread."""
         self._check_usable()
         return await asyncio.get_running_loop().run_in_executor(
             self._executor, self.run_blocking, work, LOCK_TIMEOUT_S, sample
@@ -102,7 +101,7 @@ class ConnectionWorker:
             raise _translate_error(error, self._path) from error
 
     def read_data_version(self) -> int | None:
-        """A number that changes when another connection has written; ``None`` when the line is in use."""
+        """A number that changes when another connection has written; ``None``: this connection is in use."""
         self.check_files_unchanged()
         if not self._lock.acquire(blocking=False):
             return None
@@ -117,7 +116,7 @@ class ConnectionWorker:
             self._lock.release()
 
     def close(self, timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Close the connection. In a forked child it is left alone: it belongs to the parent."""
+        """Close the connection. In a forked child it stays open, because it belongs to the parent."""
         self._executor.shutdown(wait=False)
         if os.getpid() != self._pid:
             _parent_connections.append(self._connection)
@@ -141,7 +140,7 @@ class ConnectionWorker:
         except BaseException as error:
             roll_back(connection)
             if isinstance(error, InvalidText) and error.__cause__ is not None:
-                raise error.__cause__ from None  # nobody could say which row it is, so it is the file that is damaged
+                raise error.__cause__ from None  # no caller knew which row it is, so the file counts as damaged
             if isinstance(error, UnicodeEncodeError):
                 raise make_surrogate_error(error) from None
             raise
@@ -169,8 +168,8 @@ class ConnectionWorker:
     def check_files_unchanged(self) -> None:
         """Raise ``StoreUnavailable`` if a file of the database is not the one that was opened.
 
-        What is written to a database that has no name any more is lost with this process. Without its ``-wal`` or
-        ``-shm`` file, whoever opens the database next makes new ones, and both sides overwrite each other's pages.
+        What is written to a deleted file is lost with this process. If the ``-wal`` or ``-shm`` file is deleted, the
+        next process that opens the database creates new ones, and both sides overwrite each other's pages.
         """
         for file, identity in self._file_ids.items():
             if identity is None or _get_file_id(file) == identity:
@@ -192,7 +191,7 @@ _parent_connections: list[sqlite3.Connection] = []
 
 
 def _list_files(database: Path) -> tuple[str, ...]:
-    """The database and what SQLite keeps beside it as long as anybody has it open."""
+    """The database, and the files that SQLite keeps next to it while it is open."""
     name = os.fspath(database)
     return name, f"{name}-wal", f"{name}-shm"
 
@@ -206,7 +205,7 @@ def _get_file_id(file: str) -> tuple[int, int] | None:
 
 
 def _translate_error(error: sqlite3.DatabaseError, database: Path) -> Exception:
-    """The store's error for one of SQLite's; a misuse of SQLite itself is a bug, and stays as it is."""
+    """The store error for an error of SQLite. A misuse of SQLite is a bug, and stays as it is."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.NotSupportedError):
         return error
     return to_store_error(error, database)

@@ -1,12 +1,11 @@
-"""Opening the database file: whose it is, which schema it has, and how each connection is set up.
+"""Opening the database file: whether it is ours, its schema, and how each connection is set up.
 
-A process has four connections: one that writes (``synchronous=FULL``: what it commits survives a power cut), one for
-the engine's reads, one for the lists that people ask for (a slow one must not hold up the engine), and one for lease
-renewals, whose loss would do no harm (``synchronous=NORMAL``: no fsync). A transactional step has one of its own. None
-of them waits for locks inside SQLite:
-``retry_while_busy`` does, where waiting is allowed.
+A process has four connections: one that writes (``synchronous=FULL``: commits survive a power cut), one for the
+engine's reads, one for clients' lists (a slow list must not hold up the engine), and one for lease renewals, which may
+be lost without harm (``synchronous=NORMAL``: no fsync). Each transactional step has a connection of its own. None of
+them waits for locks inside SQLite: ``retry_while_busy`` does, where waiting is allowed.
 
-The file itself is never opened other than through SQLite: closing a descriptor of it would drop SQLite's locks.
+The file is opened only through SQLite: closing any other descriptor of it would drop SQLite's locks.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ T = TypeVar("T")
 C = TypeVar("C", bound=sqlite3.Connection)
 
 APPLICATION_ID = 0x486F6C64
-"""``Hold``: marks the file as ours, so that another program's database is never taken over."""
+"""``Hold``: marks the file as ours, so that Holdfast never writes to another program's database."""
 
 LOCK_TIMEOUT_S = 5.0
 """How long to wait for another process's lock, in seconds."""
 _PAGE_BYTES = 8192
-"""Bytes of a page of a new file. A row does not share a page that it does not fit into as a whole: pages of SQLite's
-usual 4096 bytes are half empty when rows have some 2 KB, as those of agents have."""
+"""The page size of a new file. SQLite puts a row only on a page that has room for all of it, so its usual pages of 4096
+bytes stay half empty with rows of about 2 KB, the size of agents' rows."""
 
 _RETRY_DELAY_S = 0.001
-"""Between two tries: a busy neighbour lets go for a moment between its commits, and longer naps miss it for longer."""
+"""A busy process releases the lock for a moment between its commits; with a longer delay, a retry would miss it."""
 
 OPEN_MODE = "rwc"
 """How the file is opened (SQLite's ``mode``); tests open it read-only, since a mode bit does not stop root."""
@@ -63,7 +62,7 @@ def retry_while_busy(action: Callable[[], T], timeout_s: float = LOCK_TIMEOUT_S)
 
 
 def prepare_folder(database: Path) -> None:
-    """Make sure that the folder is there; the default one is for its owner's eyes only."""
+    """Create the folder if it is missing. Only its owner may read the default one."""
     folder = database.parent
     try:
         folder.mkdir(mode=0o700 if folder.name == ".holdfast" else 0o777, parents=True, exist_ok=True)
@@ -77,11 +76,11 @@ def prepare_folder(database: Path) -> None:
 
 
 def open_writer(database: Path) -> sqlite3.Connection:
-    """The connection that writes; a new file gets its tables, an older one is migrated. Blocking."""
+    """Open the connection that writes. A new file gets its tables, an older one is migrated. Blocking."""
     connection = _connect(database)
     try:
         retry_while_busy(lambda: _run_preflight(connection, database))
-        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # without effect on a file that has its tables
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # no effect on a file with tables
         _use_wal(connection, database)
         connection.execute("PRAGMA synchronous = FULL")
         retry_while_busy(lambda: _migrate(connection, database))
@@ -92,28 +91,28 @@ def open_writer(database: Path) -> sqlite3.Connection:
 
 
 def open_reader(database: Path) -> sqlite3.Connection:
-    """The connection for reads."""
+    """Open a connection for reads."""
     connection = _connect(database)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def open_renewer(database: Path) -> sqlite3.Connection:
-    """The connection for lease renewals."""
+    """Open the connection for lease renewals."""
     connection = _connect(database)
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
 
 
 def open_step_connection(database: Path, factory: type[C]) -> C:
-    """A connection for a transactional step: as Python makes them, and durable."""
+    """Open a durable connection for a transactional step."""
     connection = _connect(database, factory)
     connection.execute("PRAGMA synchronous = FULL")
     return connection
 
 
 def validate_schema_version(connection: sqlite3.Connection, database: Path) -> int:
-    """The version of the schema, 0 for a new file. Raises ``StoreSchemaError`` for one that cannot be used."""
+    """The version of the schema; 0: a new file. Raises ``StoreSchemaError`` for one that cannot be used."""
     version, known = _read_user_version(connection), latest_version(MIGRATIONS)
     if version <= known:
         if 0 < version < BASELINE_VERSION:
@@ -133,7 +132,7 @@ def validate_schema_version(connection: sqlite3.Connection, database: Path) -> i
 
 
 def roll_back(connection: sqlite3.Connection) -> None:
-    """Leave whatever transaction is open, so that the connection can be used again."""
+    """Leave an open transaction, so that the connection can be used again."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -151,8 +150,8 @@ def _connect(database: Path, factory: type[C] = sqlite3.Connection) -> C:
 
 
 def _run_preflight(connection: sqlite3.Connection, database: Path) -> int:
-    """Its version. Refuse a foreign database before anything of it is changed (setting the journal mode would be)."""
-    connection.execute("BEGIN")  # one moment: another process may be making the tables right now
+    """The schema version. Refuses a foreign database before anything changes it, such as setting the journal mode."""
+    connection.execute("BEGIN")  # a snapshot: another process may be creating the tables
     try:
         return _validate_identity(connection, database)
     finally:
@@ -160,7 +159,7 @@ def _run_preflight(connection: sqlite3.Connection, database: Path) -> int:
 
 
 def _validate_identity(connection: sqlite3.Connection, database: Path) -> int:
-    """The schema version of a database that is ours or still empty; anything else is refused and left as it is."""
+    """The schema version of a database that is ours or still empty. Any other database is refused."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = (
         validate_schema_version(connection, database)
@@ -193,8 +192,8 @@ def _use_wal(connection: sqlite3.Connection, database: Path) -> None:
 def _migrate(connection: sqlite3.Connection, database: Path) -> None:
     """Bring the schema up to date, in one ``IMMEDIATE`` transaction: the second of two processes finds nothing to do.
 
-    The version is set even when it is right, and then rolled back: that shows at once whether the file can be written.
-    If somebody is writing to it just then, that is shown already, and nobody need wait for them.
+    The version is set even if it is right, and then rolled back, to find out whether the file can be written. If
+    another process is writing to it, that is known already, and there is no need to wait.
     """
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -209,7 +208,7 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
             for statement in split_statements(render_sqlite(migration.statements + migration.indexes)):
                 connection.execute(statement)
         connection.execute(sql.PUT_META, ("compatible_from", str(MIGRATIONS[-1].compatible_from)))
-        connection.execute(sql.PROBE_SEARCH)  # with this Python's SQLite, too
+        connection.execute(sql.PROBE_SEARCH)  # this Python's SQLite must support it
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {max(version, latest)}")
         connection.execute("COMMIT" if version < latest else "ROLLBACK")
@@ -219,5 +218,5 @@ def _migrate(connection: sqlite3.Connection, database: Path) -> None:
 
 
 def render_sqlite(statements: str) -> str:
-    """Statements of ``sql.schema`` as SQLite takes them."""
+    """Statements of ``sql.tables`` in SQLite's SQL."""
     return render(statements, "sqlite", lambda table: table)

@@ -1,7 +1,6 @@
 """A SQLite connection, as the code that all SQL stores share uses it.
 
-SQLite lets nobody else write while a transaction that writes is open, so there is nothing to lock; and it is so near
-that nothing is gained by asking ahead.
+SQLite has one writer at a time, so there is nothing to lock. It runs in this process, so prefetching gains nothing.
 """
 
 from __future__ import annotations
@@ -84,12 +83,12 @@ class SqliteDatabase(Database):
     def read_fences(
         self, keys: Collection[int], ids: Collection[str] = (), ending_keys: Collection[int] = ()
     ) -> Iterator[Row]:
-        execute, left = self.connection.execute, list(keys)
-        while len(left) > 1:
-            piece, left = left[: sql.KEYS_PER_STATEMENT], left[sql.KEYS_PER_STATEMENT :]
-            yield from execute(sql.FENCES_BY_KEY, piece + piece[-1:] * (sql.KEYS_PER_STATEMENT - len(piece)))
-        if left:
-            yield from execute(sql.FENCE_BY_KEY, left)
+        execute, unread = self.connection.execute, list(keys)
+        while len(unread) > 1:
+            batch, unread = unread[: sql.KEYS_PER_STATEMENT], unread[sql.KEYS_PER_STATEMENT :]
+            yield from execute(sql.FENCES_BY_KEY, batch + batch[-1:] * (sql.KEYS_PER_STATEMENT - len(batch)))
+        if unread:
+            yield from execute(sql.FENCE_BY_KEY, unread)
         if ids:
             yield from execute(sql.FENCES_BY_ID, (self.to_list_parameter(ids),))
 
@@ -107,7 +106,7 @@ class SqliteDatabase(Database):
         return False
 
     def _append_many(self, rows: Sequence[Row]) -> int:
-        """Append those that are not fenced, in as few statements as possible, and return their number."""
+        """Append the records that are not fenced, in as few statements as possible, and return their number."""
         appended = done = 0
         for count, statement in sql.APPEND_FENCED.items():
             while len(rows) - done >= count:
@@ -159,7 +158,7 @@ class SqliteDatabase(Database):
     # Searching
 
     def make_text_condition(self, text: str) -> tuple[str, list[Any]]:
-        """SQLite's own search knows upper and lower case of ASCII only, no long patterns, and none behind a NUL."""
+        """SQLite's own search ignores case only for ASCII, and supports neither long patterns nor text after a NUL."""
         plain = json.dumps(text, ensure_ascii=False)[1:-1] == text
         if text.isascii() and len(text) <= _MAX_PATTERN_LENGTH and "\x00" not in text:
             escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
@@ -170,7 +169,7 @@ class SqliteDatabase(Database):
 
 
 def register_search_function(connection: sqlite3.Connection) -> None:
-    """Teach a connection the search for text that SQLite has no words for."""
+    """Add the search function for texts that SQLite's ``LIKE`` does not support."""
     connection.create_function("holdfast_contains", 2, _contains, deterministic=True)
 
 

@@ -1,6 +1,6 @@
 """How SQLite writes the statements of ``stores.sql.statements``.
 
-Lists are bound as one JSON text and unfolded by ``json_each``, so the text of a statement never depends on its data and
+A list is bound as one JSON text and read by ``json_each``, so the text of a statement never depends on its data and
 stays in the statement cache.
 """
 
@@ -25,12 +25,12 @@ _FUNCTION_REPLACEMENTS: Final = (
 
 
 class SqliteDialect(Dialect):
-    """SQLite."""
+    """The SQL of SQLite."""
 
     name = "sqlite"
 
     def query(self, values: tuple[Value, ...], text: str) -> str:
-        """Values that are used once and in order are not numbered: other conditions can be put between them."""
+        """Values that are used once and in order are not numbered, so other conditions can be inserted between them."""
         order = [value.name for value in values]
         text = self.query_by_name(values, text)
         if [found[1] for found in _VALUE_PATTERN.finditer(text)] == order:
@@ -38,42 +38,34 @@ class SqliteDialect(Dialect):
         return _VALUE_PATTERN.sub(lambda found: f"?{order.index(found[1]) + 1}", text)
 
     def query_by_name(self, values: tuple[Value, ...], text: str) -> str:
-        """The text with its values as they are."""
         text = _LIST_PATTERN.sub(r"IN (SELECT value FROM json_each(\1))", text)
         for function, replacement in _FUNCTION_REPLACEMENTS:
             text = function.sub(replacement, text)
         return _TABLE_PATTERN.sub(_render_table, text)
 
     def lookup(self, values: tuple[Value, ...], text: str, lock: str) -> str:
-        """Nothing is locked: nobody else writes while a transaction that writes is open."""
         return self.query(values, text)
 
     def write(self, values: tuple[Value, ...], text: str) -> str:
-        """One statement for each row."""
         return self.query(values, text)
 
     def update(self, values: tuple[Value, ...], assignments: str, condition: str) -> str:
-        """One statement for each row."""
         return self.query(values, f"UPDATE @runs SET {assignments} WHERE key = :key{condition}")
 
     def insert(self, table: str, values: tuple[Value, ...], conflict: str, order: str) -> str:
-        """One statement for each row."""
         names = ", ".join(value.name for value in values)
         marks = ", ".join(f":{value.name}" for value in values)
         return self.query(values, f"INSERT INTO @{table} ({names}) VALUES ({marks}){conflict}")
 
     def insert_selected(self, table: str, columns: str, values: tuple[Value, ...], select: str, key: str) -> str:
-        """``WHERE true`` tells the conflict from a join."""
-        if key:
+        if key:  # ``WHERE true`` keeps the parser from reading ``ON CONFLICT`` as part of a join
             select = f"SELECT * FROM ({select}) WHERE true{replace_on_conflict(columns.split(', '), key)}"
         return self.query(values, f"INSERT INTO @{table} ({columns}) {select}")
 
     def upsert(self, table: str, values: tuple[Value, ...], key: str) -> str:
-        """The rows come one after the other, so the last one counts."""
         return self.insert(table, values, replace_on_conflict([value.name for value in values], key), "")
 
     def delete(self, table: str, values: tuple[Value, ...], condition: str) -> str:
-        """One statement for each row."""
         return self.query(values, f"DELETE FROM @{table} WHERE {condition}")
 
 

@@ -1,4 +1,4 @@
-"""SQLite's errors in Holdfast's words: what happened to which file, and what to do."""
+"""SQLite's errors as store errors: what happened to which file, and what to do."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ from holdfast.errors import (
 
 MIN_FREE_BYTES = 1 << 20
 INTEGRITY_CHECK_TIMEOUT_S = 0.5
-"""How long a file is checked that SQLite calls damaged: whoever waits for the error waits for that, too."""
+"""The maximum time to check a file that SQLite calls damaged: the caller waits for it."""
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another connection holds the lock that is needed; nothing was changed, the same call may work now."""
+    """Whether another connection holds the lock. Nothing was changed, and the same call may work later."""
     name = _get_error_name(error)
     return name.startswith("SQLITE_BUSY") or name in ("SQLITE_LOCKED", "SQLITE_PROTOCOL")
 
 
 def is_invalid_text(error: sqlite3.Error) -> bool:
-    """Whether a row holds text that is none: the row is damaged, and not the file."""
+    """Whether a row holds bytes that are not UTF-8: the row is damaged, not the file."""
     return "decode to UTF-8" in str(error)
 
 
 def to_store_error(error: sqlite3.Error, database: Path) -> StoreError:
-    """The store error that tells what ``error`` means for ``database``."""
+    """The store error that explains ``error``."""
     code = _get_error_name(error)
     family = "_".join(code.split("_")[:2])
-    told = f"{error} ({code})" if code else str(error)
+    info = f"{error} ({code})" if code else str(error)
     if is_busy(error):
         return StoreLocked(
-            f"{database} is locked by another connection ({told}). Look for steps with transaction=True that take long "
+            f"{database} is locked by another connection ({info}). Look for steps with transaction=True that take long "
             f"or come in great numbers, and for another program with an open transaction, such as a sqlite3 shell or a "
             f"backup. Holdfast itself holds the lock for milliseconds."
         )
     if family == "SQLITE_FULL" or (family in ("SQLITE_IOERR", "SQLITE_CANTOPEN") and _is_out_of_space(database)):
         return StoreFull(
-            f"there is no room to write {database} ({told}). Free space on its device (or lift the file size limit); "
+            f"there is no room to write {database} ({info}). Free space on its device (or lift the file size limit); "
             f"nothing that was recorded is lost, and runs go on by themselves."
         )
     if family in ("SQLITE_READONLY", "SQLITE_PERM") or (family == "SQLITE_CANTOPEN" and _is_read_only(database)):
         return StoreReadOnly(
-            f"{database} is not writable for this process ({told}). Give it write access to the file and to its folder "
+            f"{database} is not writable for this process ({info}). Give it write access to the file and to its folder "
             f"(SQLite keeps its -wal and -shm files there), or point HOLDFAST_URL at another place."
         )
     if family == "SQLITE_NOTADB":
         return StoreCorrupt(
-            f"{database} is not a SQLite database ({told}). Point HOLDFAST_URL at another file, or move this one away."
+            f"{database} is not a SQLite database ({info}). Point HOLDFAST_URL at another file, or move this one away."
         )
     if family == "SQLITE_IOERR":
-        return _device_error(database, told)
+        return _device_error(database, info)
     if family == "SQLITE_CORRUPT" or is_invalid_text(error):
         if code == "SQLITE_CORRUPT" and (finding := _explain_false_corruption(database)):
-            return _device_error(database, f"{told}; {finding}")
+            return _device_error(database, f"{info}; {finding}")
         return StoreCorrupt(
-            f"{database} is damaged ({told}); `sqlite3 {database} 'PRAGMA integrity_check'` shows where. Stop all "
+            f"{database} is damaged ({info}); `sqlite3 {database} 'PRAGMA integrity_check'` shows where. Stop all "
             f"workers, copy the file with its -wal file, and try `sqlite3 {database} .recover`, or go back to a backup."
         )
     if "no such module: fts5" in str(error):
@@ -77,15 +77,15 @@ def to_store_error(error: sqlite3.Error, database: Path) -> StoreError:
         )
     if str(error).startswith("no such ") or "has no column" in str(error):
         return StoreSchemaError(
-            f"{database} does not have the tables that its version number stands for ({told}): it was changed by hand, "
+            f"{database} does not have the tables that its version number stands for ({info}): it was changed by hand, "
             f"or written by an unreleased Holdfast. Move it away, or go back to a backup."
         )
     if family == "SQLITE_CANTOPEN":
         return StoreUnavailable(
-            f"{database} cannot be opened ({told}). Check that it is a file, that its folder exists, and that this "
+            f"{database} cannot be opened ({info}). Check that it is a file, that its folder exists, and that this "
             f"process is not out of file descriptors."
         )
-    return StoreUnavailable(f"{database} cannot be used at the moment: {told}")
+    return StoreUnavailable(f"{database} cannot be used at the moment: {info}")
 
 
 def _device_error(database: Path, detail: str) -> StoreUnavailable:
@@ -97,11 +97,11 @@ def _device_error(database: Path, detail: str) -> StoreUnavailable:
 
 
 def _explain_false_corruption(database: Path) -> str:
-    """What speaks for it that a file is sound although SQLite calls it damaged; ``""`` if nothing does.
+    """The evidence that a file is sound although SQLite calls it damaged; ``""``: there is none.
 
-    SQLite says the same of a page that it could not read while it was writing. The check has a connection of its own,
-    which has read nothing yet. It must be one of SQLite's: closing any other descriptor of the file would drop this
-    process's locks.
+    SQLite reports the same error for a page that it could not read while it was writing. The check uses a new
+    connection, which has read nothing yet. It must be one of SQLite's: closing any other descriptor of the file would
+    drop this process's locks.
     """
     deadline = time.monotonic() + INTEGRITY_CHECK_TIMEOUT_S
     try:
@@ -110,11 +110,8 @@ def _explain_false_corruption(database: Path) -> str:
             is_sound = connection.execute("PRAGMA integrity_check(1)").fetchall() == [("ok",)]
             return "a check of the file finds no damage, so a read must have failed" if is_sound else ""
     except sqlite3.Error as error:
-        return (
-            f"the file cannot be read: {_get_error_name(error)}"
-            if _get_error_name(error).startswith("SQLITE_IOERR")
-            else ""
-        )
+        name = _get_error_name(error)
+        return f"the file cannot be read: {name}" if name.startswith("SQLITE_IOERR") else ""
 
 
 def _get_error_name(error: sqlite3.Error) -> str:
@@ -122,7 +119,7 @@ def _get_error_name(error: sqlite3.Error) -> str:
 
 
 def _is_out_of_space(database: Path) -> bool:
-    """Whether the device, or what this process may write to one file, is used up (SQLite hides the errno)."""
+    """Whether the device is full, or the file has reached this process's size limit (SQLite hides the errno)."""
     try:
         space = os.statvfs(database.parent)
         if space.f_bavail * space.f_frsize < MIN_FREE_BYTES:
@@ -137,5 +134,5 @@ def _is_out_of_space(database: Path) -> bool:
 
 
 def _is_read_only(database: Path) -> bool:
-    place = database if os.path.exists(database) else database.parent  # of a folder that may not be entered, too
-    return os.path.exists(place) and not os.access(place, os.W_OK)
+    path = database if os.path.exists(database) else database.parent  # also if the folder may not be entered
+    return os.path.exists(path) and not os.access(path, os.W_OK)

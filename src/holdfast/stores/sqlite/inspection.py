@@ -1,4 +1,4 @@
-"""Facts about a SQLite file, for people who look after it. Nothing here changes the database."""
+"""Facts about a SQLite file, for operators. Nothing here changes the database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -20,7 +21,7 @@ _COMMIT_COUNT = 12
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Whose database it is, and how far its schema goes."""
+    """Which program's database it is, and its schema version."""
 
     application_id: int
     schema_version: int
@@ -29,7 +30,7 @@ class FileFacts:
 
 
 def is_holdfast_file(facts: FileFacts) -> bool:
-    """Whether Holdfast made it, or will: an empty file is free to be taken."""
+    """Whether Holdfast created it, or may use it: an empty file belongs to no program."""
     return facts.application_id == APPLICATION_ID or not (
         facts.application_id or facts.schema_version or facts.table_count
     )
@@ -46,47 +47,38 @@ def is_older_schema(facts: FileFacts) -> bool:
 
 
 def read_facts(path: Path) -> FileFacts:
-    """Look at a database that is there, read-only; raises ``StoreError`` when it cannot be read."""
+    """Read an existing database; raises ``StoreError`` if that fails."""
     try:
-        connection = sqlite3.connect(f"file:{quote(os.fspath(path))}?mode=ro", uri=True, timeout=5)
-        try:
+        with closing(sqlite3.connect(f"file:{quote(os.fspath(path))}?mode=ro", uri=True, timeout=5)) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
-        finally:
-            connection.close()
     except sqlite3.DatabaseError as error:
         raise to_store_error(error, path) from error
     return FileFacts(application, version, tables, path.stat().st_size)
 
 
 def read_writer_settings(path: Path) -> dict[str, str]:
-    """What a writer's connection to a database of the current schema really has; raises if it cannot be written."""
+    """The settings that a connection for writing really has; raises ``StoreError`` if the file cannot be written."""
     try:
-        connection = open_writer(path)
-        try:
+        with closing(open_writer(path)) as connection:
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
             synchronous = connection.execute("PRAGMA synchronous").fetchone()[0]
-        finally:
-            connection.close()
     except sqlite3.DatabaseError as error:
         raise to_store_error(error, path) from error
     return {"journal_mode": mode, "synchronous": _SYNCHRONOUS_MODES[synchronous]}
 
 
 def measure_commit_times(folder: Path) -> list[float]:
-    """Seconds that each of a few small durable commits took, in a file of its own in ``folder``."""
-    with tempfile.TemporaryDirectory(prefix=".holdfast-doctor-", dir=folder) as place:
-        path = Path(place) / "commits.db"
+    """Seconds that each of a few small durable commits took, in a temporary file in ``folder``."""
+    with tempfile.TemporaryDirectory(prefix=".holdfast-doctor-", dir=folder) as temporary_folder:
+        path = Path(temporary_folder) / "commits.db"
         try:
-            connection = sqlite3.connect(path, isolation_level=None)
-            try:
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute("CREATE TABLE commits (payload BLOB)")
                 return [_time_commit(connection) for _ in range(_COMMIT_COUNT)]
-            finally:
-                connection.close()
         except sqlite3.DatabaseError as error:
             raise to_store_error(error, path) from error
 

@@ -1,6 +1,6 @@
-"""Statements that only the SQLite store has: those on the hot path, and those that other databases do in another way.
+"""Statements that only the SQLite store has: those on the hot path, and those that other databases do differently.
 
-On the hot path, lists are bound in pieces of a fixed length, because ``json_each`` is too slow there.
+On the hot path, lists are bound in batches of a fixed length, because ``json_each`` is too slow there.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from holdfast.stores.sqlite.dialect import SqliteDialect
 STATEMENTS = Statements(SqliteDialect())
 
 KEYS_PER_STATEMENT = 50
-"""How many keys are bound in one piece."""
+"""Keys that are bound in one statement."""
 
-# The fence: what a batch needs to know of the runs that it touches
+# The fence: what a batch needs to know about its runs
 
 _SELECT_FENCES = (
-    "SELECT key, id, epoch, state, cancel_state, paused_at IS NOT NULL, "
-    "EXISTS (SELECT 1 FROM links WHERE link_state = 1 AND child = runs.key), has_budget, due_state > 1, is_delivery "
-    "FROM runs"
+    "SELECT key, id, epoch, state, cancel_state, paused_at IS NOT NULL, EXISTS (SELECT 1 FROM links WHERE link_state "
+    "= 1 AND child = runs.key), has_budget, due_state > 1, is_delivery FROM runs"
 )
 FENCES_BY_KEY = f"{_SELECT_FENCES} WHERE key IN (?{', ?' * (KEYS_PER_STATEMENT - 1)})"
 FENCE_BY_KEY = f"{_SELECT_FENCES} WHERE key = ?"
@@ -36,15 +35,15 @@ APPEND_FENCED = {
     "AND runs.has_budget = 0"
     for count in (50, 10, 1)
 }
-"""By the number of rows, largest first: one statement for many rows takes half the time of one for each. What runs with
-a budget record may give back a reservation, which is the business of a batch."""
+"""By the number of rows, largest first: one statement for many rows takes half the time of one for each. A record of a
+run with a budget may release a reservation, so a batch appends it."""
 SAVE_OUTCOME = (
     "INSERT INTO attempts (run, position, attempt, intent, error, at, name, outcome) VALUES (?, ?, ?, 0, '', ?, ?, ?) "
     "ON CONFLICT (run, position) DO UPDATE SET attempt = excluded.attempt, intent = 0, progress = NULL, error = '', "
     "at = excluded.at, name = excluded.name, outcome = excluded.outcome"
 )
 
-# Keys of new runs: also behind those that are deleted, because no key is ever used again
+# Keys of new runs: higher than those of deleted runs, because no key is ever reused
 
 LAST_KEY = (
     "SELECT max(coalesce((SELECT max(key) FROM runs), 0), "
@@ -54,9 +53,8 @@ LAST_KEY = (
 # Claims
 
 PROMOTE_DUE = (
-    f"UPDATE runs SET ready_state = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking "
-    f"WHERE ready_state = {ReadyState.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT "
-    "?)"
+    f"UPDATE runs SET ready_state = {READY_WHEN_DUE} WHERE key IN (SELECT key FROM runs INDEXED BY runs_waking WHERE "
+    f"ready_state = {ReadyState.TIMER} AND workflow = ? AND version = ? AND wake_at <= ? ORDER BY wake_at LIMIT ?)"
 )
 DUE_RUNS = (
     f"SELECT priority, key FROM runs INDEXED BY runs_due WHERE ready_state = {ReadyState.DUE} AND workflow = :workflow "
@@ -64,7 +62,7 @@ DUE_RUNS = (
     "ORDER BY priority DESC, key LIMIT :limit"
 )
 
-# Memories, whose words FTS5 keeps
+# Memories; FTS5 stores their words
 
 PUT_MEMORY = (
     f"INSERT INTO memories ({MEMORY_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, key) DO UPDATE "
@@ -104,9 +102,9 @@ PUT_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
 def make_text_condition(predicate: str, *, is_plain: bool) -> str:
-    """The condition that a run mentions some text; ``predicate`` is what is asked of each place, written as ``{}``.
+    """The condition that a run mentions some text; ``predicate`` is the test of one column, written as ``{}``.
 
-    ``is_plain`` text looks the same in JSON, so most lists of tags need not be taken apart.
+    ``is_plain`` text looks the same in JSON, so most lists of tags need not be parsed.
     """
     tagged = predicate.format("tags") if is_plain else "tags != '[]'"
     tags = "json_each(CASE WHEN json_valid(tags) THEN tags ELSE '[]' END)"

@@ -1,14 +1,13 @@
-"""Transactional steps on SQLite: a connection of its own for each attempt, on the store's own file.
+"""Transactional steps on SQLite: each attempt has its own connection to the store's file.
 
-The transaction begins with the file's only write lock, and keeps it: nobody else can write until it ends, and so
-nobody can take the run away. The fence is looked at once, at the beginning. Steps of one process take turns.
+The transaction takes the file's only write lock when it begins, and keeps it. So no other connection can write until it
+ends, and no worker can take the run over: the fence is checked once, at the beginning. Steps of one process take turns.
 
-**Guards.** ``BEGIN``, ``COMMIT`` and ``ROLLBACK`` are refused by SQLite itself, which asks an *authorizer* before it
-prepares a statement: whichever way the step finds to say them, including Python's own implicit commits. Savepoints are
-the step's own affair.
+**Guards.** SQLite itself refuses ``BEGIN``, ``COMMIT``, and ``ROLLBACK``, however the step issues them, including
+Python's implicit commits: it asks an *authorizer* before it prepares a statement. Savepoints are allowed.
 
-A step that was given up may still be running in its thread. What it executes just then is interrupted, and whatever it
-wants to execute after that is refused: outside of a transaction, SQLite would commit it at once.
+An abandoned step may still run in its thread. The statement that it executes at that moment is interrupted, and later
+ones are refused: outside of a transaction, SQLite would commit them at once.
 """
 
 from __future__ import annotations
@@ -50,25 +49,22 @@ _NESTED_HINT = "For a part of it that may fail, use SAVEPOINT, ROLLBACK TO and R
 
 
 class StepCursor(sqlite3.Cursor):
-    """Says in words what SQLite has not authorized."""
+    """A cursor whose errors explain what SQLite has not authorized."""
 
     def execute(self, *args: Any) -> StepCursor:
-        """As always."""
         with cast(StepConnection, self.connection).guard_statement():
             return super().execute(*args)
 
     def executemany(self, *args: Any) -> StepCursor:
-        """As always."""
         with cast(StepConnection, self.connection).guard_statement():
             return super().executemany(*args)
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        """Refused: it begins with a commit."""
         raise make_end_refused_error("executescript()", "Execute the statements one by one.")
 
 
 class StepConnection(sqlite3.Connection):
-    """What a step is handed."""
+    """The connection that a step gets."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,72 +72,58 @@ class StepConnection(sqlite3.Connection):
         """Held while a statement is executed."""
 
     is_abandoned = False
-    """Its attempt was given up."""
+    """Its attempt was abandoned."""
     denied_operation = ""
-    """The last word that was not authorized."""
+    """The last operation that was not authorized."""
 
     def cursor(self, factory: Any = StepCursor) -> Any:
-        """As always."""
         return super().cursor(factory)
 
     def execute(self, *args: Any) -> Any:
-        """As always."""
         return self.cursor().execute(*args)
 
     def executemany(self, *args: Any) -> Any:
-        """As always."""
         return self.cursor().executemany(*args)
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        """Refused: it begins with a commit."""
         raise make_end_refused_error("connection.executescript()", "Execute the statements one by one.")
 
     @contextlib.contextmanager
     def guard_statement(self) -> Generator[None]:
-        """Statements are executed here, one at a time."""
         with self.statement_lock:
             if self.is_abandoned:
                 raise StepFailed("this attempt of the step is over, and so is its transaction", "")
             self.denied_operation = ""
-            yield from self._translate_denial()
+            try:
+                yield
+            except sqlite3.DatabaseError as error:
+                if self.denied_operation:
+                    raise make_end_refused_error(self.denied_operation, _NESTED_HINT) from error
+                raise
 
-    def _translate_denial(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if self.denied_operation:
-                raise make_end_refused_error(self.denied_operation, _NESTED_HINT) from error
-            raise
-
-    def authorize(self, action: int, what: str | None, *_: Any) -> int:
-        """What SQLite asks before it prepares a statement."""
+    def authorize(self, action: int, operation: str | None, *_: Any) -> int:
+        """Whether SQLite may prepare a statement."""
         if action != sqlite3.SQLITE_TRANSACTION:
             return sqlite3.SQLITE_OK
-        self.denied_operation = what or ""
+        self.denied_operation = operation or ""
         return sqlite3.SQLITE_DENY
 
     def commit(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.commit()")
 
     def rollback(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.rollback()", _NESTED_HINT)
 
     def close(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("connection.close()")
 
     def __enter__(self) -> NoReturn:
-        """Refused."""
         raise make_end_refused_error("`with connection:`", _NESTED_HINT)
 
     def __del__(self) -> None:
-        """Whoever was given up in a thread may be the last to have it."""
-        self.force_close()
+        self.force_close()  # the thread of an abandoned step may be its last user
 
     def force_close(self) -> None:
-        """Close it."""
         super().close()
 
 
@@ -169,7 +151,7 @@ class SqliteStepTransaction(StepTransaction):
 
     @property
     def is_lost(self) -> bool:
-        # Errors such as a full disk make SQLite roll back by itself.
+        # SQLite rolls back by itself after errors such as a full disk.
         return not self.connection.in_transaction
 
     async def commit(self, outcome: bytes) -> OpStatus:
@@ -182,12 +164,12 @@ class SqliteStepTransaction(StepTransaction):
         try:
             await asyncio.to_thread(self._commit, outcome)
         except asyncio.CancelledError:
-            self._end()  # the thread goes on
+            self._end()  # the thread continues
             raise
         except sqlite3.DatabaseError as error:
             await self.roll_back()
             if isinstance(error, sqlite3.IntegrityError):
-                raise  # a constraint that is looked at only now
+                raise  # a deferred constraint
             raise StoreUnavailable(str(to_store_error(error, self._path))) from error
         await self.roll_back()
         return OpStatus.DONE
@@ -217,7 +199,7 @@ class SqliteStepTransaction(StepTransaction):
         while not connection.statement_lock.acquire(timeout=_INTERRUPT_INTERVAL_S):
             connection.interrupt()
             if time.monotonic() > deadline:
-                return  # it is closed when the thread lets go of it
+                return  # the connection is closed when the thread drops it
         try:
             self._roll_back()
         finally:
@@ -225,25 +207,25 @@ class SqliteStepTransaction(StepTransaction):
 
     def _roll_back(self) -> None:
         connection = self.connection
-        with contextlib.suppress(sqlite3.Error):  # to close it does the same
+        with contextlib.suppress(sqlite3.Error):  # closing the connection rolls back as well
             connection.set_authorizer(None)
             if connection.in_transaction:
                 sqlite3.Cursor(connection).execute("ROLLBACK")
 
     def _end(self) -> None:
-        over, self._on_end = self._on_end, _do_nothing
-        over()
+        on_end, self._on_end = self._on_end, _do_nothing
+        on_end()
 
 
 class SqliteStepTransactions(StepTransactions):
-    """The file, for steps that change it."""
+    """Transactions of steps in the store's file."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self.reset()
 
     def reset(self) -> None:
-        """The store is closed: whoever still holds the old lock belongs to a loop that may be gone."""
+        """Use a new lock after the store was closed: the holder of the old one belongs to a loop that may be gone."""
         self._lock = asyncio.Lock()
         """Held while a step of this process has the file's write lock."""
 
@@ -251,8 +233,8 @@ class SqliteStepTransactions(StepTransactions):
         self, run: Run, attempt: Attempt, *, is_sync: bool, timeout_s: float | None = None
     ) -> SqliteStepTransaction | None:
         store = self._store
-        store.writer.check_files_unchanged()  # a new connection would make new files
-        await self._lock.acquire()  # they would only wait for each other in the database, and less fairly
+        store.writer.check_files_unchanged()  # a new connection would create new files
+        await self._lock.acquire()  # in the database they would wait for each other less fairly
         connection = None
         try:
             connection = await asyncio.to_thread(_begin_transaction, store.path, run)
@@ -264,14 +246,14 @@ class SqliteStepTransactions(StepTransactions):
         if connection is None:
             return None
 
-        def ask() -> Awaitable[OpStatus]:
+        def resolve() -> Awaitable[OpStatus]:
             return store.write(lambda db: resolve_attempt(db, run, attempt, store.now()))
 
-        return SqliteStepTransaction(connection, store.path, run, attempt, self._lock.release, ask)
+        return SqliteStepTransaction(connection, store.path, run, attempt, self._lock.release, resolve)
 
 
 def _begin_transaction(path: Path, run: Run) -> StepConnection | None:
-    """A connection with an open transaction that lets nobody else write, if the run is still held. Blocking."""
+    """A connection with an open transaction that holds the write lock, if the run is still held. Blocking."""
     connection = open_step_connection(path, StepConnection)
     try:
         retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))

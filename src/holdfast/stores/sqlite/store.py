@@ -1,4 +1,4 @@
-"""The SQLite store: which connection does what, and how workers on one file notice each other's writes.
+"""The SQLite store: which connection does what, and how processes on one file notice each other's writes.
 
 A process polls ``PRAGMA data_version``, which changes when another connection has written: every ``POLL_INTERVAL_S``
 seconds, and every ``IDLE_POLL_INTERVAL_S`` when nothing has changed for ``IDLE_AFTER_S``.
@@ -29,11 +29,11 @@ from holdfast.stores.sqlite.workers import SqliteWorkers
 from holdfast.stores.urls import validate_namespace, with_namespace
 
 POLL_INTERVAL_S, IDLE_POLL_INTERVAL_S, IDLE_AFTER_S = 0.02, 0.05, 1.0
-"""How often ``wait_for_change`` looks, in seconds: less often when nothing has changed for a while, to idle cheaply."""
+"""Poll intervals of ``wait_for_change`` in seconds: longer when nothing has changed for a while, to idle cheaply."""
 
 
 def path_for_namespace(default_path: Path, namespace: str) -> Path:
-    """The file in which a namespace of the database at ``default_path`` is kept: beside it, and of the same kind."""
+    """The file of a namespace of the database at ``default_path``: in the same folder, with the same extension."""
     if namespace == DEFAULT_NAMESPACE:
         return default_path
     return default_path.with_name(f"{default_path.stem}.{namespace}{default_path.suffix}").resolve()
@@ -71,19 +71,19 @@ class SqliteStore(SqlStore):
         connections.prepare_folder(self.path)
         with ExitStack() as opened:
             try:
-                writer = connections.open_writer(self.path)  # first: it makes sure that there is something to read
+                writer = connections.open_writer(self.path)  # first: it creates the file
                 opened.callback(writer.close)
                 reader = connections.open_reader(self.path)
                 opened.callback(reader.close)
-                browser = connections.open_reader(self.path)
+                client_reader = connections.open_reader(self.path)
             except sqlite3.DatabaseError as error:
                 raise to_store_error(error, self.path) from error
             opened.pop_all()
-        register_search_function(browser)
-        self._group_commit = GroupCommit(self._commit)  # not that of a loop that was closed in the middle of a commit
+        register_search_function(client_reader)
+        self._group_commit = GroupCommit(self._commit)  # the old one may wait for a closed loop
         self._write_worker = ConnectionWorker(writer, self.path, "writer", is_writer=True)
         self._read_worker = ConnectionWorker(reader, self.path, "reader")
-        self._client_read_worker = ConnectionWorker(browser, self.path, "browser")
+        self._client_read_worker = ConnectionWorker(client_reader, self.path, "browser")
         self._seen_data_version = self._write_worker.read_data_version()
 
     async def close(self) -> None:
@@ -91,16 +91,16 @@ class SqliteStore(SqlStore):
 
     def _close(self) -> None:
         self._workers.close_renewer()
-        lines = (self._client_read_worker, self._read_worker, self._write_worker)
+        connection_workers = (self._client_read_worker, self._read_worker, self._write_worker)
         self._client_read_worker = self._read_worker = self._write_worker = None
-        for line in lines:
-            if line is not None:
-                line.close()
+        for connection_worker in connection_workers:
+            if connection_worker is not None:
+                connection_worker.close()
         self._workers.release_locks()
         self._step_transactions.reset()
 
     def abandon(self) -> None:
-        """Retire this object's workers as well: the process lives, so nothing took them down."""
+        """Retire this object's workers as well: the process lives, so they did not die."""
         if self._write_worker is not None:
             self._workers.abandon(self._write_worker)
         self._close()
@@ -123,7 +123,7 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(f"{self.path} is not open: call open() first (or it has been closed)")
         return connection_worker
 
-    # Which line does what
+    # Which connection does what
 
     async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
         return await self._group_commit.commit(ops) if ops else []
@@ -132,9 +132,8 @@ class SqliteStore(SqlStore):
         return await self.writer.write(work, op_count, slow=is_slow)
 
     async def read(self, work: DatabaseWork[T], *, is_slow: bool = True) -> T:
-        return await (
-            self._engine_reader.run_in_thread(work) if is_slow else self._engine_reader.run_inline_if_free(work)
-        )
+        reader = self._engine_reader
+        return await (reader.run_in_thread(work) if is_slow else reader.run_inline_if_free(work))
 
     async def read_for_client(self, work: DatabaseWork[T]) -> T:
         return await self._client_reader.run_in_thread(work)
@@ -142,7 +141,7 @@ class SqliteStore(SqlStore):
     # Change
 
     async def wait_for_change(self, timeout_s: float, *, follow_runs: bool = True) -> bool:
-        """Poll ``data_version`` on the writing line, where it does not move with this object's own commits."""
+        """Poll ``data_version`` on the connection that writes: there it does not change with its own commits."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -153,8 +152,8 @@ class SqliteStore(SqlStore):
                 return True
             if now >= deadline:
                 return False
-            tick = POLL_INTERVAL_S if now - self._changed_at < IDLE_AFTER_S else IDLE_POLL_INTERVAL_S
-            await asyncio.sleep(min(tick, deadline - now))
+            interval = POLL_INTERVAL_S if now - self._changed_at < IDLE_AFTER_S else IDLE_POLL_INTERVAL_S
+            await asyncio.sleep(min(interval, deadline - now))
 
     def now(self) -> float:
         return self._clock()

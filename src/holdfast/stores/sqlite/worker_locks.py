@@ -1,13 +1,13 @@
-"""Worker file locks: how the kernel tells at once that a worker's process is gone.
+"""Worker file locks: how other processes notice at once that a worker's process has died.
 
-Each worker holds an exclusive POSIX lock on a file of its own beside the database. The kernel drops it when the process
-ends, however it ends. POSIX record locks have three properties that shape this module:
+Each worker holds an exclusive POSIX lock on its own file, in a folder next to the database. The kernel drops the lock
+when the process ends, however it ends. POSIX record locks have three properties that shape this module:
 
-- They are not inherited by forked children (a tool's child process that outlives its worker does not keep it alive).
-- They do not conflict within one process, so a process cannot test its own locks: the registry below is asked first.
-- Closing *any* descriptor of the file drops the process's lock on it: a file in the registry is never opened again.
+- Forked children do not inherit them, so a tool's child process that outlives its worker does not keep it alive.
+- They do not conflict within one process, so a process cannot test its own locks: the registry below is checked first.
+- Closing *any* descriptor of the file drops the process's lock on it, so a file in the registry is never opened again.
 
-Where there is no ``fcntl`` nothing is locked and nothing can be found free: the lease alone decides.
+Without ``fcntl``, nothing is locked and no lock is ever found free: the lease alone decides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _guard = threading.Lock()
 
 
 def _close_inherited_locks() -> None:
-    """In a forked child: the locks stayed with the parent. Closing our copies of the descriptors does not drop them."""
+    """In a forked child: the locks stay with the parent. Closing the child's descriptors does not drop them."""
     global _guard
     _guard = threading.Lock()
     for descriptor in _descriptors.values():
@@ -48,7 +48,7 @@ class WorkerLocks:
         self.folder = Path(f"{database}-workers")
 
     def acquire(self, token: str) -> None:
-        """Create this worker's file and lock it; to be done before its row can be seen by others."""
+        """Create a worker's file and lock it, before other processes can see the worker's row."""
         if fcntl is None:  # pragma: no cover - Windows
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -62,23 +62,23 @@ class WorkerLocks:
             _descriptors[token] = descriptor
 
     def release(self, token: str) -> None:
-        """Let go of this process's lock, if it has it; the file stays, for others to find it free."""
+        """Release this process's lock, if it has it. The file stays, so that other processes find its lock free."""
         with _guard:
             descriptor = _descriptors.pop(token, None)
             if descriptor is not None:
                 os.close(descriptor)
 
     def remove(self, token: str) -> None:
-        """Delete the file of a worker that is retired or dead (its row says so already)."""
+        """Delete the file of a worker whose row says that it is retired or dead."""
         self.release(token)
         with contextlib.suppress(OSError):
             os.unlink(self._get_path(token))
 
     def is_free(self, token: str) -> bool:
-        """Whether the file is there and nobody holds its lock: then its worker's process is gone for good.
+        """Whether the file exists and no process holds its lock: then the worker's process has ended.
 
-        A missing or unreadable file says nothing. The answer stays true once it is true, because a worker locks its
-        file once, before it is announced.
+        A missing or unreadable file says nothing. Once this is true it stays true, because a worker locks its file
+        once, before its row is visible.
         """
         if fcntl is None:  # pragma: no cover - Windows
             return False

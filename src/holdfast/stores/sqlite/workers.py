@@ -1,8 +1,8 @@
-"""Workers on a SQLite file: registering, and finding out which of them are gone.
+"""Workers on a SQLite file: registering them, and finding dead ones.
 
-``reap_dead`` is called several times a second, so it must cost next to nothing while everybody lives. The list
-of live workers is kept, and read again when somebody has written or after a second; testing a few file locks takes
-microseconds. Only when there is a suspect does a transaction begin, which looks again before it declares anybody dead.
+``reap_dead`` is called several times a second, so it must cost next to nothing while all workers live. The list of live
+workers is cached, and read again after another process has written, or after a second. Testing a few file locks takes
+microseconds. Only if a worker seems dead does a transaction begin, which checks again before it declares one dead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.store import SqliteStore
 
 RENEWAL_TIMEOUT_S = 2.0
-"""How long a lease renewal waits for the lock: well below a lease, since the renewer has to try again."""
+"""How long a lease renewal waits for the lock: well below a lease, so that it can be tried again."""
 ABANDON_TIMEOUT_S = 1.0
-"""How long ``abandon`` waits for the lock: it holds up whoever calls it, and leases end by themselves."""
+"""How long ``abandon`` waits for the lock: it blocks its caller, and leases expire anyway."""
 _MAX_LIVE_CACHE_AGE_S = 1.0
 
 
 class LiveWorker(NamedTuple):
-    """What ``reap_dead`` needs to know of a worker."""
+    """What ``reap_dead`` needs to know about a worker."""
 
     id: int
     token: str
@@ -70,14 +69,14 @@ class SqliteWorkers(Workers):
             renewer.close()
 
     def release_locks(self) -> None:
-        """Whoever has not retired lets go of its lock, so that others need not wait for its lease."""
+        """Release the locks of workers that have not retired, so that others need not wait for their leases."""
         for token in self._own_workers.values():
             self._locks.release(token)
         self._own_workers.clear()
         self._live_cache = None
 
     def abandon(self, writer: ConnectionWorker) -> None:
-        """Retire this object's workers without a loop."""
+        """Retire this object's workers without an event loop."""
         for worker, token in list(self._own_workers.items()):
             with suppress(StoreError, UsageError):
                 writer.run_blocking(partial(retire_worker, worker=worker, now=self._store.now()), ABANDON_TIMEOUT_S)
@@ -85,7 +84,7 @@ class SqliteWorkers(Workers):
 
     async def register(self, worker: NewWorker, lease_s: float) -> int:
         token = secrets.token_hex(8)
-        if worker.is_listener:  # no process of this machine: there is nothing to lock
+        if worker.is_listener:  # its process is not on this machine, so there is nothing to lock
             return await self._store.write(lambda db: _insert_worker(db, worker, token, self._store.now(), lease_s))
         try:
             self._locks.acquire(token)
@@ -105,21 +104,19 @@ class SqliteWorkers(Workers):
         return number
 
     async def renew_listener_lease(self, worker: int, lease_s: float) -> bool:
-        def keep(db: Database) -> bool:
-            now = self._store.now()
-            return db.execute(sql.RENEW_LISTENER_LEASE, (now + lease_s, now, worker)) == 1
-
-        return await self._store.write(keep)
+        return await self._store.write(lambda db: self._renew(db, sql.RENEW_LISTENER_LEASE, worker, lease_s))
 
     def renew_lease(self, worker: int, lease_s: float) -> bool:
-        def renew(db: Database) -> bool:
-            now = self._store.now()
-            return db.execute(sql.RENEW_LEASE, (now + lease_s, now, worker)) == 1
+        return self._get_renewer().run_blocking(
+            lambda db: self._renew(db, sql.RENEW_LEASE, worker, lease_s), RENEWAL_TIMEOUT_S
+        )
 
-        return self._get_renewer().run_blocking(renew, RENEWAL_TIMEOUT_S)
+    def _renew(self, db: Database, statement: str, worker: int, lease_s: float) -> bool:
+        now = self._store.now()
+        return db.execute(statement, (now + lease_s, now, worker)) == 1
 
     def _get_renewer(self) -> ConnectionWorker:
-        """The heartbeat's own connection, opened by its thread when it first needs it."""
+        """The heartbeat's own connection. The heartbeat's thread opens it at its first use."""
         with self._renewer_lock:
             if self._renew_worker is None:
                 self._store.writer.check_files_unchanged()
@@ -142,31 +139,35 @@ class SqliteWorkers(Workers):
         self, except_worker: int | None = None, window: LeaseWindow | None = None, *, include_listeners: bool = False
     ) -> ReapResult:
         now = self._store.now()
-        counted = window or LeaseWindow(0.0, now)
-        suspects = _find_presumed_dead(await self._list_live_workers(), self._locks, except_worker, counted)
-        listeners: list[PresumedDeadWorker] = []
+        lease_window = window or LeaseWindow(0.0, now)
+        presumed_dead: list[PresumedDeadWorker] = []
+        tokens: dict[int, str] = {}
+        for worker in await self._list_live_workers():
+            has_expired = lease_window.has_expired(worker.heartbeat_at, worker.lease_expires_at)
+            if worker.id != except_worker and (self._locks.is_free(worker.token) or has_expired):
+                presumed_dead.append(PresumedDeadWorker(worker.id, worker.name, worker.host, worker.pid))
+                tokens[worker.id] = worker.token
         if include_listeners:
-            found = await self._store.read(lambda db: _find_expired_listeners(db, counted), is_slow=False)
-            listeners = [one for one in found if one.id != except_worker]
-        if not suspects and not listeners:
+            found = await self._store.read(lambda db: _find_expired_listeners(db, lease_window), is_slow=False)
+            presumed_dead += [listener for listener in found if listener.id != except_worker]
+        if not presumed_dead:
             return ReapResult()
 
-        def is_dead(suspect: PresumedDeadWorker, beat_at: float, lease_until: float) -> bool:
-            if counted.has_expired(beat_at, lease_until):
+        def is_dead(worker: PresumedDeadWorker, heartbeat_at: float, lease_expires_at: float) -> bool:
+            if lease_window.has_expired(heartbeat_at, lease_expires_at):
                 return True
-            return not suspect.is_listener and self._locks.is_free(suspects[suspect].token)
+            return worker.id in tokens and self._locks.is_free(tokens[worker.id])
 
-        reaped = await self._store.write(lambda db: declare_dead(db, sorted([*suspects, *listeners]), is_dead, now))
+        reaped = await self._store.write(lambda db: declare_dead(db, sorted(presumed_dead), is_dead, now))
         self._live_cache = None
-        for worker in suspects.values():
-            if worker.id in reaped.worker_ids:
-                self._locks.remove(worker.token)
+        for worker_id in tokens.keys() & set(reaped.worker_ids):
+            self._locks.remove(tokens[worker_id])
         return reaped
 
     async def _list_live_workers(self) -> list[LiveWorker]:
         version = self._store.writer.read_data_version()
-        stale = time.monotonic() - self._live_cache_read_at > _MAX_LIVE_CACHE_AGE_S
-        if self._live_cache is None or version != self._live_cache_version or stale:
+        is_stale = time.monotonic() - self._live_cache_read_at > _MAX_LIVE_CACHE_AGE_S
+        if self._live_cache is None or version != self._live_cache_version or is_stale:
             self._live_cache = await self._store.read(_list_live_workers, is_slow=False)
             self._live_cache_version = version
             self._live_cache_read_at = time.monotonic()
@@ -174,29 +175,16 @@ class SqliteWorkers(Workers):
 
 
 def _insert_worker(db: Database, worker: NewWorker, token: str, now: float, lease_s: float) -> int:
-    """Write a worker's row; its lock is held already, unless it is one by lease."""
+    """Write a worker's row. Its lock is held already, unless it is a listener."""
     [(number,)] = db.query(sql.REGISTER_WORKER, (*worker_to_row(worker, token), now, now + lease_s, now))
     return number
 
 
 def _list_live_workers(db: Database) -> list[LiveWorker]:
-    """All workers that nobody has declared dead or retired, but for those by lease."""
+    """All live workers except listeners."""
     return [LiveWorker(*row) for row in db.query(sql.LIVE_WORKERS)]
 
 
 def _find_expired_listeners(db: Database, window: LeaseWindow) -> list[PresumedDeadWorker]:
-    """Workers by lease whose lease has passed within ``window``; they have no lock here."""
+    """Listeners whose lease has expired within ``window``. They have no file locks."""
     return [PresumedDeadWorker(*row, is_listener=True) for row in db.query(sql.EXPIRED_LISTENERS, window)]
-
-
-def _find_presumed_dead(
-    workers: Sequence[LiveWorker], locks: WorkerLocks, me: int | None, window: LeaseWindow
-) -> dict[PresumedDeadWorker, LiveWorker]:
-    """Those whose process is gone, or whose lease has passed within ``window``."""
-    found: dict[PresumedDeadWorker, LiveWorker] = {}
-    for worker in workers:
-        if worker.id == me:
-            continue
-        if locks.is_free(worker.token) or window.has_expired(worker.heartbeat_at, worker.lease_expires_at):
-            found[PresumedDeadWorker(worker.id, worker.name, worker.host, worker.pid)] = worker
-    return found

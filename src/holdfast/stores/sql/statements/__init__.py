@@ -1,7 +1,7 @@
 """Every SQL statement that the stores share, written once: see ``templates``.
 
-A module for each subject. ``Statements`` has all of them as attributes; those that only one database has stand in its
-own ``statements``.
+There is a module for each subject. ``Statements`` has all of them as attributes. Statements that only one database has
+are in its own ``statements`` module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.stores.sql.statements.runs import RunStatements
 from holdfast.stores.sql.statements.usage import ServerStatements, UsageStatements, ValueStatements
 
 MAX_INT64 = 2**63 - 1
-"""For a limit, or a number below which something is: more than there can be."""
+"""A limit, or an upper bound, that nothing reaches."""
 
 
 class Statements(

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from holdfast.stores.sql.ready_states import KEYED_READY, LIMITED_READY, ReadyState
 from holdfast.stores.sql.statements.columns import WORKER_COLUMNS
-from holdfast.stores.sql.templates import Catalog, Insert, Lookup, NamedQuery, Query, Upsert, flag
+from holdfast.stores.sql.templates import (
+    Catalog,
+    Insert,
+    Lookup,
+    NamedQuery,
+    Query,
+    Upsert,
+    flag,
+    get_names,
+    get_placeholders,
+    replace_on_conflict,
+)
 
 # What a worker serves. SQLite: ``workflows`` is a JSON list of names with their versions. PostgreSQL: two arrays.
 _SERVED = "queues:t[] workflows:t[] versions:t[] now:f"
 _QUEUE_SERVED = "(:queues IS NULL OR queue IN :queues)"
 _ENABLED = "NOT EXISTS (SELECT 1 FROM @disabled_workflows x WHERE x.workflow = w.name)"
 
-# The indexes are named for SQLite, which takes one that holds every run of a workflow for as good.
+# SQLite needs the names of the indexes: otherwise it may choose one that has every run of a workflow.
 _INDEXES = {ReadyState.TIMER: "runs_waking", ReadyState.DUE: "runs_due", ReadyState.SUSPECT: "runs_suspects"}
 _SQLITE_WORKFLOWS = (
     "(SELECT json_extract(value, '$[0]') AS name, json_extract(value, '$[1]') AS version FROM json_each(:workflows)) w"
@@ -32,7 +43,7 @@ _NEVER = "9e999"
 
 
 def _first_queued(ready: ReadyState, value: str) -> str:
-    """A value, if there is such a run."""
+    """A value, if such a run exists; else NULL."""
     return (
         f"(SELECT {value} FROM @runs[runs_queued] WHERE queue = o.name AND workflow = w.name AND version = w.version "
         f"AND ready_state = {ready} AND ready_state IN {LIMITED_READY} LIMIT 1)"
@@ -41,56 +52,47 @@ def _first_queued(ready: ReadyState, value: str) -> str:
 
 def _has_throttled(ready: ReadyState) -> str:
     return (
-        "(SELECT 1 FROM @runs[runs_by_key] WHERE queue = o.name AND queue_key = k.key "
-        f"AND ready_state = {ready} AND ready_state IN {KEYED_READY} AND workflow = w.name AND version = w.version "
-        "LIMIT 1) "
-        "IS NOT NULL"
+        f"(SELECT 1 FROM @runs[runs_by_key] WHERE queue = o.name AND queue_key = k.key AND ready_state = {ready} AND "
+        f"ready_state IN {KEYED_READY} AND workflow = w.name AND version = w.version LIMIT 1) IS NOT NULL"
     )
 
 
 _HAS_SLOT_FOR_KEY = (
     f"(o.key_concurrency IS NULL OR (SELECT count(*) {_RUNNING_RUNS} AND queue_key = k.key) < o.key_concurrency)"
 )
-# Keys that have no place come first, of which there are no more than runs that are executed; then those that wait for
-# their rate, the next one first: so the first that has something for this worker is as good as all of them.
+# Keys without a free slot come first, and there are no more of them than running runs. Then come keys that wait for
+# their rate, in the order of time. So the first key that has a run for this worker is enough.
 _SQLITE_THROTTLED_AT = (
     f"(SELECT CASE WHEN {_has_throttled(ReadyState.THROTTLED_STARTED)} THEN 0.0 ELSE max(k.recheck_at, "
-    "o.next_start_at) END "
-    f"FROM @queue_keys[queue_keys_throttled] k WHERE k.queue = o.name AND k.is_throttled = 1 AND {_HAS_SLOT_FOR_KEY} "
-    f"AND ({_has_throttled(ReadyState.THROTTLED_STARTED)} OR {_has_throttled(ReadyState.THROTTLED_UNSTARTED)}) ORDER "
-    "BY k.recheck_at LIMIT 1)"
+    "o.next_start_at) END FROM @queue_keys[queue_keys_throttled] k WHERE k.queue = o.name AND k.is_throttled = 1 AND "
+    f"{_HAS_SLOT_FOR_KEY} AND ({_has_throttled(ReadyState.THROTTLED_STARTED)} OR "
+    f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED)}) ORDER BY k.recheck_at LIMIT 1)"
 )
 _POSTGRES_THROTTLED_AT = (
     "(SELECT CASE WHEN b.begun THEN 0 ELSE greatest(k.recheck_at, o.next_start_at) END FROM @queue_keys k CROSS JOIN "
-    "LATERAL "
-    f"(SELECT {_has_throttled(ReadyState.THROTTLED_STARTED)} AS begun, "
-    f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED)} AS unbegun OFFSET 0) b "
-    f"WHERE k.queue = o.name AND k.is_throttled = 1 AND {_HAS_SLOT_FOR_KEY} AND (b.begun OR b.unbegun) "
-    "ORDER BY k.queue, k.recheck_at LIMIT 1)"
+    f"LATERAL (SELECT {_has_throttled(ReadyState.THROTTLED_STARTED)} AS begun, "
+    f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED)} AS unbegun OFFSET 0) b WHERE k.queue = o.name AND "
+    f"k.is_throttled = 1 AND {_HAS_SLOT_FOR_KEY} AND (b.begun OR b.unbegun) ORDER BY k.queue, k.recheck_at LIMIT 1)"
 )
 # When the first run of a limited queue can be claimed, as far as is known; NULL: not before something else happens.
 _SQLITE_LIMITED_AT = (
-    f"SELECT nullif(min(CASE WHEN {_first_queued(ReadyState.EXEMPT, '1')} THEN 0.0 WHEN o.concurrency IS NULL "
-    f"OR (SELECT count(*) {_RUNNING_RUNS}) < o.concurrency THEN "
-    f"min(coalesce({_first_queued(ReadyState.STARTED, '0.0')}, {_NEVER}), "
-    f"coalesce({_first_queued(ReadyState.UNSTARTED, 'o.next_start_at')}, {_NEVER}), coalesce({_SQLITE_THROTTLED_AT}, "
-    f"{_NEVER})) "
-    f"ELSE {_NEVER} END), {_NEVER}) FROM @queues o CROSS JOIN {_SQLITE_WORKFLOWS} "
-    f"WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
+    f"SELECT nullif(min(CASE WHEN {_first_queued(ReadyState.EXEMPT, '1')} THEN 0.0 WHEN o.concurrency IS NULL OR "
+    f"(SELECT count(*) {_RUNNING_RUNS}) < o.concurrency THEN min(coalesce({_first_queued(ReadyState.STARTED, '0.0')}, "
+    f"{_NEVER}), coalesce({_first_queued(ReadyState.UNSTARTED, 'o.next_start_at')}, {_NEVER}), "
+    f"coalesce({_SQLITE_THROTTLED_AT}, {_NEVER})) ELSE {_NEVER} END), {_NEVER}) FROM @queues o CROSS JOIN "
+    f"{_SQLITE_WORKFLOWS} WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
 )
 _POSTGRES_LIMITED_AT = (
     f"SELECT min(CASE WHEN {_first_queued(ReadyState.EXEMPT, '1')} IS NOT NULL THEN 0 WHEN p.has_places THEN "
     f"least({_first_queued(ReadyState.STARTED, '0')}, {_first_queued(ReadyState.UNSTARTED, 'o.next_start_at')}, "
-    f"{_POSTGRES_THROTTLED_AT}) "
-    "END)::float8 FROM @queues o CROSS JOIN LATERAL (SELECT CASE WHEN o.concurrency IS NULL THEN true "
-    f"ELSE (SELECT count(*) {_RUNNING_RUNS}) < o.concurrency END AS has_places OFFSET 0) p "
-    f"CROSS JOIN {_POSTGRES_WORKFLOWS} "
-    f"WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
+    f"{_POSTGRES_THROTTLED_AT}) END)::float8 FROM @queues o CROSS JOIN LATERAL (SELECT CASE WHEN o.concurrency IS "
+    f"NULL THEN true ELSE (SELECT count(*) {_RUNNING_RUNS}) < o.concurrency END AS has_places OFFSET 0) p CROSS JOIN "
+    f"{_POSTGRES_WORKFLOWS} WHERE o.paused_at IS NULL AND (:queues IS NULL OR o.name IN :queues) AND {_ENABLED}"
 )
 
 
 def _any(select: str) -> str:
-    """``EXISTS`` beside ``OR`` could be answered by PostgreSQL by reading all there is; this cannot."""
+    """Like ``EXISTS``, which PostgreSQL might answer by reading everything if it is used with ``OR``."""
     return f"({select} LIMIT 1) IS NOT NULL"
 
 
@@ -107,8 +109,15 @@ _IS_LIMITED = flag("due_state > 1")
 _IS_CANCELLED = flag("cancel_state <> ''")
 
 
+_DISABLED = "workflow:t disabled_at:f actor:t reason:t is_temporary:i"
+_SPEC = (
+    "name:t parameters:t id_template:t queue:t timeout_s:f tags:t budget:t is_agent:i max_deliveries:i announced_at:f "
+    "queue_key_template:t is_address:i inputs_schema:t"
+)
+
+
 class ClaimStatements(Catalog):
-    """What is due. The values are a mapping with what ``Database.served`` gives, ``queues`` and ``now``."""
+    """Which runs are due. The values are ``Database.to_served_parameters``, ``queues``, and ``now``."""
 
     HAS_DUE = NamedQuery(
         _SERVED,
@@ -132,41 +141,30 @@ class ClaimStatements(Catalog):
     )
     SUSPECTS = Lookup(
         "workflow:t version:t before:f max_rows:i",
-        f"SELECT key, queue, queue_key, priority, suspicion, {_IS_LIMITED}, {_IS_CANCELLED} "
-        f"FROM @runs[runs_suspects] WHERE ready_state = {ReadyState.SUSPECT} AND workflow = :workflow AND version = "
-        ":version "
-        "AND wake_at <= :before ORDER BY suspicion DESC, priority DESC, key LIMIT :max_rows",
+        f"SELECT key, queue, queue_key, priority, suspicion, {_IS_LIMITED}, {_IS_CANCELLED} FROM @runs[runs_suspects] "
+        f"WHERE ready_state = {ReadyState.SUSPECT} AND workflow = :workflow AND version = :version AND wake_at <= "
+        ":before ORDER BY suspicion DESC, priority DESC, key LIMIT :max_rows",
     )
 
     # Workflows
 
-    DISABLED_WORKFLOWS = Query("", "SELECT workflow, disabled_at, actor, reason, is_temporary FROM @disabled_workflows")
+    DISABLED_WORKFLOWS = Query("", f"SELECT {get_names(_DISABLED)} FROM @disabled_workflows")
     DISABLE_WORKFLOW = Query(
-        "workflow:t disabled_at:f actor:t reason:t is_temporary:i",
-        "INSERT INTO @disabled_workflows AS old (workflow, disabled_at, actor, reason, is_temporary) "
-        "VALUES (:workflow, :disabled_at, :actor, :reason, :is_temporary) ON CONFLICT (workflow) DO UPDATE "
-        "SET actor = excluded.actor, reason = excluded.reason, is_temporary = 0 "
+        _DISABLED,
+        f"INSERT INTO @disabled_workflows AS old ({get_names(_DISABLED)}) VALUES ({get_placeholders(_DISABLED)}) "
+        "ON CONFLICT (workflow) DO UPDATE SET actor = excluded.actor, reason = excluded.reason, is_temporary = 0 "
         "WHERE old.is_temporary = 1 AND excluded.is_temporary = 0",
     )
     ENABLE_WORKFLOW = Query(
         "workflow:t is_temporary:i",
         "DELETE FROM @disabled_workflows WHERE workflow = :workflow AND is_temporary >= :is_temporary",
     )
-    PUT_SPEC = Upsert(
-        "workflows",
-        "name:t parameters:t id_template:t queue:t timeout_s:f tags:t budget:t is_agent:i max_deliveries:i "
-        "announced_at:f queue_key_template:t is_address:i inputs_schema:t",
-        "name",
-    )
-    SPECS = Query(
-        "",
-        "SELECT name, parameters, id_template, queue, timeout_s, tags, budget, is_agent, max_deliveries, announced_at, "
-        "queue_key_template, is_address, inputs_schema FROM @workflows",
-    )
+    PUT_SPEC = Upsert("workflows", _SPEC, "name")
+    SPECS = Query("", f"SELECT {get_names(_SPEC)} FROM @workflows")
 
 
 def _distinct(column: str, index: str, order: str, condition: str) -> str:
-    """The different values of a column, found by one step through its index for each."""
+    """The distinct values of a column, with one step through its index for each."""
     first = f"SELECT {column} FROM @runs[{index}] WHERE {condition}"
     return (
         f"SELECT id FROM (WITH RECURSIVE e (id) AS (SELECT * FROM ({first} ORDER BY {order} LIMIT 1) x UNION ALL "
@@ -183,12 +181,12 @@ _LIVE = "SELECT id FROM @workers[workers_live] WHERE state = 'live'"
 class WorkerStatements(Catalog):
     """Statements about workers."""
 
-    # Whoever declares it dead locks its row against this; renewing a lease does not.
+    # Declaring the worker dead waits for this lock; renewing its lease does not.
     IS_WORKER_LIVE = Lookup(
         "worker:i", "SELECT 1 FROM @workers WHERE id = :worker AND state = 'live'", lock="FOR KEY SHARE"
     )
     WORKER = Query("id:i", f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id = :id")
-    # Those in the list, and all that are live or referred to by unfinished runs.
+    # Workers in the list, live workers, and workers that unfinished runs refer to.
     WORKERS = Query(
         "ids:i[]",
         sqlite=f"SELECT {WORKER_COLUMNS} FROM @workers WHERE id IN ({_LIVE} UNION {_OWNERS} UNION {_STARTERS} "
@@ -216,33 +214,24 @@ class WorkerStatements(Catalog):
     )
 
 
-_SCHEDULE_VALUES = (
-    "name:t workflow:t timing:t catch_up:t max_catch_up:i overlap:t is_declared_in_code:i options:t inputs:b "
-    "created_at:f fired_up_to:f"
-)
-_SCHEDULE_COLUMNS = ", ".join(value.partition(":")[0] for value in _SCHEDULE_VALUES.split())
+_SCHEDULE_CHANGES = "workflow:t timing:t catch_up:t max_catch_up:i overlap:t is_declared_in_code:i options:t inputs:b"
+_SCHEDULE = f"name:t {_SCHEDULE_CHANGES} created_at:f fired_up_to:f"
 _SCHEDULES = (
-    f"SELECT {_SCHEDULE_COLUMNS}, paused_at, last_run, last_skipped_at, EXISTS (SELECT 1 FROM @announcements a "
+    f"SELECT {get_names(_SCHEDULE)}, paused_at, last_run, last_skipped_at, EXISTS (SELECT 1 FROM @announcements a "
     "JOIN @workers w ON w.id = a.worker WHERE a.schedule = o.name AND w.state = 'live' AND w.lease_expires_at >= :now) "
     "FROM @schedules o"
 )
-_ADD_SCHEDULE = (
-    f"INSERT INTO @schedules AS o ({_SCHEDULE_COLUMNS}) "
-    f"VALUES ({', '.join(':' + name for name in _SCHEDULE_COLUMNS.split(', '))}) ON CONFLICT"
-)
+_ADD_SCHEDULE = f"INSERT INTO @schedules AS o ({get_names(_SCHEDULE)}) VALUES ({get_placeholders(_SCHEDULE)})"
 
 
 class ScheduleStatements(Catalog):
     """Statements about schedules."""
 
-    ADD_SCHEDULE = Query(_SCHEDULE_VALUES, f"{_ADD_SCHEDULE} DO NOTHING")
-    # ``created_at`` stays, and ``fired_up_to`` never becomes less.
+    ADD_SCHEDULE = Query(_SCHEDULE, f"{_ADD_SCHEDULE} ON CONFLICT DO NOTHING")
+    # ``created_at`` stays, and ``fired_up_to`` never decreases.
     PUT_SCHEDULE = Query(
-        _SCHEDULE_VALUES,
-        f"{_ADD_SCHEDULE} (name) DO UPDATE SET workflow = excluded.workflow, timing = excluded.timing, "
-        "catch_up = excluded.catch_up, max_catch_up = excluded.max_catch_up, overlap = excluded.overlap, "
-        "is_declared_in_code = excluded.is_declared_in_code, "
-        "options = excluded.options, inputs = excluded.inputs, "
+        _SCHEDULE,
+        f"{_ADD_SCHEDULE}{replace_on_conflict(get_names(_SCHEDULE_CHANGES).split(', '), 'name')}, "
         "fired_up_to = greatest(o.fired_up_to, excluded.fired_up_to)",
     )
     ANNOUNCE_SCHEDULE = Insert("announcements", "schedule:t worker:i", " ON CONFLICT DO NOTHING")
@@ -256,7 +245,7 @@ class ScheduleStatements(Catalog):
     DELETE_ANNOUNCEMENTS = Query("schedule:t", "DELETE FROM @announcements WHERE schedule = :schedule")
     SCHEDULES = Query("now:f", f"{_SCHEDULES} ORDER BY name")
     SCHEDULES_NAMED = Query("now:f names:t[]", f"{_SCHEDULES} WHERE name IN :names ORDER BY name")
-    # Without a run, the last one stays; so does the last tick that was skipped.
+    # Without a run, ``last_run`` stays the same; so does ``last_skipped_at``.
     ADVANCE_SCHEDULE = Query(
         "fired_up_to:f run:t last_skipped_at:f name:t if_was:f",
         "UPDATE @schedules SET fired_up_to = :fired_up_to, last_run = coalesce(nullif(:run, ''), last_run), "

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from holdfast.stores.sql.templates import get_names
+
 RUN_COLUMNS = (
     "key, id, workflow, queue, state, epoch, owner, starter, delivery_count, max_deliveries, wake_at, waits_for, "
-    "priority, "
-    "deadline, inputs, digest, seed, output, error, tags, python_version, created_at, finished_at, clock_started_at, "
-    "cancel_state, "
-    "paused_at, rewind, parent, forked_from, rewind_points, session, previous_run, has_budget, version, queue_key, "
-    "due_state, "
-    "is_delivery, suspicion"
+    "priority, deadline, inputs, digest, seed, output, error, tags, python_version, created_at, finished_at, "
+    "clock_started_at, cancel_state, paused_at, rewind, parent, forked_from, rewind_points, session, previous_run, "
+    "has_budget, version, queue_key, due_state, is_delivery, suspicion"
 )
 JOURNAL_COLUMNS = "seq, kind, position, name, ok, payload, at, started_at, attempts, worker, epoch, preview"
 RECORD_VALUES = (
     "run:i seq:i kind:i position:i ok:i at:f started_at:f attempts:i worker:i epoch:i name:t preview:t payload:b"
 )
-RECORD_COLUMNS = ", ".join(value.partition(":")[0] for value in RECORD_VALUES.split())
+RECORD_COLUMNS = get_names(RECORD_VALUES)
 ATTEMPT_VALUES = "run:i position:i attempt:i intent:i progress:b error:t at:f name:t retry_at:f failing_since:f"
 USED = "calls, input_tokens, output_tokens, cached_tokens, nano_usd, unpriced"
 ACCOUNT_COLUMNS = (
@@ -35,4 +34,4 @@ PAYLOAD_COLUMNS = (
     ("approvals", "arguments"),
     ("approvals", "answer"),
 )
-"""Where a reference to a large value may be: table and column."""
+"""The columns that may hold a reference to a large value, by table."""

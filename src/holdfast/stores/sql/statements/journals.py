@@ -1,4 +1,4 @@
-"""What belongs to one run: its journal, attempts, mailbox and links; and what a person's retry rewinds of them."""
+"""The journal, attempts, mailbox, and links of one run; and what a person's retry rewinds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, Named
 _IS_ANSWER = "substr(name, 1, 7) = 'answer:'"
 
 _REWIND = "run:i first:i failed:i[] positions:i timers:i"
-# As ``Rewind.takes``: what has no position goes, and what was issued after the first failure was seen.
+# As ``Rewind.should_remove``: records without a position, and commands issued after the first failure was delivered.
 _REWOUND = (
     f"run = :run AND seq >= :first AND (seq IN :failed OR kind IN ({RecordKind.DEADLINE}, {RecordKind.CANCEL}) "
     f"OR records.position >= CASE WHEN kind = {RecordKind.TIMER} THEN :timers ELSE :positions END)"
 )
 _ENDS = f"SELECT records.position FROM @records WHERE kind = {RecordKind.CHILD} AND"
 _IS_CANCELLED = f"EXISTS (SELECT 1 FROM @records WHERE run = runs.key AND kind = {RecordKind.CANCEL})"
-# Whether its queue has limits is decided anew.
+# Whether its queue has limits is decided again.
 _REOPENED_AS = (
     "CASE WHEN EXISTS (SELECT 1 FROM @queues o WHERE o.name = runs.queue) "
     f"THEN CASE epoch WHEN 0 THEN {ReadyState.UNSTARTED} ELSE {ReadyState.STARTED} END ELSE {ReadyState.DUE} END"
@@ -86,9 +86,9 @@ class MailboxStatements(Catalog):
     DELETE_ANSWER_SIGNAL = Delete(
         "signals", "run:i position:i", f"run = :run AND position = :position AND {_IS_ANSWER}"
     )
-    # The cursor is in every row, and there is a row without a signal, so that it is always known where to continue. On
-    # SQLite it is an id. On PostgreSQL ids are given out before the commit, so it is a transaction: nothing that is not
-    # committed yet is older than the oldest one that is still open now.
+    # The cursor is in every row, and there is a row without a signal, so the caller always knows where to continue. On
+    # SQLite the cursor is an id. On PostgreSQL ids are allocated before the commit, so it is a transaction: what is not
+    # committed yet is not older than the oldest open transaction.
     NEW_SIGNALS = Query(
         "cursor:i worker:i",
         sqlite="SELECT s.run, s.id, s.name, s.payload, s.sent_at, s.position, s.id FROM @signals s "
@@ -114,7 +114,7 @@ class MailboxStatements(Catalog):
         "SELECT l.position, c.id, l.link_state FROM @links l CROSS JOIN @runs c ON c.key = l.child "
         "WHERE l.parent = :parent ORDER BY l.parent, l.position",
     )
-    LINKED_RUNS = Lookup(  # whatever is not ``rules.LinkState.LATE``
+    LINKED_RUNS = Lookup(  # all but ``rules.LinkState.LATE``
         "parent:i",
         "SELECT l.position, c.id, c.digest FROM @links l CROSS JOIN @runs c ON c.key = l.child "
         "WHERE l.parent = :parent AND l.link_state <> 2",
@@ -126,10 +126,10 @@ class MailboxStatements(Catalog):
 
 
 class RewindStatements(Catalog):
-    """What a person's retry rewinds of a run that has ended. ``_REWIND`` is a mapping."""
+    """What a person's retry rewinds in an ended run. ``_REWIND`` is a mapping."""
 
     REOPENED_RUN = Query("key:i", "SELECT id, state, rewind FROM @runs WHERE key = :key")
-    # The runs that a run waits for, and will have no end of; and whether it had one.
+    # The runs that a run waits for whose end will not be in its journal; and whether it was there.
     PENDING_CHILDREN = NamedQuery(
         _REWIND,
         f"SELECT l.position, c.key, c.state, c.parent, l.position IN ({_ENDS} {_REWOUND}) FROM @links l "
@@ -142,7 +142,7 @@ class RewindStatements(Catalog):
         f"coalesce(payload, utf8('null')) FROM @records WHERE kind = {RecordKind.SIGNAL} AND {_REWOUND} ORDER BY seq",
     )
     DELETE_REWOUND_RECORDS = NamedQuery(_REWIND, f"DELETE FROM @records WHERE {_REWOUND}")
-    # Answers in the journal, and to approvals that were requested because of what is rewound.
+    # Answers to approvals that were requested because of what is rewound.
     DELETE_REWOUND_ANSWERS = NamedQuery(
         _REWIND, f"DELETE FROM @signals WHERE run = :run AND position >= :positions AND {_IS_ANSWER}"
     )
@@ -162,12 +162,11 @@ class RewindStatements(Catalog):
     )
     REOPEN_RUN = Query(
         "wake_at:f now:f key:i",
-        "UPDATE @runs SET state = 'pending', owner = NULL, delivery_count = 0, suspicion = 0, output = NULL, "
-        f"error = NULL, finished_at = NULL, due_state = {_REOPENED_AS}, "
-        f"ready_state = CASE WHEN {_REOPENED_AS} > {ReadyState.DUE} AND {_IS_CANCELLED} THEN {ReadyState.EXEMPT} "
-        f"ELSE {_REOPENED_AS} END, dedup_key = '', wake_at = :wake_at, "
-        "deadline = CASE WHEN deadline > :now THEN deadline END, result_claim = least(result_claim, 1), "
-        f"cancel_state = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = NULL, rewind = NULL "
-        "WHERE key = :key",
+        "UPDATE @runs SET state = 'pending', owner = NULL, delivery_count = 0, suspicion = 0, output = NULL, error = "
+        f"NULL, finished_at = NULL, due_state = {_REOPENED_AS}, ready_state = CASE WHEN {_REOPENED_AS} > "
+        f"{ReadyState.DUE} AND {_IS_CANCELLED} THEN {ReadyState.EXEMPT} ELSE {_REOPENED_AS} END, dedup_key = '', "
+        "wake_at = :wake_at, deadline = CASE WHEN deadline > :now THEN deadline END, result_claim = "
+        f"least(result_claim, 1), cancel_state = CASE WHEN {_IS_CANCELLED} THEN 'recorded' ELSE '' END, paused_at = "
+        "NULL, rewind = NULL WHERE key = :key",
     )
     SET_VERSION = Query("version:t key:i", "UPDATE @runs SET version = :version WHERE key = :key")

@@ -1,11 +1,12 @@
 """Lists of runs: the keys of a page (see ``run_lists``), and counts.
 
-On PostgreSQL, each has one index that it may use, whatever else is asked for. The order must come from that index, so
-all its columns are named in ``ORDER BY``, and none of them is bound to a single value: that would let the planner leave
-it out, and choose another index. What is only to be checked row by row is written so that no index can serve it
-(``key + 0``), not even one whose condition it implies.
+On PostgreSQL, each statement may use one index, whatever its other conditions are. The order must come from that index,
+so ``ORDER BY`` names all its columns, and none of them equals a single value: that would let the planner leave the
+column out and choose another index. Conditions that are checked row by row are written so that no index can serve them
+(``key + 0``), not even a partial one.
 
-``{filters}`` stands for conditions out of ``FILTERS``. ``:below`` and ``:lowest`` are the keys between which a page is.
+``{filters}`` stands for conditions from ``FILTERS``. A page has keys from ``:lowest`` up to, but not including,
+``:below``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _PAGE = "below:i lowest:i max_rows:i"
 
 
 class _Narrowing(NamedTuple):
-    """Something that narrows a list to few runs, or to those that stand together in an index."""
+    """A condition that leaves few runs, or runs that are adjacent in an index."""
 
     values: str
     sqlite_index: str
     column: str
     postgres_source: str = ""
-    """Where its index and the key are read from; if there is none, the runs are so few that they are sorted."""
+    """The source that has the index and the key; without one, the runs are so few that they are sorted."""
 
     @property
     def condition(self) -> str:
@@ -194,7 +195,7 @@ class ListStatements(Catalog):
         "(SELECT version FROM @runs WHERE workflow = w.name AND state = s.state ORDER BY workflow, state, key) r "
         "GROUP BY w.name, r.version",
     )
-    # Each of the two is the end of an index; together in one SELECT they would be a look at all there is.
+    # Each of the two is the end of an index; together in one SELECT they would scan all rows.
     CREATED_RANGE = Query("", "SELECT (SELECT min(created_at) FROM @runs), (SELECT max(created_at) FROM @runs)")
     CREATED_COUNTS = Lookup(
         "since:f before:f",

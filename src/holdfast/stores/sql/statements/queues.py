@@ -1,9 +1,9 @@
 """Queues with limits: see ``stores.queues``, and ``limited_queues`` for how a claim uses them.
 
-On PostgreSQL, the row of a queue is what claims take turns by: whoever takes runs from it holds the row
-(``NO KEY UPDATE``), and passes over those that others hold. Starts only want to be sure that the row stays
-(``KEY SHARE``), which is in no claim's way, nor in each other's; deleting it waits for them. So no run is put into a
-limited queue that is none any more. Claims wait for nobody: runs that others have locked are left for the next one.
+On PostgreSQL, claims from a queue take turns by its row: a claim locks the row (``NO KEY UPDATE``), and skips queues
+that other claims have locked. Starts only need the row to stay (``KEY SHARE``), which blocks neither claims nor other
+starts; deleting the row waits for them. So no run gets a turn in a queue that has lost its limits. Claims never wait:
+they leave runs that other transactions have locked to the next claim.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from holdfast.stores.sql.templates import (
     Update,
     Upsert,
     Write,
+    assign,
     flag,
 )
 
 _SKIP_LOCKED = "FOR NO KEY UPDATE SKIP LOCKED"
 _QUEUE_SETTINGS = "SELECT name, limits, declared_limits, is_overridden, paused_at, is_complete, rate_usage FROM @queues"
+_SETTINGS = "limits:t declared_limits:t is_overridden:i paused_at:f concurrency:i key_concurrency:i has_token_rate:i"
+_QUEUE_STATE = "turns:t rate_usage:t next_start_at:f"
 _IS_RUNNING = flag("state = 'running'")
 _IS_WAITING = flag("state <> 'running' AND paused_at IS NULL AND wake_at <= :now")
 _CANDIDATE = "SELECT key, queue_key, priority, turn, ready_state"
 
 
 def _queue(condition: str, order: str = "") -> dict[str, str]:
-    """A queue that is not paused, with the database's clock where that is not the worker's."""
+    """A queue that is not paused, with the database's clock if that is not the worker's."""
     text = (
         "SELECT name, limits, turns, rate_usage, next_start_at, {clock} FROM @queues WHERE paused_at IS NULL"
         + condition
@@ -50,7 +53,7 @@ def _has_throttled(ready: ReadyState, queue: str, key: str) -> str:
 
 
 def is_throttled(queue: str, key: str) -> str:
-    """Whether a key has runs that are set aside."""
+    """Whether a key has throttled runs."""
     return (
         f"({_has_throttled(ReadyState.THROTTLED_STARTED, queue, key)} OR "
         f"{_has_throttled(ReadyState.THROTTLED_UNSTARTED, queue, key)})"
@@ -58,7 +61,7 @@ def is_throttled(queue: str, key: str) -> str:
 
 
 def lock_listed(columns: str, condition: str, lock: str) -> Query:
-    """Those of the listed runs that fulfil a condition, locked in the order of their keys."""
+    """The listed runs that meet a condition, locked in the order of their keys."""
     return Query(
         "keys:i[]",
         sqlite=f"SELECT {columns} FROM @runs WHERE key IN :keys AND {condition} ORDER BY key",
@@ -88,15 +91,13 @@ class QueueStatements(Catalog):
     THROTTLED_KEYS = Lookup(
         "queue:t now:f max_rows:i",
         "SELECT key, rate_usage FROM @queue_keys[queue_keys_throttled] WHERE queue = :queue AND is_throttled = 1 AND "
-        "recheck_at <= :now "
-        "ORDER BY queue, recheck_at LIMIT :max_rows",
+        "recheck_at <= :now ORDER BY queue, recheck_at LIMIT :max_rows",
     )
     THROTTLED_RUNS = Lookup(
         "queue:t key:t ready_state:i workflow:t version:t max_rows:i",
         f"{_CANDIDATE} FROM @runs[runs_by_key] WHERE queue = :queue AND queue_key = :key AND ready_state = "
-        ":ready_state "
-        f"AND ready_state IN {KEYED_READY} AND workflow = :workflow AND version = :version "
-        "ORDER BY queue, queue_key, ready_state, workflow, version, priority DESC, turn, key LIMIT :max_rows",
+        f":ready_state AND ready_state IN {KEYED_READY} AND workflow = :workflow AND version = :version ORDER BY "
+        "queue, queue_key, ready_state, workflow, version, priority DESC, turn, key LIMIT :max_rows",
     )
     KEY_RATE_USAGE = Lookup("queue:t key:t", "SELECT rate_usage FROM @queue_keys WHERE queue = :queue AND key = :key")
     CONSUME_CHARGES = Query("queue:t", "DELETE FROM @queue_charges WHERE queue = :queue RETURNING key, tokens, at")
@@ -107,26 +108,21 @@ class QueueStatements(Catalog):
         f"WHERE queue = :queue AND queue_key = :key AND ready_state = :ready_state AND ready_state IN {KEYED_READY} "
         "LIMIT :max_rows)",
         postgres="UPDATE @runs SET ready_state = ready_state + 2 WHERE key = ANY(ARRAY(SELECT t.key FROM @rows CROSS "
-        "JOIN LATERAL "
-        "(SELECT key FROM @runs WHERE queue = :queue AND queue_key = :key AND ready_state = :ready_state "
+        "JOIN LATERAL (SELECT key FROM @runs WHERE queue = :queue AND queue_key = :key AND ready_state = :ready_state "
         f"AND ready_state IN {KEYED_READY} LIMIT :max_rows {_SKIP_LOCKED}) t))",
     )
     SAVE_QUEUE_STATE = Write(
-        "turns:t rate_usage:t next_start_at:f name:t",
-        sqlite="UPDATE @queues SET turns = :turns, rate_usage = :rate_usage, next_start_at = :next_start_at WHERE name "
-        "= :name",
-        postgres="UPDATE @queues o SET turns = :turns, rate_usage = :rate_usage, next_start_at = :next_start_at FROM "
-        "@rows "
-        "WHERE o.name = :name",
+        f"{_QUEUE_STATE} name:t",
+        sqlite=f"UPDATE @queues SET {assign(_QUEUE_STATE)} WHERE name = :name",
+        postgres=f"UPDATE @queues o SET {assign(_QUEUE_STATE)} FROM @rows WHERE o.name = :name",
     )
     SAVE_KEY_STATE = InsertSelected(
         "queue_keys",
         "queue, key, rate_usage, recheck_at, expires_at, is_throttled",
         "queue:t key:t rate_usage:t recheck_at:f expires_at:f",
-        f"SELECT :queue, :key, :rate_usage, CASE WHEN {_has_throttled(ReadyState.THROTTLED_STARTED, ':queue', ':key')} "
-        "THEN "
-        "0 "
-        f"ELSE :recheck_at END, :expires_at, {flag(is_throttled(':queue', ':key'))}",
+        "SELECT :queue, :key, :rate_usage, CASE WHEN "
+        f"{_has_throttled(ReadyState.THROTTLED_STARTED, ':queue', ':key')} THEN 0 ELSE :recheck_at END, :expires_at, "
+        f"{flag(is_throttled(':queue', ':key'))}",
         key="queue, key",
     )
 
@@ -138,7 +134,7 @@ class QueueStatements(Catalog):
         "SELECT turn FROM @queue_turns WHERE queue = :queue AND priority = :priority AND key = :key",
     )
     SAVE_TURN = Upsert("queue_turns", "queue:t priority:i key:t turn:i at:f", "queue, priority, key")
-    # As ``Database.read_fences``, and what a start that joins the run has to know.
+    # The columns of ``Database.read_fences``, and what a start that joins the run needs.
     DEDUP_OWNER = Lookup(
         "queue:t dedup_key:t",
         f"SELECT key, id, epoch, state, cancel_state, {flag('paused_at IS NOT NULL')}, 1, has_budget, "
@@ -151,8 +147,7 @@ class QueueStatements(Catalog):
         "inputs:b digest:b version:t deadline:f wake_at:f now:f key:i",
         "inputs = :inputs, digest = :digest, version = :version, deadline = :deadline, wake_at = :wake_at, "
         f"ready_state = CASE WHEN paused_at IS NOT NULL THEN NULL WHEN :wake_at > :now THEN {ReadyState.TIMER} ELSE "
-        "due_state "
-        "END",
+        "due_state END",
     )
     ADD_CHARGE = InsertSelected(
         "queue_charges",
@@ -167,7 +162,7 @@ class QueueStatements(Catalog):
         lock="FOR KEY SHARE",
     )
 
-    # What code and people say of queues
+    # Settings
 
     LOCK_QUEUE = Query("name:t", f"{_QUEUE_SETTINGS} WHERE name = :name", lock="FOR UPDATE")
     QUEUES = Query("", f"{_QUEUE_SETTINGS} ORDER BY name")
@@ -177,13 +172,7 @@ class QueueStatements(Catalog):
         " ON CONFLICT DO NOTHING",
     )
     UPDATE_QUEUE = Query(
-        "limits:t declared_limits:t is_overridden:i paused_at:f concurrency:i key_concurrency:i has_token_rate:i "
-        "name:t",
-        "UPDATE @queues SET limits = :limits, declared_limits = :declared_limits, is_overridden = :is_overridden, "
-        "paused_at = :paused_at, "
-        "concurrency = :concurrency, key_concurrency = :key_concurrency, has_token_rate = :has_token_rate, "
-        "next_start_at = 0 "
-        "WHERE name = :name",
+        f"{_SETTINGS} name:t", f"UPDATE @queues SET next_start_at = 0, {assign(_SETTINGS)} WHERE name = :name"
     )
     RECHECK_KEYS = Query("queue:t", "UPDATE @queue_keys SET recheck_at = 0 WHERE queue = :queue AND is_throttled = 1")
     SET_QUEUE_COMPLETE = Query("name:t", "UPDATE @queues SET is_complete = 1 WHERE name = :name")
@@ -209,8 +198,7 @@ class QueueStatements(Catalog):
     LIMIT_RUN = Update(
         "due_state:i turn:i key:i",
         f"due_state = :due_state, turn = :turn, ready_state = CASE WHEN ready_state = {ReadyState.DUE} THEN CASE WHEN "
-        "cancel_state <> '' "
-        f"THEN {ReadyState.EXEMPT} ELSE :due_state END ELSE ready_state END",
+        f"cancel_state <> '' THEN {ReadyState.EXEMPT} ELSE :due_state END ELSE ready_state END",
     )
     LOCK_LIMITED_RUNS = Query(
         "queue:t max_rows:i",
@@ -222,17 +210,15 @@ class QueueStatements(Catalog):
     )
     UNLIMIT_RUN = Update(
         "key:i",
-        f"due_state = {ReadyState.DUE}, turn = 0, "
-        f"ready_state = CASE WHEN ready_state BETWEEN {ReadyState.UNSTARTED} AND {ReadyState.EXEMPT} THEN "
-        f"{ReadyState.DUE} ELSE "
-        "ready_state END",
+        f"due_state = {ReadyState.DUE}, turn = 0, ready_state = CASE WHEN ready_state BETWEEN {ReadyState.UNSTARTED} "
+        f"AND {ReadyState.EXEMPT} THEN {ReadyState.DUE} ELSE ready_state END",
     )
     DELETE_QUEUE = Query("name:t", "DELETE FROM @queues WHERE name = :name")
     DELETE_TURNS = Query("queue:t", "DELETE FROM @queue_turns WHERE queue = :queue")
     DELETE_QUEUE_KEYS = Query("queue:t", "DELETE FROM @queue_keys WHERE queue = :queue")
     DELETE_CHARGES = Query("queue:t", "DELETE FROM @queue_charges WHERE queue = :queue")
 
-    # Keys that are in no use any more
+    # Unused keys
 
     LOCK_OLD_TURNS = Query(
         "at:f max_rows:i",
@@ -251,8 +237,7 @@ class QueueStatements(Catalog):
     LOCK_OLD_KEYS = Query(
         "expires_at:f max_rows:i",
         f"SELECT k.queue, k.key, {flag(is_throttled('k.queue', 'k.key'))} FROM @queue_keys k WHERE k.expires_at < "
-        ":expires_at "
-        "ORDER BY k.expires_at LIMIT :max_rows",
+        ":expires_at ORDER BY k.expires_at LIMIT :max_rows",
         lock="FOR UPDATE OF k SKIP LOCKED",
     )
     EXTEND_KEY = Write(

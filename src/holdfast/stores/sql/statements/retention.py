@@ -1,9 +1,9 @@
-"""Deleting runs that have ended: see ``stores.retention``, and ``sql.retention`` for how it is used.
+"""Deleting ended runs: see ``stores.retention``, and ``sql.retention`` for how these statements are used.
 
-Whether a large value is still needed is found by indexes that have only the rows with a reference in them, or with a
-payload that happens to be as long as one. On PostgreSQL, whoever is about to refer to a large value holds its row until
-the commit (``PUT_BLOB``). Whoever wants to delete one locks it first, which waits for the others, and looks for
-references in a statement of its own after that.
+Partial indexes tell whether a large value is still needed: they have only the rows with a reference, or with a payload
+of the same length. On PostgreSQL, a transaction that is about to refer to a large value locks its row until the commit
+(``PUT_BLOB``). A transaction that wants to delete one locks it first, which waits for the others, and looks for
+references in a later statement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RUN_SIZE = "octet_length(inputs) + coalesce(octet_length(output), 0) + coalesce
 
 
 def _select_references(table: str, *columns: str) -> Query:
-    """The references in some columns of the rows that belong to runs."""
+    """The references in some columns of the rows of runs."""
     found = f"SELECT {', '.join(columns)} FROM @{table} WHERE run IN :runs"
     each = " UNION ".join(f"SELECT {column} FROM found WHERE octet_length({column}) = 33" for column in columns)
     values = ", ".join(f"(t.{column})" for column in columns)
@@ -31,11 +31,10 @@ def _select_references(table: str, *columns: str) -> Query:
 
 
 def _delete_workers(by_lease: int, index: str, oldest_sqlite: str, oldest_postgres: str) -> Query:
-    """Those that have left or are dead, whose lease has ended before a time and before any of these runs was there."""
+    """Delete retired and dead workers whose lease ended before a time, and before the oldest of some runs existed."""
     found = (
         f"SELECT id, lease_expires_at FROM @workers[{index}] WHERE is_listener = {by_lease} AND state <> 'live' ORDER "
-        "BY id "
-        "LIMIT :max_rows"
+        "BY id LIMIT :max_rows"
     )
     unneeded = (
         "w.lease_expires_at < least(:before, coalesce(({oldest}), :now)) AND (SELECT 1 FROM @runs[runs_started] "
@@ -58,9 +57,8 @@ class RetentionStatements(Catalog):
         sqlite="SELECT key FROM @runs[runs_listed] WHERE workflow = :workflow AND state = :state AND key > :after "
         "AND key <= :last AND finished_at < :before ORDER BY key LIMIT :max_rows",
         postgres="SELECT key FROM (SELECT :workflow AS w, :state AS s, :after AS low, :last AS high, :before AS t) q "
-        "CROSS JOIN @runs WHERE (workflow, state, key) > (q.w, q.s, q.low) "
-        "AND (workflow, state, key) <= (q.w, q.s, q.high) AND finished_at < q.t ORDER BY workflow, state, key "
-        "LIMIT :max_rows",
+        "CROSS JOIN @runs WHERE (workflow, state, key) > (q.w, q.s, q.low) AND (workflow, state, key) <= (q.w, q.s, "
+        "q.high) AND finished_at < q.t ORDER BY workflow, state, key LIMIT :max_rows",
     )
     GROUP_MEMBER = Lookup(
         "key:i",
@@ -86,7 +84,7 @@ class RetentionStatements(Catalog):
     )
     LOCK_ENDED = lock_listed("key", "finished_at IS NOT NULL", "FOR UPDATE SKIP LOCKED")
 
-    # Runs, and what is swept away later
+    # Runs, and the rows that are swept later
 
     ADD_PRUNED = InsertSelected(
         "pruned",
@@ -115,7 +113,7 @@ class RetentionStatements(Catalog):
     DELETE_ATTEMPTS = Delete("attempts", "run:i")
     DELETE_SIGNALS = Delete("signals", "run:i")
     DELETE_SIGNAL_KEYS = Delete("signal_keys", "run:i")
-    # Tags are found by the tag alone in SQLite, so those of a run are read from its row.
+    # SQLite finds tags only by tag, so the tags of a run are read from its row.
     DELETE_TAGS = Write(
         "run:i",
         sqlite="DELETE FROM @run_tags WHERE run = :run AND tag IN (SELECT value FROM json_each("

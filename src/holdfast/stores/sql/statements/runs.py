@@ -1,12 +1,12 @@
-"""Runs: starting, reading and changing them, one row at a time."""
+"""Starting, reading, and changing runs, one row at a time."""
 
 from __future__ import annotations
 
 from holdfast.stores.sql.ready_states import READY_WHEN_DUE, THROTTLED_READY, ReadyState, ready_when_due
 from holdfast.stores.sql.statements.columns import RUN_COLUMNS
-from holdfast.stores.sql.templates import Catalog, Insert, Lookup, Query, Update
+from holdfast.stores.sql.templates import Catalog, Insert, Lookup, Query, Update, assign
 
-# Whoever started a run with a generated id is there to take its result when it ends, unless its process died before.
+# The starter of a run with a generated id gets its result when it ends, unless the starter died before.
 _RESULT_TAKEN = (
     "result_claim = CASE WHEN result_claim = 1 AND NOT EXISTS "
     "(SELECT 1 FROM @workers w WHERE w.id = runs.starter AND w.state = 'dead') THEN 2 ELSE result_claim END"
@@ -19,7 +19,12 @@ _RELEASED_AS = "state = 'pending', owner = NULL, ready_state = CASE WHEN paused_
 _RELEASED = _RELEASED_AS.format(READY_WHEN_DUE)
 _WOKEN = f"ready_state = CASE WHEN ready_state IN {THROTTLED_READY} THEN ready_state ELSE {READY_WHEN_DUE} END"
 _CANCEL_REQUESTED = "cancel_state = CASE cancel_state WHEN '' THEN 'requested' ELSE cancel_state END"
-# Those that are still being restored are left alone.
+_END = "state:t output:b error:b finished_at:f rewind:t"
+_RESTORED = (
+    "state:t epoch:i delivery_count:i wake_at:f waits_for:t cancel_state:t paused_at:f finished_at:f rewind:t output:b "
+    "error:b result_claim:i"
+)
+# Runs that are still being restored are left alone.
 _OVERDUE = "deadline <= :now AND finished_at IS NULL AND coalesce(paused_at, 1) <> 0"
 
 
@@ -34,7 +39,7 @@ def _select_listed(column: str, kind: str) -> Query:
 
 
 def _update_held(values: str, assignments: str, owner: str, state: str, condition: str = "") -> Query:
-    """A change of all runs that have a worker in the column ``owner``. They are locked in the order of their keys."""
+    """A change of all runs with a worker in the column ``owner``, locked in the order of their keys."""
     found = f"{owner} = :worker AND {owner} IS NOT NULL AND state || '' = '{state}'{condition}"
     return Query(
         values,
@@ -67,14 +72,12 @@ class RunStatements(Catalog):
         "runs",
         "key:i id:t workflow:t queue:t state:t epoch:i owner:i starter:i max_deliveries:i ready_state:i wake_at:f "
         "priority:i deadline:f result_claim:i python_version:t created_at:f clock_started_at:f parent:t forked_from:t "
-        "rewind_points:t digest:b "
-        "seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t due_state:i turn:i "
-        "dedup_key:t "
-        "is_debounced:i is_delivery:i",
+        "rewind_points:t digest:b seed:b tags:t inputs:b session:t previous_run:t has_budget:i version:t queue_key:t "
+        "due_state:i turn:i dedup_key:t is_debounced:i is_delivery:i",
         order="id",
     )
     TAG_RUN = Insert("run_tags", "tag:t run:i", " ON CONFLICT DO NOTHING")
-    # One that is locked just now is waited for: it is joined rather than started once more.
+    # This waits for a locked orphan, to join it instead of starting another run.
     FIND_ORPHAN = Query(
         "workflow:t digest:b version:t",
         f"SELECT {RUN_COLUMNS} FROM @runs WHERE result_claim = 1 AND workflow = :workflow AND digest = :digest "
@@ -105,13 +108,13 @@ class RunStatements(Catalog):
         "suspicion = 0, parked_by = CASE WHEN :by_holder = 1 THEN runs.owner END",
     )
     RELEASE_RUN = Update("wake_at:f key:i", f"{_RELEASED}, wake_at = :wake_at")
-    # It is due at ``wake_at``, even if that is over.
+    # It is due at ``wake_at``, even if that has passed.
     RELEASE_LATER = Update(
         "wake_at:f counted:i key:i",
         f"{_RELEASED_AS.format(f'CASE WHEN suspicion > 1 THEN {ReadyState.SUSPECT} ELSE {ReadyState.TIMER} END')}, "
         "wake_at = :wake_at, delivery_count = delivery_count + :counted",
     )
-    # Of a dead worker.
+    # For runs of a dead worker.
     REQUEUE_RUN = Update(
         "wake_at:f delivery_count:i suspicion:i key:i",
         f"{_RELEASED_AS.format(ready_when_due(':suspicion'))}, wake_at = :wake_at, delivery_count = :delivery_count, "
@@ -126,10 +129,7 @@ class RunStatements(Catalog):
     WAKE_PARKED_BY = _update_held(
         "now:f worker:i", f"{_WOKEN}, wake_at = :now", "parked_by", "waiting", " AND paused_at IS NULL"
     )
-    FINISH_RUN = Update(
-        "state:t output:b error:b finished_at:f rewind:t key:i",
-        "state = :state, output = :output, error = :error, finished_at = :finished_at, rewind = :rewind, " + _ENDED,
-    )
+    FINISH_RUN = Update(f"{_END} key:i", f"{assign(_END)}, {_ENDED}")
     MARK_RUN_DEAD = Update(
         "delivery_count:i error:b finished_at:f key:i",
         f"state = 'dead', delivery_count = :delivery_count, error = :error, finished_at = :finished_at, {_ENDED}",
@@ -161,12 +161,11 @@ class RunStatements(Catalog):
     REQUESTS = Query(
         "worker:i",
         "SELECT key, cancel_state = 'requested', paused_at IS NOT NULL FROM @runs[runs_requested] WHERE owner = "
-        ":worker "
-        "AND owner IS NOT NULL AND (cancel_state = 'requested' OR paused_at IS NOT NULL) AND state = 'running' ORDER "
-        "BY key",
+        ":worker AND owner IS NOT NULL AND (cancel_state = 'requested' OR paused_at IS NOT NULL) AND state = "
+        "'running' ORDER BY key",
     )
 
-    # Runs by delivery whose deadline has passed
+    # Delivered runs whose deadline has passed
 
     OVERDUE = Query(
         "now:f max_rows:i",
@@ -184,15 +183,8 @@ class RunStatements(Catalog):
 
     # Archives
 
-    HAS_UNCLAIMED_RESULT = Query("key:i", "SELECT result_claim FROM @runs WHERE key = :key")
-    RESTORE_RUN = Update(
-        "state:t epoch:i delivery_count:i wake_at:f waits_for:t cancel_state:t paused_at:f finished_at:f rewind:t "
-        "output:b "
-        "error:b result_claim:i key:i",
-        "state = :state, epoch = :epoch, delivery_count = :delivery_count, ready_state = NULL, wake_at = :wake_at, "
-        "waits_for = :waits_for, cancel_state = :cancel_state, paused_at = :paused_at, finished_at = :finished_at, "
-        "rewind = :rewind, output = :output, error = :error, result_claim = :result_claim",
-    )
+    RESULT_CLAIM = Query("key:i", "SELECT result_claim FROM @runs WHERE key = :key")
+    RESTORE_RUN = Update(f"{_RESTORED} key:i", f"ready_state = NULL, {assign(_RESTORED)}")
     # A run that is being restored is paused at 0.
     ACTIVATE_RUN = Update(
         "ready_state:i paused_at:f key:i",

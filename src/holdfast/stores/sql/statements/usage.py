@@ -1,19 +1,28 @@
-"""What runs use: their accounts, reservations, and the sums of each day; and large values.
+"""Usage of runs: accounts, reservations, and daily sums; and large values.
 
-On PostgreSQL, what was used on a day is added up in several rows. All runs of a workflow use something of the same
-model on the same day, so one row for that would be locked by every worker, each until its commit is on disk. So there
-are several, by *slots*, and a transaction writes to the one of its connection, as the server numbers these: two that
-are open at the same time have different numbers. Rows are locked in their order, and after everything else that is
-locked, so that nobody waits for another in a circle.
+On PostgreSQL, the usage of a day is summed up in several rows. All runs of a workflow use the same model on the same
+day, so every worker would lock a single row, each until its commit is on disk. So there are several rows, by *slots*,
+and a transaction writes to the slot of its connection's process id: connections that are open at the same time rarely
+share one. Rows are locked in order, and after all other rows, so that transactions cannot deadlock.
 """
 
 from __future__ import annotations
 
 from holdfast.stores.sql.statements.columns import ACCOUNT_COLUMNS, MEMORY_COLUMNS, USED
-from holdfast.stores.sql.templates import Catalog, Delete, Insert, Lookup, Query, Upsert, Write
+from holdfast.stores.sql.templates import (
+    Catalog,
+    Delete,
+    Insert,
+    Lookup,
+    Query,
+    Upsert,
+    Write,
+    get_names,
+    get_placeholders,
+)
 
 SLOTS = 32
-"""The largest number of rows for one day, workflow and model."""
+"""The maximum number of rows for one day, workflow, and model."""
 
 _USED = USED.split(", ")
 _ADDED = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in _USED)
@@ -47,7 +56,7 @@ class UsageStatements(Catalog):
     DELETE_RESERVATION = Delete("reservations", "run:i position:i")
 
     ADD_DAILY_USAGE = Write(
-        "day:t model:t calls:i input_tokens:i output_tokens:i cached_tokens:i nano_usd:i unpriced:i run:i",
+        f"day:t model:t {' '.join(f'{name}:i' for name in _USED)} run:i",
         sqlite=f"INSERT INTO @spending AS t (day, model, {USED}, workflow) "
         f"SELECT :day, :model, {', '.join(f':{name}' for name in _USED)}, workflow FROM @runs WHERE key = :run "
         f"ON CONFLICT (day, workflow, model) DO UPDATE SET {_ADDED}",
@@ -66,9 +75,9 @@ class UsageStatements(Catalog):
 
 
 class ValueStatements(Catalog):
-    """Large values, memories, and what servers keep."""
+    """Large values and memories."""
 
-    # One that is there is locked: nobody deletes it before the commit (see ``retention``).
+    # An existing one is locked, so that it is not deleted before the commit (see ``retention``).
     PUT_BLOB = Insert(
         "blobs",
         "hash:b size:i data:b",
@@ -93,15 +102,15 @@ class ValueStatements(Catalog):
 _DOCUMENT = "kind, name, data, version, created_at, updated_at"
 _DOCUMENT_VALUES = "kind:t name:t created_at:f updated_at:f data:b"
 _ADD_DOCUMENT = (
-    "INSERT INTO @documents AS d (kind, name, created_at, updated_at, data, version) "
-    "VALUES (:kind, :name, :created_at, :updated_at, :data, 1) ON CONFLICT"
+    f"INSERT INTO @documents AS d ({get_names(_DOCUMENT_VALUES)}, version) "
+    f"VALUES ({get_placeholders(_DOCUMENT_VALUES)}, 1) ON CONFLICT"
 )
 _AUDIT_VALUES = "at:f key_id:t key_name:t action:t target:t outcome:t remote_address:t"
-_AUDIT = ", ".join(value.partition(":")[0] for value in _AUDIT_VALUES.split())
+_AUDIT = get_names(_AUDIT_VALUES)
 
 
 class ServerStatements(Catalog):
-    """What servers keep: documents, and the audit log."""
+    """Documents and the audit log of servers."""
 
     PUT_DOCUMENT = Query(
         _DOCUMENT_VALUES,

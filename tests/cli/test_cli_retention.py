@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_project import Project
 
-from holdfast.cli.journals.archives import read_archive
+from holdfast.services.archive_files import read_archive
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -120,7 +120,7 @@ def test_a_run_that_needs_another_one_is_not_imported_without_it(seeded: Project
     file, other = seeded.folder / "runs.jsonl", f"sqlite:///{seeded.folder / 'other.db'}"
     seeded.here("export", "--all", "--workflow", "order", "-o", str(file))
     head, line, end = file.read_text().splitlines()
-    waits = {**json.loads(line), "links": [{"position": 0, "child_id": "elsewhere"}]}
+    waits = {**json.loads(line), "extras": {"links": [{"position": 0, "child_id": "elsewhere"}]}}
     file.write_text("\n".join([head, json.dumps(waits), end]))
     done = seeded.here("import", str(file), "--url", other)
     assert done.code == 1

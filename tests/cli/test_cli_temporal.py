@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import temporal_server
 from holdfast.cli import main
-from holdfast.cli.journals.archives import iter_archive_lines
 from holdfast.errors import StoreError
+from holdfast.services.archive_files import iter_archive_lines
 from holdfast.stores.contract import WorkflowSpec
 from holdfast.stores.operations import NewRun, StartRun
 from holdfast.stores.urls import create_store

@@ -11,7 +11,6 @@ from typing import IO
 
 import click
 
-from holdfast.cli.journals.archives import iter_archive_lines
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, make_printable
 from holdfast.cli.shared.options import STATES, format_example, refuse_server, url_option
@@ -19,6 +18,7 @@ from holdfast.cli.shared.store_access import get_run, open_existing_store, run_c
 from holdfast.client.client import Client
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
+from holdfast.services.archive_files import iter_archive_lines
 from holdfast.services.journal_files import Journal
 from holdfast.stores.contract import RunFilter, Store
 from holdfast.stores.encrypted import EncryptedStore, unwrap_store

@@ -14,12 +14,12 @@ from typing import IO, NamedTuple
 
 import click
 
-from holdfast.cli.journals.archives import read_archive
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, format_list
 from holdfast.cli.shared.options import format_example, json_option, store_only_option
 from holdfast.cli.shared.store_access import is_store_present
 from holdfast.errors import UsageError
+from holdfast.services.archive_files import read_archive
 from holdfast.stores.archives import NOT_ACTIVATED, ArchivedRun
 from holdfast.stores.contract import Store
 from holdfast.stores.encrypted import unwrap_store

@@ -99,4 +99,4 @@ def _diagnose_clock(skew_s: float, round_trip_s: float) -> CheckResult:
         return ok("clock", "agrees with that of the server")
     ahead = "ahead of" if skew_s < 0 else "behind"
     message = f"{format_duration(abs(skew_s))} {ahead} that of the server"
-    return warn("clock", message, "let both be set by NTP: times that are info here are off by that much")
+    return warn("clock", message, "let both be set by NTP: times shown here are off by that much")

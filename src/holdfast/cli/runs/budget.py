@@ -22,7 +22,7 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import duration_option, format_example, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
 from holdfast.cli.shared.tables import Cell, print_table
@@ -51,12 +51,7 @@ _MAX_RUNS = 5_000
 @click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="Maximum cost.")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Maximum input and output tokens.")
 @click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Maximum model calls.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.0, min_open=True),
-    metavar="S",
-    help="Maximum time in model calls and tools; the time that a run waits does not count.",
-)
+@duration_option("--seconds", help="Maximum time in model calls and tools; the time that a run waits does not count.")
 @json_changes_option
 @url_option
 def budget(run_id: str, as_json: bool, url: str | None, **limits: float | None) -> None:

@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 import click
 
 from holdfast.cli.shared.formatting import format_ago, format_command, format_duration, format_error
-from holdfast.cli.shared.options import format_example, json_changes_option, run_ids_argument, url_option
+from holdfast.cli.shared.options import (
+    duration_option,
+    format_example,
+    json_changes_option,
+    run_ids_argument,
+    url_option,
+)
 from holdfast.cli.shared.outcomes import Outcome, change_each, print_outcomes
 from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
@@ -22,12 +28,8 @@ from holdfast.reports.run_info import RunInfo
 
 @click.command(epilog=format_example("holdfast cancel etl-acme", "holdfast cancel etl-acme etl-bolt --wait 30"))
 @run_ids_argument
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(min=0.0),
-    metavar="S",
-    help="Wait up to S seconds until they have ended; exits with 1 if they have not.",
+@duration_option(
+    "--wait", "wait_s", min_s=0, help="Wait this long until they have ended; exits with 1 if they have not."
 )
 @json_changes_option
 @url_option

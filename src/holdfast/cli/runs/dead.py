@@ -21,15 +21,18 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.group import CommandGroup, list_by_default
 from holdfast.cli.shared.options import (
     DEFAULT_LIMIT,
-    YES_HELP,
+    before_option,
+    dry_run_option,
     format_example,
     json_changes_option,
     json_option,
     limit_option,
+    listing_group,
     url_option,
+    workflow_option,
+    yes_option,
 )
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import format_store_command, run_client
@@ -38,19 +41,12 @@ from holdfast.reports.dead_runs import DeadRun
 from holdfast.services.json_form import to_json
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    epilog=format_example(
-        "holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d"
-    ),
-)
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@listing_group("holdfast dead", "holdfast dead retry etl-acme", "holdfast dead purge --all --older-than 30d")
+@workflow_option
 @limit_option
-@click.option("--before", metavar="ID", help="Continue after this run, the last one of the previous page.")
+@before_option
 @json_option("A JSON array of runs, each as in `GET /v1/dead-runs`.")
 @url_option
-@list_by_default
 def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, url: str | None) -> None:
     """List dead runs, and what they were doing.
 
@@ -111,7 +107,7 @@ def show_dead_run(run_id: str, as_json: bool, url: str | None) -> None:
 @click.option("--workflow", metavar="W", help="All dead runs of this workflow.")
 @click.option("--all", "everything", is_flag=True, help="All dead runs.")
 @run_again_option
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@yes_option
 @json_changes_option
 @url_option
 def retry_dead(
@@ -138,8 +134,8 @@ def retry_dead(
 @click.argument("run_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All dead runs; requires --older-than.")
 @click.option("--older-than", type=parse_past_datetime, metavar="WHEN", help=OLDER_THAN_HELP)
-@click.option("--dry-run", is_flag=True, help="Delete nothing; only report what would be deleted.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@dry_run_option
+@yes_option
 @json_option("A JSON object: see `holdfast prune`.")
 @url_option
 def purge(

@@ -14,7 +14,15 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_bytes, format_count, make_printable
-from holdfast.cli.shared.options import TERMINAL_STATES, YES_HELP, format_example, json_option, url_option
+from holdfast.cli.shared.options import (
+    TERMINAL_STATES,
+    dry_run_option,
+    format_example,
+    json_option,
+    url_option,
+    workflow_option,
+    yes_option,
+)
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import get_run, open_client
 from holdfast.errors import UsageError
@@ -71,13 +79,13 @@ class PruneRequest:
     type=click.Choice(TERMINAL_STATES),
     help="Runs in this state; may be repeated. Default: completed and cancelled.",
 )
-@click.option("--workflow", metavar="W", help="Only runs of this workflow.")
+@workflow_option
 @click.option("--keep", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N of each workflow.")
 @click.option(
     "--unclaimed", is_flag=True, help="Also runs whose result was never received, because their script was killed."
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing; only report what would be deleted.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@dry_run_option
+@yes_option
 @json_option(
     "A JSON object: dry_run, run_count, record_count, blob_count (large values), size_bytes, "
     "kept_by_reason (a number for each reason)."

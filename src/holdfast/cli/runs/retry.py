@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, format_list, make_printable, to_one_line
-from holdfast.cli.shared.options import RETRYABLE_STATES, YES_HELP, format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import RETRYABLE_STATES, format_example, json_changes_option, url_option, yes_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import get_run, open_client, run_client
@@ -89,7 +89,7 @@ class RunSelection:
 @click.option("--error", metavar="TEXT", help="Only runs with this text in the type or message of their error.")
 @run_again_option
 @click.option("--version", metavar="VERSION", help="Continue with the code of another version of the workflow.")
-@click.option("--yes", is_flag=True, help=YES_HELP)
+@yes_option
 @json_changes_option
 @url_option
 def retry(

@@ -10,8 +10,8 @@ from typing import Any, cast
 import click
 
 from holdfast.cli.shared.formatting import make_printable, print_error, print_json
-from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.parsing import parse_duration, parse_json_option
+from holdfast.cli.shared.options import duration_option, format_example, json_option, url_option
+from holdfast.cli.shared.parsing import parse_json_option
 from holdfast.cli.shared.store_access import run_client, try_get_run, with_store_options
 from holdfast.client.client import Client
 from holdfast.client.handle import Handle
@@ -43,7 +43,7 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 @click.option("--key", metavar="KEY", help="Its key in the queue.")
 @click.option("--dedup", metavar="KEY", help="Join the unfinished run that was started with this KEY, if there is one.")
 @click.option("--priority", type=int, metavar="N", help="Among runs that are due, a higher priority starts first.")
-@click.option("--delay", type=parse_duration, metavar="DURATION", help="Start this much later: 90s, 10m, or 2h.")
+@duration_option("--delay", min_s=0, help="Start this much later: 90, '10 min', or 1h30m.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the run; may be repeated.")
 @click.option("--version", metavar="V", help="The version of its code. Default: the newest that is served.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print what it returned.")

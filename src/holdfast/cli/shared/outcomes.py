@@ -85,6 +85,12 @@ def print_outcomes(url: str | None, outcomes: Sequence[Outcome], *, as_json: boo
     return 1 if any(outcome.error is not None for outcome in outcomes) else 0
 
 
+def print_change(as_json: bool, *, name: str, changed: bool, message: str, **fields: str | None) -> None:
+    """Print the message about a change to something other than a run, or with ``as_json`` all of this as an object."""
+    change = {"name": name, "changed": changed, "message": message, **fields}
+    print(json.dumps(change) if as_json else make_printable(message))
+
+
 def error_to_json(error: HoldfastError | None) -> dict[str, str] | None:
     """An error for ``--json``."""
     return None if error is None else {"type": type(error).__name__, "message": str(error)}

@@ -71,7 +71,7 @@ _UNSUPPORTED_KEYWORDS: Final = ("unevaluatedProperties", "unevaluatedItems", "$r
 
 
 class SchemaViolation(NamedTuple):
-    """What is wrong with a part of a value."""
+    """A part of a value that does not match a schema."""
 
     path: tuple[str | int, ...]
     json_path: str
@@ -100,9 +100,9 @@ def check_schema(schema: Mapping[str, Any], subject: str) -> None:
 
 
 def find_violations(schema: Any, value: Any, subject: str, max_count: int) -> list[SchemaViolation]:
-    """The first ``max_count`` faults of a value. Raises ``InputError`` if the schema cannot be applied in bounded time.
+    """The first ``max_count`` violations in a value.
 
-    ``subject`` names the schema, and begins the error message.
+    Raises ``InputError``, which begins with ``subject``, if the schema cannot be applied in bounded time.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -134,7 +134,7 @@ class UnusableSchema(Exception):
     """A schema that cannot be applied in bounded time. The message completes a sentence about the schema."""
 
 
-# What a schema may be
+# Limits of schemas
 
 
 def _collect_objects(schema: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
@@ -229,11 +229,11 @@ def _measure_bounded_schema(schema: Any) -> int:
     return size
 
 
-# Applying it
+# Applying schemas
 
 
 class _CheckState:
-    """What applying a schema to a value may still take, and what was found out meanwhile."""
+    """The steps that are left for a check, and what it has computed."""
 
     def __init__(self) -> None:
         self.steps_left = MAX_STEPS

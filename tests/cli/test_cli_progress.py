@@ -60,6 +60,7 @@ from holdfast.cli.shared import event_loop
 event_loop._PROGRESS_DELAY_S = 0
 main({json.dumps(command)})
 """
+    assert history.here("export", "--all", "--output", str(history.folder / "all.jsonl")).code == 0  # for the import
     assert expected in history.python_on_a_terminal("-c", code)
 
 

@@ -31,7 +31,7 @@ from holdfast.cli.shared.group import F
 from holdfast.cli.shared.options import format_example, json_changes_option, json_option, limit_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_json_or_text
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError, RunNotFound, UnknownApproval
 from holdfast.services.approvals import Answer, ApprovalInfo, describe_form_fields
@@ -71,7 +71,7 @@ def approvals(
 
     async def fetch(client: Client) -> list[ApprovalInfo]:
         if run_id is not None:
-            await get_run(client, run_id)  # its error names similar ids
+            await client.get(run_id)  # an unknown run has no approvals, but is an error
         return await client.approvals(run_id, workflow=workflow, assignee=assignee, all=include_closed, limit=limit + 1)
 
     found = run_client(url, fetch)

@@ -24,7 +24,7 @@ from holdfast.cli.shared.formatting import (
 )
 from holdfast.cli.shared.options import duration_option, format_example, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.cli.shared.tables import Cell, print_table
 from holdfast.client.client import Client
 from holdfast.core.states import RunState
@@ -66,7 +66,7 @@ def budget(run_id: str, as_json: bool, url: str | None, **limits: float | None) 
             url, lambda client: _change_budget(client, run_id, changes) if changes else _fetch_outcome(client, run_id)
         )
         sys.exit(print_outcomes(url, [outcome], as_json=as_json))
-    _print_budget(create_console(), run_client(url, lambda client: _fetch_budget(client, run_id)), url)
+    _print_budget(create_console(), run_client(url, lambda client: client.budget(run_id)), url)
 
 
 def print_budget_table(usage: RunUsage | RunBudget) -> None:
@@ -78,14 +78,9 @@ def print_budget_table(usage: RunUsage | RunBudget) -> None:
     print_table(("", "budget", "used", "left"), rows, right_columns=(1, 2, 3), header_style="dim", indent=6)
 
 
-async def _fetch_budget(client: Client, run_id: str) -> BudgetInfo:
-    await get_run(client, run_id)  # its error names similar ids
-    return await client.budget(run_id)
-
-
 async def _fetch_outcome(client: Client, run_id: str) -> Outcome:
     try:
-        run = await get_run(client, run_id)
+        run = await client.get(run_id)
         info = await client.budget(run_id)
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
@@ -139,7 +134,7 @@ def _print_children(out: Console, info: BudgetInfo, url: str | None) -> None:
 
 async def _change_budget(client: Client, run_id: str, changes: Mapping[str, Any]) -> Outcome:
     try:
-        run = await get_run(client, run_id)
+        run = await client.get(run_id)
         before = await client.budget(run_id)
         if before.budget is None and not run.state.is_terminal:
             raise UsageError(_explain_no_budget(before))

@@ -18,7 +18,7 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
     wrap_text,
 )
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client, with_store_options
+from holdfast.cli.shared.store_access import format_store_command, run_client, with_store_options
 from holdfast.client.client import Client
 from holdfast.errors import UsageError
 from holdfast.reports.conversations import ConversationMessage, message_to_json
@@ -39,7 +39,6 @@ def show_conversation(url: str | None, run_id: str, *, full: bool, as_json: bool
     """Print the conversation of an agent's run."""
 
     async def fetch(client: Client) -> tuple[RunReport, list[ConversationMessage]]:
-        await get_run(client, run_id)  # its error names similar ids
         return await client.describe(run_id, limit=1), await client.conversation(run_id)
 
     run, messages = run_client(url, fetch)

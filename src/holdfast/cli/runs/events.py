@@ -18,7 +18,7 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
 )
 from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.store_access import format_store_command, get_run, run_client
+from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.client.client import Client
 from holdfast.reports.events import Event
 
@@ -45,7 +45,6 @@ def events(run_id: str, follow: bool, after: str | None, as_json: bool, url: str
     printer = _JsonEventPrinter() if as_json else _TextEventPrinter(create_console())
 
     async def print_events(client: Client) -> None:
-        await get_run(client, run_id)  # its error names similar ids
         async for event in client.events(run_id, after, follow=follow):
             printer.print_event(event)
             printer.last_event = event

@@ -11,7 +11,7 @@ from holdfast.cli.shared.formatting import format_count
 from holdfast.cli.shared.options import format_example, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_step
-from holdfast.cli.shared.store_access import get_run, run_client
+from holdfast.cli.shared.store_access import run_client
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.reports.retry_preview import describe_record
@@ -45,7 +45,6 @@ def fork(run_id: str, at: str | None, output: str | None, new_id: str | None, as
 
 async def _fork(client: Client, run_id: str, at: int | str | None, output: Any, new_id: str | None) -> Outcome:
     try:
-        await get_run(client, run_id)
         records = (await client.export(run_id)).records
         step = None if at is None else find_step(records, at, run_id)
         handle = await client.fork(run_id, at=at, with_output=output, id=new_id)

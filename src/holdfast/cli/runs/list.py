@@ -36,7 +36,6 @@ from holdfast.cli.shared.options import (
 from holdfast.cli.shared.parsing import parse_past_datetime
 from holdfast.cli.shared.store_access import (
     format_store_command,
-    get_run,
     run_client,
     store_options,
     with_store_options,
@@ -179,7 +178,7 @@ def runs(as_json: bool, url: str | None, **options: Any) -> None:
 
 async def _fetch_page(client: Client, query: RunQuery) -> _Page:
     if query.before is not None:
-        await get_run(client, query.before)  # its error names similar ids
+        await client.get(query.before)  # an unknown run has no next page, but is an error
     found = await query.fetch(client)
     runs = found[: query.limit]
     off = sorted(await client.disabled_workflows())

@@ -24,7 +24,7 @@ from holdfast.cli.shared.options import (
     yes_option,
 )
 from holdfast.cli.shared.parsing import parse_past_datetime
-from holdfast.cli.shared.store_access import get_run, open_client
+from holdfast.cli.shared.store_access import open_client
 from holdfast.errors import UsageError
 from holdfast.services.retention import PruneReport
 
@@ -51,7 +51,7 @@ class PruneRequest:
         """Delete the runs, or only report which ones."""
         async with open_client(url) as client:
             for run_id in self.run_ids or ():
-                await get_run(client, run_id)
+                await client.get(run_id)
             age = 0.0 if self.older_than is None else time.time() - self.older_than.timestamp()
             return await client.prune(
                 max(0.0, age),

@@ -15,7 +15,7 @@ from holdfast.cli.shared.formatting import format_count, format_list, make_print
 from holdfast.cli.shared.options import RETRYABLE_STATES, format_example, json_changes_option, url_option, yes_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_past_datetime
-from holdfast.cli.shared.store_access import get_run, open_client, run_client
+from holdfast.cli.shared.store_access import open_client, run_client
 from holdfast.client.client import Client
 from holdfast.core.records import Record, RecordKind
 from holdfast.core.states import RunState
@@ -183,7 +183,6 @@ async def _find_runs(url: str | None, selection: RunSelection, found: list[RunIn
 
 async def _retry(client: Client, run_id: str, run_again: bool, version: str | None) -> Outcome:
     try:
-        await get_run(client, run_id)
         before = await client.export(run_id)
         taken = find_rewound_records(before.run, before.records)
         children = find_reopened_children(before.run, taken, await _fetch_child_runs(client, taken))

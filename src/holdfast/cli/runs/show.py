@@ -35,8 +35,7 @@ from holdfast.cli.shared.formatting import (
     wrap_text,
 )
 from holdfast.cli.shared.options import format_example, json_option, url_option
-from holdfast.cli.shared.store_access import get_run, run_client, with_store_options
-from holdfast.client.client import Client
+from holdfast.cli.shared.store_access import run_client, with_store_options
 from holdfast.codec import preview_arguments
 from holdfast.core.states import RunState
 from holdfast.reports.model_replies import parse_refusal_reason
@@ -84,12 +83,7 @@ def show(run_id: str, conversation: bool, full: bool, as_json: bool, url: str | 
 
 def show_run(url: str | None, run_id: str, *, as_json: bool) -> None:
     """Print the report of a run."""
-
-    async def fetch_report(client: Client) -> RunReport:
-        await get_run(client, run_id)  # its error names similar ids
-        return await client.describe(run_id, limit=None, full=True)
-
-    report = run_client(url, fetch_report)
+    report = run_client(url, lambda client: client.describe(run_id, limit=None, full=True))
     if as_json:
         print_json(to_json(report))
         return

@@ -12,9 +12,9 @@ from holdfast.cli.shared.formatting import print_warning
 from holdfast.cli.shared.options import format_example, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_or_text
-from holdfast.cli.shared.store_access import build_run_not_found, run_client, try_get_run
+from holdfast.cli.shared.store_access import run_client, try_get_run
 from holdfast.client.client import Client
-from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
 
 
@@ -50,8 +50,6 @@ async def _send(client: Client, run_id: str, name: str, value: Any, dedup: str |
         before = await try_get_run(client, run_id)
         changed = await client.signal(run_id, name, value, id=dedup)
         run = await try_get_run(client, run_id)
-    except RunNotFound:
-        return await outcome_from_error(client, run_id, await build_run_not_found(client, run_id))
     except HoldfastError as error:
         return await outcome_from_error(client, run_id, error)
     message = (

@@ -93,7 +93,10 @@ def create_server_client(url: str | None) -> HttpClient:
 
 @asynccontextmanager
 async def open_client(url: str | None) -> AsyncGenerator[Client]:
-    """A client of the store at ``url``, which must exist, or of a server."""
+    """A client of the store at ``url``, which must exist, or of a server.
+
+    A ``RunNotFound`` that is raised with it names similar ids.
+    """
     if not is_server_url(url):
         store, url = resolve_store(url)
         await _await_opening(url, _check_store_present(store, url))
@@ -101,6 +104,8 @@ async def open_client(url: str | None) -> AsyncGenerator[Client]:
     try:
         await _await_opening(url, client.open(OPEN_TIMEOUT_S))
         yield client
+    except RunNotFound as error:
+        raise await build_run_not_found(client, error.run_id) from None
     finally:
         await client.close()
 
@@ -157,14 +162,6 @@ async def _check_store_present(store: Store, url: str) -> None:
     place = split_namespace(store.url)[0]
     others = f" (there are {format_list(known)})" if known else ""
     raise UsageError(f"there is no namespace {store.namespace!r} in {place} yet{others}. {_CREATION_HINT}")
-
-
-async def get_run(client: Client, run_id: str) -> RunInfo:
-    """The run with this id. If there is none, the error names similar ids."""
-    try:
-        return await client.get(run_id)
-    except RunNotFound:
-        raise await build_run_not_found(client, run_id) from None
 
 
 async def build_run_not_found(client: Client, run_id: str) -> RunNotFound:

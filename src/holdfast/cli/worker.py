@@ -6,9 +6,9 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.options import (
+    command,
     count_option,
     duration_option,
-    format_example,
     log_options,
     set_up_log,
     store_only_option,
@@ -17,12 +17,10 @@ from holdfast.worker.worker_process import serve
 from holdfast.worker.workflow_loader import load_workflows
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast worker app:etl",
-        "holdfast worker agents:researcher",
-        "holdfast worker jobs/app.py --queue nightly --concurrency 20",
-    )
+@command(
+    "holdfast worker app:etl",
+    "holdfast worker agents:researcher",
+    "holdfast worker jobs/app.py --queue nightly --concurrency 20",
 )
 @click.argument("target")
 @click.option("--queue", "queues", multiple=True, metavar="Q", help="Serve only this queue; may be repeated.")

@@ -140,23 +140,26 @@ class UnusableSchema(Exception):
 def _collect_objects(schema: Mapping[str, Any], subject: str) -> list[Mapping[str, Any]]:
     """All objects in a schema. Raises ``InputError`` for one that is too deep or has too much in it."""
     found: list[Mapping[str, Any]] = []
-    waiting: list[tuple[Any, int]] = [(schema, 1)]
-    count = 0
-    while waiting:
-        one, depth = waiting.pop()
-        count += 1
+    for count, (one, level) in enumerate(_iter_values(schema), 1):
         if count > MAX_SCHEMA_VALUES:
             raise InputError(f"{subject} is too large: its JSON schema may have {MAX_SCHEMA_VALUES:,} values")
-        inner: Iterable[Any] = ()
+        if level > MAX_SCHEMA_DEPTH:
+            raise InputError(f"{subject} is nested too deeply: its JSON schema may have {MAX_SCHEMA_DEPTH} levels")
         if isinstance(one, dict):
             found.append(cast("dict[str, Any]", one))
-            inner = cast("dict[str, Any]", one).values()
-        elif isinstance(one, list):
-            inner = cast("list[Any]", one)
-        if inner and depth > MAX_SCHEMA_DEPTH:
-            raise InputError(f"{subject} is nested too deeply: its JSON schema may have {MAX_SCHEMA_DEPTH} levels")
-        waiting += ((item, depth + 1) for item in inner)
     return found
+
+
+def _iter_values(schema: Any) -> Iterator[tuple[Any, int]]:
+    """All values in a schema, and how many containers each is in."""
+    waiting: list[tuple[Any, int]] = [(schema, 0)]
+    while waiting:
+        one, level = waiting.pop()
+        yield one, level
+        if isinstance(one, dict):
+            waiting += ((item, level + 1) for item in cast("dict[str, Any]", one).values())
+        elif isinstance(one, list):
+            waiting += ((item, level + 1) for item in cast("list[Any]", one))
 
 
 def _iter_patterns(part: Mapping[str, Any]) -> Iterator[str]:
@@ -211,10 +214,8 @@ def _find_dialect(schema: Any) -> Any:
 
 def _measure_bounded_schema(schema: Any) -> int:
     """The number of values in a schema. Raises ``UnusableSchema`` for keywords that bypass the limits."""
-    waiting: list[Any] = [schema]
     size = 0
-    while waiting:
-        one = waiting.pop()
+    for one, _ in _iter_values(schema):
         size += 1
         if isinstance(one, dict):
             part = cast("dict[str, Any]", one)
@@ -223,9 +224,6 @@ def _measure_bounded_schema(schema: Any) -> int:
             for rule in _UNSUPPORTED_KEYWORDS:
                 if rule in part:
                     raise UnusableSchema(f"has the keyword {rule}, which cannot be checked here")
-            waiting += part.values()
-        elif isinstance(one, list):
-            waiting += cast("list[Any]", one)
     return size
 
 

@@ -13,7 +13,7 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, make_printable
-from holdfast.cli.shared.options import STATES, format_example, refuse_server, url_option
+from holdfast.cli.shared.options import STATES, command, refuse_server, url_option
 from holdfast.cli.shared.store_access import open_existing_store, run_client
 from holdfast.core.states import RunState
 from holdfast.errors import UsageError
@@ -24,12 +24,10 @@ from holdfast.stores.encrypted import EncryptedStore, unwrap_store
 _PAGE_SIZE = 500
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast export etl-acme > etl-acme.json",
-        "holdfast export etl-acme -o etl-acme.json",
-        "holdfast export --all -o runs.jsonl",
-    )
+@command(
+    "holdfast export etl-acme > etl-acme.json",
+    "holdfast export etl-acme -o etl-acme.json",
+    "holdfast export --all -o runs.jsonl",
 )
 @click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")

@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.formatting import format_count, format_list
-from holdfast.cli.shared.options import format_example, json_option, store_only_option
+from holdfast.cli.shared.options import command, json_option, store_only_option
 from holdfast.cli.shared.store_access import is_store_present
 from holdfast.errors import UsageError
 from holdfast.services.archive_files import read_archive
@@ -29,12 +29,10 @@ from holdfast.stores.urls import create_store, resolve_store_url
 _PAGE_SIZE = 500
 
 
-@click.command(
-    "import",
-    epilog=format_example(
-        "holdfast import runs.jsonl --url postgresql://localhost/app",
-        "holdfast export --all | holdfast import - --url ...",
-    ),
+@command(
+    "holdfast import runs.jsonl --url postgresql://localhost/app",
+    "holdfast export --all | holdfast import - --url ...",
+    name="import",
 )
 @click.argument("file")
 @click.option("--skip-existing", is_flag=True, help="Skip runs whose ids exist already.")

@@ -28,7 +28,7 @@ from holdfast.cli.shared.formatting import (
     to_one_line,
 )
 from holdfast.cli.shared.group import F
-from holdfast.cli.shared.options import format_example, json_changes_option, json_option, limit_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, json_option, limit_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_option, parse_json_or_text
 from holdfast.cli.shared.store_access import format_store_command, run_client
@@ -44,9 +44,7 @@ _INDENT = 4
 # Listing
 
 
-@click.command(
-    epilog=format_example("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
-)
+@command("holdfast approvals", "holdfast approvals deploy-7 --all", "holdfast approvals --for ann")
 @click.argument("run_id", metavar="[ID]", required=False)
 @click.option("--all", "include_closed", is_flag=True, help="Also closed approvals: answered, or no longer needed.")
 @click.option("--workflow", metavar="W", help="Only approvals of runs of this workflow.")
@@ -163,12 +161,10 @@ def _answer_options(command: F) -> F:
     return command
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast approve 3mkjh2t65l7y",
-        "holdfast approve 3mkj production",
-        """holdfast approve 3mkj --value '{"days": 3}' --by ann""",
-    )
+@command(
+    "holdfast approve 3mkjh2t65l7y",
+    "holdfast approve 3mkj production",
+    """holdfast approve 3mkj --value '{"days": 3}' --by ann""",
 )
 @click.argument("approval_id", metavar="ID")
 @click.argument("value", required=False)
@@ -209,7 +205,7 @@ def approve(
     sys.exit(print_outcomes(url, [outcome], as_json=as_json))
 
 
-@click.command(epilog=format_example("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"'))
+@command("holdfast deny 3mkjh2t65l7y", 'holdfast deny 3mkj --reason "not on a Friday"')
 @click.argument("approval_id", metavar="ID")
 @_answer_options
 @json_changes_option

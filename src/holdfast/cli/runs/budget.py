@@ -22,7 +22,7 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     to_one_line,
 )
-from holdfast.cli.shared.options import duration_option, format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, duration_option, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.cli.shared.tables import Cell, print_table
@@ -46,7 +46,7 @@ _MAX_RUNS = 5_000
 """How many runs below a run are read, to say which of them continue."""
 
 
-@click.command(epilog=format_example("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40"))
+@command("holdfast budget research-7", "holdfast budget research-7 --usd 5 --turns 40")
 @click.argument("run_id", metavar="ID")
 @click.option("--usd", type=click.FloatRange(min=0.0, min_open=True), metavar="DOLLARS", help="Maximum cost.")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Maximum input and output tokens.")

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from holdfast.cli.runs.prune import OLDER_THAN_HELP, PruneRequest, prune_runs
+from holdfast.cli.runs.prune import OLDER_THAN_HELP, prune_runs
 from holdfast.cli.runs.retry import RunSelection, retry_runs, retry_selected, run_again_option
 from holdfast.cli.runs.show import show_run
 from holdfast.cli.shared.formatting import (
@@ -155,5 +155,7 @@ def purge(
         raise click.UsageError("say which: some ids, or --all.")
     if everything and older_than is None:
         raise click.UsageError("--all needs --older-than, such as 30d.")
-    request = PruneRequest(older_than, ("dead",), run_ids=run_ids or None, dry_run=dry_run, yes=yes)
-    sys.exit(prune_runs(url, request, as_json=as_json))
+    ids = run_ids or None
+    sys.exit(
+        prune_runs(url, older_than=older_than, run_ids=ids, dry_run=dry_run, yes=yes, as_json=as_json, state=("dead",))
+    )

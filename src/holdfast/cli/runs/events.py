@@ -17,7 +17,7 @@ from holdfast.cli.shared.formatting import (
     make_printable,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.store_access import format_store_command, run_client
 from holdfast.client.client import Client
 from holdfast.reports.events import Event
@@ -26,11 +26,7 @@ _MAX_VALUE_CHARS = 200
 """How much of a value is shown."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs..."
-    )
-)
+@command("holdfast events research-7 --follow", "holdfast events research-7 --follow --json --after WzEs...")
 @click.argument("run_id", metavar="ID")
 @click.option("--follow", is_flag=True, help="Continue with new events, until the run has ended.")
 @click.option("--after", metavar="OFFSET", help="Only events after the one with this offset.")

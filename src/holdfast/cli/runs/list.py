@@ -25,7 +25,7 @@ from holdfast.cli.shared.formatting import (
 from holdfast.cli.shared.options import (
     DEFAULT_LIMIT,
     before_option,
-    format_example,
+    command,
     json_option,
     limit_option,
     states_option,
@@ -130,11 +130,7 @@ class _Page:
     """The open approvals, by the ids of their runs."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json"
-    )
-)
+@command("holdfast runs --state failed --state dead --since 2h", "holdfast runs --workflow etl --text acme --json")
 @states_option
 @workflow_option
 @tag_option

@@ -34,7 +34,7 @@ from holdfast.cli.shared.formatting import (
     value_to_json,
     wrap_text,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.store_access import run_client, with_store_options
 from holdfast.codec import preview_arguments
 from holdfast.core.states import RunState
@@ -57,11 +57,7 @@ _INTERNAL_FRAME = re.compile(r"[/\\](holdfast[/\\](core|engine|authoring|agents|
 """Frames between those of the user's code: this package, and the pool that plain steps run in."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json"
-    )
-)
+@command("holdfast show etl-acme", "holdfast show research-7 --conversation --full", "holdfast show etl-acme --json")
 @click.argument("run_id", metavar="ID")
 @click.option("--conversation", is_flag=True, help="Of an agent's run: the conversation, instead of the journal.")
 @click.option("--full", is_flag=True, help="With --conversation: long texts, too, in full.")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast.cli.shared.formatting import print_warning
-from holdfast.cli.shared.options import format_example, json_changes_option, url_option
+from holdfast.cli.shared.options import command, json_changes_option, url_option
 from holdfast.cli.shared.outcomes import Outcome, outcome_from_error, print_outcomes
 from holdfast.cli.shared.parsing import parse_json_or_text
 from holdfast.cli.shared.store_access import run_client, try_get_run
@@ -18,11 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast signal order-7 approved true", 'holdfast signal order-7 note "call first" --id note-from-ann'
-    )
-)
+@command("holdfast signal order-7 approved true", 'holdfast signal order-7 note "call first" --id note-from-ann')
 @click.argument("run_id", metavar="ID")
 @click.argument("name")
 @click.argument("value", required=False)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import click
 
 from holdfast.cli.shared.formatting import make_printable, print_error, print_json
-from holdfast.cli.shared.options import duration_option, format_example, json_option, url_option
+from holdfast.cli.shared.options import command, duration_option, json_option, url_option
 from holdfast.cli.shared.parsing import parse_json_option
 from holdfast.cli.shared.store_access import run_client, try_get_run, with_store_options
 from holdfast.client.client import Client
@@ -27,13 +27,11 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 """By position, and by name."""
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast start report acme",
-        "holdfast start order customer=acme amount=1200 --tag eu",
-        "holdfast start research 'What is entanglement?' --wait",
-        'holdfast start order --inputs \'{"customer": "acme", "amount": 1200}\' --id order-7',
-    )
+@command(
+    "holdfast start report acme",
+    "holdfast start order customer=acme amount=1200 --tag eu",
+    "holdfast start research 'What is entanglement?' --wait",
+    'holdfast start order --inputs \'{"customer": "acme", "amount": 1200}\' --id order-7',
 )
 @click.argument("workflow")
 @click.argument("arguments", metavar="[[NAME=]VALUE]...", nargs=-1)

@@ -6,21 +6,19 @@ import click
 
 from holdfast.cli.shared.event_loop import run_in_loop
 from holdfast.cli.shared.options import (
+    command,
     count_option,
     duration_option,
-    format_example,
     log_options,
     set_up_log,
     store_only_option,
 )
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast serve",
-        "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
-        "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
-    )
+@command(
+    "holdfast serve",
+    "holdfast serve --host 0.0.0.0 --host-name agents.example.com --tls-cert cert.pem --tls-key key.pem",
+    "holdfast serve --trust-proxy 10.0.0.7 --host-name agents.example.com",
 )
 @click.option(
     "--host",

@@ -147,6 +147,11 @@ name_argument = click.argument("name")
 run_ids_argument = click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
 
 
+def command(*examples: str, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command with these examples in its help. By default its name is that of the function."""
+    return click.command(name, epilog=format_example(*examples))
+
+
 def listing_group(*examples: str) -> Callable[[Callable[..., Any]], CommandGroup]:
     """A group of commands that lists what there is if no command is named. It needs ``url_option``."""
 

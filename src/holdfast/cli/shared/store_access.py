@@ -110,14 +110,19 @@ async def open_client(url: str | None) -> AsyncGenerator[Client]:
         await client.close()
 
 
-def run_client(url: str | None, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+def run_client(
+    url: str | None,
+    request: Callable[[Client], Coroutine[Any, Any, T]],
+    *,
+    format_progress: Callable[[], str] | None = None,
+) -> T:
     """Open a client of the store or the server at ``url``, and await what ``request`` asks of it."""
 
     async def run() -> T:
         async with open_client(url) as client:
             return await request(client)
 
-    return run_in_loop(run())
+    return run_in_loop(run(), format_progress=format_progress)
 
 
 @asynccontextmanager

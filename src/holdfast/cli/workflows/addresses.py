@@ -6,22 +6,19 @@ from typing import Any
 
 import click
 
-from holdfast.cli.shared.formatting import create_console, format_duration, make_printable, print_json, to_one_line
-from holdfast.cli.shared.options import duration_option, format_example, json_option, listing_group, url_option
+from holdfast.cli.shared.formatting import format_duration, make_printable, print_json, to_one_line
+from holdfast.cli.shared.options import command, duration_option, format_example, json_option, listing_group, url_option
 from holdfast.cli.shared.parsing import parse_json_or_text
 from holdfast.cli.shared.store_access import run_client, try_get_run
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_listing
 from holdfast.client.client import Client
 from holdfast.errors import NotAllowed, RunNotFound
 from holdfast.services.addresses import AddressInfo
 from holdfast.services.json_form import to_json
 
 
-@click.command(
-    epilog=format_example(
-        'holdfast send data-pipeline \'{"customer": "acme"}\'',
-        "holdfast send mailer hello --id mail-7 --deadline '1 min'",
-    )
+@command(
+    'holdfast send data-pipeline \'{"customer": "acme"}\'', "holdfast send mailer hello --id mail-7 --deadline '1 min'"
 )
 @click.argument("address")
 @click.argument("payload", required=False)
@@ -74,15 +71,6 @@ def addresses(as_json: bool, url: str | None) -> None:
     An address exists as soon as something is sent to it or a process listens on it.
     """
     found = run_client(url, lambda client: client.addresses.list())
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        create_console().print(
-            "no addresses yet: one exists as soon as something is sent to it (`holdfast send NAME`) or a process "
-            "listens on it"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -93,7 +81,12 @@ def addresses(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("address", "deliveries", "deadline", "lease", "delivered"), rows, right_columns=(1,))
+    header = ("address", "deliveries", "deadline", "lease", "delivered")
+    empty_text = (
+        "no addresses yet: one exists as soon as something is sent to it (`holdfast send NAME`) or a process "
+        "listens on it"
+    )
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text, right_columns=(1,))
 
 
 def _describe_delivery(address: AddressInfo) -> str:

@@ -16,7 +16,7 @@ from holdfast.cli.shared.formatting import (
     print_json,
     to_one_line,
 )
-from holdfast.cli.shared.options import format_example, json_option, url_option
+from holdfast.cli.shared.options import command, json_option, url_option
 from holdfast.cli.shared.store_access import format_store_command, run_client, with_store_options
 from holdfast.cli.shared.tables import print_table
 from holdfast.client.client import Client
@@ -28,11 +28,7 @@ from holdfast.services.lookup import suggest_name
 from holdfast.services.stalls import explain_unserved
 
 
-@click.command(
-    epilog=format_example(
-        "holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable"
-    )
-)
+@command("holdfast disable researcher", 'holdfast disable researcher --reason "wrong prices"', "holdfast disable")
 @click.argument("workflow", required=False)
 @click.option("--reason", default="", help="Why, for others to read.")
 @json_option(
@@ -53,7 +49,7 @@ def disable(workflow: str | None, reason: str, as_json: bool, url: str | None) -
         _set_enabled(url, workflow, enabled=False, reason=reason, as_json=as_json)
 
 
-@click.command(epilog=format_example("holdfast enable researcher"))
+@command("holdfast enable researcher")
 @click.argument("workflow")
 @json_option("A JSON object: workflow, disabled, changed, run_count (unfinished runs), stall_reason, message.")
 @url_option

@@ -7,17 +7,14 @@ from typing import Any
 import click
 
 from holdfast.cli.shared.formatting import (
-    create_console,
     format_count,
-    print_json,
     to_one_line,
 )
 from holdfast.cli.shared.options import format_example, json_option, listing_group, url_option
 from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import run_client
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_listing
 from holdfast.client.client import Client
-from holdfast.services.json_form import to_json
 from holdfast.services.policies import Policy, PolicyInfo
 
 _BREACH_EFFECTS = {
@@ -38,14 +35,6 @@ def policies(as_json: bool, url: str | None) -> None:
     when a limit is reached. Servers enforce policies: one must be running (`holdfast serve`).
     """
     found = run_client(url, lambda client: client.policies.list())
-    if as_json:
-        print_json(to_json(found))
-        return
-    if not found:
-        create_console().print(
-            "there is no policy yet: `holdfast policies set AGENT --usd 20 --on-breach pause` makes one"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -56,7 +45,9 @@ def policies(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("agent", "runs today", "spent today", "on breach", "now"), rows)
+    header = ("agent", "runs today", "spent today", "on breach", "now")
+    empty_text = "there is no policy yet: `holdfast policies set AGENT --usd 20 --on-breach pause` makes one"
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
 
 
 def _describe_status(info: PolicyInfo) -> str:

@@ -22,7 +22,7 @@ from holdfast.cli.shared.formatting import (
 from holdfast.cli.shared.options import format_example, json_option, listing_group, name_argument, url_option
 from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import format_store_command, run_client
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_lines, print_listing, print_table
 from holdfast.client.client import Client
 from holdfast.services.json_form import to_json
 from holdfast.services.queues import QueueInfo
@@ -40,33 +40,24 @@ def queues(as_json: bool, url: str | None) -> None:
     set here apply at once, for all workers, and override those in code until they are reset.
     """
     found, now = run_client(url, lambda client: client.queues.list()), time.time()
-    if as_json:
-        print_json(to_json(found))
-        return
-    out = create_console()
-    if not found:
-        out.print(
-            'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
-            "`holdfast queues set llm --concurrency 10`"
+    rows = [
+        (
+            to_one_line(one.name),
+            one.limits_text,
+            f"{one.running_count:,}",
+            f"{one.waiting_count:,}",
+            Text(_describe_status(one, now), "yellow" if one.blocked_reason else ""),
         )
-        return
-    print_table(
-        ("queue", "limits", "running", "waiting", "now"),
-        [
-            (
-                to_one_line(one.name),
-                one.limits_text,
-                f"{one.running_count:,}",
-                f"{one.waiting_count:,}",
-                Text(_describe_status(one, now), "yellow" if one.blocked_reason else ""),
-            )
-            for one in found
-        ],
-        right_columns=(2, 3),
+        for one in found
+    ]
+    header = ("queue", "limits", "running", "waiting", "now")
+    empty_text = (
+        'no queue has limits yet: `@workflow(queue=Queue("llm", concurrency=10))` gives one some, and so does '
+        "`holdfast queues set llm --concurrency 10`"
     )
-    for one in found:
-        for note in _build_notes(one, now, url):
-            out.print(Text(make_printable(f"{one.name!r} {note}")))
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text, right_columns=(2, 3))
+    if not as_json:
+        print_lines([f"{one.name!r} {note}" for one in found for note in _build_notes(one, now, url)])
 
 
 def _describe_status(queue: QueueInfo, now: float) -> str:
@@ -115,8 +106,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
         print_field(out, label, make_printable(text), indent=2, label_width=9)
     if any(key.key for key in one.keys):
         _print_keys(one)
-    for note in _build_notes(one, now, url):
-        out.print(Text(make_printable(f"it {note}")))
+    print_lines([f"it {note}" for note in _build_notes(one, now, url)])
 
 
 def _print_keys(queue: QueueInfo) -> None:

@@ -24,7 +24,7 @@ from holdfast.cli.shared.formatting import (
 from holdfast.cli.shared.options import format_example, json_option, listing_group, name_argument, url_option
 from holdfast.cli.shared.outcomes import print_change
 from holdfast.cli.shared.store_access import format_store_command, run_client, try_get_run, with_store_options
-from holdfast.cli.shared.tables import print_table
+from holdfast.cli.shared.tables import print_lines, print_listing
 from holdfast.client.client import Client
 from holdfast.errors import HoldfastError
 from holdfast.reports.run_info import RunInfo
@@ -49,16 +49,6 @@ def schedules(as_json: bool, url: str | None) -> None:
     the tag `schedule:NAME`.
     """
     found, now = run_client(url, lambda client: client.schedules.list()), time.time()
-    if as_json:
-        print_json(to_json(found))
-        return
-    out = create_console()
-    if not found:
-        out.print(
-            'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
-            "`client.schedules.create(...)` makes one"
-        )
-        return
     rows = [
         (
             to_one_line(one.name),
@@ -70,10 +60,14 @@ def schedules(as_json: bool, url: str | None) -> None:
         )
         for one in found
     ]
-    print_table(("schedule", "workflow", "when", "next", "last run", "catch-up"), rows)
-    for one in found:
-        for note in _build_notes(one, now, url):
-            out.print(Text(make_printable(f"{one.name!r} {note}")))
+    header = ("schedule", "workflow", "when", "next", "last run", "catch-up")
+    empty_text = (
+        'there is no schedule yet: `@workflow(schedule=Schedule(cron="0 2 * * *"))` declares one, '
+        "`client.schedules.create(...)` makes one"
+    )
+    print_listing(found, header, rows, as_json=as_json, empty_text=empty_text)
+    if not as_json:
+        print_lines([f"{one.name!r} {note}" for one in found for note in _build_notes(one, now, url)])
 
 
 def _describe_timing(timing: str) -> str:
@@ -155,8 +149,7 @@ def show(name: str, as_json: bool, url: str | None) -> None:
     for label, text in facts:
         if text:
             print_field(out, label, make_printable(text), indent=2, label_width=10)
-    for note in _build_notes(one, now, url):
-        out.print(Text(make_printable(f"it {note}")))
+    print_lines([f"it {note}" for note in _build_notes(one, now, url)])
 
 
 def _describe_catch_up(schedule: ScheduleInfo) -> str:

@@ -28,7 +28,7 @@ from holdfast.stores.operations import (
 from holdfast.stores.workers import NewWorker
 
 
-async def a_store() -> tuple[MemoryStore, Run]:
+async def create_store_with_run() -> tuple[MemoryStore, Run]:
     """A store with a run in it that has a record, an attempt and a signal."""
     store = MemoryStore(clock=lambda: 1000.0)
     worker = await store.workers.register(NewWorker("w", "host", 1), 10.0)
@@ -47,7 +47,7 @@ async def a_store() -> tuple[MemoryStore, Run]:
     return store, started.run
 
 
-def the_journal(**fields: Any) -> Journal:
+def make_journal(**fields: Any) -> Journal:
     given: dict[str, Any] = {
         "key": 0, "id": "r", "workflow": "etl", "queue": "default", "state": RunState.RUNNING, "epoch": 1,
         "owner": None, "starter": None, "delivery_count": 0, "max_deliveries": 3, "wake_at": None, "waits_for": "",
@@ -60,7 +60,7 @@ def the_journal(**fields: Any) -> Journal:
 
 @pytest.mark.asyncio
 async def test_an_exported_run_is_all_that_the_store_knows_of_it():
-    store, started = await a_store()
+    store, started = await create_store_with_run()
     journal = await export_run(store, "r")
     [history] = await store.get_histories([started.key])
     assert list(journal.records) == history.records
@@ -87,7 +87,7 @@ async def test_a_run_that_ends_while_it_is_exported_is_exported_whole():
             )
             return found
 
-    store, _ = await a_store()
+    store, _ = await create_store_with_run()
     store.__class__ = Moving
     journal = await export_run(store, "r")
     assert journal.run.state is RunState.COMPLETED
@@ -96,7 +96,7 @@ async def test_a_run_that_ends_while_it_is_exported_is_exported_whole():
 
 @pytest.mark.asyncio
 async def test_the_file_is_readable_with_one_record_to_a_line(tmp_path: Path):
-    store, _ = await a_store()
+    store, _ = await create_store_with_run()
     journal = await export_run(store, "r")
     journal.write(tmp_path / "run.json")
     lines = (tmp_path / "run.json").read_text().splitlines()
@@ -171,15 +171,15 @@ rewinds = st.builds(
     tried=st.lists(attempts, max_size=2),
     sent=st.lists(signals, max_size=2),
 )  # fmt: skip
-def test_what_is_read_is_what_was_written(fields: Any, recorded: Any, tried: Any, sent: Any):
-    journal = Journal(the_journal(**fields).run, tuple(recorded), tuple(tried), tuple(sent))
+def test_reading_a_file_gives_back_what_was_written(fields: Any, recorded: Any, tried: Any, sent: Any):
+    journal = Journal(make_journal(**fields).run, tuple(recorded), tuple(tried), tuple(sent))
     text = journal.dumps()
     assert Journal.loads(text) == journal
     assert Journal.loads(text.encode()).dumps() == text
 
 
-def broken(change: Any) -> str:
-    content = json.loads(the_journal().dumps())
+def change_journal(change: Any) -> str:
+    content = json.loads(make_journal().dumps())
     content["records"] = [json.loads(json.dumps(RECORD))]
     change(content)
     return json.dumps(content)
@@ -192,7 +192,7 @@ RECORD = {
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "is not a journal: it is not JSON"),
         ("{", "is not a journal: it is not JSON"),
@@ -202,61 +202,63 @@ RECORD = {
         ('{"format": "har"}', 'it has no "format": "holdfast-journal"'),
         ('{"format": "holdfast-journal"}', "'version' must be a whole number"),
         (
-            broken(lambda c: c.update(version=JOURNAL_FORMAT.version + 1)),
+            change_journal(lambda c: c.update(version=JOURNAL_FORMAT.version + 1)),
             "was written by a newer Holdfast (format version 2;",
         ),
-        (broken(lambda c: c.pop("run")), "run: Field required"),
-        (broken(lambda c: c["run"].pop("seed")), "run.seed: Field required"),
-        (broken(lambda c: c.pop("records")), "records: Field required"),
-        (broken(lambda c: c.update(signals={})), "signals: Input should be a valid tuple"),
-        (broken(lambda c: c["records"].append(7)), "records[1]: Input should be a valid dictionary"),
-        (broken(lambda c: c["records"][0].pop("payload")), "records[0].payload: Field required"),
+        (change_journal(lambda c: c.pop("run")), "run: Field required"),
+        (change_journal(lambda c: c["run"].pop("seed")), "run.seed: Field required"),
+        (change_journal(lambda c: c.pop("records")), "records: Field required"),
+        (change_journal(lambda c: c.update(signals={})), "signals: Input should be a valid tuple"),
+        (change_journal(lambda c: c["records"].append(7)), "records[1]: Input should be a valid dictionary"),
+        (change_journal(lambda c: c["records"][0].pop("payload")), "records[0].payload: Field required"),
         (
-            broken(lambda c: c["records"][0].update(payload=3)),
+            change_journal(lambda c: c["records"][0].update(payload=3)),
             'records[0].payload: Input should be a string or {"base64": ...}',
         ),
         (
-            broken(lambda c: c["records"][0].update(payload={})),
+            change_journal(lambda c: c["records"][0].update(payload={})),
             'records[0].payload: Input should be a string or {"base64": ...}',
         ),
         (
-            broken(lambda c: c["records"][0].update(payload={"base64": "?"})),
+            change_journal(lambda c: c["records"][0].update(payload={"base64": "?"})),
             "records[0].payload: Input should be a string or",
         ),
         (
-            broken(lambda c: c["records"][0].update(kind="stop")),
+            change_journal(lambda c: c["records"][0].update(kind="stop")),
             "records[0].kind: Input should be 'step', 'timer', 'signal', 'deadline'",
         ),
         (
-            broken(lambda c: c["records"][0].update(kind=[])),
+            change_journal(lambda c: c["records"][0].update(kind=[])),
             "records[0].kind: Input should be 'step', 'timer', 'signal', 'deadline'",
         ),
         (
-            broken(lambda c: c["records"][0].update(position=True)),
+            change_journal(lambda c: c["records"][0].update(position=True)),
             "records[0].position: Input should be a valid integer",
         ),
-        (broken(lambda c: c["records"][0].update(ok=1)), "records[0].ok: Input should be a valid boolean"),
-        (broken(lambda c: c["run"].update(state="lost")), "run.state: Input should be 'pending', 'running'"),
-        (broken(lambda c: c["run"].update(seed={"base64": "xyz"})), "run.seed: Input should be a string or"),
+        (change_journal(lambda c: c["records"][0].update(ok=1)), "records[0].ok: Input should be a valid boolean"),
+        (change_journal(lambda c: c["run"].update(state="lost")), "run.state: Input should be 'pending', 'running'"),
+        (change_journal(lambda c: c["run"].update(seed={"base64": "xyz"})), "run.seed: Input should be a string or"),
         (
-            broken(lambda c: c["run"].update(cancel_state="maybe")),
+            change_journal(lambda c: c["run"].update(cancel_state="maybe")),
             "run.cancel_state: Input should be '', 'requested' or 'recorded'",
         ),
-        (broken(lambda c: c["run"].update(rewind={})), "run.rewind.failed_seqs: Field required"),
-        (broken(lambda c: c["run"].update(rewind=[])), "run.rewind: Input should be a valid dictionary"),
-        (broken(lambda c: c["run"].update(tags="ab")), "run.tags: Input should be a valid tuple"),
-        (broken(lambda c: c["run"].update(created_at="now")), "run.created_at: Input should be a valid number"),
+        (change_journal(lambda c: c["run"].update(rewind={})), "run.rewind.failed_seqs: Field required"),
+        (change_journal(lambda c: c["run"].update(rewind=[])), "run.rewind: Input should be a valid dictionary"),
+        (change_journal(lambda c: c["run"].update(tags="ab")), "run.tags: Input should be a valid tuple"),
+        (change_journal(lambda c: c["run"].update(created_at="now")), "run.created_at: Input should be a valid number"),
     ],
 )
-def test_a_file_that_is_no_journal_is_told_what_is_wrong_with_it(text: str | bytes, told: str):
+def test_a_damaged_file_is_an_error_that_names_the_field(text: str | bytes, message: str):
     with pytest.raises(UsageError) as raised:
         Journal.loads(text, "run.json")
     assert str(raised.value).startswith("run.json ")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_field_that_a_later_release_added_is_passed_over():
-    journal = Journal.loads(broken(lambda c: (c.update(more=1), c["run"].update(more=1), c["records"][0].update(x=1))))
+def test_a_field_that_a_later_release_added_is_ignored():
+    journal = Journal.loads(
+        change_journal(lambda c: (c.update(more=1), c["run"].update(more=1), c["records"][0].update(x=1)))
+    )
     assert journal.records == (Record(0, RecordKind.STEP, 0, "a", True, None, 1.0, 1.0, 1, 1, 1, ""),)
 
 
@@ -268,12 +270,12 @@ def test_a_file_may_lack_the_fields_that_have_a_default():
             del content["records"][0][field]
         del content["attempts"], content["signals"]
 
-    expected = Journal(the_journal().run, (Record(0, RecordKind.STEP, 0, "a", True, None, 1.0),))
-    assert Journal.loads(broken(drop_defaults)) == expected
+    expected = Journal(make_journal().run, (Record(0, RecordKind.STEP, 0, "a", True, None, 1.0),))
+    assert Journal.loads(change_journal(drop_defaults)) == expected
 
 
 def test_a_file_has_every_field_except_those_that_mean_nothing_outside_the_store():
-    run = the_journal(rewind=Rewind((3,), 2, 1, once_seqs=(3,)), rewind_points=(RewindPoint(2, 3),)).run
+    run = make_journal(rewind=Rewind((3,), 2, 1, once_seqs=(3,)), rewind_points=(RewindPoint(2, 3),)).run
     written = Journal(run, ()).to_json()["run"]
     store_fields = {"key", "owner", "starter", "is_limited", "suspicion"}
     assert set(written) == {field.name for field in fields(Run)} - store_fields

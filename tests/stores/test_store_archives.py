@@ -208,7 +208,7 @@ async def test_a_script_that_is_started_again_joins_its_run(two: tuple[Store, St
         ),
     ],
 )
-async def test_a_file_that_is_not_whole_is_refused_with_its_line(change: Callable[[str], str], told: str, clock: Clock):
+async def test_a_damaged_archive_is_refused_with_the_line(change: Callable[[str], str], told: str, clock: Clock):
     store = MemoryStore(clock=clock)
     await start_run(store, "a")
     await start_run(store, "b")

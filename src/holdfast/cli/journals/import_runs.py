@@ -61,7 +61,9 @@ def import_runs(file: str, skip_existing: bool, dry_run: bool, as_json: bool, ur
         print(json.dumps({"file": file, "dry_run": dry_run, **counts._asdict()}))
     else:
         verb = "would import" if dry_run else "imported"
-        print(f"{verb} {format_count(counts.runs, 'run')}{_format_skipped(counts.skipped)}")
+        were = "was" if counts.skipped == 1 else "were"
+        skipped = f"; {format_count(counts.skipped, 'run')} {were} there already" if counts.skipped else ""
+        print(f"{verb} {format_count(counts.runs, 'run')}{skipped}")
 
 
 def _open_input(name: str) -> IO[str]:
@@ -106,10 +108,6 @@ async def _import(
         return _ImportCounts(added["runs"], total - added["runs"])
     finally:
         await store.close()
-
-
-def _format_skipped(count: int) -> str:
-    return f"; {format_count(count, 'run')} {'was' if count == 1 else 'were'} there already" if count else ""
 
 
 async def _check_archive(store: Store, file: IO[str], name: str, skip_existing: bool) -> tuple[int, int]:

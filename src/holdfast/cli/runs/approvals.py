@@ -197,7 +197,8 @@ def approve(
     given: Any = None if json_value is None else parse_json_option("--value", json_value)
 
     async def send(client: Client, approval: ApprovalInfo) -> bool:
-        answer = given if value is None else _parse_answer(value, approval)
+        # A choice is text as it is; for a form, it is JSON or else text.
+        answer = given if value is None else value if approval.choices else parse_json_or_text(value)
         edited_arguments = cast("Mapping[str, Any]", edited)
         return await client.approve(approval.id, answer, arguments=edited_arguments, by=by, reason=reason)
 
@@ -221,11 +222,6 @@ def deny(approval_id: str, by: str | None, reason: str, as_json: bool, url: str 
 
     outcome = run_client(url, lambda client: _submit_answer(client, approval_id, send))
     sys.exit(print_outcomes(url, [outcome], as_json=as_json))
-
-
-def _parse_answer(text: str, approval: ApprovalInfo) -> Any:
-    """A typed answer: a choice as it is; for a form, JSON or else text."""
-    return text if approval.choices else parse_json_or_text(text)
 
 
 async def _submit_answer(client: Client, id: str, send: Callable[[Client, ApprovalInfo], Awaitable[bool]]) -> Outcome:

@@ -139,7 +139,8 @@ async def _change_budget(client: Client, run_id: str, changes: Mapping[str, Any]
         if before.budget is None and not run.state.is_terminal:
             raise UsageError(_explain_no_budget(before))
         waiting = [one.id for one in await _fetch_run_tree(client, run) if one.state is RunState.WAITING]
-        await client.set_budget(run_id, _merge_budget(before.budget, changes))
+        budget = Budget(**changes) if before.budget is None else replace(before.budget, **changes)
+        await client.set_budget(run_id, budget)
         run, after = await client.get(run_id), await client.budget(run_id)
         woken = await _find_woken_runs(client, run, waiting)
     except HoldfastError as error:
@@ -164,11 +165,6 @@ def _explain_no_budget(info: BudgetInfo) -> str:
         f"{refusal}. It keeps to the budget of run {over.run_id!r}, which is above it: "
         f"`{format_command('budget', over.run_id, f'--{first.name}', first.suggested_limit)}` gives that one more."
     )
-
-
-def _merge_budget(budget: Budget | None, changes: Mapping[str, Any]) -> Budget:
-    """The budget with the changed limits."""
-    return Budget(**changes) if budget is None else replace(budget, **changes)
 
 
 def _describe_effect(info: BudgetInfo, woken: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         return
     out = create_console()
     if not runs:
-        out.print(_describe_none(workflow))
+        out.print("no run is dead" if workflow is None else make_printable(f"no run of workflow {workflow!r} is dead"))
         return
     for run in runs:
         out.print(Text.assemble((to_one_line(run.id), "bold red"), f"  {to_one_line(run.workflow)}"))
@@ -79,10 +79,6 @@ def dead(workflow: str | None, limit: int, before: str | None, as_json: bool, ur
         more = format_store_command(url, "dead", *filters, "--before", runs[-1].id)
         out.print(Text(f"more: {more}", "dim"))
     out.print(Text(f"fix the cause, then: {format_store_command(url, 'dead', 'retry', runs[0].id)}", "dim"))
-
-
-def _describe_none(workflow: str | None) -> str:
-    return "no run is dead" if workflow is None else make_printable(f"no run of workflow {workflow!r} is dead")
 
 
 def _format_in_flight(run: DeadRun) -> str:

@@ -19,7 +19,6 @@ from holdfast.core.states import RunState
 from holdfast.errors import NotAllowed, RunUnsuccessful, UnknownWorkflow
 from holdfast.reports.agent_result import AgentResult
 from holdfast.reports.formatting import value_to_json
-from holdfast.reports.run_info import RunInfo
 from holdfast.services.input_validation import parse_input
 from holdfast.services.json_form import to_json
 
@@ -75,7 +74,8 @@ def start(
         args, kwargs = given or _parse_arguments(arguments, await _fetch_schema(client, workflow, options["version"]))
         handle = await client.options(**chosen).start(workflow, *args, **kwargs)
         run = await try_get_run(client, handle.run_id)
-        started = _started_to_json(handle.run_id, workflow, run)
+        state, stalled = (None, None) if run is None else (run.state.value, run.stall_advice)
+        started = {"id": handle.run_id, "workflow": workflow, "state": state, "stall_reason": stalled}
         if not as_json:
             # With --wait, stdout has the result alone, so that it can be piped.
             print(_describe_started(url, started), file=sys.stderr if wait else sys.stdout)
@@ -91,11 +91,6 @@ def start(
         return 0 if failure is None else 1
 
     sys.exit(run_client(url, start_run))
-
-
-def _started_to_json(run_id: str, workflow: str, run: RunInfo | None) -> dict[str, Any]:
-    state, stalled = (None, None) if run is None else (run.state.value, run.stall_advice)
-    return {"id": run_id, "workflow": workflow, "state": state, "stall_reason": stalled}
 
 
 def _describe_started(url: str | None, started: Mapping[str, Any]) -> str:

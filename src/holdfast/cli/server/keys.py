@@ -100,15 +100,11 @@ def create(
 
 
 async def _create_key(url: str | None, name: str, scopes: Sequence[str], expires_at: datetime | None) -> CreatedApiKey:
-    if is_server_url(url):
-        async with open_client(url) as client:
-            return await client.keys.create(name, scopes, expires_at=expires_at)
-    resolve_store(url)  # it refuses a store that exists in this process only
-    client = Client(resolve_store_url(url))
-    try:  # the database is created if needed: a key may be the first thing in it
+    if not is_server_url(url):
+        _, url = resolve_store(url)  # it refuses a store that exists in this process only
+    # The database is created if needed, because a key may be the first thing in it.
+    async with open_client(url) if is_server_url(url) else Client(url) as client:
         return await client.keys.create(name, scopes, expires_at=expires_at)
-    finally:
-        await client.close()
 
 
 @keys.command(name="list", epilog=format_example("holdfast keys list", "holdfast keys list --namespace acme --json"))

@@ -15,7 +15,7 @@ import shlex
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.cli.shared.event_loop import await_with_progress, run_in_loop
 from holdfast.cli.shared.formatting import format_command, format_list
@@ -28,9 +28,6 @@ from holdfast.stores.encrypted import unwrap_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.urls import create_store, is_temporal, redact_url, resolve_store_url, split_namespace
-
-if TYPE_CHECKING:
-    from holdfast.client.http.client import HttpClient
 
 T = TypeVar("T")
 
@@ -82,13 +79,6 @@ def resolve_store(url: str | None) -> tuple[Store, str]:
     if isinstance(unwrap_store(store), MemoryStore):
         raise UsageError("memory:// lives inside the process that opened it: there is nothing to look at from here")
     return store, target
-
-
-def create_server_client(url: str | None) -> HttpClient:
-    """A client of the server at ``url``."""
-    from holdfast.client.http.client import HttpClient
-
-    return HttpClient(url)
 
 
 @asynccontextmanager

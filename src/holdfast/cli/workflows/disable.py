@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 
 import click
 
@@ -60,7 +59,10 @@ def enable(workflow: str, as_json: bool, url: str | None) -> None:
 
 def _set_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, as_json: bool) -> None:
     async def change(client: Client) -> tuple[bool, Health]:
-        _check_known(client.url, workflow, [one.name for one in await client.health()])
+        known = [one.name for one in await client.health()]
+        if workflow not in known:  # a mistyped name must not look as if something was disabled
+            hint = suggest_name(workflow, known)
+            raise UnknownWorkflow(f"there is no workflow {workflow!r} in {client.url}, so nothing changed: {hint}")
         changed = await (client.enable(workflow) if enabled else client.disable(workflow, reason=reason))
         [health] = [one for one in await client.health() if one.name == workflow]
         return changed, health
@@ -86,15 +88,6 @@ def _set_enabled(url: str | None, workflow: str, *, enabled: bool, reason: str, 
 def count_unfinished_runs(health: Health) -> int:
     """The number of runs of a workflow that have not ended."""
     return sum(count for state, count in health.run_counts.items() if state in UNFINISHED_STATES)
-
-
-def _check_known(url: str, workflow: str, known: Sequence[str]) -> None:
-    """Raise ``UnknownWorkflow`` for a mistyped name: it must not look as if something was disabled."""
-    if workflow in known:
-        return
-    raise UnknownWorkflow(
-        f"there is no workflow {workflow!r} in {url}, so nothing changed: {suggest_name(workflow, known)}"
-    )
 
 
 def _describe_enabled(workflow: str, run_count: int, changed: bool) -> str:
